@@ -1,0 +1,1 @@
+"""The sharded lookup store: format, builder, table, wire, server, client, agent, transfer."""

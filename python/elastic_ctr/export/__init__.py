@@ -1,0 +1,1 @@
+"""What a pass leaves: table text to SequenceFile, the dense network, samples."""

@@ -1,0 +1,1 @@
+"""Slots, lines, keys: what a click log means."""

@@ -1,0 +1,1 @@
+"""Hours, tasks, leases, the ledger, saves and recovery."""

@@ -1,0 +1,1 @@
+"""Networks and metrics: what training and serving must agree on."""

@@ -1,0 +1,1 @@
+"""Logging, lifecycle, health and metrics of every role."""

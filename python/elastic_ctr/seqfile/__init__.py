@@ -1,0 +1,1 @@
+"""Hadoop's SequenceFile, read and written."""

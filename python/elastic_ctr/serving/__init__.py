@@ -1,0 +1,1 @@
+"""Predictions: lookup, dense network, doors."""

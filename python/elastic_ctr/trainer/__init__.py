@@ -1,0 +1,1 @@
+"""Leases tasks and trains them against the parameter servers."""

@@ -1,0 +1,1 @@
+"""Names, manifests, donefiles and places of model versions."""
