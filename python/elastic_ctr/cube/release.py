@@ -1,0 +1,80 @@
+"""The release document: which versions cube holds, which one is live, who must hold what.
+
+Transfer publishes it; agents and readers (serving) follow it and report back. It travels over HTTP as camelCase JSON:
+
+    GET  /release?after=<revision>&wait=<seconds>   the document; with `after`, once its revision is higher (long poll,
+                                                    304 when the wait is over)
+    POST /agents                                    an AgentReport; answers 204
+    POST /readers                                   a ReaderReport; answers 204
+    POST /rollback  {"version": V} | {"resume": true}
+
+The POSTs need `authorization: Bearer <token>` when a token is configured.
+"""
+
+from pydantic import Field
+
+from elastic_ctr.versions.manifest import Record
+
+
+class Placement(Record):
+    """For agents alone: partition p is owed by every pod of shard `p % shards`. Readers never compute a shard."""
+
+    shards: int = Field(gt=0)
+    replicas: int = Field(default=1, gt=0)
+
+
+class Holder(Record):
+    """What one cube-server answers for one version."""
+
+    partitions: tuple[int, ...]
+    draining: bool = False
+
+
+class ReleaseDocument(Record):
+    """What the whole system agrees on. Agents and readers ignore a document of a lower generation.
+
+    `generation` rises when transfer starts without its state, `revision` with every change inside a generation.
+    `wanted` is live, previous and candidate. `holders`: version -> address of a cube-server -> what it answers.
+    `refused`: version -> reason, final.
+    """
+
+    generation: int = Field(ge=1)
+    revision: int = Field(ge=0)
+    placement: Placement
+    wanted: tuple[int, ...] = ()
+    candidate: int | None = None
+    live: int | None = None
+    previous: int | None = None
+    held: bool = Field(default=False, description="A rollback holds: nothing is promoted until it is resumed.")
+    refused: dict[int, str] = Field(default_factory=dict)
+    holders: dict[int, dict[str, Holder]] = Field(default_factory=dict)
+
+    def is_newer_than(self, other: "ReleaseDocument | None") -> bool:
+        return other is None or (self.generation, self.revision) > (other.generation, other.revision)
+
+
+class AgentReport(Record):
+    """What one cube pod says of itself: what its server answers, never what the agent remembers."""
+
+    pod: str = Field(
+        min_length=1, max_length=253, description="The shard is read from the name: `…-s<shard>-<replica>`."
+    )
+    address: str = Field(description="host:port of the pod's cube-server.")
+    shard: int = Field(ge=0)
+    holds: dict[int, tuple[int, ...]] = Field(default_factory=dict)
+    draining: bool = False
+    document: ReleaseDocument | None = Field(
+        default=None, description="The newest one known; a new transfer learns it."
+    )
+    errors: tuple[str, ...] = ()
+
+
+class ReaderReport(Record):
+    """What one serving pod says: which versions its samples passed or failed, and which it pins."""
+
+    pod: str = Field(min_length=1, max_length=253)
+    passed: tuple[int, ...] = ()
+    refused: dict[int, str] = Field(default_factory=dict)
+    pinned: tuple[int, ...] = ()
+    max_abs_diff: dict[int, float] = Field(default_factory=dict, description="Served minus recorded, over the samples.")
+    document: ReleaseDocument | None = None

@@ -1,0 +1,134 @@
+"""A store in a folder of this machine, or of a shared file system."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, checked_path
+
+_TEMPORARY = ".put-"
+
+
+class FileStore:
+    """Published files under one folder; a put is a copy beside the target, synced, then linked into place."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self.url = f"file://{self.root}"
+
+    def _at(self, path: str) -> Path:
+        return self.root / checked_path(path)
+
+    def put(self, source: Path, path: str, *, overwrite: bool = False) -> None:
+        try:
+            with source.open("rb") as stream:
+                self._publish(path, lambda out: shutil.copyfileobj(stream, out, 4 << 20), overwrite=overwrite)
+        except FileNotFoundError as gone:
+            raise StoreError(f"{source} cannot be published as {path}: {gone.strerror}") from gone
+
+    def put_bytes(self, data: bytes, path: str, *, overwrite: bool = False) -> None:
+        self._publish(path, lambda out: out.write(data), overwrite=overwrite)
+
+    def _publish(self, path: str, write: object, *, overwrite: bool) -> None:
+        target = self._at(path)
+        if not overwrite and target.exists():
+            raise AlreadyPublished(f"{path} is already published in {self.url}; published files are never changed")
+        temporary = ""
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=target.parent)
+            with os.fdopen(handle, "wb") as out:
+                write(out)  # type: ignore[operator]
+                out.flush()
+                os.fsync(out.fileno())
+            Path(temporary).chmod(0o644)
+            if overwrite:
+                Path(temporary).replace(target)
+            else:
+                # link, unlike rename, refuses an existing target: two writers cannot both succeed.
+                os.link(temporary, target)
+                Path(temporary).unlink()
+            _sync_folder(target.parent)
+        except FileExistsError as there:
+            Path(temporary).unlink(missing_ok=True)
+            raise AlreadyPublished(f"{path} is already published in {self.url}") from there
+        except OSError as failed:
+            if temporary:
+                Path(temporary).unlink(missing_ok=True)
+            raise StoreError(f"{path} cannot be written to {self.url}: {failed.strerror or failed}") from failed
+
+    def get(self, path: str, target: Path) -> None:
+        source = self._at(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as out, source.open("rb") as stream:
+                shutil.copyfileobj(stream, out, 4 << 20)
+            Path(temporary).replace(target)
+        except FileNotFoundError as gone:
+            raise NotInStore(f"{path} is not in {self.url}") from gone
+        except OSError as failed:
+            raise StoreError(f"{path} cannot be fetched from {self.url}: {failed.strerror or failed}") from failed
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+
+    def get_bytes(self, path: str) -> bytes:
+        try:
+            return self._at(path).read_bytes()
+        except FileNotFoundError as gone:
+            raise NotInStore(f"{path} is not in {self.url}") from gone
+        except OSError as failed:
+            raise StoreError(f"{path} cannot be read from {self.url}: {failed.strerror or failed}") from failed
+
+    def exists(self, path: str) -> bool:
+        return self._at(path).exists()
+
+    def list(self, folder: str) -> list[str]:
+        try:
+            found = sorted(self._at(folder).iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [
+            f"{each.name}/" if each.is_dir() else each.name for each in found if not each.name.startswith(_TEMPORARY)
+        ]
+
+    def walk(self, folder: str) -> Iterator[str]:
+        for name in self.list(folder):
+            path = f"{folder.rstrip('/')}/{name}"
+            if name.endswith("/"):
+                yield from self.walk(path.rstrip("/"))
+            else:
+                yield path
+
+    def delete(self, path: str) -> None:
+        target = self._at(path)
+        if target.is_dir():
+            shutil.rmtree(target, ignore_errors=True)
+        else:
+            target.unlink(missing_ok=True)
+
+    def size(self, path: str) -> int:
+        return self._stat(path).st_size
+
+    def modified_at(self, path: str) -> float:
+        return self._stat(path).st_mtime
+
+    def _stat(self, path: str) -> os.stat_result:
+        try:
+            return self._at(path).stat()
+        except FileNotFoundError as gone:
+            raise NotInStore(f"{path} is not in {self.url}") from gone
+
+    def local_path(self, path: str) -> Path | None:
+        return self._at(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename survives a power cut only when its folder was synced too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

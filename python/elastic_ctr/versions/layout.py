@@ -1,0 +1,55 @@
+"""Where everything published stands in the store. Nothing else knows a path."""
+
+VERSIONS = "output/versions"
+CUBE = "output/ctr_cube"
+MODELS = "output/ctr_model"
+DICTIONARIES = "output/ctr_dict"
+DONEFILES = "output/ctr_cube/donefile"
+CHECKPOINTS = "checkpoints"
+
+BASE_DONEFILE = f"{DONEFILES}/base.txt"
+PATCH_DONEFILE = f"{DONEFILES}/patch.txt"
+
+
+def version_manifest(version: int) -> str:
+    """Its appearance is the commit of a version."""
+    return f"{VERSIONS}/{version}.json"
+
+
+def cube_folder(version: int, kind: str) -> str:
+    """The SequenceFiles of a version; kind is `base` or `delta`. This is a donefile's `input`."""
+    return f"{CUBE}/{version}/{kind}"
+
+
+def cube_file(version: int, kind: str, partition: int, partitions: int) -> str:
+    return f"{cube_folder(version, kind)}/feature-{partition:05d}-of-{partitions:05d}.seq"
+
+
+def model_folder(version: int) -> str:
+    """The dense network and the sample lines of a version."""
+    return f"{MODELS}/{version}"
+
+
+def sample_file(version: int) -> str:
+    return f"{model_folder(version)}/sample.jsonl"
+
+
+def dictionary_folder(version: int) -> str:
+    return f"{DICTIONARIES}/{version}"
+
+
+def dictionary_part(version: int, partition: int) -> str:
+    return f"{dictionary_folder(version)}/part-{partition:05d}.dict"
+
+
+def dictionary_manifest(version: int) -> str:
+    return f"{dictionary_folder(version)}/manifest.json"
+
+
+def checkpoint_folder(name: str) -> str:
+    """Name is `<pass with dashes>-<ordinal>`, for example `20200401-00-3`."""
+    return f"{CHECKPOINTS}/{name}"
+
+
+def checkpoint_manifest(name: str) -> str:
+    return f"{checkpoint_folder(name)}/manifest.json"
