@@ -1,0 +1,126 @@
+"""What is trained on: `data:` in the values file, wholly the program's."""
+
+import re
+from datetime import datetime, timedelta
+from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share
+from elastic_ctr.features.slots import SlotList
+
+_SPLIT = re.compile(r"^\d{8}/\d{2}(\d{2})?$")
+_MINUTES_A_DAY = 24 * 60
+
+
+def _slot_names(given: object) -> object:
+    if isinstance(given, SlotList):
+        return tuple(given.names)
+    if isinstance(given, (str, list, tuple)):
+        return tuple(SlotList.parse(given if isinstance(given, str) else list(given)).names)
+    raise ValueError("slots is a list, or text with one slot a line")
+
+
+class Source(Section):
+    """Where the click logs are."""
+
+    url: str = Field(description="Address of the file system with the logs: file:///some/dir or hdfs://namenode:9000.")
+    user: str = Field(default="root", min_length=1, description="Who reads there; HDFS checks it, files do not.")
+
+    @field_validator("url")
+    @classmethod
+    def _known(cls, url: str) -> str:
+        if not re.match(r"^(file:///|hdfs://[^/]+)", url):
+            raise ValueError(f"{url!r} is neither file:///some/dir nor hdfs://namenode:9000")
+        return url
+
+
+class Data(Section):
+    """Hours of click logs: `<path>/YYYYMMDD/HH[MM]/{files…, donefile}`."""
+
+    source: Source
+    path: str = Field(default="/", description="Folder of the day folders inside the source.")
+    start: str = Field(description="First split, YYYYMMDD/HH or YYYYMMDD/HHMM; included.")
+    end: str | None = Field(default=None, description="Last split, included. Absent: follow new ones as they come.")
+    slots: Annotated[tuple[str, ...], BeforeValidator(_slot_names)] = Field(
+        description="The slots that are features, in the network's order: a list, or text with one a line.",
+        json_schema_extra={"type": ["array", "string"], "items": {"type": ["string", "integer"]}},
+    )
+    split_interval: int = Field(
+        default=60, ge=1, le=_MINUTES_A_DAY, description="Minutes of log in one folder; must divide a day."
+    )
+    splits_per_pass: Count = Field(default=1, description="Folders that are trained as one pass.")
+    donefile: str = Field(
+        default="donefile", pattern=r"^[^/\s]+$", description="The file whose presence says that a folder is complete."
+    )
+    sleep_seconds: Seconds = Field(default=10, description="Between two looks for a donefile.")
+    time_zone: str = Field(default="UTC", description="Of the folder names; event times are counted in it.")
+    max_refused_share: Share = Field(
+        default=0.01, description="Above this share of refused lines a pass stops before it changes anything."
+    )
+    max_line_bytes: int = Field(
+        default=1 << 20, ge=64, le=64 << 20, description="A longer line is refused; it never sits in memory whole."
+    )
+    task_bytes: int = Field(
+        default=32 << 20,
+        ge=1,
+        le=EXACT,
+        description="Bytes of log in one task. Below 50,000 records a task's fixed cost shows.",
+    )
+
+    @field_validator("start", "end")
+    @classmethod
+    def _split(cls, split: str | None) -> str | None:
+        if split is None:
+            return None
+        if not _SPLIT.match(split):
+            raise ValueError(f"{split!r} is not YYYYMMDD/HH or YYYYMMDD/HHMM")
+        split_time(split)
+        return split
+
+    @field_validator("time_zone")
+    @classmethod
+    def _zone(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError) as unknown:
+            raise ValueError(f"{name!r} is no time zone of the IANA list, such as UTC or Asia/Shanghai") from unknown
+        return name
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Data":
+        if _MINUTES_A_DAY % self.split_interval:
+            raise ValueError(f"splitInterval {self.split_interval} does not divide a day; give 5, 10, 15, 30, 60 …")
+        for name in ("start", "end"):
+            split = getattr(self, name)
+            if split is not None and (split_time(split).hour * 60 + split_time(split).minute) % self.split_interval:
+                raise ValueError(f"{name} {split} is not on the {self.split_interval}-minute grid of splitInterval")
+        if self.end is not None and split_time(self.end) < split_time(self.start):
+            raise ValueError(
+                f"end {self.end} is before start {self.start}; swap them, or leave end out to follow new hours"
+            )
+        return self
+
+    @property
+    def slot_list(self) -> SlotList:
+        return SlotList(self.slots)
+
+
+def split_time(split: str) -> datetime:
+    """The wall-clock start of a split, without zone. Raises ValueError for a date that does not exist."""
+    day, _, time = split.partition("/")
+    try:
+        return datetime.strptime(day + time.ljust(4, "0"), "%Y%m%d%H%M")  # noqa: DTZ007 (the zone is data.timeZone's)
+    except ValueError as wrong:
+        raise ValueError(f"{split!r} names a time that does not exist") from wrong
+
+
+def split_name(moment: datetime, interval: int) -> str:
+    """`YYYYMMDD/HH` on whole hours, `YYYYMMDD/HHMM` for shorter splits: how the folders are named."""
+    return moment.strftime("%Y%m%d/%H" if interval % 60 == 0 else "%Y%m%d/%H%M")
+
+
+def split_end(split: str, interval: int, zone: str) -> int:
+    """Unix seconds at which a split ends: the event time of all its records."""
+    return int((split_time(split).replace(tzinfo=ZoneInfo(zone)) + timedelta(minutes=interval)).timestamp())

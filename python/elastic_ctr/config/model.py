@@ -1,0 +1,86 @@
+"""What trainer, cube and serving must agree on: `model:` in the values file, said once."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from elastic_ctr.config.section import EXACT, Count, Section
+
+RuleName = Literal["naive", "adagrad", "std_adagrad", "adagrad_v2", "adam", "shared_adam"]
+
+
+class SparseRule(Section):
+    """How one block of a row learns. Names are the parameter server's SGD rules."""
+
+    name: RuleName = Field(default="adam", description="naive, adagrad, std_adagrad, adagrad_v2, adam or shared_adam.")
+    learning_rate: float = Field(default=5e-3, gt=0, description="Step size.")
+    initial_range: float = Field(default=1e-2, ge=0, description="New embedx values are uniform in ± this.")
+    initial_g2sum: float = Field(default=3.0, gt=0, description="adagrad rules: what the gradient sum starts from.")
+    weight_bounds: tuple[float, float] = Field(default=(-10.0, 10.0), description="Values are kept inside these.")
+    beta1_decay_rate: float = Field(default=0.9, ge=0, lt=1, description="adam rules: first moment.")
+    beta2_decay_rate: float = Field(default=0.999, ge=0, lt=1, description="adam rules: second moment.")
+    ada_epsilon: float = Field(default=1e-8, gt=0, description="adam rules: guards the division.")
+
+    @model_validator(mode="after")
+    def _bounds(self) -> "SparseRule":
+        if self.weight_bounds[0] >= self.weight_bounds[1]:
+            raise ValueError(f"weightBounds {list(self.weight_bounds)} leave no room; give a lower and a higher number")
+        return self
+
+
+class Table(Section):
+    """The sparse table: which keys grow, are saved, decay and go. score = nonclkCoeff·(show - click) + clickCoeff·click."""
+
+    nonclk_coeff: float = Field(default=0.1, ge=0, description="Score of a show without click.")
+    click_coeff: float = Field(default=1.0, ge=0, description="Score of a click.")
+    embedx_threshold: float = Field(default=0, ge=0, description="A key gets its vector once its score reaches this.")
+    base_threshold: float = Field(default=0, ge=0, description="A key is published once its score reaches this.")
+    delta_threshold: float = Field(
+        default=1e-6, ge=0, description="A delta holds keys whose score grew by this; 0 would hold every key there is."
+    )
+    delta_keep_days: float = Field(default=16, ge=0, description="A delta leaves out keys unseen for more days.")
+    show_click_decay_rate: float = Field(
+        default=0.98, ge=0, le=1, description="Shows and clicks are multiplied by it at day end."
+    )
+    delete_threshold: float = Field(default=0, ge=0, description="At day end a key with a lower score is deleted.")
+    delete_after_unseen_days: float = Field(
+        default=30, ge=0, description="At day end a key unseen for more days is deleted."
+    )
+    ssd_unseenday_threshold: int = Field(
+        default=1, ge=0, le=EXACT, description="Kept for the source's files; no SSD table here."
+    )
+    embed: SparseRule = Field(default_factory=SparseRule, description="Rule of the first-order weight.")
+    embedx: SparseRule = Field(default_factory=SparseRule, description="Rule of the vector.")
+
+
+class Dense(Section):
+    """How the dense network learns."""
+
+    learning_rate: float = Field(default=1e-3, gt=0, description="Adam's step size.")
+    adam_d2sum: bool = Field(default=False, description="Paddle's newer dense rule, as in the source.")
+
+
+class Model(Section):
+    """The network and its embeddings."""
+
+    network: str = Field(
+        default="slot-dnn",
+        pattern=r"^[a-z0-9][a-z0-9-]*$",
+        description="A network of this package: slot-dnn or deepfm.",
+    )
+    embedding_dim: int = Field(
+        default=9, ge=2, le=512, description="Floats a key: the first-order weight and the vector after it."
+    )
+    sparse_dim: int | None = Field(
+        default=None, ge=2, le=EXACT, description="Keys are feasign modulo this; null keeps all 64 bits."
+    )
+    partitions: int = Field(
+        default=60, ge=1, le=4096, description="Parts of the table, for a model's whole life; shards may not exceed it."
+    )
+    layers: tuple[Count, ...] = Field(default=(400, 400, 400), description="Widths of the fully connected layers.")
+    output: Literal["sigmoid", "softmax"] = Field(
+        default="sigmoid", description="softmax is the source's: two classes."
+    )
+    seed: int = Field(default=1, ge=0, le=2**31 - 1, description="Of the dense network's first values.")
+    table: Table = Field(default_factory=Table, description="The sparse table's rules.")
+    dense: Dense = Field(default_factory=Dense, description="The dense network's rules.")

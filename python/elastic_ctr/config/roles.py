@@ -1,0 +1,125 @@
+"""Settings of each role: what stands under `config:` of its block in the values file."""
+
+from pydantic import Field
+
+from elastic_ctr.config.section import EXACT, Count, Port, Seconds, Section, Share
+
+
+class StoreConfig(Section):
+    """Where model versions live."""
+
+    url: str = Field(default="file:///var/lib/elastic-ctr/store", description="file:///dir; one place for all roles.")
+
+
+class MasterConfig(Section):
+    """Hours, tasks, saves."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: Port = Field(default=8700, description="Control calls of trainers and pservers (gRPC).")
+    status_port: Port = Field(default=8701, description="Status, health and metrics (HTTP).")
+    state_dir: str = Field(default="/var/lib/elastic-ctr/master", description="Where the ledger is.")
+    lease_seconds: Seconds = Field(
+        default=10, description="A trainer that does not renew for this long loses its task."
+    )
+    task_timeout_seconds: Seconds = Field(default=3600, description="Longest time of one task, whatever is renewed.")
+    max_attempts: Count = Field(default=3, description="A task that failed so often is parked and stops its pass.")
+    checkpoint_per_pass: Count = Field(default=1, description="Passes from one checkpoint to the next.")
+    delta_per_pass: Count = Field(default=1, description="Passes from one delta to the next.")
+    first_base: bool = Field(default=True, description="Publish a base after the first pass, not only at day end.")
+    keep_checkpoints: Count = Field(default=2, description="Checkpoints kept in the store.")
+    samples: int = Field(
+        default=512, ge=1, le=65536, description="Lines of a pass that every new version must answer right."
+    )
+    max_publish_loss: Share = Field(
+        default=0.01, description="A version whose files lose more AUC than this is refused."
+    )
+    pserver_timeout_seconds: Seconds = Field(
+        default=5, description="A pserver silent for so long, and not answering the master's own question, is lost."
+    )
+
+
+class TrainerConfig(Section):
+    """How a trainer works through its tasks."""
+
+    batch_size: Count = Field(default=512, description="Records in one step.")
+    epochs: Count = Field(default=1, description="Rounds over each pass.")
+    threads: int = Field(default=1, ge=1, le=256, description="Training threads; scale by replicas first.")
+    scratch_dir: str = Field(
+        default="/var/lib/elastic-ctr/trainer", description="Converted tasks and the engine's own files."
+    )
+
+
+class PserverConfig(Section):
+    """One server of the sparse and dense tables."""
+
+    port: Port = Field(default=8800, description="First of 16 ports: each generation of servers takes the next.")
+    admin_port: Port = Field(default=8790, description="Health and metrics of the parent.")
+    scratch_dir: str = Field(
+        default="/var/lib/elastic-ctr/pserver", description="Saves and loads, before and after upload."
+    )
+
+
+class CubeConfig(Section):
+    """The lookup store."""
+
+    shards: int = Field(
+        default=2,
+        ge=1,
+        le=4096,
+        description="Over how many pods the dictionary is spread. May be changed at any time; reads go on.",
+    )
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: Port = Field(default=8600, description="Lookups.")
+    admin_port: Port = Field(default=8601, description="Health, metrics and the agent's orders; inside the pod.")
+    workers: int = Field(default=1, ge=1, le=256, description="Processes that answer lookups, one a core.")
+    max_keys: int = Field(default=200_000, ge=1, le=16_000_000, description="Keys in one request; more are refused.")
+    lookup_timeout_ms: Count = Field(default=200, description="Past this a lookup is tried on another replica.")
+    hedge_ms: Count = Field(default=20, description="Past this a second replica is asked as well.")
+    cache_dir: str = Field(default="/var/lib/elastic-ctr/cube", description="Where an agent keeps fetched parts.")
+    fetch_bytes_per_second: int = Field(
+        default=100 << 20, ge=1 << 10, le=EXACT, description="Rate limit of one agent's fetching."
+    )
+    drain_seconds: Seconds = Field(default=30, description="A version nobody asked for so long may be unloaded.")
+    report_seconds: Seconds = Field(default=1, description="Between two reports of an agent.")
+
+
+class CubeTransferConfig(Section):
+    """Which versions cube holds and which one is live."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: Port = Field(default=8500, description="The release document, reports, rollback and status (HTTP).")
+    builder_port: Port = Field(default=8501, description="The builder's orders; inside the pod.")
+    builder_jobs: Count = Field(default=1, description="Partitions built at the same time.")
+    state_dir: str = Field(
+        default="/var/lib/elastic-ctr/cube-transfer", description="Where the release document is kept."
+    )
+    scratch_dir: str = Field(default="/var/lib/elastic-ctr/cube-builder", description="The builder's unfinished parts.")
+    poll_seconds: Seconds = Field(default=1, description="Between two looks at the donefiles.")
+    min_ready_replicas: Count = Field(
+        default=1, description="Holders every partition needs before a version goes live."
+    )
+    candidate_seconds: Seconds = Field(
+        default=120, description="After this a silent serving pod is named and no longer waited for."
+    )
+    silent_seconds: Seconds = Field(default=10, description="A pod that does not report for so long answers nothing.")
+    keep_versions: Count = Field(default=5, description="Versions kept in the store besides those in use.")
+    overlay_share: Share = Field(default=0.02, description="A larger delta is merged into full parts.")
+
+
+class ServingConfig(Section):
+    """Predictions."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: Port = Field(default=8400, description="Predictions (HTTP).")
+    admin_port: Port = Field(default=8401, description="Health, metrics, status.")
+    workers: int = Field(default=1, ge=1, le=256, description="Processes that answer, one a core.")
+    model_name: str = Field(default="ctr", pattern=r"^[A-Za-z0-9._-]+$", description="The name in /v2/models/<name>.")
+    max_instances: Count = Field(default=100_000, description="Instances in one request; more are refused.")
+    max_body_bytes: int = Field(
+        default=64 << 20, ge=1 << 10, le=EXACT, description="Bytes of one request; more are refused."
+    )
+    max_batch_rows: Count = Field(default=8192, description="Rows of one round.")
+    max_abs_diff: float = Field(
+        default=1e-5, gt=0, lt=1, description="How far a served sample may be from the trained one."
+    )
+    scratch_dir: str = Field(default="/var/lib/elastic-ctr/serving", description="Fetched dense networks.")

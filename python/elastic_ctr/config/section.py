@@ -1,0 +1,27 @@
+"""What every settings class is: frozen, camelCase outside, and closed to unknown keys."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+# Above 2^53 Helm and JSON readers round without a word.
+EXACT = 2**53
+
+Count = Annotated[int, Field(ge=1, le=EXACT)]
+Seconds = Annotated[float, Field(gt=0, le=EXACT)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """Settings of one domain. A key that is not a field is refused by name."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=False,
+    )

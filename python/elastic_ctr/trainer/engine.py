@@ -1,0 +1,357 @@
+"""Paddle Fleet's insides: the only module that knows them.
+
+Everything here stands on paddlepaddle 2.6.2 (facts by experiment): asynchronous training over brpc parameter servers
+without launcher, gloo or barriers; TEST_MODE keeps a joining trainer from overwriting the dense parameters; the sparse
+table is Paddle's MemorySparseTable with its SparseAccessor (row = first-order weight and vector).
+"""
+
+import os
+import zlib  # noqa: F401  (before paddle: its libpaddle carries zlib symbols of its own, and a later import crashes)
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.config.model import Model, SparseRule
+from elastic_ctr.model.metrics import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
+from elastic_ctr.model.networks import Head
+
+SUPPORTED = "2.6."
+TABLE = "embedding"
+CHECKPOINT, DELTA, BASE, BATCH = 0, 1, 2, 3
+
+_RULES: Mapping[str, tuple[str, str]] = {
+    # our name: (Paddle's class, Paddle's sub-message)
+    "naive": ("SparseNaiveSGDRule", "naive"),
+    "adagrad": ("SparseAdaGradSGDRule", "adagrad"),
+    "std_adagrad": ("StdAdaGradSGDRule", "adagrad"),
+    "adagrad_v2": ("SparseAdaGradV2SGDRule", "adagrad"),
+    "adam": ("SparseAdamSGDRule", "adam"),
+    "shared_adam": ("SparseSharedAdamSGDRule", "adam"),
+}
+
+
+def prepare_environment(scratch: Path) -> None:
+    """Before paddle is imported: one thread a process, quiet logs, and a working directory it may write to."""
+    os.environ.update(OMP_NUM_THREADS="1", CPU_NUM="1", GLOG_v="0", GLOG_minloglevel="2", PADDLE_WITH_GLOO="0", TEST_MODE="1")
+    os.environ.pop("PADDLE_TRAINER_ENDPOINTS", None)
+    scratch.mkdir(parents=True, exist_ok=True)
+    os.chdir(scratch)
+
+
+def _rule_settings(rule: SparseRule) -> dict[str, Any]:
+    name, message = _RULES[rule.name]
+    settings: dict[str, Any] = {
+        "name": name,
+        f"{message}.learning_rate": rule.learning_rate,
+        f"{message}.initial_range": rule.initial_range,
+        f"{message}.weight_bounds": list(rule.weight_bounds),
+    }
+    if message == "adagrad":
+        settings["adagrad.initial_g2sum"] = rule.initial_g2sum
+    if message == "adam":
+        settings["adam.beta1_decay_rate"] = rule.beta1_decay_rate
+        settings["adam.beta2_decay_rate"] = rule.beta2_decay_rate
+        settings["adam.ada_epsilon"] = rule.ada_epsilon
+    return settings
+
+
+def table_settings(model: Model) -> dict[str, dict[str, Any]]:
+    """Paddle's `sparse_table_configs` for our settings: the one place where names are mapped."""
+    table = model.table
+    settings: dict[str, Any] = {
+        "table_class": "MemorySparseTable",
+        "shard_num": model.partitions,
+        "accessor.accessor_class": "SparseAccessor",
+        "accessor.fea_dim": model.embedding_dim + 2,
+        "accessor.embedx_dim": model.embedding_dim - 1,
+        "accessor.embedx_threshold": table.embedx_threshold,
+    }
+    for field in (
+        "nonclk_coeff",
+        "click_coeff",
+        "base_threshold",
+        "delta_threshold",
+        "delta_keep_days",
+        "show_click_decay_rate",
+        "delete_threshold",
+        "delete_after_unseen_days",
+        "ssd_unseenday_threshold",
+    ):
+        settings[f"accessor.ctr_accessor_param.{field}"] = getattr(table, field)
+    for block, rule in (("embed_sgd_param", table.embed), ("embedx_sgd_param", table.embedx)):
+        for key, value in _rule_settings(rule).items():
+            settings[f"accessor.{block}.{key}"] = value
+    return {TABLE: {f"table_parameters.{TABLE}.{key}": value for key, value in settings.items()}}
+
+
+@dataclass
+class _Graph:
+    """The training program's ends that are used again."""
+
+    feeds: list[Any]
+    slots: list[Any]
+    pooled: list[Any]
+    histograms: tuple[Any, Any]
+
+
+class Engine:
+    """A trainer's hold on the tables: train, predict, pull, save. One per process, never rebuilt."""
+
+    def __init__(self, model: Model, slots: Sequence[str], endpoints: Sequence[str], *, batch_size: int, threads: int) -> None:
+        self._model = model
+        self._slots = list(slots)
+        self._endpoints = list(endpoints)
+        self._batch_size = batch_size
+        self._threads = threads
+        self._head = Head(model.network, len(self._slots), model.embedding_dim, model.layers, model.output)
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """The same program on servers and trainers. Raises RuntimeError for another Paddle."""
+        import paddle
+        import paddle.distributed.fleet as fleet
+
+        if not paddle.__version__.startswith(SUPPORTED):
+            raise RuntimeError(f"paddlepaddle {paddle.__version__} is not {SUPPORTED}*; install requirements/paddle.txt")
+        paddle.enable_static()
+        paddle.seed(self._model.seed)
+        self._fleet = fleet
+
+    def serve(self, index: int) -> None:
+        """Run as parameter server `index`. Does not return; holds the GIL; ends with its process."""
+        import paddle.distributed.fleet as fleet
+
+        role = fleet.UserDefinedRoleMaker(
+            current_id=index, role=fleet.Role.SERVER, worker_num=1, server_endpoints=self._endpoints
+        )
+        fleet.init(role)
+        self._program()
+        fleet.init_server()
+        fleet.run_server()
+
+    def connect(self, trainer_id: int) -> None:
+        """Join as a trainer: dense values are the servers' afterwards (zeros when nobody initialised them)."""
+        import paddle
+        import paddle.distributed.fleet as fleet
+        from paddle import static
+        from paddle.distributed.ps.utils.public import get_the_one_recv_context
+
+        role = fleet.UserDefinedRoleMaker(
+            current_id=trainer_id, role=fleet.Role.WORKER, worker_num=1, server_endpoints=self._endpoints
+        )
+        fleet.init(role)
+        self._graph = self._program()
+        self._main = static.default_main_program()
+        self._place = paddle.CPUPlace()
+        self._executor = static.Executor(self._place)
+        self._executor.run(static.default_startup_program())
+        self._scope = static.global_scope()
+        self._dense_names = sorted(p.name for p in self._main.all_parameters() if p.name != TABLE)
+        self._first_values = {name: self._array(name).copy() for name in self._dense_names}
+        fleet.init_worker()
+        self._runtime = fleet.fleet._runtime_handle  # noqa: SLF001
+        self._worker = self._runtime._worker  # noqa: SLF001
+        self._dense_map = get_the_one_recv_context(self._runtime.context, split_dense_table=False)
+        self._predict_program = self._without_learning()
+        self._pull_program = static.normalize_program(self._main, self._graph.slots, self._graph.pooled)
+        self._build_head()
+
+    def initialise(self) -> None:
+        """Push this trainer's first dense values: what the one initializer does in a fresh generation."""
+        for name, value in self._first_values.items():
+            self._scope.find_var(name).get_tensor().set(value, self._place)
+        self._runtime._init_all_params(self._runtime.scopes, self._runtime._send_ctx, self._dense_map)  # noqa: SLF001
+        self.pull_dense()
+
+    def load(self, folder: str) -> None:
+        """Have every server load a checkpoint from `folder` in its own working directory. Returns even when a server
+        loaded nothing: count rows afterwards."""
+        self._worker.load_model(folder, CHECKPOINT)
+        self.pull_dense()
+
+    def close(self) -> None:
+        self._fleet.stop_worker()
+
+    # -- program ---------------------------------------------------------------------------------------------------
+
+    def _program(self) -> _Graph:
+        import paddle
+        import paddle.distributed.fleet as fleet
+        from paddle import static
+
+        show = static.data("show", [None, 1], "int64", lod_level=1)
+        click = static.data("click", [None, 1], "int64", lod_level=1)
+        slots = [static.data(f"slot.{name}", [None, 1], "int64", lod_level=1) for name in self._slots]
+        shows = paddle.cast(show, "float32")
+        clicks = paddle.cast(click, "float32")
+        entry = paddle.distributed.ShowClickEntry(shows.name, clicks.name)
+        pooled = []
+        for number, keys in enumerate(slots, 1):
+            values = static.nn.sparse_embedding(
+                keys,
+                [1024, self._model.embedding_dim],
+                padding_idx=0,
+                entry=entry,
+                slot=number,
+                param_attr=paddle.ParamAttr(name=TABLE),
+            )
+            pooled.append(static.nn.sequence_lod.sequence_pool(values, "sum"))
+        logit = self._head.logit(paddle.concat(pooled, axis=1))
+        histograms = self._histograms(logit, shows, clicks)
+        # A line is `show` impressions of which `click` were clicked: the likelihood of all of them.
+        loss = paddle.sum(shows * paddle.nn.functional.softplus(logit) - clicks * logit) / paddle.sum(shows)
+        strategy = fleet.DistributedStrategy()
+        strategy.a_sync = True
+        strategy.adam_d2sum = self._model.dense.adam_d2sum
+        strategy.sparse_table_configs = table_settings(self._model)
+        optimizer = paddle.optimizer.Adam(self._model.dense.learning_rate, lazy_mode=True)
+        fleet.distributed_optimizer(optimizer, strategy).minimize(loss)
+        return _Graph([show, click, *slots], slots, pooled, histograms)
+
+    def _histograms(self, logit: Any, shows: Any, clicks: Any) -> tuple[Any, Any]:
+        """Counts by bucket of the logit, summed over batches in two variables that outlive them."""
+        import paddle
+        from paddle import static
+
+        fixed = paddle.clip((logit.detach() + LOGIT_LIMIT) * BUCKETS_PER_LOGIT, 0, BUCKETS - 1)
+        bucket = paddle.cast(fixed, "int64")
+        sums = []
+        for name, counts in (("auc.positives", clicks), ("auc.negatives", shows - clicks)):
+            total = static.create_global_var([BUCKETS], 0.0, "float64", persistable=True, name=name)
+            total.stop_gradient = True
+            counted = paddle.scatter_nd_add(total, bucket, paddle.cast(paddle.reshape(counts, [-1]), "float64"))
+            paddle.assign(counted, output=total)
+            sums.append(total)
+        return sums[0], sums[1]
+
+    def _without_learning(self) -> Any:
+        """The forward pass alone for dataset runs: 2.7 times the speed of the training program with its pushes skipped.
+
+        The device worker finds its dense tables by the identity of the program, so the clone is entered beside it.
+        """
+        forward = self._main.clone(for_test=True)
+        options = self._main._fleet_opt  # noqa: SLF001
+        [tables] = options["program_configs"].values()
+        forward._fleet_opt = {**options, "program_configs": {str(id(forward)): tables}}  # noqa: SLF001
+        return forward
+
+    def _build_head(self) -> None:
+        """The dense network alone, over the same parameters: pooled vectors in, probability out."""
+        import paddle
+        from paddle import static
+
+        self._head_program = static.Program()
+        with static.program_guard(self._head_program, static.Program()), paddle.utils.unique_name.guard():
+            self._head_feed = static.data("pooled", [None, len(self._slots) * self._model.embedding_dim], "float32")
+            self._head_output = self._head.probability(self._head_feed)
+
+    # -- data ------------------------------------------------------------------------------------------------------
+
+    def preload(self, file: Path) -> Any:
+        """Start reading a converted file in the background."""
+        import paddle
+
+        dataset = paddle.distributed.InMemoryDataset()
+        dataset.init(
+            batch_size=self._batch_size, thread_num=self._threads, use_var=self._graph.feeds, pipe_command="cat"
+        )
+        dataset.set_filelist([str(file)])
+        dataset.preload_into_memory(1)
+        return dataset
+
+    def ready(self, dataset: Any, records: int) -> Any:
+        """Wait for a preload. A missing file gives no records and no error, so they are counted."""
+        dataset.wait_preload_done()
+        found = dataset.get_memory_data_size()
+        if found != records:
+            dataset.release_memory()
+            raise RuntimeError(f"the engine read {found} records where {records} were written; the scratch disk lost some")
+        return dataset
+
+    def train(self, dataset: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """One round over a loaded dataset. Returns the histograms of clicks and of shows without click, by logit, each
+        record scored just before it was trained."""
+        return self._run(dataset, self._main, self._executor.train_from_dataset)
+
+    def predict(self, dataset: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """The same without learning: creates no rows, pushes nothing."""
+        self.pull_dense()
+        return self._run(dataset, self._predict_program, self._executor.infer_from_dataset)
+
+    def _run(self, dataset: Any, program: Any, run: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        for variable in self._graph.histograms:
+            self._scope.find_var(variable.name).get_tensor().set(np.zeros(BUCKETS, np.float64), self._place)
+        run(program, dataset, print_period=10**9)
+        positives, negatives = (self._array(variable.name).copy() for variable in self._graph.histograms)
+        return positives, negatives
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    def _array(self, name: str) -> npt.NDArray[Any]:
+        return np.array(self._scope.find_var(name).get_tensor())
+
+    def pull_dense(self) -> None:
+        """The servers' dense parameters into this process: training leaves a local copy that lags behind."""
+        self._runtime._pull_all_dense(self._runtime.scopes, self._runtime._send_ctx, self._dense_map)  # noqa: SLF001
+
+    def pull(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+        """What the forward pass sees for these keys: [n, dim]; zeros where the table has none. Creates rows for unknown
+        keys, as a training pull does; ask for known ones."""
+        import paddle
+        from paddle import static
+
+        count = len(self._slots)
+        rows = -(-len(keys) // count)
+        padded = np.zeros(rows * count, np.uint64)
+        padded[: len(keys)] = keys
+        columns = padded.view(np.int64).reshape(count, rows, 1)
+        feed = {
+            slot.name: paddle.base.create_lod_tensor(column, [[1] * rows], self._place)
+            for slot, column in zip(self._graph.slots, columns, strict=True)
+        }
+        # A fresh executor a call: a shared one fails between two dataset runs ("Variable Id is not registered").
+        fetched = static.Executor(self._place).run(
+            self._pull_program, feed=feed, fetch_list=[each.name for each in self._graph.pooled]
+        )
+        return np.concatenate(fetched)[: len(keys)].astype(np.float32, copy=False)
+
+    def score(self, pooled: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Probability of a click by the dense parameters as last pulled: [n, slots * dim] -> [n]."""
+        from paddle import static
+
+        [scores] = static.Executor(self._place).run(
+            self._head_program, feed={self._head_feed.name: pooled}, fetch_list=[self._head_output]
+        )
+        return np.asarray(scores, np.float32).reshape(-1)
+
+    def export_dense(self, folder: Path) -> list[Path]:
+        """The dense network as an inference program with the parameters as last pulled."""
+        from paddle import static
+
+        folder.mkdir(parents=True, exist_ok=True)
+        static.save_inference_model(
+            str(folder / "network"), [self._head_feed], [self._head_output], self._executor, program=self._head_program
+        )
+        return [folder / "network.pdmodel", folder / "network.pdiparams"]
+
+    # -- saves -----------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str, mode: int) -> None:
+        """Have every server write its partitions under `folder` in its own working directory.
+
+        Modes 1 and 2 zero what a later delta is chosen by, mode 3 ages rows: a save is never repeated.
+        """
+        self._worker.save_all_model(folder, mode)
+
+    def flush(self) -> None:
+        """Wait until every gradient pushed has been taken by a server."""
+        self._worker.client_flush()
+
+    def shrink(self, threshold: float | None = None) -> None:
+        """Decay shows and clicks, delete what falls below the thresholds. Changes the table."""
+        self._fleet.shrink(threshold)
