@@ -1,0 +1,113 @@
+"""Blocks of whole lines from a part of a file, so that every line of a file is read by exactly one task."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from elastic_ctr.features.line import MAX_LINE_BYTES
+
+CHUNK_BYTES = 4 << 20
+_PAST_END_BYTES = 64 << 10
+
+
+def lines_in_range(
+    stream: BinaryIO,
+    start: int = 0,
+    end: int | None = None,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    chunk: int = CHUNK_BYTES,
+) -> Iterator[tuple[int, bytes]]:
+    """Blocks of the lines that begin in [start, end), each with the offset of its first byte in the stream.
+
+    This is the rule of Hadoop's splits: whatever the cut points, every line is in exactly one range. A block ends with
+    a LF, but for the last line of a file without one. Of a line that does not fit, only the first `max_line_bytes + 1`
+    bytes are yielded, as a block without LF: too long for the converter, which refuses it like any other; the rest of
+    it is read and dropped, so that memory is bounded by `chunk + max_line_bytes`.
+
+    Raises:
+        ValueError: `start` is not 0 and the stream can not seek.
+    """
+    if stream.seekable():
+        stream.seek(max(start - 1, 0))
+    elif start:
+        raise ValueError(f"the stream can not seek to byte {start}; read it whole.")
+    at, held = start, b""
+    if start:
+        found = _after_line(stream, start - 1, chunk)
+        if found is None:
+            return
+        at, held = found
+    searched = 0
+    while end is None or at < end:  # what is held begins with a line of the range, at the offset `at`
+        last = -1
+        if end is not None and at + len(held) >= end:
+            # The last line of the range is the one that holds the byte before its end.
+            last = held.find(b"\n", max(searched, end - 1 - at))
+        cut = (last if last >= 0 else held.rfind(b"\n", searched)) + 1
+        if cut:
+            yield at, held[:cut]
+            at, held = at + cut, held[cut:]
+        if last >= 0:
+            return
+        if len(held) > max_line_bytes:
+            yield at, held[: max_line_bytes + 1]
+            found = _after_line(stream, at + len(held), chunk)
+            if found is None:
+                return
+            (at, held), searched = found, 0
+            continue
+        searched = len(held)
+        read = stream.read(_wanted(at + len(held), end, chunk))
+        if not read:
+            if held:
+                yield at, held
+            return
+        held += read
+
+
+def open_lines(source: str | Path | BinaryIO, name: str | None = None) -> BinaryIO:
+    """The lines of a file or stream, unzipped when its name ends in .gz; such a file can only be read whole.
+
+    Reading raises gzip.BadGzipFile, with a sentence that names the file, when it is damaged or cut off.
+    """
+    if isinstance(source, (str, Path)):
+        opened = Path(source).open("rb")  # noqa: SIM115 - the caller closes it
+        name = name or str(source)
+        return cast("BinaryIO", _Gzip(opened, name, close=True)) if name.endswith(".gz") else opened
+    return cast("BinaryIO", _Gzip(source, name, close=False)) if name and name.endswith(".gz") else source
+
+
+class _Gzip(gzip.GzipFile):
+    def __init__(self, stream: BinaryIO, name: str, *, close: bool) -> None:
+        super().__init__(fileobj=stream, mode="rb")
+        self._owned = stream if close else None
+        self._shown = name
+
+    def read(self, size: int | None = -1) -> bytes:
+        try:
+            return super().read(size)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise gzip.BadGzipFile(f"{self._shown} is damaged or cut off ({error}); write it anew.") from error
+
+    def close(self) -> None:
+        super().close()
+        if self._owned is not None:
+            self._owned.close()
+
+
+def _after_line(stream: BinaryIO, at: int, chunk: int) -> tuple[int, bytes] | None:
+    """Read on from the offset `at` to the next LF: where the line after it begins and what was read of it."""
+    while read := stream.read(chunk):
+        end = read.find(b"\n") + 1
+        if end:
+            return at + end, read[end:]
+        at += len(read)
+    return None
+
+
+def _wanted(at: int, end: int | None, chunk: int) -> int:
+    return chunk if end is None else min(chunk, max(end - at, 0) + _PAST_END_BYTES)

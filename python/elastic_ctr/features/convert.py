@@ -1,0 +1,175 @@
+"""Blocks of a click log to the text that Paddle reads, at the speed of the disk.
+
+Paddle's process aborts at a line it can not read, so nothing but what `features.line` allows may get there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.features import tokens
+from elastic_ctr.features.blocks import lines_in_range, open_lines
+from elastic_ctr.features.line import MAX_LINE_BYTES, LineRefused, Reason, parse_line
+from elastic_ctr.features.slots import SlotList
+
+__all__ = ["Converted", "Converter", "RefusedLine", "RefusedLines", "lines_in_range", "open_lines"]
+
+EXCERPT_BYTES = 200
+
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLine:
+    """A line that was left out: its number in the block (from 1), the offset of its first byte in the block."""
+
+    line: int
+    offset: int
+    reason: Reason
+    detail: str
+    excerpt: bytes
+
+
+class RefusedLines(Sequence[RefusedLine]):
+    """The refused lines of a block, in order. Each is looked at when asked for: a block may be nothing else."""
+
+    def __init__(self, block: bytes, ends: Offsets, lines: Offsets, rules: tuple[SlotList, int | None, int]) -> None:
+        self._block = block
+        self._ends = ends
+        self._lines = lines
+        self._rules = rules
+
+    def reasons(self) -> Counter[Reason]:
+        """How many lines were refused for which reason."""
+        return Counter(self._why(int(line)).reason for line in self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @overload
+    def __getitem__(self, index: int) -> RefusedLine: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RefusedLine]: ...
+    def __getitem__(self, index: int | slice) -> RefusedLine | list[RefusedLine]:
+        if isinstance(index, slice):
+            return [self._refused(int(line)) for line in self._lines[index]]
+        return self._refused(int(self._lines[index]))
+
+    def __iter__(self) -> Iterator[RefusedLine]:
+        return (self._refused(int(line)) for line in self._lines)
+
+    def _refused(self, line: int) -> RefusedLine:
+        start, end = self._span(line)
+        why = self._why(line)
+        return RefusedLine(
+            line + 1, start, why.reason, why.detail, bytes(self._block[start : min(end, start + EXCERPT_BYTES)])
+        )
+
+    def _span(self, line: int) -> tuple[int, int]:
+        return (int(self._ends[line - 1]) + 1 if line else 0), int(self._ends[line])
+
+    def _why(self, line: int) -> LineRefused:
+        start, end = self._span(line)
+        try:
+            parse_line(bytes(self._block[start:end]), *self._rules)
+        except LineRefused as why:
+            return why
+        raise AssertionError(f"the converter refused a line that is right: {self._block[start:end]!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What came of a block.
+
+    Attributes:
+        text: Paddle's MultiSlot text, one line a record: show, click, then the slots in the order of the list.
+        records: how many lines are in it; len(records) + len(refused) is the number of lines of the block.
+        shows, clicks: their sums over the records.
+        refused: the lines left out.
+        ignored: features of slots that are not in the list, in the records.
+        padding: features that became the padding key and were dropped, in the records.
+        offsets: i64[records], where the line of each record begins in the block.
+    """
+
+    text: bytes
+    records: int
+    shows: int
+    clicks: int
+    refused: RefusedLines
+    ignored: int
+    padding: int
+    offsets: Offsets
+
+
+class Converter:
+    """Converts blocks of lines; holds no state between them, so threads may share one (the loop releases the GIL)."""
+
+    def __init__(self, slots: SlotList, sparse_dim: int | None, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        if sparse_dim is not None and not 0 < sparse_dim < 1 << 64:
+            raise ValueError(f"sparseDim {sparse_dim} is not in 1 to 2^64-1; leave it out to keep all 64 bits.")
+        self._slots = slots
+        self._sparse_dim = sparse_dim
+        self._max_line_bytes = max_line_bytes
+        encoded = [name.encode("ascii") for name in slots]
+        self._names = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+        self._starts = np.concatenate(([0], np.cumsum([len(name) for name in encoded]))).astype(np.int64)
+        self._table = np.empty(1 << (4 * len(slots)).bit_length(), dtype=np.int32)
+        tokens.slot_table(self._names, self._starts, self._table)
+
+    def convert(self, block: bytes) -> Converted:
+        """Convert the lines of a block; the last one needs no LF.
+
+        Args:
+            block: whole lines, as `lines_in_range` yields them.
+        """
+        given = np.frombuffer(block, dtype=np.uint8)
+        ends = np.flatnonzero(given == ord("\n")).astype(np.int64, copy=False)
+        if len(given) and given[-1] != ord("\n"):
+            ends = np.append(ends, len(given))
+        longest = min(self._max_line_bytes, int(np.diff(ends, prepend=-1).max(initial=0)))
+        out = np.empty(2 * len(given) + self._room(longest), dtype=np.uint8)
+        offsets = np.empty(len(ends), dtype=np.int64)
+        bad = np.empty(len(ends), dtype=np.int64)
+        sums = np.zeros(tokens.SUMS, dtype=np.int64)
+        texts: list[bytes] = []
+        line = 0
+        while line < len(ends):
+            line = tokens.convert_lines(
+                given,
+                ends,
+                line,
+                np.uint64(self._sparse_dim or 0),
+                self._names,
+                self._starts,
+                self._table,
+                self._max_line_bytes,
+                longest // len(b"0:s") + 1,
+                out,
+                offsets,
+                bad,
+                sums,
+            )
+            texts.append(out[: sums[tokens.TEXT_BYTES]].tobytes())
+            sums[tokens.TEXT_BYTES] = 0
+        records, shows, clicks, refused, ignored, padding = (int(value) for value in sums[: tokens.TEXT_BYTES])
+        return Converted(
+            text=b"".join(texts),
+            records=records,
+            shows=shows,
+            clicks=clicks,
+            refused=RefusedLines(
+                block, ends, bad[:refused].copy(), (self._slots, self._sparse_dim, self._max_line_bytes)
+            ),
+            ignored=ignored,
+            padding=padding,
+            offsets=offsets[:records].copy(),
+        )
+
+    def _room(self, line_bytes: int) -> int:
+        return line_bytes + tokens.LINE_ROOM + tokens.SLOT_ROOM * len(self._slots)

@@ -1,0 +1,39 @@
+"""From a feasign to the key of the table, its partition and its shard.
+
+Training, parameter server, builder and serving must agree on every function here: changing one needs a new model.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Keys = npt.NDArray[np.uint64]
+
+PADDING_KEY = 0
+"""Stands for "no feature": never stored, never trained, served as zeros."""
+
+
+def key_of(feasign: int, sparse_dim: int | None) -> int:
+    """The key of a feasign (0 to 2^64-1): itself, or its remainder where the model has a `sparseDim`."""
+    return feasign if sparse_dim is None else feasign % sparse_dim
+
+
+def keys_of(feasigns: Keys, sparse_dim: int | None) -> Keys:
+    """`key_of` for an array of u64; exact up to 2^64-1."""
+    return feasigns if sparse_dim is None else feasigns % np.uint64(sparse_dim)
+
+
+def partition_of(key: int, partitions: int) -> int:
+    """The partition of a key: `partitions` is Paddle's `shard_num`, fixed for a model's life."""
+    return key % partitions
+
+
+def partitions_of(keys: Keys, partitions: int) -> npt.NDArray[np.uint32]:
+    """`partition_of` for an array of u64."""
+    return (keys % np.uint64(partitions)).astype(np.uint32)
+
+
+def shard_of(partition: int, shards: int) -> int:
+    """The shard that owes a partition; `shards` may change at any time, whole partitions move."""
+    return partition % shards

@@ -1,0 +1,190 @@
+"""The line `show click feasign:slot …`: what it means, and why one is refused.
+
+Written for reading: this is what serving uses, and the oracle of the compiled converter.
+
+A line is printable ASCII; blanks and tabs, one or more, separate its tokens; one CR at its end is dropped. `show` and
+`click` are decimal and below 2^31, a feasign is decimal and below 2^64, all without sign; leading zeros are allowed.
+Slots that are not in the list are ignored, the padding key is dropped, and both are counted. A line is refused for
+the first thing that is wrong from the left, but for its length or a byte that no line has before all else.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from elastic_ctr.features.keys import PADDING_KEY, key_of
+from elastic_ctr.features.slots import SlotList
+
+MAX_LINE_BYTES = 1 << 20
+"""A longer line is refused; a CR counts, the LF does not."""
+
+COUNT_LIMIT = 1 << 31
+FEASIGN_LIMIT = 1 << 64
+
+_DIGITS = frozenset(b"0123456789")
+_ALLOWED = frozenset(range(0x20, 0x7F)) | {0x09}
+
+
+class Reason(str, enum.Enum):
+    """Why a line is refused; the value is the label in metrics and reports."""
+
+    EMPTY = "empty"
+    NO_CLICK = "no_click"
+    NOT_A_NUMBER = "not_a_number"
+    NEGATIVE = "negative"
+    COUNT_TOO_LARGE = "count_too_large"
+    SHOW_ZERO = "show_zero"
+    CLICK_ABOVE_SHOW = "click_above_show"
+    NO_COLON = "no_colon"
+    BAD_SLOT = "bad_slot"
+    FEASIGN_TOO_LARGE = "feasign_too_large"
+    TOO_LONG = "too_long"
+    BINARY = "binary"
+
+    @property
+    def meaning(self) -> str:
+        """As a sentence, for reports."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Reason.EMPTY: "the line holds nothing",
+    Reason.NO_CLICK: "the line ends after show",
+    Reason.NOT_A_NUMBER: "show, click or a feasign is not a decimal number",
+    Reason.NEGATIVE: "show, click or a feasign has a minus sign",
+    Reason.COUNT_TOO_LARGE: "show or click is not below 2^31",
+    Reason.SHOW_ZERO: "show is 0: a line is at least one impression",
+    Reason.CLICK_ABOVE_SHOW: "click is above show",
+    Reason.NO_COLON: "a feature is not feasign:slot",
+    Reason.BAD_SLOT: "a slot is empty or holds a colon",
+    Reason.FEASIGN_TOO_LARGE: "a feasign is not below 2^64",
+    Reason.TOO_LONG: "the line is longer than allowed",
+    Reason.BINARY: "the line holds a byte that is not printable ASCII, blank or tab",
+}
+
+
+class LineRefused(ValueError):
+    """A line that is not what this module says; `reason` for counting, `detail` names the token."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason.value}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """The keys of a line, one list a slot in the order of the slot list; an empty list is a slot without features."""
+
+    keys: list[list[int]]
+    ignored: int
+    padding: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instance(Features):
+    """`show` impressions of which `click` were clicked, and their features."""
+
+    show: int
+    click: int
+
+
+def parse_line(line: bytes, slots: SlotList, sparse_dim: int | None, max_line_bytes: int = MAX_LINE_BYTES) -> Instance:
+    """Read one training line, without its LF.
+
+    Raises:
+        LineRefused: with the reason; see the module's text for the rules.
+    """
+    show, click, features = _show_click(_tokens(line, max_line_bytes))
+    keys, ignored, padding = _keys(features, slots, sparse_dim)
+    return Instance(keys, ignored, padding, show, click)
+
+
+def parse_features(
+    line: bytes,
+    slots: SlotList,
+    sparse_dim: int | None,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    *,
+    with_show_click: bool = False,
+) -> Features:
+    """Read what is to be predicted: a line without show and click, or a whole training line if told so.
+
+    Raises:
+        LineRefused: with the reason; a line without any feature is refused as empty, as it is most likely a mistake.
+    """
+    features = _tokens(line, max_line_bytes)
+    if with_show_click:
+        features = _show_click(features)[2]
+    return Features(*_keys(features, slots, sparse_dim))
+
+
+def multislot(instance: Instance) -> bytes:
+    """The line that Paddle's MultiSlot feed reads: `<count> value …` for show, click and each slot; no slot is `1 0`."""
+    keys = (f"{len(slot)} {' '.join(map(str, slot))}" if slot else f"1 {PADDING_KEY}" for slot in instance.keys)
+    return f"1 {instance.show} 1 {instance.click} {' '.join(keys)}\n".encode()
+
+
+def _tokens(line: bytes, max_line_bytes: int) -> list[bytes]:
+    if len(line) > max_line_bytes:
+        raise LineRefused(Reason.TOO_LONG, f"the line has more than {max_line_bytes} bytes.")
+    line = line.removesuffix(b"\r")
+    strange = next((byte for byte in line if byte not in _ALLOWED), None)
+    if strange is not None:
+        raise LineRefused(Reason.BINARY, f"byte 0x{strange:02x} is not printable ASCII, blank or tab.")
+    tokens = line.split()
+    if not tokens:
+        raise LineRefused(Reason.EMPTY, "the line holds nothing.")
+    return tokens
+
+
+def _show_click(tokens: list[bytes]) -> tuple[int, int, list[bytes]]:
+    show = _number(tokens[0], "show", COUNT_LIMIT, Reason.COUNT_TOO_LARGE)
+    if show == 0:
+        raise LineRefused(Reason.SHOW_ZERO, "show is 0; a line is at least one impression.")
+    if len(tokens) == 1:
+        raise LineRefused(Reason.NO_CLICK, f"the line ends after show {show}.")
+    click = _number(tokens[1], "click", COUNT_LIMIT, Reason.COUNT_TOO_LARGE)
+    if click > show:
+        raise LineRefused(Reason.CLICK_ABOVE_SHOW, f"click {click} is above show {show}.")
+    return show, click, tokens[2:]
+
+
+def _keys(tokens: list[bytes], slots: SlotList, sparse_dim: int | None) -> tuple[list[list[int]], int, int]:
+    keys: list[list[int]] = [[] for _ in slots]
+    ignored = padding = 0
+    for token in tokens:
+        feasign, colon, slot = token.partition(b":")
+        if not colon:
+            raise LineRefused(Reason.NO_COLON, f"{_shown(token)} is not feasign:slot.")
+        value = _number(feasign, "feasign", FEASIGN_LIMIT, Reason.FEASIGN_TOO_LARGE)
+        if not slot or b":" in slot:
+            raise LineRefused(Reason.BAD_SLOT, f"the slot of {_shown(token)} is empty or holds a colon.")
+        name = slot.decode("ascii")
+        if name not in slots:
+            ignored += 1
+            continue
+        key = key_of(value, sparse_dim)
+        if key == PADDING_KEY:
+            padding += 1
+            continue
+        keys[slots.index(name)].append(key)
+    return keys, ignored, padding
+
+
+def _number(token: bytes, name: str, limit: int, above: Reason) -> int:
+    if not token or not _DIGITS.issuperset(token):
+        if len(token) > 1 and token[0] == ord("-") and _DIGITS.issuperset(token[1:]):
+            raise LineRefused(Reason.NEGATIVE, f"{name} {_shown(token)} has a minus sign.")
+        raise LineRefused(Reason.NOT_A_NUMBER, f"{name} {_shown(token)} is not a decimal number.")
+    digits = token.lstrip(b"0")
+    # Python refuses to read more than 4,300 digits; what is longer than the limit is above it anyhow.
+    if len(digits) > len(str(limit)) or int(digits or b"0") >= limit:
+        raise LineRefused(above, f"{name} {_shown(token)} is not below {limit}.")
+    return int(digits or b"0")
+
+
+def _shown(token: bytes) -> str:
+    text = token[:40].decode("ascii")
+    return repr(text if len(token) <= 40 else text + "…")

@@ -1,0 +1,71 @@
+"""The slot list: which features of a line are read, and in which order the network sees them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+# A line is printable ASCII, its tokens are cut at blanks and its feasigns at the colon: no other name can occur in it.
+_NAME = re.compile(r"[!-9;-~]+")
+
+
+@dataclass(frozen=True, slots=True)
+class SlotList:
+    """Slot names in order; training and serving must use the same list in the same order.
+
+    Raises:
+        ValueError: the list is empty, a name is there twice, or a name can not stand in a line.
+    """
+
+    names: tuple[str, ...]
+    _index: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check(self.names)
+        object.__setattr__(self, "_index", {name: index for index, name in enumerate(self.names)})
+
+    @classmethod
+    def parse(cls, source: Sequence[int | str] | str) -> SlotList:
+        """From a list of names or numbers, or from the text of a slot.conf (one a line, blank lines and CR allowed)."""
+        if isinstance(source, str):
+            return cls(tuple(name for line in source.split("\n") if (name := line.strip())))
+        strange = next((name for name in source if isinstance(name, bool) or not isinstance(name, (int, str))), None)
+        if strange is not None:
+            raise ValueError(f"the slot {strange!r} is neither a number nor text; write it in quotes.")
+        return cls(tuple(str(name) for name in source))
+
+    def index(self, name: str) -> int:
+        """Place of a slot in the list, counted from 0.
+
+        Raises:
+            KeyError: the slot is not in the list.
+        """
+        return self._index[name]
+
+    def text(self) -> str:
+        """The slot.conf that gives this list."""
+        return "".join(f"{name}\n" for name in self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._index
+
+
+def _check(names: tuple[str, ...]) -> None:
+    if not names:
+        raise ValueError("the slot list is empty; name at least one slot.")
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"the slot name {name!r} can not stand in a line; use printable ASCII without blank or colon."
+            )
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise ValueError(f"the slot list names {', '.join(twice)} more than once; name each slot once.")

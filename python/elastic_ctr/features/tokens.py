@@ -1,0 +1,289 @@
+"""The compiled loop of the converter: lines in, MultiSlot text out.
+
+It only tells lines that are right from lines that are not; why one is refused is said by `features.line`, whose rules
+these are. Every index is bounded by the block, the line's end or the room that the caller gave.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.uint64]
+
+# Where the loop leaves its sums.
+RECORDS, SHOWS, CLICKS, REFUSED, IGNORED, PADDING, TEXT_BYTES = range(7)
+SUMS = 7
+
+# Room for one line of text: show, click and the LF; then for each slot its count or ` 1 0`. A key takes no more
+# bytes than its token did: neither dropping leading zeros nor the modulus makes a number longer.
+LINE_ROOM = 28
+SLOT_ROOM = 12
+
+_ZERO, _NINE, _SPACE, _TAB, _CR, _COLON, _LF, _ONE = 48, 57, 32, 9, 13, 58, 10, 49
+_COUNT_LIMIT = 1 << 31
+_TEN = np.uint64(10)
+_HUNDRED = np.uint64(100)
+_LAST_WHOLE = np.uint64((2**64 - 1) // 10)
+_LAST_DIGIT = np.uint64((2**64 - 1) % 10)
+_NO_MODULUS = np.uint64(0)
+_PAIRS = np.frombuffer("".join(f"{pair:02d}" for pair in range(100)).encode(), dtype=np.uint8)
+_HASH_START = np.uint64(0xCBF29CE484222325)
+_HASH_TIMES = np.uint64(0x100000001B3)
+_HASH_SHIFT = np.uint64(32)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _bucket(hashed: np.uint64, mask: int) -> int:
+    return np.int64((hashed ^ (hashed >> _HASH_SHIFT)) & np.uint64(mask))
+
+
+@njit(nogil=True, cache=True)
+def slot_table(names: Bytes, starts: Longs, table: Ints) -> None:
+    """Fill `table` (i32, a power of two long, more than the names) with the index of each name, -1 where it is free.
+
+    `names` are all names in one u8 array, name i is `names[starts[i]:starts[i + 1]]`.
+    """
+    table[:] = -1
+    mask = table.size - 1
+    for slot in range(starts.size - 1):
+        hashed = _HASH_START
+        for i in range(starts[slot], starts[slot + 1]):
+            hashed = (hashed ^ np.uint64(names[i])) * _HASH_TIMES
+        at = _bucket(hashed, mask)
+        while table[at] >= 0:
+            at = (at + 1) & mask
+        table[at] = slot
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _write_number(out: Bytes, at: int, value: np.uint64) -> int:
+    """Decimal digits of a u64 at out[at:]; returns the end."""
+    digits = 1
+    left = value
+    while left >= _TEN:
+        left //= _TEN
+        digits += 1
+    end = at + digits
+    i = end
+    while value >= _HUNDRED:
+        pair = np.int64(value % _HUNDRED) * 2
+        value //= _HUNDRED
+        i -= 2
+        out[i] = _PAIRS[pair]
+        out[i + 1] = _PAIRS[pair + 1]
+    if value >= _TEN:
+        pair = np.int64(value) * 2
+        out[i - 2] = _PAIRS[pair]
+        out[i - 1] = _PAIRS[pair + 1]
+    else:
+        out[i - 1] = _ZERO + np.int64(value)
+    return end
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _read_number(block: Bytes, at: int, stop: int) -> tuple[np.uint64, int]:
+    """The u64 of the digits at block[at:stop] and where they end; the end is `at` if there is none or it is too large."""
+    value = np.uint64(0)
+    i = at
+    while i < stop:
+        byte = block[i]
+        if byte < _ZERO or byte > _NINE:
+            break
+        digit = np.uint64(byte - _ZERO)
+        if value >= _LAST_WHOLE and (value > _LAST_WHOLE or digit > _LAST_DIGIT):
+            return value, at
+        value = value * _TEN + digit
+        i += 1
+    return value, i
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _skip_blanks(block: Bytes, at: int, stop: int) -> int:
+    while at < stop and (block[at] == _SPACE or block[at] == _TAB):
+        at += 1
+    return at
+
+
+@njit(nogil=True, cache=True)
+def _read_line(  # noqa: PLR0917 - numba knows no keyword-only parameters
+    block: Bytes,
+    start: int,
+    stop: int,
+    sparse_dim: np.uint64,
+    names: Bytes,
+    starts: Longs,
+    table: Ints,
+    keys: Keys,
+    after: Ints,
+    first: Ints,
+    last: Ints,
+    count: Ints,
+    line_sums: Longs,
+) -> bool:
+    """Chain the keys of a line to their slots: `first[slot]`, then `after[key]`; False if the line is not right.
+
+    `line_sums` gets show, click, ignored, padding.
+    """
+    at = _skip_blanks(block, start, stop)
+    show, end = _read_number(block, at, stop)
+    if end in (at, stop) or show == 0 or show >= _COUNT_LIMIT or not (block[end] == _SPACE or block[end] == _TAB):
+        return False
+    at = _skip_blanks(block, end, stop)
+    click, end = _read_number(block, at, stop)
+    if end == at or click > show or (end < stop and not (block[end] == _SPACE or block[end] == _TAB)):
+        return False
+    at = _skip_blanks(block, end, stop)
+
+    count[:] = 0
+    mask = table.size - 1
+    used = 0
+    ignored = 0
+    padding = 0
+    while at < stop:
+        key, end = _read_number(block, at, stop)
+        if end in (at, stop) or block[end] != _COLON:
+            return False
+        name = end + 1
+        at = name
+        hashed = _HASH_START
+        while at < stop:
+            byte = block[at]
+            if byte <= _SPACE or byte > 126 or byte == _COLON:
+                break
+            hashed = (hashed ^ np.uint64(byte)) * _HASH_TIMES
+            at += 1
+        if at == name or (at < stop and block[at] != _SPACE and block[at] != _TAB):
+            return False
+
+        bucket = _bucket(hashed, mask)
+        slot = table[bucket]
+        while slot >= 0:
+            if starts[slot + 1] - starts[slot] == at - name:
+                i = starts[slot]
+                j = name
+                while j < at and names[i] == block[j]:
+                    i += 1
+                    j += 1
+                if j == at:
+                    break
+            bucket = (bucket + 1) & mask
+            slot = table[bucket]
+        at = _skip_blanks(block, at, stop)
+
+        if slot < 0:
+            ignored += 1
+            continue
+        if sparse_dim != _NO_MODULUS:
+            key %= sparse_dim
+        if key == 0:
+            padding += 1
+            continue
+        keys[used] = key
+        after[used] = -1
+        if count[slot] == 0:
+            first[slot] = used
+        else:
+            after[last[slot]] = used
+        last[slot] = used
+        count[slot] += 1
+        used += 1
+    line_sums[0] = np.int64(show)
+    line_sums[1] = np.int64(click)
+    line_sums[2] = ignored
+    line_sums[3] = padding
+    return True
+
+
+@njit(nogil=True, cache=True)
+def convert_lines(  # noqa: PLR0917 - as above
+    block: Bytes,
+    ends: Longs,
+    line: int,
+    sparse_dim: np.uint64,
+    names: Bytes,
+    starts: Longs,
+    table: Ints,
+    max_line_bytes: int,
+    max_keys: int,
+    out: Bytes,
+    offsets: Longs,
+    bad: Longs,
+    sums: Longs,
+) -> int:
+    """Convert lines until all are done or the next may not fit into `out`; returns the line it stopped at.
+
+    Args:
+        block: u8, the lines.
+        ends: i64, where each line's LF is, or the block's end.
+        line: the line to begin with.
+        sparse_dim: 0 for none.
+        names: all slot names, see `slot_table`.
+        starts: as there.
+        table: as there.
+        max_line_bytes: a longer line is refused.
+        max_keys: above the number of features that any line can hold.
+        out: gets the text from `sums[TEXT_BYTES]` on.
+        offsets: as long as `ends`, gets where each accepted line begins.
+        bad: as long as `ends`, gets the number of each refused line.
+        sums: see `RECORDS` and what follows it.
+    """
+    slots = starts.size - 1
+    keys = np.empty(max_keys, np.uint64)
+    after = np.empty(max_keys, np.int32)
+    first = np.empty(slots, np.int32)
+    last = np.empty(slots, np.int32)
+    count = np.empty(slots, np.int32)
+    line_sums = np.empty(4, np.int64)
+    to = sums[TEXT_BYTES]
+    while line < ends.size:
+        start = ends[line - 1] + 1 if line > 0 else 0
+        end = ends[line]
+        stop = end - 1 if end > start and block[end - 1] == _CR else end
+        if end - start > max_line_bytes or not _read_line(
+            block, start, stop, sparse_dim, names, starts, table, keys, after, first, last, count, line_sums
+        ):
+            bad[sums[REFUSED]] = line
+            sums[REFUSED] += 1
+            line += 1
+            continue
+        if out.size - to < stop - start + LINE_ROOM + SLOT_ROOM * slots:
+            break
+
+        out[to] = _ONE
+        out[to + 1] = _SPACE
+        to = _write_number(out, to + 2, np.uint64(line_sums[0]))
+        out[to] = _SPACE
+        out[to + 1] = _ONE
+        out[to + 2] = _SPACE
+        to = _write_number(out, to + 3, np.uint64(line_sums[1]))
+        for slot in range(slots):
+            out[to] = _SPACE
+            if count[slot] == 0:
+                out[to + 1] = _ONE
+                out[to + 2] = _SPACE
+                out[to + 3] = _ZERO
+                to += 4
+                continue
+            to = _write_number(out, to + 1, np.uint64(count[slot]))
+            key = first[slot]
+            while key >= 0:
+                out[to] = _SPACE
+                to = _write_number(out, to + 1, keys[key])
+                key = after[key]
+        out[to] = _LF
+        to += 1
+
+        offsets[sums[RECORDS]] = start
+        sums[RECORDS] += 1
+        sums[SHOWS] += line_sums[0]
+        sums[CLICKS] += line_sums[1]
+        sums[IGNORED] += line_sums[2]
+        sums[PADDING] += line_sums[3]
+        line += 1
+    sums[TEXT_BYTES] = to
+    return line
