@@ -1,6 +1,4 @@
-"""The networks by name. A network is one function in one file: pooled slot vectors in, logit out.
-
-"""
+"""The networks by name. A network is one function in one file: pooled slot vectors in, logit out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,7 +5,8 @@ from typing import Any
 
 def logit(pooled: Any, slots: int, dim: int, layers: tuple[int, ...], outputs: int) -> Any:  # noqa: ARG001
     """Paddle variables in and out: [batch, slots * dim] -> [batch, outputs]. Every parameter is named: training and
-    export build the same ones."""
+    export build the same ones.
+    """
     import paddle
     from paddle import static
 

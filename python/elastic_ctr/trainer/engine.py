@@ -1,151 +1,53 @@
 """Paddle Fleet's insides: the only module that knows them.
 
 Everything here stands on paddlepaddle 2.6.2 (facts by experiment): asynchronous training over brpc parameter servers
-without launcher, gloo or barriers; TEST_MODE keeps a joining trainer from overwriting the dense parameters; the sparse
-table is Paddle's MemorySparseTable with its SparseAccessor (row = first-order weight and vector).
+without launcher, gloo or barriers; TEST_MODE keeps a joining trainer from overwriting the dense parameters.
 """
 
-import os
 import zlib  # noqa: F401  (before paddle: its libpaddle carries zlib symbols of its own, and a later import crashes)
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.config.model import Model, SparseRule
-from elastic_ctr.model.metrics import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
-from elastic_ctr.model.networks import Head
+from elastic_ctr.config.model import Model
+from elastic_ctr.model.metrics import BUCKETS
+from elastic_ctr.model.program import TABLE, build_program, head_of, start_paddle
 
-SUPPORTED = "2.6."
-TABLE = "embedding"
-CHECKPOINT, DELTA, BASE, BATCH = 0, 1, 2, 3
-
-_RULES: Mapping[str, tuple[str, str]] = {
-    # our name: (Paddle's class, Paddle's sub-message)
-    "naive": ("SparseNaiveSGDRule", "naive"),
-    "adagrad": ("SparseAdaGradSGDRule", "adagrad"),
-    "std_adagrad": ("StdAdaGradSGDRule", "adagrad"),
-    "adagrad_v2": ("SparseAdaGradV2SGDRule", "adagrad"),
-    "adam": ("SparseAdamSGDRule", "adam"),
-    "shared_adam": ("SparseSharedAdamSGDRule", "adam"),
-}
-
-
-def prepare_environment(scratch: Path) -> None:
-    """Before paddle is imported: one thread a process, quiet logs, and a working directory it may write to."""
-    os.environ.update(OMP_NUM_THREADS="1", CPU_NUM="1", GLOG_v="0", GLOG_minloglevel="2", PADDLE_WITH_GLOO="0", TEST_MODE="1")
-    os.environ.pop("PADDLE_TRAINER_ENDPOINTS", None)
-    scratch.mkdir(parents=True, exist_ok=True)
-    os.chdir(scratch)
-
-
-def _rule_settings(rule: SparseRule) -> dict[str, Any]:
-    name, message = _RULES[rule.name]
-    settings: dict[str, Any] = {
-        "name": name,
-        f"{message}.learning_rate": rule.learning_rate,
-        f"{message}.initial_range": rule.initial_range,
-        f"{message}.weight_bounds": list(rule.weight_bounds),
-    }
-    if message == "adagrad":
-        settings["adagrad.initial_g2sum"] = rule.initial_g2sum
-    if message == "adam":
-        settings["adam.beta1_decay_rate"] = rule.beta1_decay_rate
-        settings["adam.beta2_decay_rate"] = rule.beta2_decay_rate
-        settings["adam.ada_epsilon"] = rule.ada_epsilon
-    return settings
-
-
-def table_settings(model: Model) -> dict[str, dict[str, Any]]:
-    """Paddle's `sparse_table_configs` for our settings: the one place where names are mapped."""
-    table = model.table
-    settings: dict[str, Any] = {
-        "table_class": "MemorySparseTable",
-        "shard_num": model.partitions,
-        "accessor.accessor_class": "SparseAccessor",
-        "accessor.fea_dim": model.embedding_dim + 2,
-        "accessor.embedx_dim": model.embedding_dim - 1,
-        "accessor.embedx_threshold": table.embedx_threshold,
-    }
-    for field in (
-        "nonclk_coeff",
-        "click_coeff",
-        "base_threshold",
-        "delta_threshold",
-        "delta_keep_days",
-        "show_click_decay_rate",
-        "delete_threshold",
-        "delete_after_unseen_days",
-        "ssd_unseenday_threshold",
-    ):
-        settings[f"accessor.ctr_accessor_param.{field}"] = getattr(table, field)
-    for block, rule in (("embed_sgd_param", table.embed), ("embedx_sgd_param", table.embedx)):
-        for key, value in _rule_settings(rule).items():
-            settings[f"accessor.{block}.{key}"] = value
-    return {TABLE: {f"table_parameters.{TABLE}.{key}": value for key, value in settings.items()}}
-
-
-@dataclass
-class _Graph:
-    """The training program's ends that are used again."""
-
-    feeds: list[Any]
-    slots: list[Any]
-    pooled: list[Any]
-    histograms: tuple[Any, Any]
+MODES = {"checkpoint": 0, "delta": 1, "base": 2, "batch": 3}
 
 
 class Engine:
     """A trainer's hold on the tables: train, predict, pull, save. One per process, never rebuilt."""
 
-    def __init__(self, model: Model, slots: Sequence[str], endpoints: Sequence[str], *, batch_size: int, threads: int) -> None:
+    def __init__(
+        self, model: Model, slots: Sequence[str], endpoints: Sequence[str], *, batch_size: int, threads: int
+    ) -> None:
         self._model = model
         self._slots = list(slots)
         self._endpoints = list(endpoints)
         self._batch_size = batch_size
         self._threads = threads
-        self._head = Head(model.network, len(self._slots), model.embedding_dim, model.layers, model.output)
+        self._head = head_of(model, slots)
 
     # -- life ------------------------------------------------------------------------------------------------------
-
-    def build(self) -> None:
-        """The same program on servers and trainers. Raises RuntimeError for another Paddle."""
-        import paddle
-        import paddle.distributed.fleet as fleet
-
-        if not paddle.__version__.startswith(SUPPORTED):
-            raise RuntimeError(f"paddlepaddle {paddle.__version__} is not {SUPPORTED}*; install requirements/paddle.txt")
-        paddle.enable_static()
-        paddle.seed(self._model.seed)
-        self._fleet = fleet
-
-    def serve(self, index: int) -> None:
-        """Run as parameter server `index`. Does not return; holds the GIL; ends with its process."""
-        import paddle.distributed.fleet as fleet
-
-        role = fleet.UserDefinedRoleMaker(
-            current_id=index, role=fleet.Role.SERVER, worker_num=1, server_endpoints=self._endpoints
-        )
-        fleet.init(role)
-        self._program()
-        fleet.init_server()
-        fleet.run_server()
 
     def connect(self, trainer_id: int) -> None:
         """Join as a trainer: dense values are the servers' afterwards (zeros when nobody initialised them)."""
         import paddle
-        import paddle.distributed.fleet as fleet
         from paddle import static
+        from paddle.distributed import fleet
         from paddle.distributed.ps.utils.public import get_the_one_recv_context
 
+        start_paddle(self._model)
         role = fleet.UserDefinedRoleMaker(
             current_id=trainer_id, role=fleet.Role.WORKER, worker_num=1, server_endpoints=self._endpoints
         )
         fleet.init(role)
-        self._graph = self._program()
+        self._fleet = fleet
+        self._graph = build_program(self._model, self._slots)
         self._main = static.default_main_program()
         self._place = paddle.CPUPlace()
         self._executor = static.Executor(self._place)
@@ -170,64 +72,13 @@ class Engine:
 
     def load(self, folder: str) -> None:
         """Have every server load a checkpoint from `folder` in its own working directory. Returns even when a server
-        loaded nothing: count rows afterwards."""
-        self._worker.load_model(folder, CHECKPOINT)
+        loaded nothing: count rows afterwards.
+        """
+        self._worker.load_model(folder, MODES["checkpoint"])
         self.pull_dense()
 
     def close(self) -> None:
         self._fleet.stop_worker()
-
-    # -- program ---------------------------------------------------------------------------------------------------
-
-    def _program(self) -> _Graph:
-        import paddle
-        import paddle.distributed.fleet as fleet
-        from paddle import static
-
-        show = static.data("show", [None, 1], "int64", lod_level=1)
-        click = static.data("click", [None, 1], "int64", lod_level=1)
-        slots = [static.data(f"slot.{name}", [None, 1], "int64", lod_level=1) for name in self._slots]
-        shows = paddle.cast(show, "float32")
-        clicks = paddle.cast(click, "float32")
-        entry = paddle.distributed.ShowClickEntry(shows.name, clicks.name)
-        pooled = []
-        for number, keys in enumerate(slots, 1):
-            values = static.nn.sparse_embedding(
-                keys,
-                [1024, self._model.embedding_dim],
-                padding_idx=0,
-                entry=entry,
-                slot=number,
-                param_attr=paddle.ParamAttr(name=TABLE),
-            )
-            pooled.append(static.nn.sequence_lod.sequence_pool(values, "sum"))
-        logit = self._head.logit(paddle.concat(pooled, axis=1))
-        histograms = self._histograms(logit, shows, clicks)
-        # A line is `show` impressions of which `click` were clicked: the likelihood of all of them.
-        loss = paddle.sum(shows * paddle.nn.functional.softplus(logit) - clicks * logit) / paddle.sum(shows)
-        strategy = fleet.DistributedStrategy()
-        strategy.a_sync = True
-        strategy.adam_d2sum = self._model.dense.adam_d2sum
-        strategy.sparse_table_configs = table_settings(self._model)
-        optimizer = paddle.optimizer.Adam(self._model.dense.learning_rate, lazy_mode=True)
-        fleet.distributed_optimizer(optimizer, strategy).minimize(loss)
-        return _Graph([show, click, *slots], slots, pooled, histograms)
-
-    def _histograms(self, logit: Any, shows: Any, clicks: Any) -> tuple[Any, Any]:
-        """Counts by bucket of the logit, summed over batches in two variables that outlive them."""
-        import paddle
-        from paddle import static
-
-        fixed = paddle.clip((logit.detach() + LOGIT_LIMIT) * BUCKETS_PER_LOGIT, 0, BUCKETS - 1)
-        bucket = paddle.cast(fixed, "int64")
-        sums = []
-        for name, counts in (("auc.positives", clicks), ("auc.negatives", shows - clicks)):
-            total = static.create_global_var([BUCKETS], 0.0, "float64", persistable=True, name=name)
-            total.stop_gradient = True
-            counted = paddle.scatter_nd_add(total, bucket, paddle.cast(paddle.reshape(counts, [-1]), "float64"))
-            paddle.assign(counted, output=total)
-            sums.append(total)
-        return sums[0], sums[1]
 
     def _without_learning(self) -> Any:
         """The forward pass alone for dataset runs: 2.7 times the speed of the training program with its pushes skipped.
@@ -270,12 +121,15 @@ class Engine:
         found = dataset.get_memory_data_size()
         if found != records:
             dataset.release_memory()
-            raise RuntimeError(f"the engine read {found} records where {records} were written; the scratch disk lost some")
+            raise RuntimeError(
+                f"the engine read {found} records where {records} were written; the scratch disk lost some"
+            )
         return dataset
 
     def train(self, dataset: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """One round over a loaded dataset. Returns the histograms of clicks and of shows without click, by logit, each
-        record scored just before it was trained."""
+        record scored just before it was trained.
+        """
         return self._run(dataset, self._main, self._executor.train_from_dataset)
 
     def predict(self, dataset: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -301,7 +155,8 @@ class Engine:
 
     def pull(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
         """What the forward pass sees for these keys: [n, dim]; zeros where the table has none. Creates rows for unknown
-        keys, as a training pull does; ask for known ones."""
+        keys, as a training pull does; ask for known ones.
+        """
         import paddle
         from paddle import static
 
@@ -318,7 +173,8 @@ class Engine:
         fetched = static.Executor(self._place).run(
             self._pull_program, feed=feed, fetch_list=[each.name for each in self._graph.pooled]
         )
-        return np.concatenate(fetched)[: len(keys)].astype(np.float32, copy=False)
+        values: npt.NDArray[np.float32] = np.concatenate(fetched)[: len(keys)].astype(np.float32, copy=False)
+        return values
 
     def score(self, pooled: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Probability of a click by the dense parameters as last pulled: [n, slots * dim] -> [n]."""
@@ -341,12 +197,12 @@ class Engine:
 
     # -- saves -----------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str, mode: int) -> None:
+    def save(self, folder: str, mode: str) -> None:
         """Have every server write its partitions under `folder` in its own working directory.
 
-        Modes 1 and 2 zero what a later delta is chosen by, mode 3 ages rows: a save is never repeated.
+        delta and base zero what a later delta is chosen by, batch ages rows: such a save is never repeated.
         """
-        self._worker.save_all_model(folder, mode)
+        self._worker.save_all_model(folder, MODES[mode])
 
     def flush(self) -> None:
         """Wait until every gradient pushed has been taken by a server."""

@@ -1,0 +1,1 @@
+"""What the master, the trainers and the pservers say to each other."""

@@ -1,0 +1,40 @@
+"""How trainers and pservers call the master: patient with a master that restarts, strict with everything else."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from elastic_ctr.control import control_pb2_grpc
+from elastic_ctr.control.options import OPTIONS
+
+_PATIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+class MasterClient:
+    """A channel to the master. `call` waits while the master is away; `call_once` does not."""
+
+    def __init__(self, address: str, token: str) -> None:
+        options = [*OPTIONS, ("grpc.max_reconnect_backoff_ms", 1000), ("grpc.initial_reconnect_backoff_ms", 100)]
+        self._channel = grpc.insecure_channel(address, options=options)
+        self._stub = control_pb2_grpc.ControlStub(self._channel)
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+
+    def call_once(self, method: str, request: Any, timeout: float = 10) -> Any:
+        """Raises grpc.RpcError."""
+        return getattr(self._stub, method)(request, timeout=timeout, metadata=self._metadata)
+
+    def call(self, method: str, request: Any, *, give_up: Callable[[], bool] = lambda: False) -> Any:
+        """Keeps trying while the master cannot be reached; None once `give_up` says so."""
+        while not give_up():
+            try:
+                return self.call_once(method, request)
+            except grpc.RpcError as failed:
+                if failed.code() not in _PATIENT:
+                    raise
+                time.sleep(0.2)
+        return None
+
+    def close(self) -> None:
+        self._channel.close()

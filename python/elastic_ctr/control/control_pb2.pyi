@@ -1,0 +1,363 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class JobKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COUNT: _ClassVar[JobKind]
+    CHECKPOINT: _ClassVar[JobKind]
+    EXPORT: _ClassVar[JobKind]
+
+class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHECK: _ClassVar[Phase]
+    TRAIN: _ClassVar[Phase]
+    SAVE: _ClassVar[Phase]
+    SCORE: _ClassVar[Phase]
+COUNT: JobKind
+CHECKPOINT: JobKind
+EXPORT: JobKind
+CHECK: Phase
+TRAIN: Phase
+SAVE: Phase
+SCORE: Phase
+
+class Membership(_message.Message):
+    __slots__ = ("trainer_id", "generation")
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    trainer_id: int
+    generation: int
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class Acknowledgement(_message.Message):
+    __slots__ = ("rejoin", "reason")
+    REJOIN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    rejoin: bool
+    reason: str
+    def __init__(self, rejoin: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class File(_message.Message):
+    __slots__ = ("path", "bytes", "sha256", "records")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    bytes: int
+    sha256: str
+    records: int
+    def __init__(self, path: _Optional[str] = ..., bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., records: _Optional[int] = ...) -> None: ...
+
+class PserverState(_message.Message):
+    __slots__ = ("index", "incarnation", "host", "port", "admin_port", "generation", "serving", "lost", "results", "error")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_PORT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    incarnation: str
+    host: str
+    port: int
+    admin_port: int
+    generation: int
+    serving: bool
+    lost: bool
+    results: _containers.RepeatedCompositeFieldContainer[JobResult]
+    error: str
+    def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., admin_port: _Optional[int] = ..., generation: _Optional[int] = ..., serving: bool = ..., lost: bool = ..., results: _Optional[_Iterable[_Union[JobResult, _Mapping]]] = ..., error: _Optional[str] = ...) -> None: ...
+
+class PserverOrders(_message.Message):
+    __slots__ = ("generation", "endpoints", "checkpoint", "jobs", "leave")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    endpoints: _containers.RepeatedScalarFieldContainer[str]
+    checkpoint: str
+    jobs: _containers.RepeatedCompositeFieldContainer[Job]
+    leave: bool
+    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., checkpoint: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., leave: bool = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("id", "kind", "folder", "checkpoint", "version", "version_kind", "sample_keys", "chain")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_KIND_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_KEYS_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    kind: JobKind
+    folder: str
+    checkpoint: str
+    version: int
+    version_kind: str
+    sample_keys: bytes
+    chain: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[_Union[JobKind, str]] = ..., folder: _Optional[str] = ..., checkpoint: _Optional[str] = ..., version: _Optional[int] = ..., version_kind: _Optional[str] = ..., sample_keys: _Optional[bytes] = ..., chain: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class JobResult(_message.Message):
+    __slots__ = ("id", "files", "rows", "keys", "values", "written", "error")
+    class RowsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    files: _containers.RepeatedCompositeFieldContainer[File]
+    rows: _containers.ScalarMap[int, int]
+    keys: bytes
+    values: bytes
+    written: bytes
+    error: str
+    def __init__(self, id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., rows: _Optional[_Mapping[int, int]] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., written: _Optional[bytes] = ..., error: _Optional[str] = ...) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("name", "trainer_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    trainer_id: int
+    def __init__(self, name: _Optional[str] = ..., trainer_id: _Optional[int] = ...) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds")
+    class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        WAIT: _ClassVar[JoinReply.Verdict]
+        INITIALISE: _ClassVar[JoinReply.Verdict]
+        JOIN: _ClassVar[JoinReply.Verdict]
+        LEAVE: _ClassVar[JoinReply.Verdict]
+    WAIT: JoinReply.Verdict
+    INITIALISE: JoinReply.Verdict
+    JOIN: JoinReply.Verdict
+    LEAVE: JoinReply.Verdict
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    verdict: JoinReply.Verdict
+    trainer_id: int
+    generation: int
+    endpoints: _containers.RepeatedScalarFieldContainer[str]
+    load: bool
+    reason: str
+    model_digest: str
+    lease_seconds: float
+    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ...) -> None: ...
+
+class LeaseRequest(_message.Message):
+    __slots__ = ("trainer_id", "generation", "converted", "ahead")
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    CONVERTED_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    trainer_id: int
+    generation: int
+    converted: _containers.RepeatedScalarFieldContainer[str]
+    ahead: bool
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., converted: _Optional[_Iterable[str]] = ..., ahead: bool = ...) -> None: ...
+
+class LeaseReply(_message.Message):
+    __slots__ = ("verdict", "task", "reason", "wait_seconds")
+    class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        WAIT: _ClassVar[LeaseReply.Verdict]
+        WORK: _ClassVar[LeaseReply.Verdict]
+        REJOIN: _ClassVar[LeaseReply.Verdict]
+        LEAVE: _ClassVar[LeaseReply.Verdict]
+    WAIT: LeaseReply.Verdict
+    WORK: LeaseReply.Verdict
+    REJOIN: LeaseReply.Verdict
+    LEAVE: LeaseReply.Verdict
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    verdict: LeaseReply.Verdict
+    task: Task
+    reason: str
+    wait_seconds: float
+    def __init__(self, verdict: _Optional[_Union[LeaseReply.Verdict, str]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., reason: _Optional[str] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
+
+class Task(_message.Message):
+    __slots__ = ("id", "attempt", "phase", "path", "start", "end", "records", "samples", "epoch", "pass_id", "save")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PASS_ID_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    attempt: str
+    phase: Phase
+    path: str
+    start: int
+    end: int
+    records: int
+    samples: int
+    epoch: int
+    pass_id: str
+    save: SaveOrder
+    def __init__(self, id: _Optional[str] = ..., attempt: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., path: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., records: _Optional[int] = ..., samples: _Optional[int] = ..., epoch: _Optional[int] = ..., pass_id: _Optional[str] = ..., save: _Optional[_Union[SaveOrder, _Mapping]] = ...) -> None: ...
+
+class SaveOrder(_message.Message):
+    __slots__ = ("steps", "version", "samples", "live", "keys", "values")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    steps: _containers.RepeatedCompositeFieldContainer[SaveStep]
+    version: int
+    samples: _containers.RepeatedCompositeFieldContainer[Sample]
+    live: bytes
+    keys: bytes
+    values: bytes
+    def __init__(self, steps: _Optional[_Iterable[_Union[SaveStep, _Mapping]]] = ..., version: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., live: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
+
+class SaveStep(_message.Message):
+    __slots__ = ("name", "folder")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    folder: str
+    def __init__(self, name: _Optional[str] = ..., folder: _Optional[str] = ...) -> None: ...
+
+class Sample(_message.Message):
+    __slots__ = ("line", "show", "click")
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    SHOW_FIELD_NUMBER: _ClassVar[int]
+    CLICK_FIELD_NUMBER: _ClassVar[int]
+    line: str
+    show: int
+    click: int
+    def __init__(self, line: _Optional[str] = ..., show: _Optional[int] = ..., click: _Optional[int] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("reason", "lines", "examples")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    lines: int
+    examples: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, reason: _Optional[str] = ..., lines: _Optional[int] = ..., examples: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TaskResult(_message.Message):
+    __slots__ = ("trainer_id", "generation", "task_id", "attempt", "error", "records", "shows", "clicks", "refused", "ignored", "padding", "positives", "negatives", "samples", "seconds", "save")
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SHOWS_FIELD_NUMBER: _ClassVar[int]
+    CLICKS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    IGNORED_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    POSITIVES_FIELD_NUMBER: _ClassVar[int]
+    NEGATIVES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
+    trainer_id: int
+    generation: int
+    task_id: str
+    attempt: str
+    error: str
+    records: int
+    shows: int
+    clicks: int
+    refused: _containers.RepeatedCompositeFieldContainer[Refusal]
+    ignored: int
+    padding: int
+    positives: bytes
+    negatives: bytes
+    samples: _containers.RepeatedCompositeFieldContainer[Sample]
+    seconds: float
+    save: SaveResult
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., task_id: _Optional[str] = ..., attempt: _Optional[str] = ..., error: _Optional[str] = ..., records: _Optional[int] = ..., shows: _Optional[int] = ..., clicks: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., ignored: _Optional[int] = ..., padding: _Optional[int] = ..., positives: _Optional[bytes] = ..., negatives: _Optional[bytes] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., seconds: _Optional[float] = ..., save: _Optional[_Union[SaveResult, _Mapping]] = ...) -> None: ...
+
+class SaveResult(_message.Message):
+    __slots__ = ("model_files", "keys", "values", "live", "published", "seconds")
+    class SecondsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    MODEL_FILES_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    model_files: _containers.RepeatedCompositeFieldContainer[File]
+    keys: bytes
+    values: bytes
+    live: bytes
+    published: bytes
+    seconds: _containers.ScalarMap[str, float]
+    def __init__(self, model_files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., live: _Optional[bytes] = ..., published: _Optional[bytes] = ..., seconds: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("trainer_id", "generation", "attempts", "running")
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    trainer_id: int
+    generation: int
+    attempts: _containers.RepeatedScalarFieldContainer[str]
+    running: str
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., attempts: _Optional[_Iterable[str]] = ..., running: _Optional[str] = ...) -> None: ...
+
+class UnreachableReport(_message.Message):
+    __slots__ = ("trainer_id", "generation", "endpoint", "reason")
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    trainer_id: int
+    generation: int
+    endpoint: str
+    reason: str
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoint: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...

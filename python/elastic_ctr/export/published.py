@@ -1,0 +1,79 @@
+"""What a version's files say: values of chosen keys, read back from the very files that were published."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.config.model import Model
+from elastic_ctr.export.rows import RowLayout
+from elastic_ctr.seqfile.reader import SequenceFileReader
+from elastic_ctr.store import AlreadyPublished, Store, StoreError
+from elastic_ctr.versions.manifest import FileEntry, digest_of, publish
+
+Keys = npt.NDArray[np.uint64]
+Values = npt.NDArray[np.float32]
+
+
+def layout_of(model: Model) -> RowLayout:
+    """The columns of a saved row under a model's rules."""
+    return RowLayout.of(model.table.embed.name, model.table.embedx.name, model.embedding_dim - 1)
+
+
+def publish_once(store: Store, source: Path, path: str, records: int) -> FileEntry:
+    """Publish a file, or find that the very same one is there already: a repeated upload after a restart.
+
+    Raises StoreError when another file stands there.
+    """
+    try:
+        return publish(store, source, path, records)
+    except AlreadyPublished:
+        size, sha256 = digest_of(source)
+        there = store.local_path(path)
+        if there is None:
+            there = source.with_suffix(".there")
+            store.get(path, there)
+        if digest_of(there) != (size, sha256):
+            raise StoreError(f"{path} is published already with other bytes; delete the folder if no manifest names it") from None
+        return FileEntry(path=path, bytes=size, sha256=sha256, records=records)
+
+
+def values_in_file(file: Path, wanted: Keys) -> list[tuple[Keys, Values]]:
+    """Blocks of (keys, values) of the wanted keys that the SequenceFile holds. `wanted` is sorted."""
+    if not len(wanted):
+        return []
+    found = []
+    for keys, values in SequenceFileReader(file):
+        hit = np.isin(keys, wanted, assume_unique=True)
+        if hit.any():
+            found.append((keys[hit], values[hit]))
+    return found
+
+
+class SampleValues:
+    """Values of the sample's keys as they are found, newest version first."""
+
+    def __init__(self, wanted: Keys, dim: int) -> None:
+        self._wanted = wanted
+        self._values = np.zeros((len(wanted), dim), np.float32)
+        self._found = np.zeros(len(wanted), np.bool_)
+        self._written = np.zeros(len(wanted), np.uint8)
+
+    def take(self, blocks: Iterable[tuple[Keys, Values]], *, written: bool) -> None:
+        for keys, values in blocks:
+            at = np.searchsorted(self._wanted, keys)
+            self._values[at] = values
+            self._found[at] = True
+            self._written[at] = written
+
+    def missing(self, of: Keys) -> Keys:
+        return of[~self._found[np.searchsorted(self._wanted, of)]]
+
+    def packed(self) -> tuple[bytes, bytes, bytes]:
+        """Keys (u64), values (f32 [n, dim]) and whether this save wrote them (u8), of those found."""
+        return (
+            self._wanted[self._found].astype("<u8").tobytes(),
+            self._values[self._found].astype("<f4").tobytes(),
+            self._written[self._found].tobytes(),
+        )

@@ -1,0 +1,498 @@
+"""What the master knows and must not forget: one SQLite file, written ahead, owned by one process.
+
+States of a pass: waiting -> checking -> checked -> training -> saving -> done, or stopped with a reason. A task's state
+is about its pass's present round: todo, leased, done, or parked. What a round found stays in the task's columns.
+"""
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Self
+
+Histogram = npt.NDArray[np.float64]
+
+_SCHEMA = """
+create table if not exists facts (key text primary key, value text not null);
+create table if not exists passes (
+  ordinal integer primary key, id text not null unique, splits text not null, event_time_max integer not null,
+  ends_day integer not null, state text not null, epoch integer not null default 0, reason text not null default '',
+  auc_before real, auc real, trained_at real, done_at real, version integer);
+create table if not exists files (pass integer not null, path text not null, bytes integer not null,
+  primary key (pass, path));
+create table if not exists tasks (
+  id text primary key, pass integer not null, path text not null, start integer not null, stop integer not null,
+  state text not null, attempts integer not null default 0, attempt text not null default '', trainer integer,
+  lease_ends real, leased_at real, running integer not null default 0, checked integer not null default 0,
+  records integer not null default 0, shows integer not null default 0, clicks integer not null default 0,
+  ignored integer not null default 0, padding integer not null default 0, trained integer not null default 0,
+  repeated integer not null default 0, positives blob, negatives blob, error text not null default '');
+create index if not exists tasks_by_pass on tasks (pass, state);
+create table if not exists refusals (task text not null, pass integer not null, reason text not null,
+  lines integer not null, examples text not null, primary key (task, reason));
+create table if not exists samples (task text not null, pass integer not null, position integer not null,
+  line text not null, show integer not null, click integer not null, primary key (task, position));
+create table if not exists saves (
+  pass integer primary key, generation integer not null, stage text not null, steps text not null, kind text,
+  version integer, checkpoint text, result blob, jobs text not null default '{}', began_at real not null);
+create table if not exists versions (
+  id integer primary key, kind text not null, base integer not null, parent integer, pass integer not null,
+  state text not null, keys integer not null, at real not null, reason text not null default '');
+create table if not exists checkpoints (
+  name text primary key, pass integer not null, follows integer, base integer, at real not null);
+create table if not exists recoveries (
+  id integer primary key autoincrement, role text not null, reason text not null, at real not null, seconds real,
+  rolled_back integer not null default 0);
+"""
+
+
+@dataclass(frozen=True)
+class PassRow:
+    """One pass as the ledger has it."""
+
+    ordinal: int
+    id: str
+    splits: tuple[str, ...]
+    event_time_max: int
+    ends_day: bool
+    state: str
+    epoch: int
+    reason: str
+    auc_before: float | None
+    auc: float | None
+    trained_at: float | None
+    done_at: float | None
+    version: int | None
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """One task as the ledger has it, without its histograms."""
+
+    id: str
+    ordinal: int
+    path: str
+    start: int
+    stop: int
+    state: str
+    attempts: int
+    attempt: str
+    trainer: int | None
+    lease_ends: float
+    leased_at: float
+    running: bool
+    records: int
+    trained: int
+
+
+@dataclass(frozen=True)
+class SaveRow:
+    """What is being saved after a pass. stage: ordered -> saved -> exported -> done."""
+
+    ordinal: int
+    generation: int
+    stage: str
+    steps: tuple[str, ...]
+    kind: str | None
+    version: int | None
+    checkpoint: str | None
+    result: bytes | None
+    jobs: dict[str, str]
+    began_at: float
+
+
+_TASK = "id, pass, path, start, stop, state, attempts, attempt, trainer, coalesce(lease_ends, 0), coalesce(leased_at, 0), running, records, trained"
+
+
+class Ledger:
+    """The one owner of the file. Every public method is one transaction; callers hold the coordinator's lock."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("pragma journal_mode = wal")
+        self._db.execute("pragma synchronous = full")
+        self._db.executescript(_SCHEMA)
+        self._depth = 0
+
+    def close(self) -> None:
+        self._db.close()
+
+    # Nested `with ledger:` blocks are one transaction: all of it or nothing survives a crash.
+    def __enter__(self) -> Self:
+        if self._depth == 0:
+            self._db.execute("begin immediate")
+        self._depth += 1
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._db.execute("commit" if kind is None else "rollback")
+
+    def _all(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._db.execute(sql, values).fetchall()
+
+    def _one(self, sql: str, *values: Any) -> tuple[Any, ...] | None:
+        found = self._db.execute(sql, values).fetchone()
+        return None if found is None else tuple(found)
+
+    def _do(self, sql: str, *values: Any) -> int:
+        with self:
+            return self._db.execute(sql, values).rowcount
+
+    # -- facts -----------------------------------------------------------------------------------------------------
+
+    def fact(self, key: str, default: Any = None) -> Any:
+        found = self._one("select value from facts where key = ?", key)
+        return default if found is None else json.loads(found[0])
+
+    def set_fact(self, key: str, value: Any) -> None:
+        self._do("insert or replace into facts values (?, ?)", key, json.dumps(value))
+
+    def count_up(self, key: str, by: int = 1) -> int:
+        value = int(self.fact(key, 0)) + by
+        self.set_fact(key, value)
+        return value
+
+    # -- passes ----------------------------------------------------------------------------------------------------
+
+    def passes(self) -> list[PassRow]:
+        rows = self._all(
+            "select ordinal, id, splits, event_time_max, ends_day, state, epoch, reason, auc_before, auc, trained_at,"
+            " done_at, version from passes order by ordinal"
+        )
+        return [PassRow(r[0], r[1], tuple(json.loads(r[2])), r[3], bool(r[4]), *r[5:]) for r in rows]
+
+    def current_pass(self) -> PassRow | None:
+        """The first that is not done: passes are worked off in order."""
+        return next((each for each in self.passes() if each.state != "done"), None)
+
+    def add_pass(self, ordinal: int, name: str, splits: Sequence[str], event_time_max: int, *, ends_day: bool) -> None:
+        self._do(
+            "insert into passes (ordinal, id, splits, event_time_max, ends_day, state) values (?, ?, ?, ?, ?, 'waiting')",
+            ordinal,
+            name,
+            json.dumps(list(splits)),
+            event_time_max,
+            int(ends_day),
+        )
+
+    def set_pass(self, ordinal: int, **columns: Any) -> None:
+        sets = ", ".join(f"{column} = ?" for column in columns)
+        self._do(f"update passes set {sets} where ordinal = ?", *columns.values(), ordinal)
+
+    def fill_pass(self, ordinal: int, files: Mapping[str, int], tasks: Iterable[tuple[str, str, int, int]]) -> None:
+        """The files found in a complete pass and the tasks they are cut into; ready to be checked."""
+        with self:
+            self._db.execute("delete from files where pass = ?", (ordinal,))
+            for table in ("tasks", "refusals", "samples"):
+                self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
+            self._db.executemany("insert into files values (?, ?, ?)", [(ordinal, *each) for each in files.items()])
+            self._db.executemany(
+                "insert into tasks (id, pass, path, start, stop, state) values (?, ?, ?, ?, ?, 'todo')",
+                [(name, ordinal, path, start, stop) for name, path, start, stop in tasks],
+            )
+            self.set_pass(ordinal, state="checking", epoch=0, reason="")
+
+    # -- tasks -----------------------------------------------------------------------------------------------------
+
+    def tasks(self, ordinal: int, state: str | None = None) -> list[TaskRow]:
+        where, values = ("", ()) if state is None else (" and state = ?", (state,))
+        rows = self._all(f"select {_TASK} from tasks where pass = ?{where} order by rowid", ordinal, *values)
+        return [_task(row) for row in rows]
+
+    def task_of_attempt(self, attempt: str) -> TaskRow | None:
+        row = self._one(f"select {_TASK} from tasks where attempt = ? and state = 'leased'", attempt)
+        return None if row is None else _task(row)
+
+    def leased(self) -> list[TaskRow]:
+        return [_task(row) for row in self._all(f"select {_TASK} from tasks where state = 'leased'")]
+
+    def lease(self, task: str, trainer: int, attempt: str, now: float, ends: float) -> None:
+        self._do(
+            "update tasks set state = 'leased', trainer = ?, attempt = ?, leased_at = ?, lease_ends = ?, running = 0"
+            " where id = ?",
+            trainer,
+            attempt,
+            now,
+            ends,
+            task,
+        )
+
+    def renew(self, attempts: Iterable[str], running: str, ends: float) -> None:
+        with self:
+            for attempt in attempts:
+                self._db.execute(
+                    "update tasks set lease_ends = ?, running = max(running, ?) where attempt = ? and state = 'leased'",
+                    (ends, int(attempt == running), attempt),
+                )
+
+    def give_back(self, task: TaskRow, *, error: str, failed: bool, repeated: int, park_at: int) -> bool:
+        """A task that was not done goes to another trainer, or is parked. Returns whether it was parked."""
+        attempts = task.attempts + int(failed)
+        parked = failed and attempts >= park_at
+        self._do(
+            "update tasks set state = ?, attempts = ?, error = ?, trainer = null, attempt = '', running = 0,"
+            " repeated = repeated + ? where id = ?",
+            "parked" if parked else "todo",
+            attempts,
+            error,
+            repeated,
+            task.id,
+        )
+        return parked
+
+    def checked(
+        self,
+        task: TaskRow,
+        counts: Mapping[str, int],
+        refused: Iterable[tuple[str, int, Sequence[str]]],
+        samples: Iterable[tuple[str, int, int]],
+        histograms: tuple[Histogram, Histogram],
+    ) -> None:
+        """Counts of lines by kind, refusals (reason, lines, examples), sample lines (line, show, click)."""
+        with self:
+            self._db.execute(
+                "update tasks set state = 'done', checked = 1, attempts = 0, error = '', records = ?, shows = ?, clicks = ?,"
+                " ignored = ?, padding = ?, positives = ?, negatives = ? where id = ?",
+                (
+                    *(counts[k] for k in ("records", "shows", "clicks", "ignored", "padding")),
+                    *map(_pack, histograms),
+                    task.id,
+                ),
+            )
+            self._db.execute("delete from refusals where task = ?", (task.id,))
+            self._db.execute("delete from samples where task = ?", (task.id,))
+            self._db.executemany(
+                "insert into refusals values (?, ?, ?, ?, ?)",
+                [(task.id, task.ordinal, reason, lines, json.dumps(list(each))) for reason, lines, each in refused],
+            )
+            self._db.executemany(
+                "insert into samples values (?, ?, ?, ?, ?, ?)",
+                [(task.id, task.ordinal, position, *sample) for position, sample in enumerate(samples)],
+            )
+
+    def trained(self, task: TaskRow, histograms: tuple[Histogram, Histogram]) -> None:
+        self._do(
+            "update tasks set state = 'done', attempts = 0, error = '', trained = trained + 1, positives = ?, negatives = ?"
+            " where id = ?",
+            *map(_pack, histograms),
+            task.id,
+        )
+
+    def next_round(self, ordinal: int) -> None:
+        """All tasks with records are to be done again; the others stay done."""
+        self._do("update tasks set state = case when records > 0 then 'todo' else 'done' end where pass = ?", ordinal)
+
+    def histograms(self, ordinal: int) -> tuple[Histogram, Histogram] | None:
+        """Sums over the tasks of a pass of what the last round found."""
+        rows = self._all("select positives, negatives from tasks where pass = ? and records > 0", ordinal)
+        if not rows or any(row[0] is None for row in rows):
+            return None
+        return (
+            np.sum([_unpack(row[0]) for row in rows], axis=0),
+            np.sum([_unpack(row[1]) for row in rows], axis=0),
+        )
+
+    def counts(self, ordinal: int | None = None) -> dict[str, int]:
+        """files, lines' fates and tasks of one pass, or of all."""
+        where, values = ("", ()) if ordinal is None else (" where pass = ?", (ordinal,))
+        sums = self._one(
+            "select coalesce(sum(records), 0), coalesce(sum(shows), 0), coalesce(sum(clicks), 0), coalesce(sum(ignored), 0),"
+            " coalesce(sum(padding), 0), coalesce(sum(repeated), 0), count(*), coalesce(sum(state = 'done'), 0),"
+            " coalesce(sum(case when trained > 0 then records else 0 end), 0),"
+            f" coalesce(sum(state = 'parked'), 0), coalesce(sum(case when state = 'parked' then records else 0 end), 0) from tasks{where}",
+            *values,
+        )
+        refused = self._one(f"select coalesce(sum(lines), 0) from refusals{where}", *values)
+        files = self._one(f"select count(*) from files{where}", *values)
+        if sums is None or refused is None or files is None:
+            raise AssertionError("a sum is one row")
+        names = (
+            "records",
+            "shows",
+            "clicks",
+            "ignored",
+            "padding",
+            "repeated",
+            "tasks",
+            "done",
+            "trained",
+            "parked_tasks",
+            "parked",
+        )
+        return {**dict(zip(names, sums, strict=True)), "refused": refused[0], "files": files[0]}
+
+    def refusals(self, ordinal: int) -> dict[str, tuple[int, list[str]]]:
+        """Reason -> (lines, first examples) of a pass."""
+        found: dict[str, tuple[int, list[str]]] = {}
+        for reason, lines, examples in self._all(
+            "select reason, lines, examples from refusals where pass = ?", ordinal
+        ):
+            seen, first = found.get(reason, (0, []))
+            found[reason] = (seen + lines, (first + json.loads(examples))[:3])
+        return found
+
+    def samples(self, ordinal: int) -> list[list[tuple[str, int, int]]]:
+        """Offered sample lines by task: (line without show and click, show, click)."""
+        by_task: dict[str, list[tuple[str, int, int]]] = {}
+        rows = self._all("select task, line, show, click from samples where pass = ? order by task, position", ordinal)
+        for task, *sample in rows:
+            by_task.setdefault(task, []).append((sample[0], sample[1], sample[2]))
+        return list(by_task.values())
+
+    # -- saves, versions, checkpoints ------------------------------------------------------------------------------
+
+    def save_of(self, ordinal: int) -> SaveRow | None:
+        row = self._one(
+            "select pass, generation, stage, steps, kind, version, checkpoint, result, jobs, began_at from saves"
+            " where pass = ?",
+            ordinal,
+        )
+        return (
+            None if row is None else SaveRow(*row[:3], tuple(json.loads(row[3])), *row[4:8], json.loads(row[8]), row[9])
+        )
+
+    def begin_save(self, save: SaveRow) -> None:
+        """The intent stands before the first step: steps change the table and are never repeated."""
+        self._do(
+            "insert or replace into saves (pass, generation, stage, steps, kind, version, checkpoint, began_at)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?)",
+            save.ordinal,
+            save.generation,
+            save.stage,
+            json.dumps(list(save.steps)),
+            save.kind,
+            save.version,
+            save.checkpoint,
+            save.began_at,
+        )
+
+    def set_save(self, ordinal: int, **columns: Any) -> None:
+        sets = ", ".join(f"{column} = ?" for column in columns)
+        self._do(f"update saves set {sets} where pass = ?", *columns.values(), ordinal)
+
+    def drop_saves(self, after: int) -> None:
+        self._do("delete from saves where pass >= ?", after)
+
+    def add_version(
+        self,
+        version: int,
+        kind: str,
+        base: int,
+        parent: int | None,
+        ordinal: int,
+        state: str,
+        keys: int,
+        at: float,
+        reason: str = "",
+    ) -> None:
+        self._do(
+            "insert or replace into versions values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            version,
+            kind,
+            base,
+            parent,
+            ordinal,
+            state,
+            keys,
+            at,
+            reason,
+        )
+
+    def abandon_versions(self, after: int) -> None:
+        """Still servable, never a parent."""
+        self._do("update versions set state = 'abandoned' where id > ? and state = 'published'", after)
+
+    def versions(self) -> list[dict[str, Any]]:
+        names = ("id", "kind", "base", "parent", "pass", "state", "keys", "at", "reason")
+        return [dict(zip(names, row, strict=True)) for row in self._all("select * from versions order by id")]
+
+    def chain(self) -> list[int]:
+        """The published versions that the next delta stands on, its base first; empty without a base."""
+        by_id = {each["id"]: each for each in self.versions()}
+        last = self.fact("follows")
+        chain: list[int] = []
+        while last is not None:
+            chain.append(last)
+            last = by_id[last]["parent"] if last in by_id else None
+        return chain[::-1]
+
+    def add_checkpoint(self, name: str, ordinal: int, follows: int | None, base: int | None, at: float) -> None:
+        self._do("insert or replace into checkpoints values (?, ?, ?, ?, ?)", name, ordinal, follows, base, at)
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        names = ("name", "pass", "follows", "base", "at")
+        rows = self._all("select * from checkpoints order by pass, at")
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def remove_checkpoint(self, name: str) -> None:
+        self._do("delete from checkpoints where name = ?", name)
+
+    # -- recoveries ------------------------------------------------------------------------------------------------
+
+    def roll_back(self, ordinal: int) -> int:
+        """Forget all training after pass `ordinal`. What was found while checking stays. Returns the records trained in
+        vain, a record once a task.
+        """
+        with self:
+            lost = self._one("select coalesce(sum(records), 0) from tasks where pass > ? and trained > 0", ordinal)
+            self._db.execute("update tasks set trained = 0, repeated = 0 where pass > ?", (ordinal,))
+            self._db.execute(
+                "update passes set state = 'checked', epoch = 0, auc = null, trained_at = null, done_at = null,"
+                " version = null where ordinal > ? and state in ('checked', 'training', 'saving', 'done')",
+                (ordinal,),
+            )
+            self._db.execute(
+                "update tasks set state = 'todo', trainer = null, attempt = '', running = 0 where state = 'leased'"
+            )
+            self._db.execute("delete from saves where pass > ?", (ordinal,))
+        return int(lost[0]) if lost else 0
+
+    def add_recovery(self, role: str, reason: str, at: float, rolled_back: int) -> None:
+        self._do(
+            "insert into recoveries (role, reason, at, rolled_back) values (?, ?, ?, ?)", role, reason, at, rolled_back
+        )
+
+    def end_recoveries(self, now: float) -> None:
+        self._do("update recoveries set seconds = ? - at where seconds is null", now)
+
+    def recoveries(self) -> list[dict[str, Any]]:
+        names = ("role", "reason", "at", "seconds", "rolled_back")
+        rows = self._all("select role, reason, at, seconds, rolled_back from recoveries order by id")
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _task(row: tuple[Any, ...]) -> TaskRow:
+    name, ordinal, path, start, stop, state, attempts, attempt, trainer, ends, leased, running, records, trained = row
+    return TaskRow(
+        name,
+        ordinal,
+        path,
+        start,
+        stop,
+        state,
+        attempts,
+        attempt,
+        trainer,
+        ends,
+        leased,
+        bool(running),
+        records,
+        trained,
+    )
+
+
+def _pack(histogram: Histogram) -> bytes:
+    return zlib.compress(np.ascontiguousarray(histogram, "<f8").tobytes(), 1)
+
+
+def _unpack(blob: bytes) -> Histogram:
+    return np.frombuffer(zlib.decompress(blob), "<f8").astype(np.float64)

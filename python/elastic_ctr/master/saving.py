@@ -1,0 +1,161 @@
+"""From a trained pass to a committed checkpoint and version: the arithmetic of a save, and the files it commits."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.ledger import PassRow, SaveRow
+from elastic_ctr.model.metrics import weighted_auc
+from elastic_ctr.store import AlreadyPublished, Store
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.donefile import announce
+from elastic_ctr.versions.manifest import CheckpointManifest, FileEntry, VersionManifest
+
+Keys = npt.NDArray[np.uint64]
+Values = npt.NDArray[np.float32]
+
+# A saved value has 6 significant digits: half a unit of the sixth, and room for its own rounding to f32.
+PRINTED_DIGITS = 5.1e-6
+
+
+class PublishRefused(Exception):
+    """What was written is not what was trained: the version is not committed."""
+
+
+def folder_of(save: SaveRow, step: str) -> str:
+    """In each pserver's working directory. Never used twice: generation and pass name it."""
+    return f"save/{save.ordinal}-{save.generation}-{step}"
+
+
+def checkpoint_name(one: PassRow, generation: int) -> str:
+    """The generation is in it: what a lost generation left half-uploaded is never written into."""
+    return f"{one.id.replace('/', '-')}-g{generation}"
+
+
+def jobs_of(save: SaveRow, sample_keys: bytes, chain: Sequence[int]) -> list[control.Job]:
+    """What every pserver's parent does with the folders of a save."""
+    jobs = []
+    for step in save.steps:
+        name = f"{save.ordinal}-{save.generation}-{step}"
+        if step == "checkpoint":
+            jobs.append(
+                control.Job(
+                    id=name, kind=control.CHECKPOINT, folder=folder_of(save, step), checkpoint=save.checkpoint or ""
+                )
+            )
+        elif step in ("base", "delta"):
+            jobs.append(
+                control.Job(
+                    id=f"{name}-{save.version}",
+                    kind=control.EXPORT,
+                    folder=folder_of(save, step),
+                    version=save.version or 0,
+                    version_kind=step,
+                    sample_keys=sample_keys,
+                    chain=[] if step == "base" else chain,
+                )
+            )
+    return jobs
+
+
+@dataclass(frozen=True)
+class Published:
+    """What the files of a version say about the sample's keys."""
+
+    keys: Keys
+    values: Values
+    left_out: int
+
+
+def compare(pulled_keys: Keys, pulled: Values, results: Iterable[control.JobResult], dim: int) -> Published:
+    """Published values of the sample's keys, zeros where no version has the key.
+
+    A value may differ from the pulled one by more than its printed digits only where this save left the row or its
+    embedx out, which is counted. Raises PublishRefused naming the first key that differs otherwise.
+    """
+    values = np.zeros_like(pulled)
+    written = np.zeros(len(pulled_keys), np.bool_)
+    for result in results:
+        keys = np.frombuffer(result.keys, "<u8")
+        at = np.searchsorted(pulled_keys, keys)
+        values[at] = np.frombuffer(result.values, "<f4").reshape(-1, dim)
+        written[at] = np.frombuffer(result.written, np.uint8) != 0
+    close = np.abs(values - pulled) <= PRINTED_DIGITS * np.maximum(np.abs(pulled), 1e-30)
+    without_embedx = written & close[:, 0] & ~close[:, 1:].all(axis=1) & (values[:, 1:] == 0).all(axis=1)
+    wrong = written & ~close.all(axis=1) & ~without_embedx
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        column = int(np.argmin(close[row]))
+        raise PublishRefused(
+            f"key {pulled_keys[row]} was trained to {pulled[row, column]:.9g} in column {column} and written as "
+            f"{values[row, column]:.9g}; {int(wrong.sum())} of {len(pulled_keys)} sample keys differ: the export is at fault"
+        )
+    return Published(pulled_keys, values, int((~written).sum() + without_embedx.sum()))
+
+
+def judge(
+    live: Values, published: Values, samples: Sequence[tuple[str, int, int]], limit: float
+) -> tuple[float | None, float | None]:
+    """AUC of the sample by what was trained and by what was written. Raises PublishRefused past `limit` lost."""
+    shows = [sample[1] for sample in samples]
+    clicks = [sample[2] for sample in samples]
+    auc_live = weighted_auc(live, clicks, shows)
+    auc_published = weighted_auc(published, clicks, shows)
+    if auc_live is not None and auc_published is not None and auc_live - auc_published > limit:
+        raise PublishRefused(
+            f"the files score AUC {auc_published:.6f} where the trained model scores {auc_live:.6f}, more than "
+            f"maxPublishLoss {limit:g} lower; lower model.table's thresholds or raise master.config.maxPublishLoss"
+        )
+    return auc_live, auc_published
+
+
+def entries(files: Iterable[control.File]) -> tuple[FileEntry, ...]:
+    found = [FileEntry(path=f.path, bytes=f.bytes, sha256=f.sha256, records=f.records) for f in files]
+    return tuple(sorted(found, key=lambda entry: entry.path))
+
+
+def commit_checkpoint(store: Store, manifest: CheckpointManifest) -> None:
+    """Idempotent: a checkpoint is written once for a pass and generation."""
+    _put_once(store, layout.checkpoint_manifest(manifest.name), manifest.to_json())
+
+
+def commit_version(store: Store, manifest: VersionManifest) -> None:
+    """The manifest is the commit; the donefile announces it. Idempotent."""
+    _put_once(store, layout.version_manifest(manifest.version), manifest.to_json())
+    announce(store)
+
+
+def _put_once(store: Store, path: str, data: bytes) -> None:
+    try:
+        store.put_bytes(data, path)
+    except AlreadyPublished:
+        # Ours, written before a restart: ids and names are never given twice.
+        return
+
+
+def describe_refusals(refusals: dict[str, tuple[int, list[str]]]) -> str:
+    """`no_colon 12 (first: "1 0 17"), empty 3`."""
+    parts = []
+    for reason, (lines, examples) in sorted(refusals.items(), key=lambda item: -item[1][0]):
+        first = f" (first: {json.dumps(examples[0])})" if examples else ""
+        parts.append(f"{reason} {lines}{first}")
+    return ", ".join(parts)
+
+
+def rows_differ(expected: dict[int, int], found: dict[int, int]) -> str:
+    """Empty if equal, else the first difference in words."""
+    for partition in sorted(set(expected) | set(found)):
+        if expected.get(partition, 0) != found.get(partition, 0):
+            return f"partition {partition} holds {found.get(partition, 0)} rows of {expected.get(partition, 0)}"
+    return ""
+
+
+def merged_rows(results: Iterable[control.JobResult]) -> dict[int, int]:
+    rows: dict[int, int] = {}
+    for result in results:
+        rows.update({int(k): int(v) for k, v in result.rows.items()})
+    return rows

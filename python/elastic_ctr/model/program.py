@@ -1,0 +1,161 @@
+"""The training program: the same on parameter servers and trainers, built from the same settings.
+
+The sparse table is Paddle's MemorySparseTable with its SparseAccessor: a row is a first-order weight and a vector.
+"""
+
+import os
+import zlib  # noqa: F401  (before paddle: its libpaddle carries zlib symbols of its own, and a later import crashes)
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elastic_ctr.config.model import Model, SparseRule
+from elastic_ctr.model.metrics import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
+from elastic_ctr.model.networks import Head
+
+SUPPORTED = "2.6."
+TABLE = "embedding"
+
+_RULES: Mapping[str, tuple[str, str]] = {
+    # our name: (Paddle's class, Paddle's sub-message)
+    "naive": ("SparseNaiveSGDRule", "naive"),
+    "adagrad": ("SparseAdaGradSGDRule", "adagrad"),
+    "std_adagrad": ("StdAdaGradSGDRule", "adagrad"),
+    "adagrad_v2": ("SparseAdaGradV2SGDRule", "adagrad"),
+    "adam": ("SparseAdamSGDRule", "adam"),
+    "shared_adam": ("SparseSharedAdamSGDRule", "adam"),
+}
+
+
+def prepare_environment(scratch: Path) -> None:
+    """Before paddle is imported: one thread a process, quiet logs, and a working directory it may write to."""
+    os.environ.update(
+        OMP_NUM_THREADS="1", CPU_NUM="1", GLOG_v="0", GLOG_minloglevel="2", PADDLE_WITH_GLOO="0", TEST_MODE="1"
+    )
+    os.environ.pop("PADDLE_TRAINER_ENDPOINTS", None)
+    scratch.mkdir(parents=True, exist_ok=True)
+    os.chdir(scratch)
+
+
+def _rule_settings(rule: SparseRule) -> dict[str, Any]:
+    name, message = _RULES[rule.name]
+    settings: dict[str, Any] = {
+        "name": name,
+        f"{message}.learning_rate": rule.learning_rate,
+        f"{message}.initial_range": rule.initial_range,
+        f"{message}.weight_bounds": list(rule.weight_bounds),
+    }
+    if message == "adagrad":
+        settings["adagrad.initial_g2sum"] = rule.initial_g2sum
+    if message == "adam":
+        settings["adam.beta1_decay_rate"] = rule.beta1_decay_rate
+        settings["adam.beta2_decay_rate"] = rule.beta2_decay_rate
+        settings["adam.ada_epsilon"] = rule.ada_epsilon
+    return settings
+
+
+def table_settings(model: Model) -> dict[str, dict[str, Any]]:
+    """Paddle's `sparse_table_configs` for our settings: the one place where names are mapped."""
+    table = model.table
+    settings: dict[str, Any] = {
+        "table_class": "MemorySparseTable",
+        "shard_num": model.partitions,
+        "accessor.accessor_class": "SparseAccessor",
+        "accessor.fea_dim": model.embedding_dim + 2,
+        "accessor.embedx_dim": model.embedding_dim - 1,
+        "accessor.embedx_threshold": table.embedx_threshold,
+    }
+    for field in (
+        "nonclk_coeff",
+        "click_coeff",
+        "base_threshold",
+        "delta_threshold",
+        "delta_keep_days",
+        "show_click_decay_rate",
+        "delete_threshold",
+        "delete_after_unseen_days",
+        "ssd_unseenday_threshold",
+    ):
+        settings[f"accessor.ctr_accessor_param.{field}"] = getattr(table, field)
+    for block, rule in (("embed_sgd_param", table.embed), ("embedx_sgd_param", table.embedx)):
+        for key, value in _rule_settings(rule).items():
+            settings[f"accessor.{block}.{key}"] = value
+    return {TABLE: {f"table_parameters.{TABLE}.{key}": value for key, value in settings.items()}}
+
+
+@dataclass
+class Graph:
+    """The training program's ends that are used again."""
+
+    feeds: list[Any]
+    slots: list[Any]
+    pooled: list[Any]
+    histograms: tuple[Any, Any]
+
+
+def head_of(model: Model, slots: Sequence[str]) -> Head:
+    return Head(model.network, len(slots), model.embedding_dim, model.layers, model.output)
+
+
+def start_paddle(model: Model) -> None:
+    """Raises RuntimeError for another Paddle."""
+    import paddle
+
+    if not paddle.__version__.startswith(SUPPORTED):
+        raise RuntimeError(f"paddlepaddle {paddle.__version__} is not {SUPPORTED}*; install requirements/paddle.txt")
+    paddle.enable_static()
+    paddle.seed(model.seed)
+
+
+def build_program(model: Model, slot_names: Sequence[str]) -> Graph:
+    """Fill the default program: feeds, pooled slots, network, loss, distributed optimizer. After `fleet.init`."""
+    import paddle
+    from paddle import static
+    from paddle.distributed import fleet
+
+    show = static.data("show", [None, 1], "int64", lod_level=1)
+    click = static.data("click", [None, 1], "int64", lod_level=1)
+    slots = [static.data(f"slot.{name}", [None, 1], "int64", lod_level=1) for name in slot_names]
+    shows = paddle.cast(show, "float32")
+    clicks = paddle.cast(click, "float32")
+    entry = paddle.distributed.ShowClickEntry(shows.name, clicks.name)
+    pooled = []
+    for number, keys in enumerate(slots, 1):
+        values = static.nn.sparse_embedding(
+            keys,
+            [1024, model.embedding_dim],
+            padding_idx=0,
+            entry=entry,
+            slot=number,
+            param_attr=paddle.ParamAttr(name=TABLE),
+        )
+        pooled.append(static.nn.sequence_lod.sequence_pool(values, "sum"))
+    logit = head_of(model, slot_names).logit(paddle.concat(pooled, axis=1))
+    histograms = _histograms(logit, shows, clicks)
+    # A line is `show` impressions of which `click` were clicked: the likelihood of all of them.
+    loss = paddle.sum(shows * paddle.nn.functional.softplus(logit) - clicks * logit) / paddle.sum(shows)
+    strategy = fleet.DistributedStrategy()
+    strategy.a_sync = True
+    strategy.adam_d2sum = model.dense.adam_d2sum
+    strategy.sparse_table_configs = table_settings(model)
+    optimizer = paddle.optimizer.Adam(model.dense.learning_rate, lazy_mode=True)
+    fleet.distributed_optimizer(optimizer, strategy).minimize(loss)
+    return Graph([show, click, *slots], slots, pooled, histograms)
+
+
+def _histograms(logit: Any, shows: Any, clicks: Any) -> tuple[Any, Any]:
+    """Counts by bucket of the logit, summed over batches in two variables that outlive them."""
+    import paddle
+    from paddle import static
+
+    fixed = paddle.clip((logit.detach() + LOGIT_LIMIT) * BUCKETS_PER_LOGIT, 0, BUCKETS - 1)
+    bucket = paddle.cast(fixed, "int64")
+    sums = []
+    for name, counts in (("auc.positives", clicks), ("auc.negatives", shows - clicks)):
+        total = static.create_global_var([BUCKETS], 0.0, "float64", persistable=True, name=name)
+        total.stop_gradient = True
+        counted = paddle.scatter_nd_add(total, bucket, paddle.cast(paddle.reshape(counts, [-1]), "float64"))
+        paddle.assign(counted, output=total)
+        sums.append(total)
+    return sums[0], sums[1]

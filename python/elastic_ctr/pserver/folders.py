@@ -1,0 +1,139 @@
+"""What the server process writes to and reads from scratch, and where it goes in the store.
+
+Paddle's layout: `000/part-<server>-<partition>[.gz]` is the sparse table by partition, `001/part-<server>.gz` the dense
+one by server. A server writes only its own contiguous partitions, and loads only those, but wants exactly one file name
+for every partition there is: an empty gzip file stands in for the others.
+"""
+
+import gzip
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from elastic_ctr.config.model import Model
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.export.published import SampleValues, layout_of, publish_once, values_in_file
+from elastic_ctr.export.rows import partition_to_sequence_file
+from elastic_ctr.store import Store
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import fetch, read_checkpoint
+
+_SPARSE = re.compile(r"^part-(\d+)-(\d+)(\.gz)?$")
+
+
+def owned(index: int, count: int, partitions: int) -> range:
+    """The partitions of server `index` of `count`: contiguous, the first ones full. Paddle's own rule."""
+    each = -(-partitions // count)
+    return range(min(index * each, partitions), min((index + 1) * each, partitions))
+
+
+class Folders:
+    """The scratch folder of one generation of one server."""
+
+    def __init__(self, root: Path, store: Store, model: Model, index: int, count: int) -> None:
+        self._root = root
+        self._store = store
+        self._model = model
+        self._index = index
+        self._count = count
+
+    def _sparse_files(self, folder: str) -> Iterator[tuple[int, Path]]:
+        """(partition, file) of what this server wrote. Raises ValueError when some are missing."""
+        found = {}
+        for file in sorted((self._root / folder / "000").iterdir()):
+            if match := _SPARSE.match(file.name):
+                found[int(match[2])] = file
+        missing = sorted(set(owned(self._index, self._count, self._model.partitions)) - set(found))
+        if missing:
+            raise ValueError(f"{folder} has no file for partitions {missing[:5]}: the save did not finish")
+        yield from sorted(found.items())
+
+    def count(self, folder: str) -> control.JobResult:
+        """Rows by partition of a saved folder."""
+        return control.JobResult(rows={partition: _rows(file) for partition, file in self._sparse_files(folder)})
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def upload_checkpoint(self, folder: str, name: str) -> control.JobResult:
+        """The files as Paddle wrote them, and the rows of each partition."""
+        result = control.JobResult()
+        target = layout.checkpoint_folder(name)
+        for partition, file in self._sparse_files(folder):
+            rows = _rows(file)
+            result.rows[partition] = rows
+            entry = publish_once(self._store, file, f"{target}/000/{file.name}", rows)
+            result.files.append(
+                control.File(path=entry.path, bytes=entry.bytes, sha256=entry.sha256, records=entry.records)
+            )
+        for file in sorted((self._root / folder / "001").iterdir()):
+            entry = publish_once(self._store, file, f"{target}/001/{file.name}", 0)
+            result.files.append(control.File(path=entry.path, bytes=entry.bytes, sha256=entry.sha256))
+        # Everything is in the store: scratch is for the next one.
+        shutil.rmtree(self._root / folder, ignore_errors=True)
+        return result
+
+    def fetch_checkpoint(self, name: str) -> None:
+        """Lay `load/` ready: own partitions and the whole dense part, placeholders for the rest.
+
+        Raises NotInStore, StoreError, ManifestDamaged.
+        """
+        manifest = read_checkpoint(self._store, name)
+        mine = set(owned(self._index, self._count, self._model.partitions))
+        target = self._root / "load"
+        shutil.rmtree(target, ignore_errors=True)
+        for entry in manifest.files:
+            kind, _, file = entry.path.removeprefix(layout.checkpoint_folder(name) + "/").partition("/")
+            place = target / kind / file
+            match = _SPARSE.match(file) if kind == "000" else None
+            if match is None or int(match[2]) in mine:
+                fetch(self._store, entry, place)
+            else:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                gzip.open(place, "wb").close()
+
+    # -- export ----------------------------------------------------------------------------------------------------
+
+    def export(self, job: control.Job) -> control.JobResult:
+        """Partition files as SequenceFiles in the store, and what they say about the sample's keys."""
+        result = control.JobResult()
+        wanted = np.frombuffer(job.sample_keys, "<u8")
+        sample = SampleValues(wanted, self._model.embedding_dim)
+        work = self._root / f"export-{job.version}"
+        work.mkdir(parents=True, exist_ok=True)
+        for partition, source in self._sparse_files(job.folder):
+            path = layout.cube_file(job.version, job.version_kind, partition, self._model.partitions)
+            file = work / Path(path).name
+            written = partition_to_sequence_file(source, file, layout_of(self._model), seed=job.version)
+            entry = publish_once(self._store, file, path, written.records)
+            result.files.append(
+                control.File(path=entry.path, bytes=entry.bytes, sha256=entry.sha256, records=entry.records)
+            )
+            mine = wanted[wanted % np.uint64(self._model.partitions) == np.uint64(partition)]
+            sample.take(values_in_file(file, mine), written=True)
+            for number, older in enumerate(reversed(job.chain)):
+                missing = sample.missing(mine)
+                if not len(missing):
+                    break
+                kind = "base" if number == len(job.chain) - 1 else "delta"
+                old = layout.cube_file(older, kind, partition, self._model.partitions)
+                place = self._store.local_path(old)
+                if place is None:
+                    place = work / "older.seq"
+                    self._store.get(old, place)
+                sample.take(values_in_file(place, missing), written=False)
+            file.unlink()
+        result.keys, result.values, result.written = sample.packed()
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(self._root / job.folder, ignore_errors=True)
+        return result
+
+
+def _rows(file: Path) -> int:
+    rows = 0
+    with gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb") as lines:
+        while block := lines.read(4 << 20):
+            rows += block.count(b"\n")
+    return rows

@@ -1,0 +1,274 @@
+"""The small parent of Paddle's server process: health, and everything that the server itself cannot do.
+
+The child holds the GIL, never exits by itself and loses its table with its life. The parent tells the master every half
+second how the child is; a new generation means a new child on another port; what the child saves to scratch, the parent
+counts, uploads, or turns into SequenceFiles.
+"""
+
+import http.client
+import json
+import logging
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from elastic_ctr.config.model import Model
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.control.client import MasterClient
+from elastic_ctr.pserver.folders import Folders
+from elastic_ctr.store import Store, StoreError
+
+log = logging.getLogger(__name__)
+
+GENERATION_PORTS = 16
+_PERIOD = 0.5
+_RETRY_SECONDS = 2.0
+
+
+class PserverParent:
+    """Owns one child at a time."""
+
+    def __init__(
+        self,
+        index: int,
+        *,
+        count: int,
+        host: str,
+        port: int,
+        admin_port: int,
+        scratch: Path,
+        client: MasterClient,
+        store: Store,
+        model: Model,
+        slots: Sequence[str],
+    ) -> None:
+        self._index = index
+        self._count = count
+        self._host = host
+        self._port = port
+        self._admin_port = admin_port
+        self._scratch = scratch
+        self._client = client
+        self._store = store
+        self._model = model
+        self._slots = list(slots)
+        self._incarnation = uuid.uuid4().hex
+        self._generation = 0
+        self._child: subprocess.Popen[bytes] | None = None
+        self._preparing: Future[None] | None = None
+        self._endpoints: list[str] = []
+        self._checkpoint = ""
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jobs")
+        self._running: dict[str, Future[control.JobResult]] = {}
+        self._results: dict[str, control.JobResult] = {}
+        self._retry_at: dict[str, float] = {}
+        self._error = ""
+        self._failed_starts = 0
+
+    # -- what others ask -------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "index": self._index,
+            "incarnation": self._incarnation,
+            "generation": self._generation,
+            "child": None if self._child is None else self._child.pid,
+            "alive": self._alive(),
+            "jobs": sorted(self._running),
+            "error": self._error,
+        }
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def run(self, stop: threading.Event) -> int:
+        """0 when training is over or `stop` was set."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        try:
+            while not stop.is_set():
+                began = time.monotonic()
+                if self._turn():
+                    return 0
+                stop.wait(max(0.0, self._pause() - (time.monotonic() - began)))
+            return 0
+        finally:
+            self._end_child()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _pause(self) -> float:
+        return 0.1 if self._running or self._preparing is not None else _PERIOD
+
+    def _turn(self) -> bool:
+        state = self._state()
+        try:
+            orders = self._client.call_once("SyncPserver", state, timeout=10)
+        except grpc.RpcError as failed:
+            # The table lives on without its master.
+            log.warning("the master does not answer: %s", failed.code().name)
+            return False
+        if orders.leave:
+            log.info("training is over")
+            return True
+        if orders.generation != self._generation:
+            self._begin(orders.generation)
+        self._endpoints, self._checkpoint = list(orders.endpoints), orders.checkpoint
+        self._grow()
+        self._work(orders.jobs)
+        return False
+
+    def _state(self) -> control.PserverState:
+        lost = self._child is not None and self._child.poll() is not None
+        if lost and self._child is not None:
+            self._failed_starts += 1
+            self._error = f"its server process ended with {self._child.returncode}: {self._last_words()}"
+            log.error("%s", self._error)
+        for name, future in list(self._running.items()):
+            if future.done():
+                del self._running[name]
+                self._results[name] = future.result()
+                if self._results[name].error:
+                    self._error = self._results.pop(name).error
+                    self._retry_at[name] = time.monotonic() + _RETRY_SECONDS
+        return control.PserverState(
+            index=self._index,
+            incarnation=self._incarnation,
+            host=self._host,
+            port=self._port,
+            admin_port=self._admin_port,
+            generation=self._generation,
+            serving=not lost and self._serving(),
+            lost=lost,
+            results=self._results.values(),
+            error=self._error,
+        )
+
+    # -- the child -------------------------------------------------------------------------------------------------
+
+    def _folder(self) -> Path:
+        return self._scratch / f"generation-{self._generation}"
+
+    def _begin(self, generation: int) -> None:
+        """A generation is a set of fresh processes: loading into a used one would not clear it."""
+        self._end_child()
+        old = self._folder()
+        self._generation = generation
+        self._running.clear()
+        self._results.clear()
+        self._retry_at.clear()
+        self._preparing = None
+        shutil.rmtree(old, ignore_errors=True)
+        self._folder().mkdir(parents=True, exist_ok=True)
+        log.info("pserver %d enters generation %d", self._index, generation)
+
+    def _folders(self) -> Folders:
+        return Folders(self._folder(), self._store, self._model, self._index, self._count)
+
+    def _grow(self) -> None:
+        if self._child is not None or not self._endpoints:
+            return
+        if self._preparing is None:
+            folders, checkpoint, pause = self._folders(), self._checkpoint, min(30.0, 2.0**self._failed_starts - 1)
+            self._preparing = self._pool.submit(_prepare, folders, checkpoint, pause)
+        if not self._preparing.done():
+            return
+        try:
+            self._preparing.result()
+        except (StoreError, ValueError, OSError) as failed:
+            self._error = f"checkpoint {self._checkpoint} cannot be fetched: {failed}"
+            log.warning("%s", self._error)
+            self._failed_starts += 1
+            self._preparing = None
+            return
+        self._start_child()
+
+    def _start_child(self) -> None:
+        spec = {
+            "model": self._model.model_dump(mode="json", by_alias=True),
+            "slots": self._slots,
+            "endpoints": self._endpoints,
+            "index": self._index,
+            "scratch": str(self._folder()),
+        }
+        file = self._folder() / "spec.json"
+        file.write_text(json.dumps(spec))
+        with (self._folder() / "server.log").open("ab") as out:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "elastic_ctr.pserver.child", str(file)], stdout=out, stderr=out
+            )
+
+    def _alive(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def _serving(self) -> bool:
+        if not self._alive():
+            return False
+        connection = http.client.HTTPConnection(
+            self._host, self._port + self._generation % GENERATION_PORTS, timeout=1
+        )
+        try:
+            connection.request("GET", "/health")
+            up = connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+        if up and self._failed_starts:
+            self._failed_starts, self._error = 0, ""
+        return up
+
+    def _last_words(self) -> str:
+        try:
+            lines = (self._folder() / "server.log").read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return "it left no log"
+        return next((line.strip()[:200] for line in reversed(lines) if "Error" in line or "error" in line), "no error in its log")
+
+    def _end_child(self) -> None:
+        if self._child is not None:
+            # The server ignores every gentler word.
+            self._child.kill()
+            self._child.wait()
+            self._child = None
+
+    # -- jobs ------------------------------------------------------------------------------------------------------
+
+    def _work(self, jobs: Sequence[control.Job]) -> None:
+        wanted = {job.id for job in jobs}
+        self._results = {name: result for name, result in self._results.items() if name in wanted}
+        for job in jobs:
+            waits = time.monotonic() < self._retry_at.get(job.id, 0)
+            if job.id not in self._running and job.id not in self._results and not waits:
+                self._running[job.id] = self._pool.submit(_do, self._folders(), job)
+
+
+def _prepare(folders: Folders, checkpoint: str, pause: float) -> None:
+    time.sleep(pause)
+    if checkpoint:
+        folders.fetch_checkpoint(checkpoint)
+
+
+def _do(folders: Folders, job: control.Job) -> control.JobResult:
+    """Never raises: what failed is told, and tried again."""
+    began = time.monotonic()
+    try:
+        if job.kind == control.COUNT:
+            result = folders.count(job.folder)
+        elif job.kind == control.CHECKPOINT:
+            result = folders.upload_checkpoint(job.folder, job.checkpoint)
+        else:
+            result = folders.export(job)
+        result.id = job.id
+    except Exception as failed:
+        log.exception("job %s failed", job.id)
+        return control.JobResult(id=job.id, error=f"{job.folder}: {failed}")
+    log.info("job %s took %.2f s", job.id, time.monotonic() - began)
+    return result

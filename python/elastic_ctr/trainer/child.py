@@ -1,0 +1,302 @@
+"""The process that trains. It ends with 75 whenever it no longer belongs; its parent starts it again.
+
+    python -m elastic_ctr.trainer.child SPEC.json
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elastic_ctr.config.data import Data
+from elastic_ctr.config.model import Model
+from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.control.client import MasterClient
+from elastic_ctr.features.convert import Converter
+from elastic_ctr.model.program import prepare_environment
+from elastic_ctr.runtime.lifecycle import die_with_parent
+from elastic_ctr.store import open_store
+from elastic_ctr.store.source import open_source
+from elastic_ctr.trainer.engine import Engine
+from elastic_ctr.trainer.saver import Saver
+from elastic_ctr.trainer.tasks import convert_task, quarantine, result_of
+from elastic_ctr.trainer.watchdog import REJOIN, Watchdog
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the parent hands down."""
+
+    name: str
+    master: str
+    token: str
+    model: Model
+    model_digest: str
+    data: Data
+    trainer: TrainerConfig
+    store_url: str
+    scratch: Path
+
+    @staticmethod
+    def read(path: Path) -> "Spec":
+        raw = json.loads(path.read_text())
+        return Spec(
+            name=raw["name"],
+            master=raw["master"],
+            token=Path(raw["tokenFile"]).read_text().strip() if raw.get("tokenFile") else "",
+            model=Model.model_validate(raw["model"]),
+            model_digest=raw["modelDigest"],
+            data=Data.model_validate(raw["data"]),
+            trainer=TrainerConfig.model_validate(raw["trainer"]),
+            store_url=raw["storeUrl"],
+            scratch=Path(raw["scratch"]),
+        )
+
+
+class TrainerChild:
+    """Joins, works off tasks until told to leave."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._leaving = False
+        self._trainer_id = 0
+        self._client = MasterClient(spec.master, spec.token)
+        self._source = open_source(spec.data.source.url, spec.data.source.user)
+        self._store = open_store(spec.store_url)
+        self._converter = Converter(spec.data.slot_list, spec.model.sparse_dim, spec.data.max_line_bytes)
+        self._tasks = spec.scratch / "tasks"
+
+    def stop(self, *_: object) -> None:
+        """SIGTERM: finish the task under way, then leave."""
+        self._leaving = True
+
+    # -- joining ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        reply = self._join()
+        if reply is None or reply.verdict == control.JoinReply.LEAVE:
+            return 0
+        if reply.model_digest != self._spec.model_digest:
+            log.error("this trainer's model settings are not the master's; give all roles the same values file")
+            return 2
+        self._generation = reply.generation
+        self._engine = Engine(
+            self._spec.model,
+            self._spec.data.slots,
+            list(reply.endpoints),
+            batch_size=self._spec.trainer.batch_size,
+            threads=self._spec.trainer.threads,
+        )
+        self._watchdog = Watchdog(
+            self._client, self._trainer_id, self._generation, list(reply.endpoints), reply.lease_seconds
+        )
+        self._watchdog.start()
+        self._engine.connect(self._trainer_id)
+        if reply.verdict == control.JoinReply.INITIALISE:
+            self._initialise(load=reply.load)
+        self._saver = Saver(self._engine, self._store, self._spec.data.slot_list, self._spec.model.sparse_dim, self._spec.scratch)
+        log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
+        self._work()
+        self._client.call("LeaveTrainer", self._member(), give_up=lambda: self._leaving)
+        self._engine.close()
+        return 0
+
+    def _join(self) -> control.JoinReply | None:
+        said = ""
+        while not self._leaving:
+            request = control.JoinRequest(name=self._spec.name, trainer_id=self._trainer_id)
+            reply = self._client.call("JoinTrainer", request, give_up=lambda: self._leaving)
+            if reply is None:
+                return None
+            self._trainer_id = reply.trainer_id
+            if reply.verdict != control.JoinReply.WAIT:
+                return reply  # type: ignore[no-any-return]
+            if reply.reason != said:
+                said = reply.reason
+                log.info("%s", said)
+            time.sleep(0.2)
+        return None
+
+    def _member(self) -> control.Membership:
+        return control.Membership(trainer_id=self._trainer_id, generation=self._generation)
+
+    def _initialise(self, *, load: bool) -> None:
+        if load:
+            self._engine.load("load")
+            # Servers say nothing about what they loaded: written out again, the rows can be counted.
+            self._engine.save("verify", mode="checkpoint")
+        else:
+            self._engine.initialise()
+        self._obey(self._client.call("ReportInitialised", self._member()))
+
+    def _obey(self, answer: control.Acknowledgement) -> None:
+        if answer.rejoin:
+            log.warning("rejoining: %s", answer.reason)
+            raise SystemExit(REJOIN)
+
+    # -- working ---------------------------------------------------------------------------------------------------
+
+    def _lease(self, *, ahead: bool = False) -> control.Task | None:
+        """Wait for a task; None when it is time to leave, or when there is none to prepare ahead."""
+        while not self._leaving:
+            reply = self._client.call(
+                "LeaseTask",
+                control.LeaseRequest(
+                    trainer_id=self._trainer_id,
+                    generation=self._generation,
+                    converted=[each.stem for each in self._tasks.glob("*.txt")],
+                    ahead=ahead,
+                ),
+                give_up=lambda: self._leaving,
+            )
+            if reply is None or reply.verdict == control.LeaseReply.LEAVE:
+                return None
+            if reply.verdict == control.LeaseReply.REJOIN:
+                self._obey(control.Acknowledgement(rejoin=True, reason=reply.reason))
+            if reply.verdict == control.LeaseReply.WORK:
+                self._watchdog.hold(reply.task.attempt)
+                return reply.task  # type: ignore[no-any-return]
+            if ahead:
+                return None
+            time.sleep(min(max(reply.wait_seconds, 0.05), 5))
+        return None
+
+    def _work(self) -> None:
+        task = self._lease()
+        dataset: Any = None
+        while task is not None:
+            self._forget_other_passes(task)
+            following: control.Task | None = None
+            coming: Any = None
+            if task.phase == control.CHECK:
+                self._report(task, lambda task=task: self._check(task))  # type: ignore[misc]
+            elif task.phase == control.TRAIN:
+                if dataset is None:
+                    dataset = self._prepare(task)
+                if dataset is not None:
+                    ready = dataset
+                    following = self._lease(ahead=True)
+                    coming = None if following is None else self._prepare(following)
+                    if following is not None and coming is None:
+                        following = None
+                    self._report(task, lambda task=task, ready=ready: self._train(task, ready))  # type: ignore[misc]
+            else:
+                self._report(task, lambda task=task: self._save(task))  # type: ignore[misc]
+            task, dataset = (following, coming) if following is not None else (self._lease(), None)
+        if dataset is not None:
+            # Exiting while a preload runs aborts the process.
+            dataset.wait_preload_done()
+
+    def _report(self, task: control.Task, work: Callable[[], control.TaskResult]) -> None:
+        began = time.monotonic()
+        try:
+            result = work()
+        except Exception as failed:
+            log.exception("task %s failed", task.id)
+            result = control.TaskResult(error=str(failed) or type(failed).__name__)
+        result.trainer_id = self._trainer_id
+        result.generation = self._generation
+        result.task_id = task.id
+        result.attempt = task.attempt
+        result.seconds = time.monotonic() - began
+        # Released first: once the master has the result, a renewal would find the lease gone.
+        self._watchdog.release(task.attempt)
+        self._watchdog.running("")
+        self._obey(self._client.call("ReportTask", result))
+
+    def _converted(self, task: control.Task) -> Path:
+        return self._tasks / f"{task.id}.txt"
+
+    def _forget_other_passes(self, task: control.Task) -> None:
+        """Task ids begin with their pass: `<ledger>-<ordinal>-<number>`."""
+        if task.phase in (control.CHECK, control.TRAIN):
+            mine = task.id.rpartition("-")[0] + "-"
+            for file in self._tasks.glob("*"):
+                if not file.name.startswith(mine):
+                    file.unlink(missing_ok=True)
+
+    def _check(self, task: control.Task) -> control.TaskResult:
+        file = self._converted(task)
+        counts = convert_task(self._source, task, self._converter, self._spec.data.max_line_bytes, file)
+        quarantine(self._store, task, counts)
+        result = result_of(task, counts)
+        if counts.records:
+            dataset = self._engine.ready(self._engine.preload(file), counts.records)
+            positives, negatives = self._engine.predict(dataset)
+            dataset.release_memory()
+            result.positives, result.negatives = positives.tobytes(), negatives.tobytes()
+        return result
+
+    def _prepare(self, task: control.Task) -> Any:
+        """A dataset on its way into memory; None (and a report) when the task cannot be converted."""
+        file = self._converted(task)
+        try:
+            if not file.exists():
+                counts = convert_task(self._source, task, self._converter, self._spec.data.max_line_bytes, file)
+                if counts.records != task.records:
+                    file.unlink()
+                    raise RuntimeError(
+                        f"{task.path} has {counts.records} good lines where its check found {task.records}: it was changed"
+                    )
+            return self._engine.preload(file)
+        except Exception as failed:
+            log.exception("task %s cannot be prepared", task.id)
+            reason = str(failed) or type(failed).__name__
+            self._report(task, lambda: control.TaskResult(error=reason))
+            return None
+
+    def _train(self, task: control.Task, dataset: Any) -> control.TaskResult:
+        try:
+            dataset = self._engine.ready(dataset, task.records)
+        except RuntimeError:
+            self._converted(task).unlink(missing_ok=True)
+            raise
+        self._watchdog.running(task.attempt)
+        positives, negatives = self._engine.train(dataset)
+        dataset.release_memory()
+        return control.TaskResult(
+            records=task.records,
+            positives=np.ascontiguousarray(positives).tobytes(),
+            negatives=np.ascontiguousarray(negatives).tobytes(),
+        )
+
+    def _save(self, task: control.Task) -> control.TaskResult:
+        work = self._saver.save if task.phase == control.SAVE else self._saver.score
+        return control.TaskResult(save=work(task.save))
+
+
+def main() -> None:
+    die_with_parent()
+    spec = Spec.read(Path(sys.argv[1]))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s trainer %(levelname)s %(message)s", stream=sys.stderr)
+    # Paddle prints its device worker's settings to stdout at every dataset run.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    prepare_environment(spec.scratch / "engine")
+    child = TrainerChild(spec)
+    signal.signal(signal.SIGTERM, child.stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = 1
+    try:
+        code = child.run()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        log.exception("the trainer failed")
+    logging.shutdown()
+    # Paddle's threads crash in an orderly interpreter shutdown.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The small parent of a training process: starts it again when it ends to rejoin, passes on the wish to leave.
+
+A restart by the cluster would come with a growing pause; a rejoin should take seconds.
+"""
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+_REJOIN = 75
+_SHORTEST_LIFE = 1.0
+
+
+class TrainerParent:
+    """Owns one child at a time."""
+
+    def __init__(self, spec: Mapping[str, Any], scratch: Path, grace_seconds: float = 600) -> None:
+        self._spec = spec
+        self._scratch = scratch
+        self._grace_seconds = grace_seconds
+
+    def run(self, stop: threading.Event) -> int:
+        """The child's last exit code: 0 when the training is over or `stop` was set."""
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        file = self._scratch / "spec.json"
+        file.write_text(json.dumps(dict(self._spec)))
+        while True:
+            began = time.monotonic()
+            child = subprocess.Popen([sys.executable, "-m", "elastic_ctr.trainer.child", str(file)])
+            code = self._wait(child, stop)
+            if stop.is_set():
+                return 0
+            if code != _REJOIN:
+                if code:
+                    log.error("the training process ended with %s", code)
+                # A crash in the engine ends only this process; the table is what the master says it is.
+                return 0 if code == 0 else 1
+            stop.wait(max(0.0, _SHORTEST_LIFE - (time.monotonic() - began)))
+
+    def _wait(self, child: "subprocess.Popen[bytes]", stop: threading.Event) -> int:
+        told_at = None
+        while True:
+            try:
+                return child.wait(0.2)
+            except subprocess.TimeoutExpired:
+                if stop.is_set() and told_at is None:
+                    told_at = time.monotonic()
+                    child.terminate()
+                if told_at is not None and time.monotonic() - told_at > self._grace_seconds:
+                    log.warning("the training process did not leave in %.0f s and is killed", self._grace_seconds)
+                    child.kill()

@@ -1,0 +1,150 @@
+"""What a trainer does with the lines of a task before the engine sees them."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.features.blocks import lines_in_range, open_lines
+from elastic_ctr.features.convert import Converter
+from elastic_ctr.features.keys import PADDING_KEY
+from elastic_ctr.features.line import parse_features
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.store import Store
+from elastic_ctr.store.source import Source
+
+EXAMPLES = 3
+QUARANTINED = 1000
+
+
+@dataclass
+class TaskCounts:
+    """What the conversion of a task found."""
+
+    records: int = 0
+    shows: int = 0
+    clicks: int = 0
+    ignored: int = 0
+    padding: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    quarantined: list[dict[str, object]] = field(default_factory=list)
+    samples: list[tuple[str, int, int]] = field(default_factory=list)
+
+
+def convert_task(
+    source: Source, task: control.Task, converter: Converter, max_line_bytes: int, target: Path
+) -> TaskCounts:
+    """The lines of a task as the engine reads them, in one file that appears whole. Raises StoreError, OSError."""
+    counts = TaskCounts()
+    temporary = target.with_suffix(".part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with source.open(task.path) as raw, temporary.open("wb") as out:
+        lines = open_lines(raw, task.path)
+        for offset, block in lines_in_range(lines, task.start, task.end or None, max_line_bytes):
+            converted = converter.convert(block)
+            out.write(converted.text)
+            counts.records += converted.records
+            counts.shows += converted.shows
+            counts.clicks += converted.clicks
+            counts.ignored += converted.ignored
+            counts.padding += converted.padding
+            if converted.refused:
+                for reason, number in converted.refused.reasons().items():
+                    counts.refused[reason.value] = counts.refused.get(reason.value, 0) + number
+                _keep_examples(counts, offset, converted.refused[: QUARANTINED - len(counts.quarantined)])
+            counts.samples.extend(_offer(block, converted.offsets, task.samples))
+    temporary.replace(target)
+    counts.samples = _thinned(counts.samples, task.samples)
+    return counts
+
+
+def _keep_examples(counts: TaskCounts, offset: int, refused: Iterable[object]) -> None:
+    for line in refused:
+        reason = line.reason.value  # type: ignore[attr-defined]
+        excerpt = line.excerpt.decode("utf-8", "backslashreplace")  # type: ignore[attr-defined]
+        counts.quarantined.append({"offset": offset + line.offset, "reason": reason, "detail": line.detail, "line": excerpt})  # type: ignore[attr-defined]
+        examples = counts.examples.setdefault(reason, [])
+        if len(examples) < EXAMPLES:
+            examples.append(excerpt[:80])
+
+
+def _thinned(samples: list[tuple[str, int, int]], wanted: int) -> list[tuple[str, int, int]]:
+    """Evenly over the task."""
+    if len(samples) <= wanted:
+        return samples
+    return [samples[position * len(samples) // wanted] for position in range(wanted)]
+
+
+def _offer(block: bytes, offsets: npt.NDArray[np.int64], wanted: int) -> list[tuple[str, int, int]]:
+    """Some accepted lines of a block, split into features, show and click."""
+    if not wanted or not len(offsets):
+        return []
+    chosen = offsets[np.unique(np.linspace(0, len(offsets) - 1, min(wanted, len(offsets))).astype(np.int64))]
+    found = []
+    for start in chosen.tolist():
+        end = block.find(b"\n", start)
+        words = block[start : len(block) if end < 0 else end].split(None, 2)
+        features = words[2].strip().decode("ascii") if len(words) > 2 else ""
+        found.append((features, int(words[0]), int(words[1])))
+    return found
+
+
+def quarantine(store: Store, task: control.Task, counts: TaskCounts) -> None:
+    """The refused lines of a task, as far as they are kept: JSON lines with offset, reason, detail and the line."""
+    if counts.quarantined:
+        text = "".join(json.dumps(line) + "\n" for line in counts.quarantined)
+        path = f"quarantine/{task.pass_id}/{task.path.replace('/', '_')}-{task.start}.jsonl"
+        store.put_bytes(text.encode(), path, overwrite=True)
+
+
+def result_of(task: control.Task, counts: TaskCounts) -> control.TaskResult:
+    return control.TaskResult(
+        task_id=task.id,
+        attempt=task.attempt,
+        records=counts.records,
+        shows=counts.shows,
+        clicks=counts.clicks,
+        ignored=counts.ignored,
+        padding=counts.padding,
+        refused=[
+            control.Refusal(reason=reason, lines=lines, examples=counts.examples.get(reason, []))
+            for reason, lines in sorted(counts.refused.items())
+        ],
+        samples=[control.Sample(line=line, show=show, click=click) for line, show, click in counts.samples],
+    )
+
+
+@dataclass(frozen=True)
+class SampleKeys:
+    """The keys of sample lines: unique ones, and which of them each slot of each line sums."""
+
+    keys: npt.NDArray[np.uint64]
+    positions: npt.NDArray[np.int64]
+    segments: npt.NDArray[np.int64]
+    rows: int
+
+    def pooled(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """[unique, dim] values -> [lines, slots * dim] sums; a slot without keys is zeros."""
+        sums = np.zeros((self.rows, values.shape[1]), np.float32)
+        np.add.at(sums, self.segments, values[self.positions])
+        return sums
+
+
+def sample_keys(lines: Sequence[str], slots: SlotList, sparse_dim: int | None) -> SampleKeys:
+    """Parse sample lines. The padding key is in none."""
+    flat: list[int] = []
+    segments: list[int] = []
+    for number, line in enumerate(lines):
+        for slot, keys in enumerate(parse_features(line.encode("ascii"), slots, sparse_dim).keys):
+            flat.extend(keys)
+            segments.extend([number * len(slots) + slot] * len(keys))
+    everything = np.array(flat, np.uint64)
+    keys, positions = np.unique(everything, return_inverse=True)
+    if len(keys) and keys[0] == PADDING_KEY:
+        raise AssertionError("the parser drops the padding key")
+    return SampleKeys(keys, positions.astype(np.int64), np.array(segments, np.int64), len(lines) * len(slots))

@@ -1,0 +1,125 @@
+"""A trainer's second thread: keeps its leases, and asks every pserver every half second whether it still lives.
+
+Paddle itself would sleep 300 s after losing a pserver and then train on an empty table without a word. So a trainer that
+cannot reach one ends at once and rejoins; the master decides what was lost.
+"""
+
+import http.client
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+
+import grpc
+
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.control.client import MasterClient
+
+log = logging.getLogger(__name__)
+
+REJOIN = 75
+_MISSES = 3
+_PERIOD = 0.5
+
+
+def incarnation(endpoint: str, timeout: float = 2.0) -> str:
+    """The server process behind an endpoint: its pid. Raises OSError or http.client.HTTPException without an answer."""
+    host, _, port = endpoint.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=timeout)
+    try:
+        connection.request("GET", "/vars/pid")
+        answer = connection.getresponse()
+        body = answer.read(200)
+        if answer.status != http.HTTPStatus.OK:
+            raise OSError(f"it answers {answer.status}")
+        return body.decode("ascii", "replace").strip()
+    finally:
+        connection.close()
+
+
+class Watchdog(threading.Thread):
+    """Runs beside the engine, whose calls release the GIL. Ends the process with REJOIN when the trainer no longer belongs."""
+
+    def __init__(
+        self, client: MasterClient, trainer_id: int, generation: int, endpoints: Sequence[str], lease_seconds: float
+    ) -> None:
+        super().__init__(name="watchdog", daemon=True)
+        self._client = client
+        self._trainer_id = trainer_id
+        self._generation = generation
+        self._misses = dict.fromkeys(endpoints, 0)
+        self._lives: dict[str, str] = {}
+        self._lease_seconds = lease_seconds
+        self._held: set[str] = set()
+        self._running = ""
+        self._lock = threading.Lock()
+
+    def hold(self, attempt: str) -> None:
+        with self._lock:
+            self._held.add(attempt)
+
+    def release(self, attempt: str) -> None:
+        with self._lock:
+            self._held.discard(attempt)
+
+    def running(self, attempt: str) -> None:
+        """Its records are being trained from now on: the master hears it before the first gradient is pushed."""
+        with self._lock:
+            self._running = attempt
+        if attempt:
+            self._renew()
+
+    def run(self) -> None:
+        period = min(_PERIOD, self._lease_seconds / 4)
+        while True:
+            began = time.monotonic()
+            self._look()
+            self._renew()
+            time.sleep(max(0.05, period - (time.monotonic() - began)))
+
+    def _renew(self) -> None:
+        with self._lock:
+            held, running = sorted(self._held), self._running
+        request = control.RenewRequest(
+            trainer_id=self._trainer_id, generation=self._generation, attempts=held, running=running
+        )
+        try:
+            answer = self._client.call_once("RenewLeases", request, timeout=5)
+        except grpc.RpcError as failed:
+            log.warning("the master did not take a renewal: %s", failed.code().name)
+            return
+        with self._lock:
+            # What was given back meanwhile is not missed.
+            still = set(held) <= self._held
+        if answer.rejoin and still:
+            self._end(answer.reason)
+
+    def _look(self) -> None:
+        for endpoint in self._misses:
+            try:
+                life = incarnation(endpoint)
+            except (OSError, http.client.HTTPException) as failed:
+                self._misses[endpoint] += 1
+                if self._misses[endpoint] >= _MISSES:
+                    self._unreachable(endpoint, str(failed) or type(failed).__name__)
+                continue
+            self._misses[endpoint] = 0
+            if self._lives.setdefault(endpoint, life) != life:
+                self._unreachable(endpoint, "another process answers there")
+
+    def _unreachable(self, endpoint: str, reason: str) -> None:
+        report = control.UnreachableReport(
+            trainer_id=self._trainer_id, generation=self._generation, endpoint=endpoint, reason=reason
+        )
+        try:
+            self._client.call_once("ReportUnreachable", report, timeout=5)
+        except grpc.RpcError as failed:
+            log.warning("the master did not hear of the loss: %s", failed.code().name)
+        self._end(f"{endpoint}: {reason}")
+
+    def _end(self, reason: str) -> None:
+        log.warning("rejoining: %s", reason)
+        logging.shutdown()
+        # Not sys.exit: the engine's threads may never come back from a lost server.
+        os._exit(REJOIN)
