@@ -38,7 +38,7 @@ _HASH_SHIFT = np.uint64(32)
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _bucket(hashed: np.uint64, mask: int) -> int:
+def _bucket(hashed: np.uint64, mask: int) -> np.int64:
     return np.int64((hashed ^ (hashed >> _HASH_SHIFT)) & np.uint64(mask))
 
 
@@ -110,7 +110,7 @@ def _skip_blanks(block: Bytes, at: int, stop: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _read_line(  # noqa: PLR0917 - numba knows no keyword-only parameters
+def _read_line(
     block: Bytes,
     start: int,
     stop: int,
@@ -200,7 +200,7 @@ def _read_line(  # noqa: PLR0917 - numba knows no keyword-only parameters
 
 
 @njit(nogil=True, cache=True)
-def convert_lines(  # noqa: PLR0917 - as above
+def convert_lines(
     block: Bytes,
     ends: Longs,
     line: int,

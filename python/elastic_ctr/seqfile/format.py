@@ -1,0 +1,91 @@
+"""Hadoop's SequenceFile, version 6: header, sync marker and record layout.
+
+Source of the format: `org.apache.hadoop.io.SequenceFile` and `BytesWritable` of Hadoop 3.5.0. Integers of the container
+are big-endian. What is ours is inside: a key is 8 bytes, a u64 little-endian; a value is dim float32 little-endian.
+
+    header:  "SEQ" 6 | key class | value class | compressed? | by block? | [codec class] | metadata | 16 bytes of sync
+    record:  i32 key and value bytes | i32 key bytes | key | value
+    escape:  i32 -1 | the sync marker, so that a reader can begin in the middle of a file
+
+`BytesWritable` begins with its own i32 length, which is part of key and value ("inner length"). The old cube builder
+leaves it out; Hadoop can not read such a file.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import xxhash
+
+MAGIC = b"SEQ\x06"
+SYNC_BYTES = 16
+ESCAPE = b"\xff\xff\xff\xff"
+SYNC_INTERVAL = 5 * 1024 * (SYNC_BYTES + len(ESCAPE))
+"""Bytes between two sync markers: the default of Hadoop 3."""
+
+BYTES_WRITABLE = "org.apache.hadoop.io.BytesWritable"
+DEFLATE_CODECS = ("org.apache.hadoop.io.compress.DefaultCodec", "org.apache.hadoop.io.compress.DeflateCodec")
+
+
+class Compression(str, enum.Enum):
+    """How the records of a file are kept."""
+
+    NONE = "none"
+    RECORD = "record"
+    BLOCK = "block"
+
+
+class SequenceFileDamaged(ValueError):
+    """A file that is cut off, altered, or of a kind that is not read here; names file, byte offset and reason."""
+
+    def __init__(self, name: str, offset: int, reason: str) -> None:
+        super().__init__(f"{name} is damaged at byte {offset}: {reason}")
+        self.name = name
+        self.offset = offset
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceFileHeader:
+    """What a file says about itself.
+
+    Attributes:
+        sync: the 16 bytes that follow each escape.
+        body: offset of the first record.
+    """
+
+    key_class: str
+    value_class: str
+    compression: Compression
+    codec: str | None
+    sync: bytes
+    body: int
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+def sync_marker(seed: bytes) -> bytes:
+    """A sync marker that the same seed gives again, so that the same records make the same file.
+
+    It should differ from file to file, which is what a reader that begins in the middle relies on.
+    """
+    return xxhash.xxh3_128_digest(seed)
+
+
+def header_bytes(sync: bytes) -> bytes:
+    """The header of an uncompressed file of BytesWritable pairs."""
+    if len(sync) != SYNC_BYTES:
+        raise ValueError(f"a sync marker has {SYNC_BYTES} bytes, this one has {len(sync)}.")
+    name = bytes([len(BYTES_WRITABLE)]) + BYTES_WRITABLE.encode()  # a VInt below 128 is its byte
+    return MAGIC + name + name + b"\x00\x00" + b"\x00\x00\x00\x00" + sync
+
+
+def read_vint(take: Callable[[int], bytes]) -> int:
+    """An integer as `WritableUtils.readVLong` reads it; `take(n)` gives the next n bytes or raises."""
+    first = int.from_bytes(take(1), "big", signed=True)
+    if first >= -112:
+        return first
+    negative = first < -120
+    magnitude = int.from_bytes(take(-120 - first if negative else -112 - first), "big")
+    return ~magnitude if negative else magnitude
