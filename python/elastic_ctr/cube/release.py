@@ -3,10 +3,10 @@
 Transfer publishes it; agents and readers (serving) follow it and report back. It travels over HTTP as camelCase JSON:
 
     GET  /release?after=<revision>&wait=<seconds>   the document; with `after`, once its revision is higher (long poll,
-                                                    304 when the wait is over)
+                                                    304 when the wait is over, 503 while a new transfer still listens)
     POST /agents                                    an AgentReport; answers 204
     POST /readers                                   a ReaderReport; answers 204
-    POST /rollback  {"version": V} | {"resume": true}
+    POST /rollback  {"version": V} | {"resume": true}   a RollbackOrder; 409 says why not
 
 The POSTs need `authorization: Bearer <token>` when a token is configured.
 """
@@ -21,6 +21,10 @@ class Placement(Record):
 
     shards: int = Field(gt=0)
     replicas: int = Field(default=1, gt=0)
+    up: tuple[int, ...] = Field(
+        default=(),
+        description="Shards, in order, that have a pod up and not draining: they also owe what the rest owes.",
+    )
 
 
 class Holder(Record):
@@ -28,12 +32,13 @@ class Holder(Record):
 
     partitions: tuple[int, ...]
     draining: bool = False
+    shard: int | None = Field(default=None, description="For agents: who owes a partition need not ask who holds it.")
 
 
 class ReleaseDocument(Record):
     """What the whole system agrees on. Agents and readers ignore a document of a lower generation.
 
-    `generation` rises when transfer starts without its state, `revision` with every change inside a generation.
+    `generation` rises when transfer starts without its state, `revision` with every change, over generations too.
     `wanted` is live, previous and candidate. `holders`: version -> address of a cube-server -> what it answers.
     `refused`: version -> reason, final.
     """
@@ -66,6 +71,9 @@ class AgentReport(Record):
     document: ReleaseDocument | None = Field(
         default=None, description="The newest one known; a new transfer learns it."
     )
+    refused: dict[int, str] = Field(
+        default_factory=dict, description="Versions whose parts in the store are not what their manifest says."
+    )
     errors: tuple[str, ...] = ()
 
 
@@ -78,3 +86,10 @@ class ReaderReport(Record):
     pinned: tuple[int, ...] = ()
     max_abs_diff: dict[int, float] = Field(default_factory=dict, description="Served minus recorded, over the samples.")
     document: ReleaseDocument | None = None
+
+
+class RollbackOrder(Record):
+    """Make an earlier live version live again and hold it, or go on with the newest."""
+
+    version: int | None = Field(default=None, gt=0)
+    resume: bool = False

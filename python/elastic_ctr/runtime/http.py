@@ -1,0 +1,231 @@
+"""The small HTTP doors of every role: health, metrics, status, orders.
+
+Errors are JSON `{"error": sentence}`. Calls that change something need `authorization: Bearer <token>` where a token is
+configured. A body is bounded before it is read.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvicorn
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from elastic_ctr.runtime.lifecycle import listen
+from elastic_ctr.runtime.metrics import CONTENT_TYPE, Metrics
+
+log = logging.getLogger(__name__)
+
+BODY_LIMIT = 4 << 20
+Ready = Callable[[], tuple[bool, str]]
+Status = Callable[[], dict[str, Any]]
+M = TypeVar("M", bound=BaseModel)
+
+
+class RequestRefused(HTTPException):
+    """The caller's mistake: an HTTP status and a sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(status, sentence)
+
+
+def read_token(path: Path | None) -> str | None:
+    """The token in a mounted file; None when no file is configured. Raises OSError, ValueError for an empty one."""
+    if path is None:
+        return None
+    token = path.read_text().strip()
+    if not token:
+        raise ValueError(f"{path} is empty; put the token in it, or leave the token file out of the configuration")
+    return token
+
+
+def bearer(token: str | None) -> dict[str, str]:
+    """The header that a caller adds."""
+    return {} if token is None else {"authorization": f"Bearer {token}"}
+
+
+def require_token(request: Request, token: str | None) -> None:
+    """Raises RequestRefused (401) unless the caller knows the token."""
+    if token is None:
+        return
+    given = request.headers.get("authorization", "")
+    if not hmac.compare_digest(given.encode("utf-8", "replace"), f"Bearer {token}".encode()):
+        raise RequestRefused(
+            401, "this call changes something and needs the header 'authorization: Bearer <token>' with the right token"
+        )
+
+
+async def read_body(request: Request, limit: int = BODY_LIMIT) -> bytes:
+    """Raises RequestRefused (413) as soon as the body is longer than limit, whatever its header said."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise RequestRefused(413, f"the body has {declared} bytes; {limit} are the most")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise RequestRefused(413, f"the body has more than {limit} bytes")
+    return bytes(body)
+
+
+async def read_record(request: Request, kind: type[M], limit: int = BODY_LIMIT) -> M:
+    """The body as one of our documents. Raises RequestRefused (400) naming the field that is wrong, 413."""
+    body = await read_body(request, limit)
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as wrong:
+        first = wrong.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(step) for step in first["loc"])
+        raise RequestRefused(400, f"{where or 'the body'}: {first['msg']}") from wrong
+
+
+def application(
+    routes: list[Route],
+    *,
+    ready: Ready = lambda: (True, "ready"),
+    status: Status | None = None,
+    metrics: Metrics | None = None,
+) -> Starlette:
+    """A role's door: its own routes, and /healthz, /readyz, /status, /metrics."""
+
+    async def healthz(request: Request) -> Response:  # noqa: ARG001 (the signature of an endpoint)
+        return PlainTextResponse("ok\n")
+
+    async def readyz(request: Request) -> Response:  # noqa: ARG001
+        is_ready, why = ready()
+        return PlainTextResponse(f"{why}\n", status_code=200 if is_ready else 503)
+
+    async def show(request: Request) -> Response:  # noqa: ARG001
+        return JSONResponse(status() if status is not None else {})
+
+    async def measure(request: Request) -> Response:  # noqa: ARG001
+        return Response(metrics.render() if metrics is not None else b"", headers={"content-type": CONTENT_TYPE})
+
+    shared = [Route("/healthz", healthz), Route("/readyz", readyz)]
+    if status is not None:
+        shared.append(Route("/status", show))
+    if metrics is not None:
+        shared.append(Route("/metrics", measure))
+    return Starlette(routes=[*routes, *shared], exception_handlers={HTTPException: _refusal, Exception: _failure})
+
+
+async def _refusal(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    sentence = error.detail
+    if not isinstance(error, RequestRefused):
+        sentence = f"{request.method} {request.url.path}: {error.detail}"
+    return JSONResponse({"error": sentence}, status_code=error.status_code, headers=error.headers)
+
+
+async def _failure(request: Request, error: Exception) -> Response:
+    # Details may hold addresses or paths: they are for the log, which uvicorn writes, not for the caller.
+    return JSONResponse(
+        {"error": f"{request.method} {request.url.path} failed ({type(error).__name__}); the log says why"},
+        status_code=500,
+    )
+
+
+class _Uvicorn(uvicorn.Server):
+    """Signals belong to the role, which stops its doors in its own order."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _server_of(app: Starlette) -> _Uvicorn:
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=2,
+        loop="none",
+        http="h11",
+        ws="none",
+    )
+    return _Uvicorn(config)
+
+
+class HttpServer:
+    """A door inside the caller's event loop. Port 0 takes a free one; `port` says which. Raises PortInUse."""
+
+    def __init__(self, app: Starlette, host: str, port: int) -> None:
+        self._socket = listen(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        self._server = _server_of(app)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns once connections are accepted."""
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+                raise OSError(f"the HTTP door on port {self.port} ended while it started")
+            await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        """Ends gracefully: requests under way have 2 s."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+        self._socket.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Starlette, host: str, port: int) -> AsyncIterator[HttpServer]:
+    server = HttpServer(app, host, port)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+class HttpThread:
+    """A door in a thread of its own, for a role that is not an event loop. Raises PortInUse when made."""
+
+    def __init__(self, app: Starlette, host: str, port: int) -> None:
+        self._socket: socket.socket = listen(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        self._server = _server_of(app)
+        self._thread = threading.Thread(target=self._run, name=f"http-{self.port}", daemon=True)
+        self._ended = threading.Event()
+
+    def start(self) -> "HttpThread":
+        """Returns once connections are accepted."""
+        self._thread.start()
+        while not self._server.started:
+            if self._ended.wait(0.005):
+                raise OSError(f"the HTTP door on port {self.port} ended while it started; the log says why")
+        return self
+
+    def stop(self) -> None:
+        """Ends gracefully: requests under way have 2 s."""
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join()
+        self._socket.close()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._server.serve(sockets=[self._socket]))
+        except Exception:
+            log.exception("the HTTP door on port %s ended", self.port)
+            raise
+        finally:
+            self._ended.set()

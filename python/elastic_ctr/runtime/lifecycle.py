@@ -1,0 +1,84 @@
+"""How a process starts, is told to stop, and never outlives its parent."""
+
+import asyncio
+import ctypes
+import errno
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_PR_SET_PDEATHSIG = 1
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class PortInUse(OSError):
+    """The port belongs to another process: which address, and what to do."""
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set, for a role that works in threads. Only in the main thread."""
+    stop = threading.Event()
+
+    def told(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signature of a handler)
+        stop.set()
+
+    before = {each: signal.signal(each, told) for each in _STOP_SIGNALS}
+    try:
+        yield stop
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
+def stop_on_signal_async() -> Iterator[asyncio.Event]:
+    """The same for a role that is one event loop."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in _STOP_SIGNALS:
+        loop.add_signal_handler(each, stop.set)
+    try:
+        yield stop
+    finally:
+        for each in _STOP_SIGNALS:
+            loop.remove_signal_handler(each)
+
+
+def die_with_parent(parent: int | None = None) -> None:
+    """Have the kernel kill this process when its parent ends; `parent` is the pid that the child expects.
+
+    The kernel watches the thread that started the child: start children from a thread that lives as long as they may.
+    Raises SystemExit when the parent is gone already.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"this process cannot be bound to its parent: {os.strerror(code)}")
+    # The parent may have ended between the start and the call above; then nobody would ever send the signal.
+    if parent is not None and os.getppid() != parent:
+        raise SystemExit(f"the parent process {parent} has ended; this process ends too")
+
+
+def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
+    """A listening TCP socket; port 0 takes a free one. Raises PortInUse, OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except OSError as failed:
+        sock.close()
+        if failed.errno == errno.EADDRINUSE:
+            raise PortInUse(
+                errno.EADDRINUSE,
+                f"{host}:{port} is used by another process; end that one, or set another port for this role",
+            ) from failed
+        raise OSError(failed.errno, f"{host}:{port} cannot be listened on: {failed.strerror}") from failed
+    return sock

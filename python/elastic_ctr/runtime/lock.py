@@ -1,0 +1,57 @@
+"""One owner for a state directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class StateInUse(OSError):
+    """Another process owns the state directory: which, and what to do."""
+
+
+class StateLock:
+    """An exclusive lock on a directory for as long as the process lives; the kernel frees it with the process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._handle: int | None = None
+
+    def acquire(self) -> Self:
+        """Raises StateInUse when another process has it, OSError when the folder cannot be written."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / ".lock"
+        # Children do not inherit the descriptor: one that outlives its parent would keep the lock.
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as taken:
+            owner = os.read(handle, 32).decode("ascii", "replace").strip() or "unknown"
+            os.close(handle)
+            raise StateInUse(
+                f"{self.folder} is used by another process (pid {owner}); two owners would undo each other's work: "
+                "end that process, or set another state directory"
+            ) from taken
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        self._handle = handle
+        return self
+
+    def release(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

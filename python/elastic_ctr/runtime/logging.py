@@ -1,0 +1,60 @@
+"""One plain line per event: UTC time, level, role, message. Secrets are not events."""
+
+import json
+import logging
+import sys
+from datetime import datetime, timezone
+from typing import Literal, TextIO
+
+LogFormat = Literal["text", "json"]
+
+
+class _Line(logging.Formatter):
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._role = role
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{_time_of(record)} {record.levelname:<7} {self._role} {_message_of(self, record)}"
+
+
+class _JsonLine(logging.Formatter):
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._role = role
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": _time_of(record),
+            "level": record.levelname,
+            "role": self._role,
+            "message": _message_of(self, record),
+        }
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def configure(role: str, level: str = "INFO", log_format: LogFormat = "text", stream: TextIO | None = None) -> None:
+    """Send every logger's events to stderr (or stream), once, whatever was configured before."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(_JsonLine(role) if log_format == "json" else _Line(role))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level)
+    # A line per request of a poll that comes every second tells nobody anything.
+    for noisy in ("httpx", "httpcore", "uvicorn.access"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, timezone.utc)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+
+
+def _message_of(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """A traceback stays inside its event's one line."""
+    message = record.getMessage()
+    if record.exc_info:
+        message += " | " + formatter.formatException(record.exc_info)
+    return message.replace("\r", " ").replace("\n", " | ")
