@@ -1,0 +1,49 @@
+"""The one door to numba: functions compiled without the GIL, cached on disk, and whether that is possible here."""
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, TypeVar, cast
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def numba_wanted() -> bool:
+    """Whether lookups run compiled: `ELASTIC_CTR_LOOKUP=numpy` or an absent numba choose the numpy path."""
+    return os.environ.get("ELASTIC_CTR_LOOKUP", "") != "numpy" and find_spec("numba") is not None
+
+
+def bounds_checked() -> bool:
+    """Whether compiled code checks its own addresses (`NUMBA_BOUNDSCHECK=1`): for tests, it costs speed."""
+    from numba import config
+
+    return bool(getattr(config, "BOUNDSCHECK", False))
+
+
+def compiled(function: Function) -> Function:
+    """Compile on first call, without the GIL, and keep the machine code on disk where a folder can be written.
+
+    The cache is keyed by the file of the function alone: a module whose compiled functions call those of another
+    module is recompiled when the package is installed anew, because its files then are new.
+    """
+    from numba import njit
+
+    try:
+        return cast("Function", njit(nogil=True, cache=True, error_model="numpy")(function))
+    except RuntimeError:
+        # No folder for a cache can be written (read-only image without NUMBA_CACHE_DIR): compile at every start.
+        return cast("Function", njit(nogil=True, cache=False, error_model="numpy")(function))
+
+
+def inlined(function: Function) -> Function:
+    """Compiled into each caller, so that what is a constant there is a constant here."""
+    from numba import njit
+
+    return cast("Function", njit(nogil=True, inline="always", error_model="numpy")(function))
+
+
+def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that emits LLVM instructions itself; it is called without its first parameter."""
+    from numba.extending import intrinsic as numba_intrinsic
+
+    return cast("Callable[..., Any]", numba_intrinsic(prefer_literal=True)(function))
