@@ -1,5 +1,7 @@
 """What trainer, cube and serving must agree on: `model:` in the values file, said once."""
 
+import hashlib
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -84,3 +86,8 @@ class Model(Section):
     seed: int = Field(default=1, ge=0, le=2**31 - 1, description="Of the dense network's first values.")
     table: Table = Field(default_factory=Table, description="The sparse table's rules.")
     dense: Dense = Field(default_factory=Dense, description="The dense network's rules.")
+
+
+def digest_of_model(model: Model, slots: Sequence[str]) -> str:
+    """Roles with another digest would train or serve another model."""
+    return hashlib.sha256(f"{model.model_dump_json(by_alias=True)}{list(slots)}".encode()).hexdigest()[:16]

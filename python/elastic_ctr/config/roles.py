@@ -52,6 +52,7 @@ class TrainerConfig(Section):
 class PserverConfig(Section):
     """One server of the sparse and dense tables."""
 
+    host: str = Field(default="127.0.0.1", description="Address to listen on, and the one trainers are told.")
     port: Port = Field(default=8800, description="First of 16 ports: each generation of servers takes the next.")
     admin_port: Port = Field(default=8790, description="Health and metrics of the parent.")
     scratch_dir: str = Field(

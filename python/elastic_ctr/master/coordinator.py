@@ -728,7 +728,11 @@ class Coordinator:
 
     def hours_found(self, one: PassRow, files: dict[str, int], ranges: list[tuple[str, int, int]]) -> None:
         with self._lock, self._ledger:
-            named = [(f"{one.ordinal}-{number}", *each) for number, each in enumerate(ranges)]
+            # The ledger's own name is in it: a trainer's scratch may outlive a ledger.
+            named = [
+                (f"{self._ledger.fact('id', 'ledger')}-{one.ordinal}-{number}", *each)
+                for number, each in enumerate(ranges)
+            ]
             self._ledger.fill_pass(one.ordinal, files, named)
             log.info("pass %s: %d files, %d tasks", one.id, len(files), len(named))
             self._advance()

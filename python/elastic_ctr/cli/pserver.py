@@ -1,0 +1,49 @@
+"""elastic-ctr pserver"""
+
+import threading
+from pathlib import Path
+
+from elastic_ctr.cli.roles import ConfigFile, ordinal_of, pod_name, refuse, run_until_told, settings_of, token_of
+from elastic_ctr.config.role_files import PserverFile
+from elastic_ctr.control.client import MasterClient
+from elastic_ctr.pserver.parent import PserverParent
+from elastic_ctr.runtime.http import HttpThread, application
+from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.store import StoreError, open_store
+
+
+def pserver(config: ConfigFile) -> None:
+    """Look after one of Paddle's parameter servers: start it, watch it, upload what it saves."""
+    settings = settings_of(PserverFile, config, "pserver")
+    index = ordinal_of(pod_name("pserver-0"))
+    if index >= settings.pservers:
+        refuse(f"pserver {index} is not one of {settings.pservers}; pserver.replicas and the pod's name must agree")
+    try:
+        store = open_store(settings.store.url)
+    except StoreError as wrong:
+        refuse(str(wrong))
+
+    def run(stop: threading.Event) -> int:
+        parent = PserverParent(
+            index,
+            count=settings.pservers,
+            host=settings.pserver.host,
+            port=settings.pserver.port,
+            admin_port=settings.pserver.admin_port,
+            scratch=Path(settings.pserver.scratch_dir),
+            client=MasterClient(settings.master_address, token_of(settings.auth) or ""),
+            store=store,
+            model=settings.model,
+            slots=settings.data.slots,
+        )
+        page = HttpThread(
+            application([], status=parent.status, metrics=Metrics("pserver")),
+            settings.pserver.host,
+            settings.pserver.admin_port,
+        ).start()
+        try:
+            return parent.run(stop)
+        finally:
+            page.stop()
+
+    run_until_told(run)

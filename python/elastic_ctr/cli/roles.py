@@ -1,0 +1,78 @@
+"""What every role's command does around its role: settings, logging, one sentence on failure."""
+
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NoReturn, TypeVar
+
+import typer
+
+from elastic_ctr.config.load import ConfigRefused, load
+from elastic_ctr.config.role_files import Auth
+from elastic_ctr.config.section import Section
+from elastic_ctr.runtime.http import read_token
+from elastic_ctr.runtime.lifecycle import die_with_parent, stop_on_signal
+from elastic_ctr.runtime.logging import configure
+
+REFUSED = 2
+"""Exit code: it cannot run with what it was given; starting it again would not help."""
+
+ConfigFile = Annotated[
+    Path,
+    typer.Option(
+        "--config", "-c", help="The role's config.yaml, as the chart renders it.", envvar="ELASTIC_CTR_CONFIG"
+    ),
+]
+S = TypeVar("S", bound=Section)
+
+
+def refuse(sentence: str) -> NoReturn:
+    """Say it and end."""
+    print(sentence, file=sys.stderr)  # noqa: T201 (the last words of a command)
+    raise typer.Exit(REFUSED)
+
+
+def settings_of(kind: type[S], config: Path, role: str) -> S:
+    """Set up logging and load the role's settings, or end with one sentence for each thing wrong."""
+    if os.environ.get("ELASTIC_CTR_DIE_WITH_PARENT"):
+        die_with_parent()
+    log_format = os.environ.get("ELASTIC_CTR_LOG_FORMAT", "text")
+    configure(role, os.environ.get("ELASTIC_CTR_LOG_LEVEL", "INFO"), "json" if log_format == "json" else "text")
+    try:
+        return load(kind, config)
+    except ConfigRefused as wrong:
+        refuse(str(wrong))
+
+
+def token_of(auth: Auth) -> str | None:
+    try:
+        return read_token(None if auth.token_file is None else Path(auth.token_file))
+    except (OSError, ValueError) as wrong:
+        refuse(f"auth.tokenFile {auth.token_file}: {wrong}")
+
+
+def pod_name(default: str) -> str:
+    return os.environ.get("POD_NAME", default)
+
+
+def ordinal_of(pod: str) -> int:
+    """The number at the end of a pod's name."""
+    match = re.search(r"(\d+)$", pod)
+    if match is None:
+        refuse(f"POD_NAME {pod!r} does not end in a number; set it to <name>-<index>")
+    return int(match[1])
+
+
+def run_until_told(run: Callable[[threading.Event], int]) -> None:
+    """SIGTERM and SIGINT end a role in order; what it cannot do is one sentence and exit code 2."""
+    with stop_on_signal() as stop:
+        try:
+            code = run(stop)
+        except OSError as failed:
+            logging.getLogger(__name__).debug("ended", exc_info=True)
+            refuse(failed.strerror if failed.filename is None and failed.strerror else str(failed))
+    raise typer.Exit(code)

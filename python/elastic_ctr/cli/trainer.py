@@ -1,0 +1,25 @@
+"""elastic-ctr trainer"""
+
+from pathlib import Path
+
+from elastic_ctr.cli.roles import ConfigFile, pod_name, run_until_told, settings_of
+from elastic_ctr.config.model import digest_of_model
+from elastic_ctr.config.role_files import TrainerFile
+from elastic_ctr.trainer.parent import TrainerParent
+
+
+def trainer(config: ConfigFile) -> None:
+    """Lease tasks from the master, convert and check them, train them against the parameter servers."""
+    settings = settings_of(TrainerFile, config, "trainer")
+    spec = {
+        "name": pod_name("trainer-0"),
+        "master": settings.master_address,
+        "tokenFile": settings.auth.token_file,
+        "model": settings.model.model_dump(mode="json", by_alias=True),
+        "modelDigest": digest_of_model(settings.model, settings.data.slots),
+        "data": settings.data.model_dump(mode="json", by_alias=True),
+        "trainer": settings.trainer.model_dump(mode="json", by_alias=True),
+        "storeUrl": settings.store.url,
+        "scratch": settings.trainer.scratch_dir,
+    }
+    run_until_told(TrainerParent(spec, Path(settings.trainer.scratch_dir)).run)

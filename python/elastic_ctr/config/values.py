@@ -1,0 +1,182 @@
+"""The values file: what a chart installs and a laptop runs. Kubernetes' own keys are the chart's and pass unread here."""
+
+from typing import Any, ClassVar
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from elastic_ctr.config.data import Data
+from elastic_ctr.config.model import Model
+from elastic_ctr.config.roles import (
+    CubeConfig,
+    CubeTransferConfig,
+    MasterConfig,
+    PserverConfig,
+    ServingConfig,
+    StoreConfig,
+    TrainerConfig,
+)
+from elastic_ctr.config.section import Count, Section
+
+_KUBERNETES = frozenset(
+    [
+        "affinity",
+        "annotations",
+        "autoscaling",
+        "containerSecurityContext",
+        "enabled",
+        "existingSecret",
+        "extraEnv",
+        "extraVolumes",
+        "extraVolumeMounts",
+        "image",
+        "ingress",
+        "nodeSelector",
+        "networkPolicy",
+        "pdb",
+        "persistence",
+        "podAnnotations",
+        "podLabels",
+        "podSecurityContext",
+        "priorityClassName",
+        "probes",
+        "resources",
+        "service",
+        "serviceAccount",
+        "terminationGracePeriodSeconds",
+        "tolerations",
+        "topologySpreadConstraints",
+        "updateStrategy",
+    ]
+)
+_TOP = frozenset(
+    [
+        "global",
+        "image",
+        "training",
+        "networkPolicy",
+        "fileServer",
+        "tracking",
+        "metrics",
+        "extraObjects",
+        "auth",
+        "priorityClasses",
+    ]
+)
+
+
+class Block(Section):
+    """A component's block: `config` is the program's; Kubernetes' keys are taken out before it is read."""
+
+    dropped: ClassVar[frozenset[str]] = _KUBERNETES
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_kubernetes(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            return {key: value for key, value in given.items() if key not in cls.dropped}
+        return given
+
+
+class StoreBlock(Block):
+    """store:"""
+
+    config: StoreConfig = StoreConfig()
+
+
+class MasterBlock(Block):
+    """master:"""
+
+    config: MasterConfig = MasterConfig()
+
+
+class TrainerBlock(Block):
+    """trainer:"""
+
+    replicas: Count = Field(default=2, description="Trainers wanted.")
+    min_replicas: Count = Field(default=1, description="Trainers without which none starts.")
+    config: TrainerConfig = TrainerConfig()
+
+    @model_validator(mode="after")
+    def _enough(self) -> "TrainerBlock":
+        if self.min_replicas > self.replicas:
+            raise ValueError(f"minReplicas {self.min_replicas} is above replicas {self.replicas}; lower it")
+        return self
+
+
+class PserverBlock(Block):
+    """pserver:"""
+
+    replicas: int = Field(default=2, ge=1, le=1024, description="Parameter servers; may change between checkpoints.")
+    config: PserverConfig = PserverConfig()
+
+
+class CubeBlock(Block):
+    """cube:"""
+
+    replicas_per_shard: int = Field(default=1, ge=1, le=64, description="Copies of each shard.")
+    config: CubeConfig = CubeConfig()
+
+
+class CubeTransferBlock(Block):
+    """cubeTransfer:"""
+
+    config: CubeTransferConfig = CubeTransferConfig()
+
+
+class ServingBlock(Block):
+    """serving:"""
+
+    replicas: Count = Field(default=1, description="Serving pods.")
+    config: ServingConfig = ServingConfig()
+
+
+class Values(Block):
+    """The whole file."""
+
+    dropped: ClassVar[frozenset[str]] = _TOP
+
+    data: Data
+    model: Model = Model()
+    store: StoreBlock = StoreBlock()
+    master: MasterBlock = MasterBlock()
+    trainer: TrainerBlock = TrainerBlock()
+    pserver: PserverBlock = PserverBlock()
+    cube: CubeBlock = CubeBlock()
+    cube_transfer: CubeTransferBlock = CubeTransferBlock()
+    serving: ServingBlock = ServingBlock()
+
+    @field_validator("store", "master", "trainer", "pserver", "cube", "cube_transfer", "serving", mode="before")
+    @classmethod
+    def _empty_block(cls, given: Any) -> Any:
+        # `master:` with nothing under it is YAML's null.
+        return {} if given is None else given
+
+    @model_validator(mode="after")
+    def _together(self) -> "Values":
+        if self.cube.config.shards > self.model.partitions:
+            raise ValueError(
+                f"cube.config.shards {self.cube.config.shards} is above model.partitions {self.model.partitions}: some shards "
+                "would hold nothing; lower shards"
+            )
+        if self.pserver.replicas > self.model.partitions:
+            raise ValueError(
+                f"pserver.replicas {self.pserver.replicas} is above model.partitions {self.model.partitions}; lower replicas"
+            )
+        return self
+
+
+def sentences(wrong: ValidationError) -> list[str]:
+    """One sentence for each refusal, naming the key as it stands in the file."""
+    found = []
+    for error in wrong.errors():
+        where = ".".join(str(step) for step in error["loc"]) or "the file"
+        if error["type"] == "extra_forbidden":
+            found.append(f"{where} is not a setting; remove it or mend its spelling")
+        elif error["type"] == "missing":
+            found.append(f"{where} is missing")
+        elif error["type"] == "value_error":
+            found.append(f"{where}: {error['ctx']['error']}")
+        else:
+            shown = repr(error["input"])
+            found.append(f"{where}: {error['msg'][0].lower()}{error['msg'][1:]}, not {shown[:80]}")
+    return found

@@ -1,0 +1,210 @@
+"""Which processes a values file means on one machine, and the config file of each."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastic_ctr.config.role_files import (
+    Auth,
+    CubeAgentFile,
+    CubeBuilderFile,
+    CubeServerFile,
+    CubeTransferFile,
+    MasterFile,
+    PserverFile,
+    ServingFile,
+    TrainerFile,
+)
+from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.section import Section
+from elastic_ctr.config.values import Values
+
+HOST = "127.0.0.1"
+GENERATION_PORTS = 16
+
+
+@dataclass(frozen=True)
+class Role:
+    """One process: its name (a pod's name in the cluster), the command that runs it, its settings, where it says it is well."""
+
+    name: str
+    command: str
+    file: Section
+    health: str | None
+    ends: bool = False
+
+
+@dataclass(frozen=True)
+class Places:
+    """Folders and addresses of one local run."""
+
+    folder: Path
+    values: Values
+
+    @property
+    def store_url(self) -> str:
+        """The laptop's own store, unless the file names one."""
+        given = self.values.store.config
+        return given.url if "url" in given.model_fields_set else f"file://{self.folder}/store"
+
+    @property
+    def token_file(self) -> Path:
+        return self.folder / "token"
+
+    @property
+    def master(self) -> str:
+        return f"{HOST}:{self.values.master.config.port}"
+
+    @property
+    def master_status(self) -> str:
+        return f"http://{HOST}:{self.values.master.config.status_port}"
+
+    @property
+    def transfer(self) -> str:
+        return f"{HOST}:{self.values.cube_transfer.config.port}"
+
+    @property
+    def serving(self) -> str:
+        return f"{HOST}:{self.values.serving.config.port}"
+
+    def config_file(self, role: Role) -> Path:
+        return self.folder / "config" / f"{role.name}.yaml"
+
+    def log_file(self, role: Role) -> Path:
+        return self.folder / "logs" / f"{role.name}.log"
+
+
+def roles(places: Places) -> Iterator[Role]:
+    """In the order in which they are started; nothing depends on it."""
+    values, folder = places.values, places.folder
+    store = StoreConfig(url=places.store_url)
+    auth = Auth(token_file=str(places.token_file))
+    scratch, state = folder / "scratch", folder / "state"
+
+    master = values.master.config.model_copy(update={"host": HOST, "state_dir": str(state / "master")})
+    yield Role(
+        "ctr-master-0",
+        "master",
+        MasterFile(
+            data=values.data,
+            model=values.model,
+            store=store,
+            master=master,
+            trainer=values.trainer.config,
+            pservers=values.pserver.replicas,
+            auth=auth,
+        ),
+        f"{places.master_status}/healthz",
+    )
+    transfer = values.cube_transfer.config.model_copy(
+        update={"host": HOST, "state_dir": str(state / "cube-transfer"), "scratch_dir": str(scratch / "cube-builder")}
+    )
+    yield Role(
+        "ctr-cube-transfer-0",
+        "cube-transfer",
+        CubeTransferFile(
+            store=store,
+            cube_transfer=transfer,
+            shards=values.cube.config.shards,
+            replicas_per_shard=values.cube.replicas_per_shard,
+            auth=auth,
+        ),
+        f"http://{places.transfer}/healthz",
+    )
+    yield Role(
+        "ctr-cube-builder-0", "cube-builder", CubeBuilderFile(store=store, cube_transfer=transfer, auth=auth), None
+    )
+    for index in range(values.pserver.replicas):
+        given = values.pserver.config
+        pserver = given.model_copy(
+            update={
+                "port": given.port + GENERATION_PORTS * index,
+                "admin_port": given.admin_port + index,
+                "scratch_dir": str(scratch / f"pserver-{index}"),
+            }
+        )
+        yield Role(
+            f"ctr-pserver-{index}",
+            "pserver",
+            PserverFile(
+                data=values.data,
+                model=values.model,
+                store=store,
+                pserver=pserver,
+                pservers=values.pserver.replicas,
+                master_address=places.master,
+                auth=auth,
+            ),
+            f"http://{HOST}:{pserver.admin_port}/healthz",
+            ends=True,
+        )
+    for index in range(values.trainer.replicas):
+        trainer = values.trainer.config.model_copy(update={"scratch_dir": str(scratch / f"trainer-{index}")})
+        yield Role(
+            f"ctr-trainer-{index}",
+            "trainer",
+            TrainerFile(
+                data=values.data,
+                model=values.model,
+                store=store,
+                trainer=trainer,
+                master_address=places.master,
+                auth=auth,
+            ),
+            None,
+            ends=True,
+        )
+    number = 0
+    for shard in range(values.cube.config.shards):
+        for replica in range(values.cube.replicas_per_shard):
+            name = f"ctr-cube-s{shard}-{replica}"
+            given_cube = values.cube.config
+            cube = given_cube.model_copy(
+                update={
+                    "host": HOST,
+                    "port": given_cube.port + 2 * number,
+                    "admin_port": given_cube.admin_port + 2 * number,
+                    "cache_dir": str(state / name),
+                }
+            )
+            number += 1
+            yield Role(
+                f"{name}.server",
+                "cube-server",
+                CubeServerFile(model=values.model, cube=cube, auth=auth),
+                f"http://{HOST}:{cube.admin_port}/healthz",
+            )
+            yield Role(
+                f"{name}.agent",
+                "cube-agent",
+                CubeAgentFile(store=store, cube=cube, transfer_address=places.transfer, auth=auth),
+                None,
+            )
+    for index in range(values.serving.replicas):
+        given_serving = values.serving.config
+        serving = given_serving.model_copy(
+            update={
+                "host": HOST,
+                "port": given_serving.port + 2 * index,
+                "admin_port": given_serving.admin_port + 2 * index,
+                "scratch_dir": str(scratch / f"serving-{index}"),
+            }
+        )
+        yield Role(
+            f"ctr-serving-{index}",
+            "serving",
+            ServingFile(
+                model=values.model,
+                store=store,
+                serving=serving,
+                cube=values.cube.config,
+                transfer_address=places.transfer,
+                auth=auth,
+            ),
+            f"http://{HOST}:{serving.admin_port}/healthz",
+        )
+
+
+def pod_of(role: Role) -> str:
+    """The pod's name: two containers of one pod share it."""
+    return role.name.partition(".")[0]

@@ -1,0 +1,109 @@
+"""What a local run leaves: its report as JSON, and as a table for people."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+from elastic_ctr.local.supervisor import Restart
+
+
+@dataclass
+class Asked:
+    """Predictions of a version's sample lines, asked over the network when it went live."""
+
+    samples: int
+    max_abs_diff: float
+    auc: float | None
+    auc_published: float | None
+
+
+@dataclass
+class Seen:
+    """What the runner saw for itself."""
+
+    live_at: dict[int, float] = field(default_factory=dict)
+    asked: dict[int, Asked] = field(default_factory=dict)
+
+
+def build(status: Mapping[str, Any], live: int | None, seen: Seen, restarts: Sequence[Restart]) -> dict[str, Any]:
+    """The report file."""
+    passes = []
+    for each in status["passes"]:
+        if each["state"] != "done":
+            continue
+        version = each["version"]
+        went_live = seen.live_at.get(version) if version is not None else None
+        trained = each["trainedAt"]
+        asked = seen.asked.get(version) if version is not None else None
+        passes.append(
+            {
+                "pass": each["pass"],
+                "records": each["records"],
+                "refused": each["refused"],
+                "repeated": each["repeated"],
+                "aucBefore": each["aucBefore"],
+                "auc": each["auc"],
+                "version": version,
+                "kind": each["kind"],
+                "keys": each["keys"],
+                "secondsToLive": None if went_live is None or trained is None else round(went_live - trained, 3),
+                "aucServed": None if asked is None else asked.auc,
+                "aucPublished": None if asked is None else asked.auc_published,
+            }
+        )
+    recoveries = [
+        {"role": r["role"], "at": r["at"], "seconds": r["seconds"], "reason": r["reason"]} for r in status["recoveries"]
+    ]
+    recoveries += [
+        {"role": r.role, "at": r.at, "seconds": r.seconds, "reason": f"{r.name} {r.reason}"} for r in restarts
+    ]
+    return {
+        "passes": passes,
+        "live": live,
+        "parity": {
+            "samples": sum(each.samples for each in seen.asked.values()),
+            "maxAbsDiff": max((each.max_abs_diff for each in seen.asked.values()), default=0.0),
+        },
+        "ledger": status["ledger"],
+        "recoveries": sorted(recoveries, key=lambda each: each["at"]),
+    }
+
+
+def table(report: Mapping[str, Any]) -> Table:
+    """The same for people."""
+    shown = Table(title=None, header_style="bold", pad_edge=False)
+    for name in (
+        "pass",
+        "records",
+        "refused",
+        "AUC before",
+        "AUC trained",
+        "version",
+        "kind",
+        "keys",
+        "to live, s",
+        "AUC served",
+        "AUC published",
+    ):
+        shown.add_column(name, justify="left" if name in ("pass", "kind") else "right")
+    for each in report["passes"]:
+        shown.add_row(
+            each["pass"],
+            f"{each['records']:,}",
+            f"{each['refused']:,}",
+            number(each["aucBefore"]),
+            number(each["auc"]),
+            "-" if each["version"] is None else str(each["version"]),
+            each["kind"] or "-",
+            f"{each['keys']:,}",
+            "-" if each["secondsToLive"] is None else f"{each['secondsToLive']:.1f}",
+            number(each["aucServed"]),
+            number(each["aucPublished"]),
+        )
+    return shown
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

@@ -1,0 +1,174 @@
+"""Starts the processes of a local run and keeps them running, as a cluster would."""
+
+import http.client
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from elastic_ctr.local.plan import Places, Role, pod_of
+
+log = logging.getLogger(__name__)
+
+_STABLE_SECONDS = 10.0
+_LONGEST_PAUSE = 10.0
+REFUSED = 2
+"""Exit code of a role that cannot start with what it was given: starting it again would not help."""
+
+
+class RoleRefused(RuntimeError):
+    """A role said that it cannot run; its last words are the message."""
+
+
+@dataclass
+class Restart:
+    """A role that ended without being told to, and the seconds until it was well again."""
+
+    role: str
+    name: str
+    at: float
+    reason: str
+    seconds: float | None = None
+
+
+@dataclass
+class _Running:
+    role: Role
+    process: "subprocess.Popen[bytes] | None" = None
+    started_at: float = 0.0
+    restart_at: float = 0.0
+    failures: int = 0
+    done: bool = False
+    restart: Restart | None = None
+
+
+@dataclass
+class Supervisor:
+    """Owns every process of a run. `watch` is called often; nothing happens between calls."""
+
+    places: Places
+    roles: list[Role]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    clock: Callable[[], float] = time.time
+    restarts: list[Restart] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._all = {role.name: _Running(role) for role in self.roles}
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        for each in self._all.values():
+            self._start(each)
+
+    def _start(self, each: _Running) -> None:
+        log_file = self.places.log_file(each.role)
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        command = [
+            str(Path(sys.executable).parent / "elastic-ctr"),
+            each.role.command,
+            "--config",
+            str(self.places.config_file(each.role)),
+        ]
+        environment = {
+            **os.environ,
+            **self.environment,
+            "POD_NAME": pod_of(each.role),
+            "ELASTIC_CTR_DIE_WITH_PARENT": "1",
+        }
+        with log_file.open("ab") as out:
+            # A group of its own: Ctrl-C reaches the supervisor, which ends the roles in order.
+            each.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, start_new_session=True
+            )
+        each.started_at = self.clock()
+
+    def pids(self) -> dict[str, int]:
+        """Name of each running role -> its process id."""
+        return {
+            name: each.process.pid
+            for name, each in self._all.items()
+            if each.process is not None and each.process.poll() is None
+        }
+
+    def watch(self) -> None:
+        """Start again what ended. Raises RoleRefused when a role cannot run at all."""
+        with self._lock:
+            for each in self._all.values():
+                self._watch(each)
+
+    def _watch(self, each: _Running) -> None:
+        if each.done:
+            return
+        now = self.clock()
+        if each.process is not None:
+            code = each.process.poll()
+            if code is None:
+                if each.restart is not None and each.restart.seconds is None and self._is_well(each.role):
+                    each.restart.seconds = round(now - each.restart.at, 3)
+                if now - each.started_at > _STABLE_SECONDS:
+                    each.failures = 0
+                return
+            each.process = None
+            if code == 0 and each.role.ends:
+                each.done = True
+                return
+            if code == REFUSED:
+                raise RoleRefused(f"{each.role.name} cannot run: {self.last_words(each.role)}")
+            each.failures += 1
+            each.restart_at = now + (0 if each.failures == 1 else min(_LONGEST_PAUSE, 2.0 ** (each.failures - 2)))
+            reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            log.warning("%s ended (%s) and is started again", each.role.name, reason)
+            each.restart = Restart(each.role.command, each.role.name, now, reason)
+            self.restarts.append(each.restart)
+        if now >= each.restart_at:
+            self._start(each)
+
+    @staticmethod
+    def _is_well(role: Role) -> bool:
+        return role.health is None or answers(role.health)
+
+    def last_words(self, role: Role) -> str:
+        try:
+            lines = self.places.log_file(role).read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return "it left no log"
+        return "\n".join(lines[-3:]) if lines else "it left an empty log"
+
+    def stop(self, grace_seconds: float = 15.0) -> None:
+        """SIGTERM to all, then SIGKILL to those that are still there."""
+        with self._lock:
+            running = [
+                each.process for each in self._all.values() if each.process is not None and each.process.poll() is None
+            ]
+            for process in running:
+                process.terminate()
+            ends = time.monotonic() + grace_seconds
+            for process in running:
+                try:
+                    process.wait(max(0.1, ends - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+            for each in self._all.values():
+                each.process = None
+                each.done = True
+
+
+def answers(url: str, timeout: float = 1.0) -> bool:
+    """Whether an HTTP door answers 200."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+    try:
+        connection.request("GET", parts.path)
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,159 @@
+"""The master as a process: the doors, and the one thread that looks for hours, commits saves and lets time pass."""
+
+import http.client
+import logging
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from elastic_ctr.config.data import Data
+from elastic_ctr.config.model import Model
+from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.master.coordinator import Coordinator
+from elastic_ctr.master.hours import look, ranges
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.publisher import Publisher, rows_of
+from elastic_ctr.master.servicer import ControlServicer, start_server
+from elastic_ctr.master.status import status
+from elastic_ctr.runtime.http import HttpThread, application
+from elastic_ctr.runtime.lock import StateLock
+from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.store import Store, StoreError
+from elastic_ctr.store.source import Source
+from elastic_ctr.versions.donefile import announce
+from elastic_ctr.versions.manifest import published_versions
+
+log = logging.getLogger(__name__)
+
+_TICK = 0.1
+_ASK_SECONDS = 2.0
+
+
+class Master:
+    """Owns the state directory; everything else asks it over its doors."""
+
+    def __init__(
+        self,
+        *,
+        data: Data,
+        model: Model,
+        config: MasterConfig,
+        pservers: int,
+        epochs: int,
+        model_digest: str,
+        source: Source,
+        store: Store,
+        token: str,
+    ) -> None:
+        self._data = data
+        self._config = config
+        self._source = source
+        self._store = store
+        self._token = token
+        self._lock = StateLock(Path(config.state_dir))
+        self._lock.acquire()
+        self._ledger = Ledger(Path(config.state_dir) / "ledger.db")
+        if self._ledger.fact("id") is None:
+            self._ledger.set_fact("id", uuid.uuid4().hex[:8])
+        self._coordinator = Coordinator(
+            self._ledger,
+            data,
+            config,
+            pservers=pservers,
+            epochs=epochs,
+            dim=model.embedding_dim,
+            model_digest=model_digest,
+            rows_of_checkpoint=lambda name: rows_of(store, name),
+            known_versions=lambda: published_versions(store),
+        )
+        self._publisher = Publisher(self._coordinator, store, data, model, config)
+        self._looked_at = 0.0
+        self._waiting_for = ""
+        self._store_error = ""
+
+    def status(self) -> dict[str, Any]:
+        return {
+            **status(self._coordinator),
+            "waitsFor": self._waiting_for,
+            "error": self._store_error,
+        }
+
+    def run(self, stop: threading.Event) -> int:
+        """0 once `stop` is set. Raises OSError when a port is taken."""
+        metrics = Metrics("master")
+        gauges = {name: metrics.gauge(name.lower(), f"The ledger's {name}.") for name in self._coordinator.counted()}
+        generation = metrics.gauge("generation", "Sets of pserver processes so far.")
+        for name, gauge in gauges.items():
+            gauge.set_function(lambda name=name: self._coordinator.counted()[name])  # type: ignore[misc]
+        generation.set_function(lambda: self._coordinator.generation)
+        app = application([], status=self.status, metrics=metrics)
+        page = HttpThread(app, self._config.host, self._config.status_port).start()
+        server = start_server(
+            ControlServicer(self._coordinator, self._ask, self._token), self._config.host, self._config.port
+        )
+        log.info("the ledger stands at generation %d", self._coordinator.generation)
+        try:
+            self._announce()
+            while not stop.wait(_TICK):
+                self._turn()
+        finally:
+            server.stop(grace=1).wait()
+            page.stop()
+            self._ledger.close()
+            self._lock.release()
+        return 0
+
+    def _announce(self) -> None:
+        """A crash may have come between a manifest and its donefile line."""
+        try:
+            announce(self._store)
+        except (StoreError, ValueError) as failed:
+            log.warning("donefiles are not up to date: %s", failed)
+
+    def _turn(self) -> None:
+        self._coordinator.tick()
+        try:
+            while self._publisher.step():
+                pass
+            self._find_hours()
+            self._store_error = ""
+        except (StoreError, ValueError) as failed:
+            # Nothing is lost: the same step is due again.
+            if str(failed) != self._store_error:
+                log.warning("%s", failed)
+            self._store_error = str(failed)
+        for index, host, port in self._coordinator.silent_pservers():
+            self._ask(index, host, port, "it is silent")
+
+    def _find_hours(self) -> None:
+        wanted = self._coordinator.wants_hours()
+        if wanted is None:
+            self._waiting_for = ""
+            return
+        now = time.monotonic()
+        if self._waiting_for and now - self._looked_at < self._data.sleep_seconds:
+            return
+        self._looked_at = now
+        files, missing = look(self._source, self._data, wanted.splits)
+        if missing:
+            if not self._waiting_for:
+                log.info("waits for %s/%s/%s", self._data.path.rstrip("/"), missing, self._data.donefile)
+            self._waiting_for = f"{missing}/{self._data.donefile}"
+            return
+        self._waiting_for = ""
+        self._coordinator.hours_found(wanted, files, ranges(files, self._data.task_bytes))
+
+    def _ask(self, index: int, host: str, port: int, reason: str) -> None:
+        """Only the master declares a loss, and only after it has looked for itself."""
+        try:
+            connection = http.client.HTTPConnection(host, port, timeout=_ASK_SECONDS)
+            connection.request("GET", "/healthz")
+            well = connection.getresponse().status == http.HTTPStatus.OK
+            connection.close()
+        except (OSError, http.client.HTTPException) as failed:
+            self._coordinator.declare_lost(index, f"{reason}, and its parent does not answer ({failed})")
+            return
+        if not well:
+            self._coordinator.declare_lost(index, f"{reason}, and its parent says that it is not well")
