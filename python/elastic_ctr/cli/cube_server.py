@@ -1,0 +1,32 @@
+"""Starts the cube-server role."""
+
+import logging
+from pathlib import Path
+
+import typer
+
+from elastic_ctr.cube.server import CubeServer, PortInUse
+
+_log = logging.getLogger(__name__)
+
+
+def run_cube_server(
+    dict_dir: Path,
+    host: str,
+    port: int,
+    admin_port: int,
+    workers: int,
+    max_keys: int,
+    token: str | None,
+    admin_host: str = "127.0.0.1",
+) -> None:
+    """Answer lookups from the dictionary parts that the agent gives it, until told to end.
+
+    Raises typer.Exit(2), after a sentence on standard error, when a port is taken.
+    """
+    server = CubeServer(dict_dir, host, port, admin_port, workers, max_keys, token, admin_host=admin_host)
+    try:
+        server.run()
+    except PortInUse as taken:
+        typer.echo(str(taken), err=True)
+        raise typer.Exit(2) from taken
