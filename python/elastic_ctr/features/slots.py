@@ -31,9 +31,9 @@ class SlotList:
         """From a list of names or numbers, or from the text of a slot.conf (one a line, blank lines and CR allowed)."""
         if isinstance(source, str):
             return cls(tuple(name for line in source.split("\n") if (name := line.strip())))
-        strange = next((name for name in source if isinstance(name, bool) or not isinstance(name, (int, str))), None)
-        if strange is not None:
-            raise ValueError(f"the slot {strange!r} is neither a number nor text; write it in quotes.")
+        strange = [name for name in source if isinstance(name, bool) or not isinstance(name, (int, str))]
+        if strange:
+            raise ValueError(f"the slot {strange[0]!r} is neither a number nor text; write it in quotes.")
         return cls(tuple(str(name) for name in source))
 
     def index(self, name: str) -> int:
