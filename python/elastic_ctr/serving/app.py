@@ -1,0 +1,276 @@
+"""`serving`: the parent process. It owns the ports, the workers and the admin door; it answers no predictions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from elastic_ctr.cube.release import ReaderReport, ReleaseDocument
+from elastic_ctr.runtime.http import HttpServer, application
+from elastic_ctr.runtime.lifecycle import PortInUse, stop_on_signal_async
+from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.follower import Follower
+from elastic_ctr.serving.releases import Releases, tell
+from elastic_ctr.serving.worker import Settings
+from elastic_ctr.serving.workers import Worker, Workers
+from elastic_ctr.store import Store
+
+log = logging.getLogger(__name__)
+
+REPORT_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Everything the role is told. Port 0 takes a free one. `token` goes with the reports to transfer."""
+
+    store: Store
+    transfer_url: str
+    pod: str
+    scratch: Path
+    host: str = "127.0.0.1"
+    port: int = 8400
+    admin_port: int = 8401
+    workers: int = 1
+    model_name: str = "ctr"
+    max_instances: int = 100_000
+    max_body_bytes: int = 64 << 20
+    max_batch_rows: int = 8192
+    max_abs_diff: float = 1e-5
+    lookup_timeout_ms: float = 200
+    hedge_ms: float | None = 20
+    grace_seconds: float = 20.0
+    token: str | None = None
+
+
+class ServingProcess:
+    """Wires the parts. `port` and `admin_port` are known once made. Raises PortInUse, OSError."""
+
+    def __init__(self, told: Serving) -> None:
+        self.told = told
+        self._reserved = _reserved(told.host, told.port)
+        self.port: int = self._reserved.getsockname()[1]
+        scratch = told.scratch
+        # What an earlier process fetched may be half there.
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        self.releases = Releases(told.store, scratch)
+        settings = Settings(
+            told.host, self.port, told.model_name, told.max_instances, told.max_body_bytes, told.max_batch_rows,
+            told.max_abs_diff, told.lookup_timeout_ms, told.hedge_ms,
+        )  # fmt: skip
+        self.workers = Workers(told.workers, settings, scratch, self.releases.started, self._heard)
+        self.follower = Follower(told.transfer_url, told.token, self._follow)
+        metrics = Metrics("serving")
+        metrics.registry.register(ServingMetrics(self))
+        app = application([], ready=lambda: self.releases.ready(self.workers), status=self.status, metrics=metrics)
+        self.admin = HttpServer(app, told.host, told.admin_port)
+        self._helping: set[asyncio.Task[None]] = set()
+
+    @property
+    def admin_port(self) -> int:
+        return self.admin.port
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until told to stop; then finish what has been asked, and return."""
+        await self.admin.start()
+        self.workers.start()
+        tasks = [
+            asyncio.create_task(each)
+            for each in (self.follower.run(), self.releases.run(self.workers), self._report(), stop.wait())
+        ]
+        log.info("predictions on %s:%d, admin on port %d", self.told.host, self.port, self.admin_port)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await self.workers.stop(self.told.grace_seconds)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.follower.close()
+        await self.admin.stop()
+        self._reserved.close()
+        for task in done:
+            # Only stop ends without an error.
+            task.result()
+
+    def _follow(self, document: ReleaseDocument) -> None:
+        self.releases.take(document, self.workers)
+
+    def _heard(self, worker: Worker, event: dict[str, Any]) -> None:
+        if event["event"] == "not-held":
+            task = asyncio.create_task(self._help(worker))
+            self._helping.add(task)
+            task.add_done_callback(self._helping.discard)
+
+    async def _help(self, worker: Worker) -> None:
+        """A worker's version is no longer held: give it the newest document, whatever is new in it."""
+        await self.follower.refresh()
+        if self.releases.document is not None:
+            tell(worker, self.releases.document)
+
+    async def _report(self) -> None:
+        """Every second, and at once when something has changed."""
+        changed = self.releases.on_change
+        while True:
+            changed.clear()
+            await self.follower.report(self.report())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(changed.wait(), REPORT_SECONDS)
+
+    def report(self) -> ReaderReport:
+        releases = self.releases
+        return ReaderReport(
+            pod=self.told.pod,
+            passed=tuple(sorted(releases.passed)),
+            refused=releases.refused,
+            pinned=tuple(sorted({each.pinned for each in self.workers.running.values() if each.pinned is not None})),
+            max_abs_diff={**releases.passed, **releases.differences},
+            document=releases.document,
+        )
+
+    def status(self) -> dict[str, Any]:
+        releases, counted = self.releases, self.workers.counted()
+        ready, why = releases.ready(self.workers)
+        seconds = counted.histograms["request_seconds"]
+        return {
+            "ready": ready,
+            "stage": why,
+            "version": releases.serving,
+            "live": None if releases.document is None else releases.document.live,
+            "candidate": None if releases.document is None else releases.document.candidate,
+            "eventTimeMax": self.event_time_max(),
+            "knowledgeAgeSeconds": self.knowledge_age(),
+            "passed": {str(version): difference for version, difference in sorted(releases.passed.items())},
+            "refused": {str(version): why for version, why in sorted(releases.refused.items())},
+            "lastRefusal": releases.last_refusal,
+            "transfer": {"url": self.follower.url, "trouble": self.follower.trouble},
+            "requests": sum(counted.requests.values()),
+            "rows": counted.totals["rows"],
+            "p50Seconds": seconds.quantile(0.5),
+            "p99Seconds": seconds.quantile(0.99),
+            "workers": [
+                {"pid": each.process.pid, "version": each.pinned, "listening": each.listening}
+                for each in self.workers.in_order()
+            ],
+            "workerRestarts": self.workers.restarts,
+            "address": f"{self.told.host}:{self.port}",
+        }
+
+    def event_time_max(self) -> int | None:
+        version = self.releases.serving
+        manifest = None if version is None else self.releases.manifests.get(version)
+        return None if manifest is None else manifest.event_time_max
+
+    def knowledge_age(self) -> float | None:
+        """Seconds since the newest event that the answers know of."""
+        newest = self.event_time_max()
+        return None if newest is None else time.time() - newest
+
+
+class ServingMetrics(Collector):
+    """Sums over workers, at the moment they are asked for."""
+
+    def __init__(self, process: ServingProcess) -> None:
+        self._process = process
+
+    def collect(self) -> Iterable[Metric]:
+        process = self._process
+        counted = process.workers.counted()
+        requests = CounterMetricFamily(
+            "elastic_ctr_serving_requests", "Answers of the hot door.", labels=["door", "code"]
+        )
+        for (door, code), count in sorted(counted.requests.items()):
+            requests.add_metric([door, str(code)], count)
+        yield requests
+        for name, what in _TOTALS.items():
+            yield CounterMetricFamily(f"elastic_ctr_serving_{name}", what, value=counted.totals[name])
+        yield from _histograms(counted)
+        releases = process.releases
+        gauges = {
+            "version": ("The version that is answered with; 0 before the first.", releases.serving or 0),
+            "workers_ready": (
+                "Workers that accept requests.",
+                sum(w.listening for w in process.workers.running.values()),
+            ),
+            "refused_versions": ("Versions that were refused here.", len(releases.refused)),
+        }
+        age = process.knowledge_age()
+        if age is not None:
+            gauges["knowledge_age_seconds"] = ("Since the newest event that the answers know of.", age)  # type: ignore[assignment]
+        for name, (what, value) in gauges.items():
+            yield GaugeMetricFamily(f"elastic_ctr_serving_{name}", what, value=value)
+        yield CounterMetricFamily(
+            "elastic_ctr_serving_worker_restarts",
+            "Workers started again after they ended.",
+            value=process.workers.restarts,
+        )
+
+
+_TOTALS = {
+    "rows": "Instances answered.",
+    "rounds": "Rounds: one lookup and one call of the network each.",
+    "keys": "Distinct keys looked up.",
+    "missing_keys": "Of these, keys that the version does not know.",
+    "switches": "Changes of the version that a worker answers with.",
+    "repeated_rounds": "Rounds asked again at live because cube held their version no longer.",
+}
+_HISTOGRAMS = {
+    "request_seconds": "From a parsed prediction request to its answer.",
+    "lookup_seconds": "Lookups of a round.",
+    "predict_seconds": "Pooling and network of a round.",
+    "round_rows": "Instances in a round.",
+}
+
+
+def _histograms(counted: Counters) -> Iterable[Metric]:
+    for name, what in _HISTOGRAMS.items():
+        histogram = counted.histograms[name]
+        buckets, seen = [], 0
+        for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+            seen += count
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), seen))
+        yield HistogramMetricFamily(f"elastic_ctr_serving_{name}", what, buckets=buckets, sum_value=histogram.sum)
+
+
+def run_serving(told: Serving) -> None:
+    """The role, until SIGTERM or SIGINT. Raises PortInUse, OSError."""
+
+    async def until_stopped() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            stop = stack.enter_context(stop_on_signal_async())
+            await ServingProcess(told).run(stop)
+
+    asyncio.run(until_stopped())
+
+
+def _reserved(host: str, port: int) -> socket.socket:
+    """The hot port, bound and never listened on: the workers share it, and nobody else gets it meanwhile."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Sockets of the same user may share a port by SO_REUSEPORT: ask first without it, or two servings would.
+    for share in (False, True):
+        taken = socket.socket(family, socket.SOCK_STREAM)
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if share:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            taken.bind((host, port))
+        except OSError as failed:
+            taken.close()
+            raise PortInUse(
+                failed.errno, f"{host}:{port} cannot be used ({failed.strerror}); set serving.config.port to a free one"
+            ) from failed
+        if not share:
+            port = taken.getsockname()[1]
+            taken.close()
+    return taken

@@ -1,0 +1,122 @@
+"""The dense network of a version. The only module of serving that knows Paddle, and it imports it when asked.
+
+The files are what `save_inference_model` wrote: `network.pdmodel` and `network.pdiparams`. One input, `pooled`, f32
+[rows, slots * dim]: the sums of each slot's values, slots in order; one output, f32 [rows, 1]: the probability of a
+click.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before Paddle, whose library brings symbols of its own zlib: imported later, the module crashes in inflate.
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+
+MODEL_FILE = "network.pdmodel"
+PARAMETERS_FILE = "network.pdiparams"
+INPUT = "pooled"
+
+_WARM_UP_ROWS = (1, 64)
+_ZLIB = zlib.ZLIB_VERSION
+
+
+class NetworkUnusable(ValueError):
+    """The files do not hold the network that serving expects: which, why."""
+
+
+def paddle_thread() -> ThreadPoolExecutor:
+    """The one thread of a process that makes all Paddle calls: two predictors at once have crashed."""
+    return ThreadPoolExecutor(1, thread_name_prefix="paddle")
+
+
+class DenseNetwork:
+    """One loaded network. Every method, the constructor too, belongs on the thread of `paddle_thread`.
+
+    Raises:
+        NetworkUnusable: Paddle cannot read the files, or inputs, outputs or width are not as described.
+    """
+
+    def __init__(self, folder: Path, width: int) -> None:
+        self.width = width
+        self._predictor = _load(folder / MODEL_FILE, folder / PARAMETERS_FILE)
+        inputs, outputs = self._predictor.get_input_names(), self._predictor.get_output_names()
+        if inputs != [INPUT] or len(outputs) != 1:
+            raise NetworkUnusable(
+                f"the network in {folder.name} has inputs {inputs} and {len(outputs)} outputs; it must have one input "
+                f"{INPUT!r} and one output; export it again"
+            )
+        self._input = self._predictor.get_input_handle(INPUT)
+        self._output = self._predictor.get_output_handle(outputs[0])
+        try:
+            for rows in _WARM_UP_ROWS:
+                self.predict(np.zeros((rows, width), dtype=np.float32))
+        except RuntimeError as failed:
+            raise NetworkUnusable(
+                f"the network in {folder.name} does not take {width} floats a row (slots * dim of its manifest): "
+                f"{_first_sentence(failed)}"
+            ) from failed
+
+    def predict(self, pooled: Floats) -> Floats:
+        """Probabilities f32 [rows] of pooled f32 [rows, width], C-contiguous. Raises NetworkUnusable."""
+        self._input.reshape(pooled.shape)
+        self._input.copy_from_cpu(pooled)
+        self._predictor.run()
+        probabilities: Floats = self._output.copy_to_cpu()
+        if probabilities.size != len(pooled):
+            raise NetworkUnusable(
+                f"the network answers {probabilities.shape} to {len(pooled)} rows; one probability a row is expected"
+            )
+        return probabilities.reshape(-1)
+
+    def close(self) -> None:
+        """Give the memory back now, on this thread."""
+        self._input = self._output = self._predictor = None
+
+
+def preload() -> None:
+    """Import Paddle: seconds that the first version then need not wait for."""
+    _settle()
+    from paddle import inference  # noqa: F401
+
+
+def _settle() -> None:
+    """Paddle and its mathematics read these when they are loaded."""
+    for name, value in (("GLOG_minloglevel", "2"), ("GLOG_v", "0"), ("OMP_NUM_THREADS", "1")):
+        os.environ.setdefault(name, value)
+
+
+def _load(model: Path, parameters: Path) -> Any:
+    _settle()
+    from paddle import inference
+
+    for file in (model, parameters):
+        # Paddle ends the process over some of what it cannot read; an absent file is the part we can see first.
+        if not file.is_file() or not file.stat().st_size:
+            raise NetworkUnusable(f"{file.name} is missing or empty in {file.parent.name}")
+    config = inference.Config(str(model), str(parameters))
+    config.disable_gpu()
+    config.set_cpu_math_library_num_threads(1)
+    # An unlocked read of this cache crashed 2 of 14 starts.
+    config.set_mkldnn_cache_capacity(0)
+    config.disable_glog_info()
+    try:
+        return inference.create_predictor(config)
+    except (RuntimeError, ValueError, OSError, SystemError) as failed:
+        raise NetworkUnusable(
+            f"Paddle cannot load {model.name} of {model.parent.name}: {_first_sentence(failed)}"
+        ) from failed
+
+
+def _first_sentence(failed: BaseException) -> str:
+    """Paddle's errors carry a stack of C++ frames; the reason is the last line that is not blank."""
+    lines = [line.strip() for line in str(failed).splitlines() if line.strip() and "----" not in line]
+    reasons = [line for line in lines if "Error:" in line] or lines[-1:]
+    return (reasons[0] if reasons else type(failed).__name__)[:300]

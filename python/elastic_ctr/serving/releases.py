@@ -1,0 +1,281 @@
+"""Which version this pod answers with: fetched, checked by every worker, switched in turn.
+
+The rule: a worker answers only with a version that it has passed itself. The live one is wanted; until it has passed,
+what was answered before stays. A refusal is final for its version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections import Counter
+from pathlib import Path
+
+from elastic_ctr.cube.release import ReleaseDocument
+from elastic_ctr.serving.worker import MANIFEST_FILE, SAMPLE_FILE
+from elastic_ctr.serving.workers import Worker, WorkerLost, Workers
+from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import ManifestDamaged, VersionManifest, fetch, read_version
+
+log = logging.getLogger(__name__)
+
+# A damaged file may have been damaged on its way; a process may have been ended by somebody else.
+_TRIES = 2
+_AGAIN_SECONDS = 0.5
+
+
+class VersionUnusable(ValueError):
+    """A version cannot be served by anyone: why."""
+
+
+class Releases:
+    """Brings the workers to what the release document says. State has one owner: the task of `run`."""
+
+    def __init__(self, store: Store, scratch: Path) -> None:
+        self.document: ReleaseDocument | None = None
+        self.serving: int | None = None
+        self.passed: dict[int, float] = {}
+        self.refused: dict[int, str] = {}
+        self.differences: dict[int, float] = {}
+        self.last_refusal: str | None = None
+        self.switches = 0
+        self.stage = "the release document has not come yet"
+        self.manifests: dict[int, VersionManifest] = {}
+        self.changed = asyncio.Event()
+        self.on_change = asyncio.Event()
+        self._store = store
+        self._scratch = scratch
+        self._folders: dict[int, Path] = {}
+        self._failures: Counter[int] = Counter()
+        self._delayed = False
+        self._stages: dict[int, str] = {}
+
+    # -- what happens to us
+
+    def take(self, document: ReleaseDocument, workers: Workers) -> None:
+        """A newer document: its holders are told to the workers at once, the rest follows."""
+        self.document = document
+        for worker in workers.in_order():
+            tell(worker, document)
+        self.changed.set()
+
+    def started(self, worker: Worker) -> None:
+        if self.document is not None:
+            tell(worker, self.document)
+        worker.send("stage", stage=self.stage)
+        self.changed.set()
+
+    def ready(self, workers: Workers) -> tuple[bool, str]:
+        """Before any version has been live: runs. Afterwards: answers with the live version."""
+        document = self.document
+        listening = [worker for worker in workers.running.values() if worker.listening]
+        if document is None:
+            return False, self.stage
+        if not listening:
+            return False, f"no worker accepts requests yet; {self.stage}"
+        if document.live is None:
+            return True, f"no version is live yet: {self.stage}"
+        if any(worker.pinned == document.live for worker in listening):
+            return True, f"version {document.live} is live and answered with"
+        return False, f"version {document.live} is live and not answered with yet: {self.stage}"
+
+    # -- what we do about it
+
+    async def run(self, workers: Workers) -> None:
+        """Until cancelled."""
+        while True:
+            await self.changed.wait()
+            self.changed.clear()
+            self._delayed = False
+            try:
+                await self._settle(workers)
+            except WorkerLost as lost:
+                log.info("%s; its successor is told", lost)
+                self._delayed = True
+            if self._delayed:
+                asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self.changed.set)
+
+    async def _settle(self, workers: Workers) -> None:
+        document = self.document
+        if document is None or not workers.running:
+            return
+        if document.live is None and self.serving is None:
+            await self._listen(workers)
+        for version in self._wanted(document):
+            await self._check(version, workers)
+            if self.document is not document:
+                # Something newer is wanted: begin again with that.
+                self.changed.set()
+                return
+            # The live version goes first in the list, so it is switched to before a candidate takes time.
+            await self._switch(document, workers)
+        await self._switch(document, workers)
+        await self._let_go(document, workers)
+        if document.live is not None and document.candidate is None and self.serving is None:
+            self._say(
+                workers, f"version {document.live} is live but not usable here: {self.refused.get(document.live)}"
+            )
+        elif not self._wanted(document):
+            self._say(workers, "no version has been published yet")
+
+    def _wanted(self, document: ReleaseDocument) -> list[int]:
+        """Versions to check, most urgent first."""
+        wanted = [document.live]
+        if document.live not in self.passed:
+            # Without the live one the one before it serves, also in a process that has just been started.
+            wanted += [self.serving, document.previous]
+        wanted.append(document.candidate)
+        unique = dict.fromkeys(version for version in wanted if version is not None)
+        return [version for version in unique if version not in self.refused]
+
+    async def _check(self, version: int, workers: Workers) -> None:
+        if all(version in worker.passed for worker in workers.running.values()):
+            return
+        try:
+            folder = await self._fetched(version)
+        except (VersionUnusable, ManifestDamaged, NotInStore) as unusable:
+            self._failures[version] += 1
+            self._again(workers, f"version {version}: {unusable}")
+            if self._failures[version] >= _TRIES:
+                self._refuse(version, f"version {version}: {unusable}", workers)
+            return
+        except StoreError as failed:
+            self._again(workers, f"version {version} cannot be fetched: {failed}")
+            return
+        manifest = self.manifests[version]
+        assert self.document is not None
+        held = {number for holder in self.document.holders.get(version, {}).values() for number in holder.partitions}
+        if len(held) < manifest.partitions:
+            # The next document says more; no need to ask again before.
+            self._say(workers, f"cube holds {len(held)} of {manifest.partitions} partitions of version {version}")
+            return
+        for worker in workers.in_order():
+            if version in worker.passed:
+                continue
+            self._say(workers, f"version {version} is being checked")
+            if not await self._check_in(worker, version, folder, workers):
+                return
+        if workers.running:
+            self.on_change.set()
+
+    async def _check_in(self, worker: Worker, version: int, folder: Path, workers: Workers) -> bool:
+        try:
+            outcome = await worker.order("check", version=version, folder=str(folder))
+        except WorkerLost as lost:
+            self._failures[version] += 1
+            if self._failures[version] >= _TRIES:
+                self._refuse(version, f"version {version} ended the process that checked it ({lost})", workers)
+            raise
+        if "passed" in outcome:
+            worker.passed.add(version)
+            self.passed[version] = max(self.passed.get(version, 0.0), outcome["passed"])
+            log.info(
+                "version %d has passed in worker %d (largest difference %.3g)", version, worker.index, outcome["passed"]
+            )
+            return True
+        if "refused" in outcome:
+            self._refuse(version, outcome["refused"], workers, outcome.get("maxAbsDiff"))
+        else:
+            self._again(workers, outcome["later"])
+        return False
+
+    async def _switch(self, document: ReleaseDocument, workers: Workers) -> None:
+        """Pin what is best of what has passed, worker after worker; what is pinned may be listened with."""
+        order = [document.live, self.serving, document.previous] if document.live is not None else [self.serving]
+        for worker in workers.in_order():
+            best = next((version for version in order if version is not None and version in worker.passed), None)
+            if best is None:
+                continue
+            if worker.pinned != best:
+                await worker.order("pin", version=best)
+                worker.pinned = best
+                log.info("worker %d answers with version %d", worker.index, best)
+                self.on_change.set()
+            if not worker.listening:
+                await worker.order("listen")
+                worker.listening = True
+        pins = {worker.pinned for worker in workers.running.values()} - {None}
+        if len(pins) == 1 and (version := pins.pop()) != self.serving:
+            self.serving = version
+            self.switches += 1
+
+    async def _listen(self, workers: Workers) -> None:
+        for worker in workers.in_order():
+            if not worker.listening:
+                await worker.order("listen")
+                worker.listening = True
+
+    async def _let_go(self, document: ReleaseDocument, workers: Workers) -> None:
+        kept = {*document.wanted, document.live, document.previous, document.candidate, self.serving}
+        kept |= {worker.pinned for worker in workers.running.values()}
+        for worker in workers.in_order():
+            if worker.passed - kept:
+                worker.passed &= kept
+                await worker.order("keep", versions=[version for version in kept if version is not None])
+        for version in [version for version in self._folders if version not in kept]:
+            self._forget(version)
+
+    def _forget(self, version: int) -> None:
+        self.manifests.pop(version, None)
+        folder = self._folders.pop(version, None)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def _fetched(self, version: int) -> Path:
+        """The folder with the network, the samples and the manifest. Raises what reading the store raises."""
+        folder = self._folders.get(version)
+        if folder is None:
+            folder = self._scratch / f"version-{version}"
+            self.manifests[version] = await asyncio.to_thread(_fetch, self._store, version, folder)
+            self._folders[version] = folder
+        return folder
+
+    # -- words
+
+    def _refuse(self, version: int, sentence: str, workers: Workers, difference: float | None = None) -> None:
+        log.error("refused: %s", sentence)
+        self.refused[version] = self.last_refusal = sentence
+        self.passed.pop(version, None)
+        if difference is not None:
+            self.differences[version] = difference
+        for worker in workers.running.values():
+            worker.passed.discard(version)
+        self._forget(version)
+        self._say(workers, sentence)
+        self.on_change.set()
+        self.changed.set()
+
+    def _again(self, workers: Workers, why: str) -> None:
+        self._delayed = True
+        self._say(workers, why)
+
+    def _say(self, workers: Workers, stage: str) -> None:
+        if stage == self.stage:
+            return
+        self.stage = stage
+        if self.serving is None:
+            for worker in workers.in_order():
+                worker.send("stage", stage=stage)
+
+
+def tell(worker: Worker, document: ReleaseDocument) -> None:
+    worker.send("document", document=document.model_dump(mode="json", by_alias=True))
+
+
+def _fetch(store: Store, version: int, folder: Path) -> VersionManifest:
+    manifest = read_version(store, version)
+    prefix = layout.model_folder(version) + "/"
+    if layout.sample_file(version) not in {entry.path for entry in manifest.model_files}:
+        raise VersionUnusable(f"its manifest lists no {layout.sample_file(version)}")
+    for entry in manifest.model_files:
+        name = entry.path.removeprefix(prefix)
+        if not entry.path.startswith(prefix) or "/" in name or name in {"", ".", "..", MANIFEST_FILE}:
+            raise VersionUnusable(f"its manifest lists {entry.path} among the model files, which stand in {prefix}")
+        fetch(store, entry, folder / name)
+    (folder / MANIFEST_FILE).write_bytes(manifest.to_json())
+    return manifest
+
+
+assert layout.sample_file(1).endswith("/" + SAMPLE_FILE)

@@ -1,0 +1,367 @@
+"""Rounds: everything that has arrived while the last round ran is looked up at once and answered by one network call.
+
+A round has one version: its dense network and its embeddings, so has every answer, whatever is switched meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.cube.client import CubeUnavailable, VersionNotHeld
+from elastic_ctr.features.keys import Keys
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.instances import Instances, joined
+from elastic_ctr.serving.pooling import Distinct, Floats, distinct_keys, pooled
+from elastic_ctr.serving.refusal import Refusal
+
+log = logging.getLogger(__name__)
+
+# Above this many feasigns the sorting of a batch leaves the thread that also reads the sockets.
+_SORTED_INLINE = 8192
+# Rows that may wait, in multiples of one round's; more are refused at once instead of being answered too late.
+_WAITING_ROUNDS = 64
+
+
+class Network(Protocol):
+    """A dense network, see `predictor.DenseNetwork`."""
+
+    def predict(self, pooled: Floats, /) -> Floats: ...
+
+    def close(self) -> None: ...
+
+
+class Cube(Protocol):
+    """What rounds need of `cube.client.CubeClient`."""
+
+    async def lookup(self, version: int, keys: Keys, /) -> tuple[Floats, npt.NDArray[np.bool_]]: ...
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """A version that is loaded here: its network, and what its manifest says."""
+
+    version: int
+    slots: SlotList
+    sparse_dim: int | None
+    dim: int
+    event_time_max: int
+    network: Network
+    cube: Cube
+
+
+Parse = Callable[[SlotList], Instances]
+Done = Callable[["Floats | Exception", int], None]
+
+
+@dataclass(slots=True)
+class Question:
+    """One request, or a part of a large one: `done` is called once, with probabilities and the version they are of.
+
+    `parse` is asked again if the round's version has other slots than `slots`. `version` is None for whichever is
+    pinned when the round begins.
+    """
+
+    parse: Parse
+    slots: SlotList
+    instances: Instances
+    version: int | None
+    done: Done
+
+
+class Rounds:
+    """The versions of a worker and its queue. Lives on the event loop; network calls go to the Paddle thread.
+
+    `newest_live` is awaited when cube does not hold the pinned version: it returns the live version of the newest
+    release document, or None.
+    """
+
+    def __init__(
+        self,
+        paddle: Executor,
+        newest_live: Callable[[], Awaitable[int | None]],
+        counters: Counters,
+        *,
+        max_rows: int = 8192,
+    ) -> None:
+        self.versions: dict[int, ModelVersion] = {}
+        self.pinned: int | None = None
+        self.stage = "the process has just started"
+        self.max_rows = max_rows
+        self._paddle = paddle
+        self._newest_live = newest_live
+        self._counters = counters
+        self._waiting: deque[Question] = deque()
+        self._waiting_rows = 0
+        self._arrived = asyncio.Event()
+        self._using: Counter[int] = Counter()
+        self._leaving: set[int] = set()
+        self._parts: set[asyncio.Task[None]] = set()
+
+    # -- versions
+
+    def add(self, model: ModelVersion) -> None:
+        self._leaving.discard(model.version)
+        self.versions[model.version] = model
+
+    def pin(self, version: int) -> None:
+        """Answer with this version from the next round on."""
+        assert version in self.versions
+        if version != self.pinned:
+            self._counters.totals["switches"] += 1
+        self.pinned = version
+
+    def keep(self, versions: set[int]) -> None:
+        """Let go of all others, each as soon as no request needs it."""
+        self._leaving |= {version for version in self.versions if version not in versions and version != self.pinned}
+        self._leaving -= versions
+        for version in list(self._leaving):
+            self._leave(version)
+
+    def in_use(self) -> set[int]:
+        """Versions that cube must go on holding for us."""
+        return {version for version, count in self._using.items() if count} | (
+            {self.pinned} if self.pinned is not None else set()
+        )
+
+    def _leave(self, version: int) -> None:
+        if version in self._leaving and not self._using[version] and version != self.pinned:
+            self._leaving.discard(version)
+            model = self.versions.pop(version, None)
+            if model is not None:
+                # What Paddle made is taken apart on the thread that made it.
+                self._paddle.submit(model.network.close)
+
+    def _use(self, version: int, change: int) -> None:
+        self._using[version] += change
+        if not self._using[version]:
+            del self._using[version]
+            self._leave(version)
+
+    # -- questions
+
+    def current(self) -> ModelVersion:
+        """Raises Refusal (503) while no version has ever been live."""
+        if self.pinned is None:
+            raise Refusal(503, f"no version is live yet: {self.stage}")
+        return self.versions[self.pinned]
+
+    def ask(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
+        """Answer later through `done`. Raises Refusal (503) when too much is waiting already."""
+        if self._waiting_rows + instances.rows > max(_WAITING_ROUNDS * self.max_rows, instances.rows):
+            raise Refusal(503, f"{self._waiting_rows} instances are waiting already; ask again later")
+        if instances.rows > self.max_rows:
+            task = asyncio.create_task(self._ask_in_parts(parse, instances, slots, done))
+            self._parts.add(task)
+            task.add_done_callback(self._parts.discard)
+        else:
+            self._enqueue(Question(parse, slots, instances, None, done))
+
+    async def answer_at(self, version: int, instances: Instances) -> Floats:
+        """Probabilities at a version, through the whole path. Raises VersionNotHeld, CubeUnavailable."""
+        model = self.versions[version]
+        parts = []
+        self._use(version, 1)
+        try:
+            for begin in range(0, instances.rows, self.max_rows):
+                part = instances.part(begin, min(begin + self.max_rows, instances.rows))
+                parts.append(await self._ask_part(part, model))
+        finally:
+            self._use(version, -1)
+        return np.concatenate(parts)
+
+    async def _ask_part(self, part: Instances, model: ModelVersion) -> Floats:
+        answered: asyncio.Future[Floats] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Floats | Exception, _version: int) -> None:
+            if answered.done():
+                return
+            if isinstance(outcome, Exception):
+                answered.set_exception(outcome)
+            else:
+                answered.set_result(outcome)
+
+        self._enqueue(Question(lambda _slots: part, model.slots, part, model.version, done))
+        return await answered
+
+    async def _ask_in_parts(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
+        """A request larger than a round: small ones are answered between its parts, and all parts have one version."""
+        try:
+            model = self.current()
+            try:
+                done(
+                    await self.answer_at(model.version, self._for_slots(instances, slots, model, parse)), model.version
+                )
+            except VersionNotHeld as not_held:
+                again = await self._live_instead(model.version, not_held)
+                done(
+                    await self.answer_at(again.version, self._for_slots(instances, slots, again, parse)), again.version
+                )
+        except Exception as failed:  # noqa: BLE001 (whatever it is, the client gets its answer)
+            done(failed, 0)
+
+    @staticmethod
+    def _for_slots(instances: Instances, slots: SlotList, model: ModelVersion, parse: Parse) -> Instances:
+        return instances if slots.names == model.slots.names else parse(model.slots)
+
+    def _enqueue(self, question: Question) -> None:
+        self._waiting.append(question)
+        self._waiting_rows += question.instances.rows
+        self._arrived.set()
+
+    # -- rounds
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._arrived.wait()
+            questions, version = self._next()
+            if not self._waiting:
+                self._arrived.clear()
+            if version is None:
+                refusal = Refusal(503, f"no version is live yet: {self.stage}")
+                for question in questions:
+                    _finish(question, refusal, 0)
+                continue
+            self._use(version, 1)
+            try:
+                await self._round(questions, version)
+            except Exception as failed:
+                log.exception("a round of version %d failed", version)
+                for question in questions:
+                    _finish(question, failed, version)
+            finally:
+                self._use(version, -1)
+
+    def _next(self) -> tuple[list[Question], int | None]:
+        """The questions of the next round, all of the version of the one that waited longest."""
+        first = self._waiting[0]
+        version = self.pinned if first.version is None else first.version
+        taken: list[Question] = []
+        left: list[Question] = []
+        rows = 0
+        while self._waiting and rows < self.max_rows:
+            question = self._waiting.popleft()
+            wanted = self.pinned if question.version is None else question.version
+            if wanted != version:
+                left.append(question)
+            elif taken and rows + question.instances.rows > self.max_rows:
+                left.append(question)
+                break
+            else:
+                taken.append(question)
+                rows += question.instances.rows
+        self._waiting.extendleft(reversed(left))
+        self._waiting_rows -= rows
+        return taken, version
+
+    async def _round(self, questions: list[Question], version: int) -> None:
+        model = self.versions.get(version)
+        if model is None:
+            refusal = Refusal(503, f"version {version} has been let go; ask again")
+            for question in questions:
+                _finish(question, refusal, version)
+            return
+        try:
+            await self._answer(questions, model)
+        except VersionNotHeld as not_held:
+            # Checks and parts of large requests are of this version and no other: who asked decides.
+            bound = [question for question in questions if question.version is not None]
+            free = [question for question in questions if question.version is None]
+            for question in bound:
+                _finish(question, not_held, version)
+            if free:
+                await self._repeat(free, version, not_held)
+        except CubeUnavailable as unavailable:
+            for question in questions:
+                _finish(question, unavailable, version)
+
+    async def _repeat(self, questions: list[Question], version: int, not_held: VersionNotHeld) -> None:
+        """The whole round once more, dense network and embeddings, at what is live now."""
+        try:
+            model = await self._live_instead(version, not_held)
+            self._use(model.version, 1)
+            try:
+                await self._answer(questions, model)
+            finally:
+                self._use(model.version, -1)
+        except (Refusal, VersionNotHeld, CubeUnavailable) as failed:
+            for question in questions:
+                _finish(question, failed, version)
+
+    async def _live_instead(self, version: int, not_held: VersionNotHeld) -> ModelVersion:
+        live = await self._newest_live()
+        self._counters.totals["repeated_rounds"] += 1
+        model = None if live is None else self.versions.get(live)
+        if model is None:
+            raise Refusal(
+                503,
+                f"version {version} is no longer held by cube, and the live version {live} is not checked here yet; ask "
+                f"again ({not_held})",
+            )
+        return model
+
+    async def _answer(self, questions: list[Question], model: ModelVersion) -> None:
+        loop = asyncio.get_running_loop()
+        accepted: list[Question] = []
+        parts: list[Instances] = []
+        for question in questions:
+            part = self._part_of(question, model)
+            if part is not None:
+                parts.append(part)
+                accepted.append(question)
+        if not accepted:
+            return
+        instances = joined(parts)
+        if len(instances.feasigns) > _SORTED_INLINE:
+            distinct = await loop.run_in_executor(self._paddle, distinct_keys, instances, model.sparse_dim)
+        else:
+            distinct = distinct_keys(instances, model.sparse_dim)
+        started = time.perf_counter()
+        values, missing = await model.cube.lookup(model.version, distinct.keys)
+        looked_up = time.perf_counter()
+        probabilities = await loop.run_in_executor(self._paddle, _predicted, model, distinct, values, instances)
+        self._count(instances, missing, looked_up - started, time.perf_counter() - looked_up)
+        begin = 0
+        for question, part in zip(accepted, parts, strict=True):
+            _finish(question, probabilities[begin : begin + part.rows], model.version)
+            begin += part.rows
+
+    def _part_of(self, question: Question, model: ModelVersion) -> Instances | None:
+        try:
+            return self._for_slots(question.instances, question.slots, model, question.parse)
+        except Refusal as refusal:
+            _finish(question, refusal, model.version)
+            return None
+
+    def _count(self, instances: Instances, missing: npt.NDArray[np.bool_], lookup: float, predict: float) -> None:
+        counters = self._counters
+        counters.totals["rounds"] += 1
+        counters.totals["rows"] += instances.rows
+        counters.totals["keys"] += len(missing)
+        counters.totals["missing_keys"] += int(np.count_nonzero(missing))
+        counters.histograms["lookup_seconds"].observe(lookup)
+        counters.histograms["predict_seconds"].observe(predict)
+        counters.histograms["round_rows"].observe(instances.rows)
+
+
+def _predicted(model: ModelVersion, distinct: Distinct, values: Floats, instances: Instances) -> Floats:
+    return model.network.predict(pooled(distinct, values, instances, model.dim))
+
+
+def _finish(question: Question, outcome: Floats | Exception, version: int) -> None:
+    """One client's trouble is not the others'."""
+    try:
+        question.done(outcome, version)
+    except Exception:
+        log.exception("an answer could not be given")

@@ -1,0 +1,198 @@
+"""The paths of the hot door: which document is read, which rounds are asked, which answer is written."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import orjson
+
+from elastic_ctr.cube.client import CubeUnavailable, VersionNotHeld
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.serving import open_inference, source_protocol
+from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.http_door import Reply, Request
+from elastic_ctr.serving.instances import Instances
+from elastic_ctr.serving.pooling import Floats
+from elastic_ctr.serving.refusal import Refusal
+from elastic_ctr.serving.rounds import Rounds
+
+log = logging.getLogger(__name__)
+
+SOURCE_PATH = "/ElasticCTRPredictionService/inference"
+
+# A larger body is parsed on a thread beside the loop, one at a time, so that small requests are still answered.
+_PARSED_INLINE = 128 << 10
+
+Answered = Callable[[Floats, int], bytes]
+
+
+class _Route(NamedTuple):
+    door: str
+    method: str
+    answer: Callable[[Request, Reply], None]
+
+
+class Service:
+    """Answers requests of the hot door. `version` is the package's, for the protocol's server metadata."""
+
+    def __init__(
+        self,
+        rounds: Rounds,
+        counters: Counters,
+        parser: Executor,
+        *,
+        model_name: str,
+        version: str,
+        max_instances: int,
+    ) -> None:
+        self._rounds = rounds
+        self._counters = counters
+        self._parser = parser
+        self._model_name = model_name
+        self._version = version
+        self._max_instances = max_instances
+        self._under_way: set[asyncio.Future[Instances]] = set()
+        model = f"/v2/models/{model_name}"
+        self._routes = {
+            SOURCE_PATH: _Route("elastic_ctr", "POST", self._inference),
+            "/v2": _Route("metadata", "GET", self._server),
+            "/v2/health/live": _Route("health", "GET", lambda _, reply: reply(200, b'{"live":true}')),
+            "/v2/health/ready": _Route("health", "GET", self._ready),
+            model: _Route("metadata", "GET", self._model),
+            f"{model}/ready": _Route("health", "GET", self._ready),
+            f"{model}/infer": _Route("open_inference", "POST", self._infer),
+        }
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        """Answer one request, now or later. Never raises."""
+        route = self._routes.get(request.path.rstrip("/") or "/") or self._routes.get(unquote(request.path))
+        if route is None:
+            self.count("none", 404)
+            reply(404, _error(self._not_found(request.path)))
+            return
+        if request.method != route.method and not (request.method == "HEAD" and route.method == "GET"):
+            self.count(route.door, 405)
+            reply(405, _error(f"{request.path} is asked with {route.method}, not with {request.method}"))
+            return
+
+        def counted(status: int, body: bytes) -> None:
+            self.count(route.door, status)
+            reply(status, body)
+
+        route.answer(request, counted)
+
+    def count(self, door: str, status: int) -> None:
+        self._counters.requests[door, status] += 1
+
+    def _not_found(self, path: str) -> str:
+        parts = path.split("/")
+        if parts[1:3] == ["v2", "models"] and len(parts) > 3 and parts[3] != self._model_name:
+            return f"the model {parts[3][:40]!r} is not here; this is {self._model_name!r}"
+        return f"{path[:80]!r} is not a path of this server; predictions are at {SOURCE_PATH} and /v2"
+
+    # -- small answers
+
+    def _server(self, _request: Request, reply: Reply) -> None:
+        reply(200, open_inference.server_metadata(self._version))
+
+    def _model(self, _request: Request, reply: Reply) -> None:
+        try:
+            model = self._rounds.current()
+        except Refusal:
+            reply(200, open_inference.model_metadata(self._model_name, None, None))
+        else:
+            reply(200, open_inference.model_metadata(self._model_name, model.version, model.slots))
+
+    def _ready(self, _request: Request, reply: Reply) -> None:
+        try:
+            self._rounds.current()
+        except Refusal as refusal:
+            reply(refusal.status, orjson.dumps({"ready": False, "error": refusal.sentence}))
+        else:
+            reply(200, b'{"ready":true}')
+
+    # -- predictions
+
+    def _inference(self, request: Request, reply: Reply) -> None:
+        def parse(slots: SlotList) -> Instances:
+            return source_protocol.parse_inference(request.body, slots, self._max_instances)
+
+        def answered(probabilities: Floats, _version: int) -> bytes:
+            return source_protocol.inference_answer(probabilities)
+
+        self._predict(len(request.body), parse, answered, source_protocol.inference_refusal, reply)
+
+    def _infer(self, request: Request, reply: Reply) -> None:
+        parsed: list[open_inference.Inference] = []
+
+        def parse(slots: SlotList) -> Instances:
+            if not parsed:
+                parsed.append(open_inference.parse_infer(request.body))
+            return parsed[0].instances(slots, self._max_instances)
+
+        def answered(probabilities: Floats, version: int) -> bytes:
+            return open_inference.infer_answer(parsed[0], self._model_name, probabilities, version)
+
+        self._predict(len(request.body), parse, answered, lambda refusal: _error(refusal.sentence), reply)
+
+    def _predict(
+        self,
+        size: int,
+        parse: Callable[[SlotList], Instances],
+        answered: Answered,
+        refused: Callable[[Refusal], bytes],
+        reply: Reply,
+    ) -> None:
+        started = time.perf_counter()
+
+        def failed(error: Exception) -> None:
+            refusal = refusal_of(error)
+            reply(refusal.status, refused(refusal))
+
+        def done(outcome: Floats | Exception, version: int) -> None:
+            if isinstance(outcome, Exception):
+                failed(outcome)
+                return
+            self._counters.histograms["request_seconds"].observe(time.perf_counter() - started)
+            reply(200, answered(outcome, version))
+
+        try:
+            slots = self._rounds.current().slots
+            if size <= _PARSED_INLINE:
+                self._rounds.ask(parse, parse(slots), slots, done)
+                return
+        except Exception as error:  # noqa: BLE001 (whatever it is, the client gets its answer)
+            failed(error)
+            return
+
+        def parsed(future: asyncio.Future[Instances]) -> None:
+            self._under_way.discard(future)
+            try:
+                self._rounds.ask(parse, future.result(), slots, done)
+            except Exception as error:  # noqa: BLE001 (as above)
+                failed(error)
+
+        parsing = asyncio.get_running_loop().run_in_executor(self._parser, parse, slots)
+        self._under_way.add(parsing)
+        parsing.add_done_callback(parsed)
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """What the client is told of an error."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, VersionNotHeld | CubeUnavailable):
+        return Refusal(503, f"the embeddings cannot be looked up: {error}")
+    # Details may hold addresses or paths: they are for the log.
+    log.error("a prediction failed", exc_info=error)
+    return Refusal(500, f"the prediction failed ({type(error).__name__}); the log says why")
+
+
+def _error(sentence: str) -> bytes:
+    return orjson.dumps({"error": sentence})

@@ -1,0 +1,281 @@
+"""A worker of serving: one hot door, one Paddle thread, told by its parent what to load and what to answer with.
+
+Orders and answers are JSON, one a line, over a socket: an order `{"id", "do", …}` is answered with its id; lines with
+`event` are the worker's own. `python -m` starts it; it ends with its parent, whatever way that happens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvloop
+
+import elastic_ctr
+from elastic_ctr.cube.client import CubeClient, CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.release import ReleaseDocument
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.runtime import logging as runtime_logging
+from elastic_ctr.runtime.lifecycle import die_with_parent
+from elastic_ctr.serving import predictor
+from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.http_door import Door, Limits
+from elastic_ctr.serving.rounds import ModelVersion, Rounds
+from elastic_ctr.serving.samples import SamplesDamaged, compare, read_samples
+from elastic_ctr.serving.service import Service
+from elastic_ctr.versions.manifest import VersionManifest
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 5.0
+COUNT_SECONDS = 0.5
+DOCUMENT_SECONDS = 2.0
+MANIFEST_FILE = "manifest.json"
+SAMPLE_FILE = "sample.jsonl"
+
+
+class Settings(NamedTuple):
+    """What a worker is started with."""
+
+    host: str
+    port: int
+    model_name: str
+    max_instances: int
+    max_body_bytes: int
+    max_batch_rows: int
+    max_abs_diff: float
+    lookup_timeout_ms: float
+    hedge_ms: float | None
+
+
+class Worker:
+    """Owns the rounds, the door and the cube clients of this process."""
+
+    def __init__(self, settings: Settings, writer: asyncio.StreamWriter) -> None:
+        self._settings = settings
+        self._writer = writer
+        self._counters = Counters()
+        self._paddle = predictor.paddle_thread()
+        self._rounds = Rounds(self._paddle, self._newest_live, self._counters, max_rows=settings.max_batch_rows)
+        service = Service(
+            self._rounds,
+            self._counters,
+            ThreadPoolExecutor(1, thread_name_prefix="parser"),
+            model_name=settings.model_name,
+            version=elastic_ctr.__version__,
+            max_instances=settings.max_instances,
+        )
+        self._door = Door(
+            service.handle,
+            Limits(max_body_bytes=settings.max_body_bytes),
+            lambda status: service.count("none", status),
+        )
+        self._clients: dict[tuple[int, int], CubeClient] = {}
+        self._passed: set[int] = set()
+        self._document: ReleaseDocument | None = None
+        self._document_came = asyncio.Event()
+        self.stopped = asyncio.Event()
+
+    async def run(self, reader: asyncio.StreamReader) -> None:
+        """Obey until told to stop, or until the parent hangs up."""
+        self._paddle.submit(predictor.preload)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stopped.set)
+        tasks = [asyncio.create_task(each) for each in (self._rounds.run(), self._keep_alive(), self._report())]
+        obeying = asyncio.create_task(self._obey(reader))
+        stopping = asyncio.create_task(self.stopped.wait())
+        await asyncio.wait([obeying, stopping], return_when=asyncio.FIRST_COMPLETED)
+        await self._door.stop(self._grace_seconds)
+        self._say({"event": "counted", "counts": self._counters.snapshot()})
+        for task in (*tasks, obeying, stopping):
+            task.cancel()
+        await asyncio.gather(*tasks, obeying, stopping, return_exceptions=True)
+        for client in self._clients.values():
+            await client.close()
+        await self._writer.drain()
+
+    _grace_seconds = 20.0
+
+    # -- orders
+
+    async def _obey(self, reader: asyncio.StreamReader) -> None:
+        under_way = set()
+        while line := await reader.readline():
+            order = json.loads(line)
+            if order["do"] == "check":
+                # The one order that takes long; holders must be able to change meanwhile.
+                task = asyncio.create_task(self._checked(order))
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+            elif order["do"] == "listen":
+                await self._listen()
+                self._say({"id": order["id"], "ok": True})
+            else:
+                self._do(order)
+                self._say({"id": order["id"], "ok": True})
+
+    def _do(self, order: dict[str, Any]) -> None:
+        if order["do"] == "document":
+            self._follow(ReleaseDocument.model_validate(order["document"]))
+        elif order["do"] == "stage":
+            self._rounds.stage = order["stage"]
+        elif order["do"] == "pin":
+            self._rounds.pin(order["version"])
+        elif order["do"] == "keep":
+            self._rounds.keep(set(order["versions"]))
+            self._passed &= set(self._rounds.versions)
+        elif order["do"] == "stop":
+            self._grace_seconds = order["graceSeconds"]
+            self.stopped.set()
+
+    def _follow(self, document: ReleaseDocument) -> None:
+        self._document = document
+        for client in self._clients.values():
+            self._set_holders(client, document)
+        self._document_came.set()
+
+    def _set_holders(self, client: CubeClient, document: ReleaseDocument) -> None:
+        client.set_holders(
+            {
+                version: {address: each.partitions for address, each in holders.items()}
+                for version, holders in document.holders.items()
+            },
+            {address for holders in document.holders.values() for address, each in holders.items() if each.draining},
+        )
+
+    async def _listen(self) -> None:
+        if not self._door.listening:
+            await self._door.listen(_listener(self._settings.host, self._settings.port))
+
+    # -- a version
+
+    async def _checked(self, order: dict[str, Any]) -> None:
+        version = order["version"]
+        try:
+            outcome = await self._check(version, Path(order["folder"]))
+        except (VersionNotHeld, CubeUnavailable) as unavailable:
+            outcome = {"later": f"version {version} cannot be checked yet: {unavailable}"}
+        except (predictor.NetworkUnusable, SamplesDamaged, ValueError) as refused:
+            outcome = {"refused": f"version {version}: {refused}"}
+        except Exception as failed:
+            log.exception("the check of version %s failed", version)
+            outcome = {"later": f"the check of version {version} failed ({type(failed).__name__}: {failed})"}
+        self._say({"id": order["id"], **outcome})
+
+    async def _check(self, version: int, folder: Path) -> dict[str, Any]:
+        """Load, warm up, and answer the samples through the whole path at this version."""
+        if version in self._passed and version in self._rounds.versions:
+            return {"passed": 0.0}
+        loop = asyncio.get_running_loop()
+        manifest = VersionManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+        slots = SlotList(manifest.slots)
+        samples = read_samples(folder / SAMPLE_FILE, slots, manifest.samples)
+        if version not in self._rounds.versions:
+            network = await loop.run_in_executor(
+                self._paddle, predictor.DenseNetwork, folder, len(slots) * manifest.dim
+            )
+            self._rounds.add(
+                ModelVersion(
+                    version,
+                    slots,
+                    manifest.sparse_dim,
+                    manifest.dim,
+                    manifest.event_time_max,
+                    network,
+                    self._client(manifest.dim, manifest.partitions),
+                )
+            )
+        rows = samples.instances.rows
+        served = await self._rounds.answer_at(version, samples.instances) if rows else samples.published
+        verdict = compare(version, served, samples.published, self._settings.max_abs_diff)
+        if verdict.refused is not None:
+            return {"refused": verdict.refused, "maxAbsDiff": verdict.max_abs_diff}
+        self._passed.add(version)
+        return {"passed": verdict.max_abs_diff}
+
+    def _client(self, dim: int, partitions: int) -> CubeClient:
+        client = self._clients.get((dim, partitions))
+        if client is None:
+            client = CubeClient(
+                dim,
+                partitions=partitions,
+                timeout_ms=self._settings.lookup_timeout_ms,
+                hedge_ms=self._settings.hedge_ms,
+            )
+            self._clients[dim, partitions] = client
+            if self._document is not None:
+                self._set_holders(client, self._document)
+        return client
+
+    async def _newest_live(self) -> int | None:
+        """Ask the parent for the newest document; without one in time go by the last."""
+        self._document_came.clear()
+        self._say({"event": "not-held"})
+        await asyncio.wait([asyncio.ensure_future(self._document_came.wait())], timeout=DOCUMENT_SECONDS)
+        live = None if self._document is None else self._document.live
+        return live if live in self._passed else None
+
+    # -- what goes on by itself
+
+    async def _keep_alive(self) -> None:
+        while True:
+            for client in list(self._clients.values()):
+                await client.keep_alive(sorted(self._rounds.in_use()))
+            await asyncio.sleep(KEEP_ALIVE_SECONDS)
+
+    async def _report(self) -> None:
+        while True:
+            self._say({"event": "counted", "counts": self._counters.snapshot()})
+            await asyncio.sleep(COUNT_SECONDS)
+
+    def _say(self, line: dict[str, Any]) -> None:
+        self._writer.write(json.dumps(line).encode() + b"\n")
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """A socket that shares its port with those of the other workers."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listening.bind((host, port))
+    return listening
+
+
+async def _main(control: int, settings: Settings) -> None:
+    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control), limit=16 << 20)
+    try:
+        await Worker(settings, writer).run(reader)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the parent is gone, and so are we
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="serving worker")
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--control", type=int, required=True)
+    parser.add_argument("--index", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--settings", required=True)
+    given = parser.parse_args()
+    die_with_parent(given.parent)
+    # Ctrl-C reaches the whole terminal; the parent decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Paddle leaves files where it runs.
+    os.chdir(given.folder)
+    runtime_logging.configure(f"serving-{given.index}")
+    uvloop.run(_main(given.control, Settings(**json.loads(given.settings))))
+    # Paddle's own threads and destructors have no part in a clean end.
+    logging.shutdown()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

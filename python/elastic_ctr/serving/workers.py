@@ -1,0 +1,204 @@
+"""The worker processes of serving as their parent sees them: started, given orders, started again when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.worker import Settings
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_LINE_LIMIT = 16 << 20
+
+
+class WorkerLost(RuntimeError):
+    """A worker ended before it answered."""
+
+
+@dataclass
+class Worker:
+    """One process, the socket to it, and what it has been brought to: passed versions, the pinned one, listening."""
+
+    index: int
+    process: subprocess.Popen[bytes]
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    on_event: Callable[[Worker, dict[str, Any]], None]
+    passed: set[int] = field(default_factory=set)
+    pinned: int | None = None
+    listening: bool = False
+    counts: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._ids = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self.ended = asyncio.create_task(self._hear())
+
+    async def order(self, do: str, **what: Any) -> dict[str, Any]:
+        """Send an order, wait for its answer. Raises WorkerLost."""
+        return await self.send(do, **what)
+
+    def send(self, do: str, **what: Any) -> asyncio.Future[dict[str, Any]]:
+        """Send an order now; its answer may be waited for. The future raises WorkerLost."""
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        # Not everyone waits for the answer.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if self.ended.done():
+            answer.set_exception(self._lost())
+            return answer
+        number = next(self._ids)
+        self._answers[number] = answer
+        self.writer.write(json.dumps({"id": number, "do": do, **what}).encode() + b"\n")
+        return answer
+
+    def _lost(self) -> WorkerLost:
+        return WorkerLost(f"worker {self.index} (pid {self.process.pid}) ended")
+
+    async def _hear(self) -> None:
+        try:
+            while line := await self.reader.readline():
+                said = json.loads(line)
+                if "event" in said:
+                    self.on_event(self, said)
+                else:
+                    answer = self._answers.pop(said.pop("id"))
+                    if not answer.done():
+                        answer.set_result(said)
+        except (ConnectionError, ValueError):
+            pass  # the same as the end of the stream: the process is gone, or of no use
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(self._lost())
+
+    async def end(self, seconds: float) -> int:
+        """Wait for its end; a hung one is killed. Returns its exit code."""
+        for _ in range(max(1, int(seconds / 0.05))):
+            if self.process.poll() is not None:
+                break
+            await asyncio.sleep(0.05)
+        else:
+            self.process.kill()
+        self.writer.close()
+        return await asyncio.to_thread(self.process.wait)
+
+
+class Workers:
+    """All workers. `on_start(worker)` is told of each new one, `on_event` of what they say by themselves."""
+
+    def __init__(
+        self,
+        count: int,
+        settings: Settings,
+        scratch: Path,
+        on_start: Callable[[Worker], None],
+        on_event: Callable[[Worker, dict[str, Any]], None],
+    ) -> None:
+        self.running: dict[int, Worker] = {}
+        self.restarts = 0
+        self.count = count
+        self._settings = settings
+        self._scratch = scratch
+        self._on_start = on_start
+        self._on_event = on_event
+        # What workers that have ended had counted: sums over workers never fall.
+        self._ended_counts = Counters()
+        self._keepers: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    def start(self) -> None:
+        self._keepers = [asyncio.create_task(self._keep(index)) for index in range(self.count)]
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Let every worker finish what it has begun, and end."""
+        self._stopping = True
+        for worker in self.running.values():
+            worker.send("stop", graceSeconds=grace_seconds)
+        if self._keepers:
+            await asyncio.wait(self._keepers, timeout=grace_seconds + 5)
+        for worker in self.running.values():
+            await worker.end(0)
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+
+    def in_order(self) -> list[Worker]:
+        return [self.running[index] for index in sorted(self.running)]
+
+    def counted(self) -> Counters:
+        """Sums over all workers that have ever run."""
+        sums = Counters()
+        sums.add(self._ended_counts.snapshot())
+        for worker in self.running.values():
+            if worker.counts is not None:
+                sums.add(worker.counts)
+        return sums
+
+    async def _keep(self, index: int) -> None:
+        pause = _FIRST_PAUSE
+        while not self._is_stopping():
+            worker = await self._spawn(index)
+            self.running[index] = worker
+            self._on_start(worker)
+            started = asyncio.get_running_loop().time()
+            await worker.ended
+            code = await worker.end(5)
+            if worker.counts is not None:
+                self._ended_counts.add(worker.counts)
+            del self.running[index]
+            pause = _FIRST_PAUSE if asyncio.get_running_loop().time() - started > 60 else pause
+            if self._is_stopping():
+                return
+            log.warning(
+                "worker %d (pid %d) ended with code %d; another is started in %.1f s",
+                index, worker.process.pid, code, pause,
+            )  # fmt: skip
+            self.restarts += 1
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
+    async def _spawn(self, index: int) -> Worker:
+        ours, theirs = socket.socketpair()
+        folder = self._scratch / f"worker-{index}"
+        folder.mkdir(parents=True, exist_ok=True)
+        arguments = {
+            "parent": os.getpid(), "control": theirs.fileno(), "index": index, "folder": folder,
+            "settings": json.dumps(self._settings._asdict()),
+        }  # fmt: skip
+        # From the main thread: a child asks to die with the thread that started it.
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "elastic_ctr.serving.worker",
+                *(f"--{name}={value}" for name, value in arguments.items()),
+            ],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        reader, writer = await asyncio.open_connection(sock=ours, limit=_LINE_LIMIT)
+        worker = Worker(index, process, reader, writer, self._heard)
+        log.info("worker %d (pid %d) started", index, process.pid)
+        return worker
+
+    def _heard(self, worker: Worker, event: dict[str, Any]) -> None:
+        if event["event"] == "counted":
+            worker.counts = event["counts"]
+        else:
+            self._on_event(worker, event)
