@@ -1,0 +1,286 @@
+"""What serving needs around it, for real: versions in a store, a cube-server that holds them, a release document."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+from elastic_ctr.cube.builder import build_full
+from elastic_ctr.cube.release import Holder, Placement, ReaderReport, ReleaseDocument
+from elastic_ctr.runtime.http import HttpServer, RequestRefused, application, read_record
+from elastic_ctr.store import FileStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import VersionManifest, publish
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+SLOTS = ("0", "1", "2", "7")
+DIM = 5
+PARTITIONS = 6
+KEYS = 400
+
+Floats = npt.NDArray[np.float32]
+
+
+class Exported(NamedTuple):
+    """One version: its embeddings, its dense network in numpy, and where Paddle's files are."""
+
+    version: int
+    keys: npt.NDArray[np.uint64]
+    values: Floats
+    dense: dict[str, Floats]
+    folder: Path
+
+    def probability(self, features: list[tuple[int, str]]) -> float:
+        """The oracle: plain Python and float64."""
+        table = dict(zip(self.keys.tolist(), self.values.astype(np.float64), strict=True))
+        pooled = np.zeros((len(SLOTS), DIM))
+        for feasign, slot in features:
+            if slot in SLOTS and feasign in table and feasign != 0:
+                pooled[SLOTS.index(slot)] += table[feasign]
+        hidden = np.maximum(pooled.reshape(-1) @ self.dense["w1"] + self.dense["b1"], 0)
+        logit = float((hidden @ self.dense["w2"] + self.dense["b2"])[0])
+        return 1 / (1 + float(np.exp(-logit)))
+
+
+EXPORT = """
+import sys, zlib
+import numpy as np
+import paddle
+from paddle import static
+
+arrays, prefix, width = dict(np.load(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+paddle.enable_static()
+program, start = static.Program(), static.Program()
+with static.program_guard(program, start):
+    pooled = static.data("pooled", [None, width], "float32")
+    def parameter(name):
+        return static.create_parameter(arrays[name].shape, "float32", name=name,
+            default_initializer=paddle.nn.initializer.Assign(arrays[name]))
+    hidden = paddle.nn.functional.relu(paddle.matmul(pooled, parameter("w1")) + parameter("b1"))
+    answer = paddle.nn.functional.sigmoid(paddle.matmul(hidden, parameter("w2")) + parameter("b2"))
+executor = static.Executor(paddle.CPUPlace())
+executor.run(start)
+static.save_inference_model(prefix, [pooled], [answer], executor, program=program)
+"""
+
+
+def export(folder: Path, version: int) -> Exported:
+    """A small network as the trainer would export it, in a process of its own: Paddle stays out of this one."""
+    random = np.random.default_rng(version)
+    width = len(SLOTS) * DIM
+    dense = {
+        "w1": random.normal(0, 0.6, (width, 8)).astype(np.float32),
+        "b1": random.normal(0, 0.3, 8).astype(np.float32),
+        "w2": random.normal(0, 0.9, (8, 1)).astype(np.float32),
+        "b2": random.normal(0, 0.3, 1).astype(np.float32),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "dense.npz", **dense)  # type: ignore[arg-type]
+    done = subprocess.run(
+        [sys.executable, "-c", EXPORT, str(folder / "dense.npz"), str(folder / "network"), str(width)],
+        cwd=folder,
+        env={**os.environ, "GLOG_minloglevel": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    keys = np.array([*range(1, KEYS - 1), 17241709254077376921, 2**64 - 1], dtype=np.uint64)
+    values = random.normal(0, 1, (len(keys), DIM)).astype(np.float32)
+    return Exported(version, keys, values, dense, folder)
+
+
+def features_of(number: int) -> list[tuple[int, str]]:
+    """A line's features: some slots several times, some never, some keys unknown."""
+    random = np.random.default_rng(number)
+    features = [
+        (int(random.integers(1, KEYS + 40)), slot) for slot in SLOTS for _ in range(int(random.integers(0, 4)))
+    ]
+    return features or [(2**64 - 1, "7")]
+
+
+def line_of(features: list[tuple[int, str]]) -> str:
+    return " ".join(f"{feasign}:{slot}" for feasign, slot in features)
+
+
+def put_version(store: FileStore, exported: Exported, *, off: float = 0.0, samples: int = 40, at: int | None = None) -> VersionManifest:
+    """Publish a version; `off` is added to the last published probability, `at` is its id if not its own."""
+    version = at or exported.version
+    lines = []
+    for number in range(samples):
+        features = features_of(number)
+        probability = exported.probability(features) + (off if number == samples - 1 else 0.0)
+        lines.append(
+            json.dumps(
+                {"line": line_of(features), "show": 2, "click": number % 2, "live": probability, "published": probability}
+            )
+        )
+    sample = exported.folder / f"sample-{version}.jsonl"
+    sample.write_text("".join(f"{line}\n" for line in lines))
+    folder = layout.model_folder(version)
+    manifest = VersionManifest(
+        version=version,
+        kind="base",
+        base=version,
+        parent=None,
+        pass_id="20200401/00",
+        event_time_max=int(time.time()) - 3600,
+        created_at=time.time(),
+        partitions=PARTITIONS,
+        dim=DIM,
+        keys=len(exported.keys),
+        slots=SLOTS,
+        sparse_dim=None,
+        network="slot-dnn",
+        cube_files=(),
+        model_files=(
+            publish(store, exported.folder / "network.pdmodel", f"{folder}/network.pdmodel"),
+            publish(store, exported.folder / "network.pdiparams", f"{folder}/network.pdiparams"),
+            publish(store, sample, layout.sample_file(version), samples),
+        ),
+        samples=samples,
+        auc_live=None,
+        auc_published=None,
+    )
+    store.put_bytes(manifest.to_json(), layout.version_manifest(version))
+    return manifest
+
+
+class Cube:
+    """A real cube-server, and the parts it is given."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes], port: int, admin_port: int) -> None:
+        self.folder = folder
+        self.process = process
+        self.address = f"127.0.0.1:{port}"
+        self._admin = f"http://127.0.0.1:{admin_port}"
+
+    def load(self, exported: Exported, at: int | None = None) -> None:
+        version = at or exported.version
+        parts = {}
+        for partition in range(PARTITIONS):
+            mine = exported.keys % np.uint64(PARTITIONS) == partition
+            path = self.folder / f"{version}-{partition}.dict"
+            build_full(
+                [(exported.keys[mine], exported.values[mine])],
+                path, version=version, partition=partition, partitions=PARTITIONS, dim=DIM,
+            )  # fmt: skip
+            parts[str(partition)] = {"full": str(path)}
+        self._order("load", {"version": version, "dim": DIM, "partitions": PARTITIONS, "parts": parts})
+
+    def unload(self, version: int) -> None:
+        self._order("unload", {"version": version})
+
+    def held(self) -> dict[str, Any]:
+        held: dict[str, Any] = httpx.get(f"{self._admin}/held", trust_env=False).json()
+        return held
+
+    def _order(self, verb: str, body: dict[str, Any]) -> None:
+        answer = httpx.post(f"{self._admin}/{verb}", json=body, timeout=60, trust_env=False)
+        assert answer.status_code == 200, answer.text
+
+    def holders(self) -> dict[str, Holder]:
+        return {self.address: Holder(partitions=tuple(range(PARTITIONS)))}
+
+
+CUBE = """
+import sys
+from elastic_ctr.cube.server import CubeServer
+server = CubeServer(sys.argv[1], port=0, admin_port=0)
+server.bind()
+print(server.port, server.admin_port, flush=True)
+server.run()
+"""
+
+
+def cube_server(folder: Path) -> Iterator[Cube]:
+    process = subprocess.Popen([sys.executable, "-c", CUBE, str(folder)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        port, admin_port = map(int, process.stdout.readline().split())
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                if httpx.get(f"http://127.0.0.1:{admin_port}/readyz", trust_env=False).status_code == 200:
+                    break
+            except httpx.HTTPError:
+                pass
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield Cube(folder, process, port, admin_port)
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()
+
+
+class Transfer:
+    """The release document over HTTP, as transfer serves it; the test says what is in it."""
+
+    def __init__(self) -> None:
+        self.document: ReleaseDocument | None = None
+        self.reports: list[ReaderReport] = []
+        self._news = asyncio.Condition()
+        routes = [Route("/release", self._release), Route("/readers", self._readers, methods=["POST"])]
+        self._server = HttpServer(application(routes), "127.0.0.1", 0)
+        self.port = self._server.port
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> "Transfer":
+        await self._server.start()
+        return self
+
+    async def stop(self) -> None:
+        async with self._news:
+            self._closing = True
+            self._news.notify_all()
+        await self._server.stop()
+
+    _closing = False
+
+    async def publish(self, **fields: Any) -> ReleaseDocument:
+        before = self.document
+        document = ReleaseDocument(
+            **{
+                "generation": 1,
+                "revision": 0 if before is None else before.revision + 1,
+                "placement": Placement(shards=1),
+                **fields,
+            }
+        )
+        async with self._news:
+            self.document = document
+            self._news.notify_all()
+        return document
+
+    async def _release(self, request: Request) -> Response:
+        after = request.query_params.get("after")
+        wait = float(request.query_params.get("wait", "0"))
+
+        def newer() -> bool:
+            return self._closing or (
+                self.document is not None and (after is None or self.document.revision > int(after))
+            )
+
+        async with self._news:
+            try:
+                await asyncio.wait_for(self._news.wait_for(newer), max(wait, 0.01))
+            except asyncio.TimeoutError:
+                return Response(status_code=304)
+        if self.document is None:
+            raise RequestRefused(503, "no document yet")
+        return Response(self.document.to_json(), media_type="application/json")
+
+    async def _readers(self, request: Request) -> Response:
+        self.reports.append(await read_record(request, ReaderReport))
+        return JSONResponse(None, status_code=204)
