@@ -3,12 +3,14 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, checked_path
 
 _TEMPORARY = ".put-"
+_BLOCK = 1 << 20
 
 
 class FileStore:
@@ -31,7 +33,7 @@ class FileStore:
     def put_bytes(self, data: bytes, path: str, *, overwrite: bool = False) -> None:
         self._publish(path, lambda out: out.write(data), overwrite=overwrite)
 
-    def _publish(self, path: str, write: object, *, overwrite: bool) -> None:
+    def _publish(self, path: str, write: Callable[[BinaryIO], object], *, overwrite: bool) -> None:
         target = self._at(path)
         if not overwrite and target.exists():
             raise AlreadyPublished(f"{path} is already published in {self.url}; published files are never changed")
@@ -40,7 +42,7 @@ class FileStore:
             target.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=target.parent)
             with os.fdopen(handle, "wb") as out:
-                write(out)  # type: ignore[operator]
+                write(out)
                 out.flush()
                 os.fsync(out.fileno())
             Path(temporary).chmod(0o644)
@@ -73,6 +75,17 @@ class FileStore:
             raise StoreError(f"{path} cannot be fetched from {self.url}: {failed.strerror or failed}") from failed
         finally:
             Path(temporary).unlink(missing_ok=True)
+
+    def read_from(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        try:
+            with self._at(path).open("rb") as stream:
+                stream.seek(offset)
+                while block := stream.read(_BLOCK):
+                    yield block
+        except FileNotFoundError as gone:
+            raise NotInStore(f"{path} is not in {self.url}") from gone
+        except OSError as failed:
+            raise StoreError(f"{path} cannot be read from {self.url}: {failed.strerror or failed}") from failed
 
     def get_bytes(self, path: str) -> bytes:
         try:

@@ -35,6 +35,12 @@ class Store(Protocol):
     def get(self, path: str, target: Path) -> None:
         """Fetch into a local file, which appears whole or not at all. Raises NotInStore, StoreError."""
 
+    def read_from(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        """The bytes of a file from an offset on, in blocks: for a fetch that goes on where it was cut off.
+
+        Raises NotInStore, StoreError, as the blocks are taken.
+        """
+
     def get_bytes(self, path: str) -> bytes:
         """Fetch a small file. Raises NotInStore, StoreError."""
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from elastic_ctr.store import Store
+from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 
 Kind = Literal["base", "delta"]
@@ -117,14 +117,39 @@ def publish(store: Store, source: Path, path: str, records: int = 0) -> FileEntr
 def fetch(store: Store, entry: FileEntry, target: Path) -> Path:
     """Get one file and check it. Raises ManifestDamaged if it is not what the manifest says."""
     store.get(entry.path, target)
-    size, sha256 = digest_of(target)
-    if (size, sha256) != (entry.bytes, entry.sha256):
+    try:
+        check(store, entry, target)
+    except ManifestDamaged:
         target.unlink()
+        raise
+    return target
+
+
+def check(store: Store, entry: FileEntry, path: Path) -> None:
+    """Compare a file on this machine with its entry. Raises ManifestDamaged, OSError."""
+    size, sha256 = digest_of(path)
+    if (size, sha256) != (entry.bytes, entry.sha256):
         raise ManifestDamaged(
             f"{entry.path} in {store.url} is not what its manifest says ({size} bytes, sha256 {sha256[:12]}… instead of "
             f"{entry.bytes} bytes, {entry.sha256[:12]}…); delete the version and publish it again"
         )
-    return target
+
+
+def checked_file(store: Store, entry: FileEntry, folder: Path) -> Path:
+    """The file itself where the store's files are on this machine, else a copy in folder; checked either way.
+
+    Raises NotInStore, StoreError, ManifestDamaged.
+    """
+    local = store.local_path(entry.path)
+    if local is None:
+        return fetch(store, entry, folder / entry.path.replace("/", "-"))
+    try:
+        check(store, entry, local)
+    except FileNotFoundError as gone:
+        raise NotInStore(f"{entry.path} is not in {store.url}") from gone
+    except OSError as failed:
+        raise StoreError(f"{entry.path} cannot be read from {store.url}: {failed.strerror or failed}") from failed
+    return local
 
 
 def read_version(store: Store, version: int) -> VersionManifest:

@@ -1,0 +1,205 @@
+"""The rules of the release protocol, as pure functions: who owes what, what is complete, what may go."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReaderReport, ReleaseDocument
+from elastic_ctr.versions.manifest import DictionaryManifest, VersionManifest
+
+Holders = Mapping[str, Holder]
+
+_POD = re.compile(r"-s(\d{1,4})-(\d+)$")
+
+
+def shard_of_pod(pod: str) -> int:
+    """The shard in a pod's name `…-s<shard>-<replica>`, as its StatefulSet gave it. Raises ValueError."""
+    found = _POD.search(pod)
+    if found is None:
+        raise ValueError(f"pod name {pod!r} does not end in -s<shard>-<replica>; name cube pods so")
+    return int(found[1])
+
+
+def shards_up(reports: Iterable[AgentReport], shards: int) -> tuple[int, ...]:
+    """Shards of the wanted placement that have a pod that reports and is not draining, in order."""
+    return tuple(sorted({each.shard for each in reports if not each.draining and each.shard < shards}))
+
+
+def owing_shards(partition: int, placement: Placement) -> frozenset[int]:
+    """Every pod of these shards owes the partition.
+
+    Its own shard always does. While that has no pod up, the (p mod m)-th of the m shards that have one does too, so
+    that a lost shard's partitions spread over all that are left.
+    """
+    home = partition % placement.shards
+    if home in placement.up or not placement.up:
+        return frozenset({home})
+    return frozenset({home, placement.up[partition % len(placement.up)]})
+
+
+def owed_partitions(shard: int, placement: Placement, partitions: int) -> frozenset[int]:
+    return frozenset(p for p in range(partitions) if shard in owing_shards(p, placement))
+
+
+def holders_by_version(reports: Iterable[AgentReport]) -> dict[int, dict[str, Holder]]:
+    """What readers are told: version -> address -> what it answers."""
+    found: dict[int, dict[str, Holder]] = {}
+    for report in reports:
+        for version, partitions in report.holds.items():
+            if partitions:
+                found.setdefault(version, {})[report.address] = Holder(
+                    partitions=tuple(sorted(partitions)), draining=report.draining, shard=report.shard
+                )
+    return {version: dict(sorted(found[version].items())) for version in sorted(found)}
+
+
+def lacking_partitions(holders: Holders, partitions: int, replicas: int) -> tuple[int, ...]:
+    """Partitions that fewer than `replicas` servers hold that stay."""
+    counts = [0] * partitions
+    for holder in holders.values():
+        if not holder.draining:
+            for partition in set(holder.partitions):
+                if partition < partitions:
+                    counts[partition] += 1
+    return tuple(p for p, count in enumerate(counts) if count < replicas)
+
+
+class Verdict(NamedTuple):
+    """What serving pods say of a candidate. Promotion is allowed only if `passed`."""
+
+    passed: bool
+    refused: str | None
+    silent: tuple[str, ...]
+
+
+def readers_verdict(
+    version: int, readers: Iterable[ReaderReport], complete_seconds: float, candidate_seconds: float
+) -> Verdict:
+    """One refusal refuses. Else all known serving pods must pass, or after candidate_seconds at least one.
+
+    Where no serving pod is known there is nobody to wait for.
+    """
+    known = sorted(readers, key=lambda each: each.pod)
+    for reader in known:
+        if version in reader.refused:
+            return Verdict(passed=False, refused=f"{reader.pod}: {reader.refused[version]}", silent=())
+    silent = tuple(each.pod for each in known if version not in each.passed)
+    all_passed = not silent
+    enough_passed = len(silent) < len(known) and complete_seconds >= candidate_seconds
+    return Verdict(passed=all_passed or enough_passed, refused=None, silent=silent)
+
+
+def next_candidate(built: Iterable[int], live: int | None, refused: Collection[int]) -> int | None:
+    """The newest built version above the live one. Those between are skipped."""
+    return max((v for v in built if v not in refused and (live is None or v > live)), default=None)
+
+
+def next_to_build(
+    usable: Iterable[int], built: Collection[int], live: int | None, refused: Collection[int]
+) -> int | None:
+    """The newest usable version, if it is newer than everything built and live: an older one would be skipped anyway."""
+    newest = max(known_of(built, live), default=0)
+    return max((v for v in usable if v > newest and v not in refused), default=None)
+
+
+def known_of(versions: Iterable[int], *more: int | None) -> set[int]:
+    return {*versions, *(each for each in more if each is not None)}
+
+
+def skipped_versions(
+    known: Iterable[int], was_live: Collection[int], live: int | None, candidate: int | None, refused: Collection[int]
+) -> tuple[int, ...]:
+    """Versions that something newer overtook before they could go live."""
+    newest = max(known_of((), live, candidate), default=0)
+    return tuple(sorted(v for v in known if v < newest and v not in was_live and v not in refused and v != candidate))
+
+
+def abandoned_versions(manifests: Mapping[int, VersionManifest]) -> tuple[int, ...]:
+    """Versions that training left behind when it went back to a checkpoint: a later delta's parent is older than they."""
+    found: set[int] = set()
+    for version, manifest in manifests.items():
+        if manifest.kind == "delta" and manifest.parent is not None:
+            parent = manifest.parent
+            found.update(v for v in manifests if parent < v < version)
+    return tuple(sorted(found))
+
+
+def unneeded_partitions(
+    held: Mapping[int, Collection[int]], document: ReleaseDocument, shard: int, address: str, partitions: int
+) -> dict[int, frozenset[int]]:
+    """What a pod holds and need not: version -> partitions. Whether somebody still asks is another question.
+
+    Of a wanted version: what others owe and hold. Of another version: everything, except, as long as the live version
+    is not held for a partition that the pod owes, whatever it holds for that partition.
+    """
+    owed = owed_partitions(shard, document.placement, partitions)
+    live_held = frozenset(held.get(document.live, ())) if document.live is not None else frozenset[int]()
+    found: dict[int, frozenset[int]] = {}
+    for version, parts in held.items():
+        if version in document.wanted:
+            others = {a: h for a, h in document.holders.get(version, {}).items() if a != address and not h.draining}
+            free = frozenset(
+                p
+                for p in parts
+                if p not in owed
+                and any(h.shard in owing_shards(p, document.placement) and p in h.partitions for h in others.values())
+            )
+        elif document.live is None:
+            free = frozenset()
+        else:
+            free = frozenset(p for p in parts if p not in owed or p in live_held)
+        if free:
+            found[version] = free
+    return found
+
+
+def covered_without(address: str, held: Mapping[int, Collection[int]], document: ReleaseDocument) -> bool:
+    """Whether the live version is answered by pods that stay, for every partition that this pod would take along."""
+    if document.live is None:
+        return True
+    stay = [h for a, h in document.holders.get(document.live, {}).items() if a != address and not h.draining]
+    answered = {p for holder in stay for p in holder.partitions}
+    return all(p in answered for p in held.get(document.live, ()))
+
+
+def unbuilt_chain(version: int, manifests: Mapping[int, VersionManifest], built: Collection[int]) -> tuple[int, ...]:
+    """The versions whose own files a build needs, oldest first: from the last built ancestor, or the base, on.
+
+    Raises LookupError with a sentence when the chain has a gap.
+    """
+    chain = [version]
+    while (current := manifests[chain[-1]]).kind == "delta":
+        parent = current.parent
+        if parent is None or parent >= current.version:
+            raise LookupError(f"delta {current.version} names no earlier parent; publish a base or remove the delta")
+        if parent in built:
+            break
+        if parent not in manifests:
+            raise LookupError(
+                f"delta {current.version} depends on {parent}, which the store does not hold; "
+                "publish a base or remove the delta"
+            )
+        chain.append(parent)
+    return tuple(reversed(chain))
+
+
+def doomed_versions(
+    manifests: Mapping[int, VersionManifest],
+    dictionaries: Mapping[int, DictionaryManifest],
+    in_use: Collection[int],
+    keep_versions: int,
+) -> tuple[int, ...]:
+    """What retention deletes: neither among the newest keep_versions, nor in use, nor what one of those stands on."""
+    keep = {*sorted(manifests)[-keep_versions:], *in_use}
+    open_ends = list(keep)
+    while open_ends:
+        version = open_ends.pop()
+        below: set[int] = set()
+        if version in dictionaries:
+            below = {dictionaries[version].full_version, dictionaries[version].base}
+        elif version in manifests:
+            manifest = manifests[version]
+            below = {manifest.base} if manifest.parent is None else {manifest.base, manifest.parent}
+        open_ends.extend(below - keep)
+        keep |= below
+    return tuple(sorted(set(manifests) - keep))

@@ -1,0 +1,255 @@
+"""What transfer remembers, and the one function that decides what happens next.
+
+Nothing here waits, reads a clock or talks to anyone: `advance` is called with what is seen now and says what is so.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from pydantic import Field
+
+from elastic_ctr.cube.placement import (
+    Holders,
+    Verdict,
+    lacking_partitions,
+    next_candidate,
+    readers_verdict,
+)
+from elastic_ctr.cube.release import Placement, ReaderReport, ReleaseDocument
+from elastic_ctr.versions.manifest import DictionaryManifest, Record
+
+# Past versions of which the times and the names are kept.
+REMEMBERED = 64
+
+
+class RollbackRefused(ValueError):
+    """A rollback that cannot be: which version, why, which ones can."""
+
+
+class Times(Record):
+    """Unix seconds at which a version got so far; None while it has not."""
+
+    published: float | None = None
+    seen: float | None = None
+    built: float | None = None
+    candidate: float | None = None
+    complete: float | None = None
+    live: float | None = None
+
+
+class ReleaseState(Record):
+    """What survives a restart. `restoring`: the candidate is the target of a rollback, live before, and not gated."""
+
+    generation: int = Field(ge=1)
+    live: int | None = None
+    previous: int | None = None
+    candidate: int | None = None
+    restoring: bool = False
+    held: bool = False
+    complete_since: float | None = None
+    refused: dict[int, str] = Field(default_factory=dict)
+    was_live: tuple[int, ...] = ()
+    deleted: tuple[int, ...] = ()
+    times: dict[int, Times] = Field(default_factory=dict)
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """Each once, in the order in which a pod that has nothing should load them."""
+        return tuple(dict.fromkeys(v for v in (self.live, self.previous, self.candidate) if v is not None))
+
+
+class Rules(NamedTuple):
+    """The operator's choices."""
+
+    min_ready_replicas: int = 1
+    candidate_seconds: float = 120.0
+
+
+class View(NamedTuple):
+    """What is seen now. `listened`: long enough since the start for every serving pod to have been heard."""
+
+    now: float
+    built: Mapping[int, DictionaryManifest]
+    holders: Mapping[int, Holders]
+    readers: Collection[ReaderReport]
+    damaged: Mapping[int, str]
+    listened: bool = True
+
+
+def document_of(
+    state: ReleaseState, revision: int, placement: Placement, holders: Mapping[int, Holders]
+) -> ReleaseDocument:
+    return ReleaseDocument(
+        generation=state.generation,
+        revision=revision,
+        placement=placement,
+        wanted=state.wanted,
+        candidate=state.candidate,
+        live=state.live,
+        previous=state.previous,
+        held=state.held,
+        refused=state.refused,
+        holders={version: dict(held) for version, held in holders.items()},
+    )
+
+
+def state_after_loss(document: ReleaseDocument | None) -> ReleaseState:
+    """Where a transfer without state goes on: from the highest document that a pod carries, one generation later."""
+    if document is None:
+        return ReleaseState(generation=1)
+    return ReleaseState(
+        generation=document.generation + 1,
+        live=document.live,
+        previous=document.previous,
+        # A candidate is chosen again; a rollback's target too, by the operator, whose order nobody remembers.
+        held=document.held,
+        refused=document.refused,
+        was_live=tuple(v for v in (document.previous, document.live) if v is not None),
+    )
+
+
+def advance(state: ReleaseState, view: View, rules: Rules) -> ReleaseState:
+    """The state after everything that what is seen now allows. Applying it twice changes nothing more."""
+    while True:
+        after = _step(state, view, rules)
+        if after == state:
+            return state
+        state = after
+
+
+def _step(state: ReleaseState, view: View, rules: Rules) -> ReleaseState:
+    state = _with_refusals(state, view)
+    candidate = state.candidate
+    if candidate is None:
+        chosen = None if state.held else next_candidate(view.built, state.live, state.refused)
+        if chosen is None:
+            return state
+        state = _timed(state, chosen, candidate=view.now)
+        return state.model_copy(update={"candidate": chosen, "restoring": False, "complete_since": None})
+    if lacking(state, view, rules):
+        return state.model_copy(update={"complete_since": None})
+    if state.complete_since is None:
+        state = _timed(state, candidate, complete=view.now)
+        state = state.model_copy(update={"complete_since": view.now})
+    if not state.restoring and (state.held or not gate(state, view, rules).passed):
+        return state
+    return _promoted(_timed(state, candidate, live=view.now), candidate)
+
+
+def lacking(state: ReleaseState, view: View, rules: Rules) -> tuple[int, ...]:
+    """Partitions of the candidate that still need holders."""
+    if state.candidate is None or state.candidate not in view.built:
+        return ()
+    return lacking_partitions(
+        view.holders.get(state.candidate, {}), view.built[state.candidate].partitions, rules.min_ready_replicas
+    )
+
+
+def gate(state: ReleaseState, view: View, rules: Rules) -> Verdict:
+    """What serving pods say of the candidate."""
+    assert state.candidate is not None
+    waited = 0.0 if state.complete_since is None else view.now - state.complete_since
+    verdict = readers_verdict(state.candidate, view.readers, waited, rules.candidate_seconds)
+    # Right after a start nobody has been heard yet: that is not the same as nobody being there.
+    return verdict._replace(passed=verdict.passed and (view.listened or bool(view.readers)))
+
+
+def _with_refusals(state: ReleaseState, view: View) -> ReleaseState:
+    """A refusal is final. What is or was live stays answered; a later complaint about it is for the status."""
+    found: dict[int, str] = {}
+    answered = {state.live, state.previous} - {None if state.restoring else state.candidate}
+    restored = {state.candidate} if state.restoring else set[int | None]()
+    for reader in sorted(view.readers, key=lambda each: each.pod):
+        for version, reason in reader.refused.items():
+            if version not in answered | restored:
+                found.setdefault(version, f"{reader.pod}: {reason}")
+    for version, reason in view.damaged.items():
+        if version not in answered - restored:
+            found.setdefault(version, reason)
+    if state.candidate is not None and state.candidate not in view.built:
+        found.setdefault(state.candidate, "its dictionary was deleted from the store")
+    fresh = {version: reason for version, reason in found.items() if version not in state.refused}
+    for version, reason in sorted(fresh.items()):
+        state = state.model_copy(update={"refused": {**state.refused, version: reason}})
+    if state.candidate in state.refused:
+        state = state.model_copy(update={"candidate": None, "restoring": False, "complete_since": None})
+    return state
+
+
+def _promoted(state: ReleaseState, version: int) -> ReleaseState:
+    was_live = tuple(dict.fromkeys([*(v for v in state.was_live if v != version), version]))[-REMEMBERED:]
+    return state.model_copy(
+        update={
+            "live": version,
+            "previous": state.live if state.live != version else state.previous,
+            "candidate": None,
+            "restoring": False,
+            "complete_since": None,
+            "was_live": was_live,
+        }
+    )
+
+
+def rolled_back(state: ReleaseState, version: int, view: View, rules: Rules) -> ReleaseState:
+    """V becomes live at once if it is held everywhere, else as soon as it is; either way everything else is held.
+
+    V was live before, so serving pods have answered for it once: it is not gated again. While V is loaded the present
+    version stays live. A version that never was live cannot be rolled back to. Raises RollbackRefused.
+    """
+    possible = [v for v in state.was_live if v in view.built and v not in state.refused and v != state.live]
+    ways_out = f"possible are {', '.join(map(str, reversed(possible)))}" if possible else "no other version is possible"
+    if version in state.refused:
+        raise RollbackRefused(f"version {version} is refused ({state.refused[version]}); {ways_out}")
+    if version not in view.built:
+        raise RollbackRefused(f"version {version} has no dictionary in the store (deleted, or never built); {ways_out}")
+    if version not in state.was_live:
+        raise RollbackRefused(f"version {version} was never live, so no serving pod answers for it; {ways_out}")
+    if version == state.live:
+        # What is live is held where it is.
+        return state.model_copy(update={"held": True, "candidate": None, "restoring": False, "complete_since": None})
+    state = _timed(state, version, candidate=view.now)
+    update = {"held": True, "candidate": version, "restoring": True, "complete_since": None}
+    return advance(state.model_copy(update=update), view, rules)
+
+
+def resumed(state: ReleaseState) -> ReleaseState:
+    """Go on with the newest built version, be it the one that was rolled back from. A rollback under way is given up."""
+    if not state.held:
+        return state
+    candidate = None if state.restoring else state.candidate
+    return state.model_copy(update={"held": False, "candidate": candidate, "restoring": False, "complete_since": None})
+
+
+def refuse(state: ReleaseState, version: int, reason: str) -> ReleaseState:
+    """A version that cannot be built. Final."""
+    if version in state.refused:
+        return state
+    return state.model_copy(update={"refused": {**state.refused, version: reason}})
+
+
+def _timed(state: ReleaseState, version: int, **moments: float) -> ReleaseState:
+    return with_times(state, {version: moments})
+
+
+def with_times(state: ReleaseState, moments: Mapping[int, Mapping[str, float]]) -> ReleaseState:
+    """The first time counts, but for going live, which may come again with a rollback."""
+    times = dict(state.times)
+    for version, at in moments.items():
+        known = times.get(version, Times())
+        fresh = {name: when for name, when in at.items() if getattr(known, name) is None or name == "live"}
+        if fresh:
+            times[version] = known.model_copy(update=fresh)
+    if times == state.times:
+        return state
+    return state.model_copy(update={"times": dict(sorted(times.items())[-REMEMBERED:])})
+
+
+def forgotten(state: ReleaseState, deleted: Iterable[int]) -> ReleaseState:
+    """After retention: what was deleted is no longer refused, nor a target; its donefile line is no complaint."""
+    gone = set(deleted)
+    return state.model_copy(
+        update={
+            "deleted": tuple(sorted({*state.deleted, *gone}))[-REMEMBERED:],
+            "was_live": tuple(v for v in state.was_live if v not in gone),
+        }
+    )
