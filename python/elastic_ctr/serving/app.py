@@ -63,9 +63,10 @@ class ServingProcess:
         self._reserved = _reserved(told.host, told.port)
         self.port: int = self._reserved.getsockname()[1]
         scratch = told.scratch
-        # What an earlier process fetched may be half there.
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
+        scratch.mkdir(parents=True, exist_ok=True)
+        # What an earlier process fetched may be half there. The folder itself may be a mount.
+        for old in (*scratch.glob("version-*"), *scratch.glob("worker-*")):
+            shutil.rmtree(old, ignore_errors=True)
         self.releases = Releases(told.store, scratch)
         settings = Settings(
             told.host, self.port, told.model_name, told.max_instances, told.max_body_bytes, told.max_batch_rows,

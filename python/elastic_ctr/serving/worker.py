@@ -270,7 +270,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Paddle leaves files where it runs.
     os.chdir(given.folder)
-    runtime_logging.configure(f"serving-{given.index}")
+    log_format = os.environ.get("ELASTIC_CTR_LOG_FORMAT", "text")
+    runtime_logging.configure(
+        f"serving-{given.index}",
+        os.environ.get("ELASTIC_CTR_LOG_LEVEL", "INFO"),
+        "json" if log_format == "json" else "text",
+    )
     uvloop.run(_main(given.control, Settings(**json.loads(given.settings))))
     # Paddle's own threads and destructors have no part in a clean end.
     logging.shutdown()

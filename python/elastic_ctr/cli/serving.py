@@ -1,0 +1,60 @@
+"""Starts the serving role."""
+
+from pathlib import Path
+
+import typer
+
+from elastic_ctr.runtime.lifecycle import PortInUse
+from elastic_ctr.serving.app import Serving, run_serving
+from elastic_ctr.store import Store
+
+
+def start_serving(
+    store: Store,
+    transfer_url: str,
+    pod: str,
+    scratch_dir: Path,
+    host: str,
+    port: int,
+    admin_port: int,
+    workers: int,
+    model_name: str,
+    max_instances: int,
+    max_body_bytes: int,
+    max_batch_rows: int,
+    max_abs_diff: float,
+    lookup_timeout_ms: float,
+    hedge_ms: float | None,
+    token: str | None,
+) -> None:
+    """Answer predictions with the live version, until told to end.
+
+    Raises typer.Exit(2), after a sentence on standard error, when a port is taken or the scratch folder cannot be
+    written.
+    """
+    told = Serving(
+        store=store,
+        transfer_url=transfer_url,
+        pod=pod,
+        scratch=scratch_dir,
+        host=host,
+        port=port,
+        admin_port=admin_port,
+        workers=workers,
+        model_name=model_name,
+        max_instances=max_instances,
+        max_body_bytes=max_body_bytes,
+        max_batch_rows=max_batch_rows,
+        max_abs_diff=max_abs_diff,
+        lookup_timeout_ms=lookup_timeout_ms,
+        hedge_ms=hedge_ms,
+        token=token,
+    )
+    try:
+        run_serving(told)
+    except PortInUse as taken:
+        typer.echo(taken.strerror, err=True)
+        raise typer.Exit(2) from taken
+    except OSError as failed:
+        typer.echo(str(failed), err=True)
+        raise typer.Exit(2) from failed
