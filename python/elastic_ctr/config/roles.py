@@ -25,6 +25,11 @@ class MasterConfig(Section):
     max_attempts: Count = Field(default=3, description="A task that failed so often is parked and stops its pass.")
     checkpoint_per_pass: Count = Field(default=1, description="Passes from one checkpoint to the next.")
     delta_per_pass: Count = Field(default=1, description="Passes from one delta to the next.")
+    evaluate: bool = Field(
+        default=True,
+        description="Predict each pass once more when it is trained: its AUC after training. "
+        "Off, that AUC is of records scored just before each was trained.",
+    )
     first_base: bool = Field(default=True, description="Publish a base after the first pass, not only at day end.")
     keep_checkpoints: Count = Field(default=2, description="Checkpoints kept in the store.")
     samples: int = Field(

@@ -9,7 +9,8 @@ import grpc
 from elastic_ctr.control import control_pb2_grpc
 from elastic_ctr.control.options import OPTIONS
 
-_PATIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+# CANCELLED is what calls under way get from a master that ends.
+_PATIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
 class MasterClient:

@@ -18,6 +18,7 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TRAIN: _ClassVar[Phase]
     SAVE: _ClassVar[Phase]
     SCORE: _ClassVar[Phase]
+    EVALUATE: _ClassVar[Phase]
 COUNT: JobKind
 CHECKPOINT: JobKind
 EXPORT: JobKind
@@ -25,6 +26,7 @@ CHECK: Phase
 TRAIN: Phase
 SAVE: Phase
 SCORE: Phase
+EVALUATE: Phase
 
 class Membership(_message.Message):
     __slots__ = ("trainer_id", "generation")

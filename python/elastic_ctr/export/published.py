@@ -1,6 +1,7 @@
 """What a version's files say: values of chosen keys, read back from the very files that were published."""
 
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,9 @@ def publish_once(store: Store, source: Path, path: str, records: int) -> FileEnt
             there = source.with_suffix(".there")
             store.get(path, there)
         if digest_of(there) != (size, sha256):
-            raise StoreError(f"{path} is published already with other bytes; delete the folder if no manifest names it") from None
+            raise StoreError(
+                f"{path} is published already with other bytes; delete the folder if no manifest names it"
+            ) from None
         return FileEntry(path=path, bytes=size, sha256=sha256, records=records)
 
 
@@ -44,10 +47,11 @@ def values_in_file(file: Path, wanted: Keys) -> list[tuple[Keys, Values]]:
     if not len(wanted):
         return []
     found = []
-    for keys, values in SequenceFileReader(file):
-        hit = np.isin(keys, wanted, assume_unique=True)
-        if hit.any():
-            found.append((keys[hit], values[hit]))
+    with closing(SequenceFileReader(file)) as blocks:
+        for keys, values in blocks:
+            hit = np.isin(keys, wanted, assume_unique=True)
+            if hit.any():
+                found.append((keys[hit], values[hit]))
     return found
 
 

@@ -79,7 +79,7 @@ def table(report: Mapping[str, Any]) -> Table:
         "records",
         "refused",
         "AUC before",
-        "AUC trained",
+        "AUC after",
         "version",
         "kind",
         "keys",

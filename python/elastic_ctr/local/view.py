@@ -16,6 +16,7 @@ _STATES = {
     "checking": "is converted, checked and predicted",
     "checked": "is checked",
     "training": "is trained",
+    "evaluating": "is predicted with what was learned",
     "saving": "is saved and exported",
     "stopped": "is stopped",
 }
@@ -31,7 +32,7 @@ def stage(status: dict[str, Any] | None, release: dict[str, Any] | None) -> str:
     current = status["current"]
     if current is not None:
         one = next(each for each in status["passes"] if each["pass"] == current["pass"])
-        tasks = f" ({one['tasksDone']} of {one['tasks']} tasks)" if one["state"] in ("checking", "training") else ""
+        tasks = f" ({one['tasksDone']} of {one['tasks']} tasks)" if one["state"] in ("checking", "training", "evaluating") else ""
         epoch = f", epoch {current['epoch']}" if current["epoch"] > 1 else ""
         return f"pass {current['pass']} {_STATES.get(current['state'], current['state'])}{epoch}{tasks}"
     if release is not None and release.get("candidate") is not None:

@@ -1,7 +1,7 @@
 """What happens next: members, leases, rounds, saves, recovery. One lock, one ledger; calls are short.
 
 A pass goes through rounds. In the first all its tasks are converted, validated and predicted; only then is the first one
-trained, so a refused pass has changed nothing. Then `epochs` rounds of training, then the save, with no task open.
+trained, so a refused pass has changed nothing. Then `epochs` rounds of training, one that predicts again with what was learned, then the save, with no task open.
 """
 
 import json
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 VERIFY = "verify"
 _EXAMPLES = 3
 _SAVE_RETRIES = 3
+_PHASES = {"checking": control.CHECK, "training": control.TRAIN, "evaluating": control.EVALUATE}
 
 
 @dataclass
@@ -277,7 +278,7 @@ class Coordinator:
             if current is None or current.state == "stopped":
                 return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.5)
             task = None
-            if current.state in ("checking", "training") and not (request.ahead and current.state == "checking"):
+            if current.state in _PHASES and not (request.ahead and current.state == "checking"):
                 task = self._lease_task(current, request)
             elif current.state == "saving" and not request.ahead:
                 task = self._lease_save(current, request)
@@ -299,7 +300,7 @@ class Coordinator:
         return control.Task(
             id=row.id,
             attempt=attempt,
-            phase=control.CHECK if current.state == "checking" else control.TRAIN,
+            phase=_PHASES[current.state],
             path=row.path,
             start=row.start,
             end=row.stop,
@@ -383,7 +384,7 @@ class Coordinator:
                     samples = [(s.line, int(s.show), int(s.click)) for s in result.samples]
                     self._ledger.checked(task, counts, refused, samples, histograms)
                 else:
-                    self._ledger.trained(task, histograms)
+                    self._ledger.trained(task, histograms, rounds=int(current.state == "training"))
                 self._advance()
             return control.Acknowledgement()
 
@@ -429,11 +430,14 @@ class Coordinator:
                 self._ledger.next_round(current.ordinal)
                 self._ledger.set_pass(current.ordinal, epoch=current.epoch + 1)
                 return False
-            histograms = self._ledger.histograms(current.ordinal)
-            auc = None if histograms is None else auc_of_histogram(*histograms)
-            self._ledger.set_pass(current.ordinal, state="saving", auc=auc, trained_at=self._clock())
-            log.info("pass %s is trained: AUC %s", current.id, _number(auc))
-            return True
+            self._ledger.set_pass(current.ordinal, trained_at=self._clock())
+            if self._config.evaluate:
+                self._ledger.next_round(current.ordinal)
+                self._ledger.set_pass(current.ordinal, state="evaluating")
+                return True
+            return self._end_rounds(current)
+        if current.state == "evaluating" and closed:
+            return self._end_rounds(current)
         if current.state == "saving" and self._ledger.save_of(current.ordinal) is None:
             return self._order_save(current)
         return False
@@ -460,6 +464,13 @@ class Coordinator:
             counts["refused"],
             _number(auc),
         )
+        return True
+
+    def _end_rounds(self, current: PassRow) -> bool:
+        histograms = self._ledger.histograms(current.ordinal)
+        auc = None if histograms is None else auc_of_histogram(*histograms)
+        self._ledger.set_pass(current.ordinal, state="saving", auc=auc)
+        log.info("pass %s is trained: AUC %s", current.id, _number(auc))
         return True
 
     def _order_save(self, current: PassRow) -> bool:

@@ -1,6 +1,6 @@
 """What the master knows and must not forget: one SQLite file, written ahead, owned by one process.
 
-States of a pass: waiting -> checking -> checked -> training -> saving -> done, or stopped with a reason. A task's state
+States of a pass: waiting -> checking -> checked -> training -> evaluating -> saving -> done, or stopped with a reason. A task's state
 is about its pass's present round: todo, leased, done, or parked. What a round found stays in the task's columns.
 """
 
@@ -279,11 +279,12 @@ class Ledger:
                 [(task.id, task.ordinal, position, *sample) for position, sample in enumerate(samples)],
             )
 
-    def trained(self, task: TaskRow, histograms: tuple[Histogram, Histogram]) -> None:
+    def trained(self, task: TaskRow, histograms: tuple[Histogram, Histogram], *, rounds: int = 1) -> None:
+        """Done in a round of training, or with `rounds` 0 in one that only looks."""
         self._do(
-            "update tasks set state = 'done', attempts = 0, error = '', trained = trained + 1, positives = ?, negatives = ?"
+            "update tasks set state = 'done', attempts = 0, error = '', trained = trained + ?, positives = ?, negatives = ?"
             " where id = ?",
-            *map(_pack, histograms),
+            rounds, *map(_pack, histograms),
             task.id,
         )
 
@@ -447,7 +448,7 @@ class Ledger:
             self._db.execute("update tasks set trained = 0, repeated = 0 where pass > ?", (ordinal,))
             self._db.execute(
                 "update passes set state = 'checked', epoch = 0, auc = null, trained_at = null, done_at = null,"
-                " version = null where ordinal > ? and state in ('checked', 'training', 'saving', 'done')",
+                " version = null where ordinal > ? and state in ('checked', 'training', 'evaluating', 'saving', 'done')",
                 (ordinal,),
             )
             self._db.execute(

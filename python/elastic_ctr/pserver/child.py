@@ -18,7 +18,7 @@ def serve(model: Model, slots: list[str], endpoints: list[str], index: int, scra
     """Does not return."""
     prepare_environment(scratch)
     start_paddle(model)
-    import paddle.distributed.fleet as fleet
+    from paddle.distributed import fleet
 
     fleet.init(
         fleet.UserDefinedRoleMaker(current_id=index, role=fleet.Role.SERVER, worker_num=1, server_endpoints=endpoints)

@@ -211,9 +211,7 @@ class PserverParent:
     def _serving(self) -> bool:
         if not self._alive():
             return False
-        connection = http.client.HTTPConnection(
-            self._host, self._port + self._generation % GENERATION_PORTS, timeout=1
-        )
+        connection = http.client.HTTPConnection(self._host, self._port + self._generation % GENERATION_PORTS, timeout=1)
         try:
             connection.request("GET", "/health")
             up = connection.getresponse().status == http.HTTPStatus.OK
@@ -230,7 +228,10 @@ class PserverParent:
             lines = (self._folder() / "server.log").read_text(errors="replace").strip().splitlines()
         except OSError:
             return "it left no log"
-        return next((line.strip()[:200] for line in reversed(lines) if "Error" in line or "error" in line), "no error in its log")
+        return next(
+            (line.strip()[:200] for line in reversed(lines) if "Error" in line or "error" in line),
+            "no error in its log",
+        )
 
     def _end_child(self) -> None:
         if self._child is not None:

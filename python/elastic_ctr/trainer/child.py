@@ -1,6 +1,6 @@
 """The process that trains. It ends with 75 whenever it no longer belongs; its parent starts it again.
 
-    python -m elastic_ctr.trainer.child SPEC.json
+python -m elastic_ctr.trainer.child SPEC.json
 """
 
 import json
@@ -105,7 +105,9 @@ class TrainerChild:
         self._engine.connect(self._trainer_id)
         if reply.verdict == control.JoinReply.INITIALISE:
             self._initialise(load=reply.load)
-        self._saver = Saver(self._engine, self._store, self._spec.data.slot_list, self._spec.model.sparse_dim, self._spec.scratch)
+        self._saver = Saver(
+            self._engine, self._store, self._spec.data.slot_list, self._spec.model.sparse_dim, self._spec.scratch
+        )
         log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
         self._work()
         self._client.call("LeaveTrainer", self._member(), give_up=lambda: self._leaving)
@@ -181,7 +183,7 @@ class TrainerChild:
             coming: Any = None
             if task.phase == control.CHECK:
                 self._report(task, lambda task=task: self._check(task))  # type: ignore[misc]
-            elif task.phase == control.TRAIN:
+            elif task.phase in (control.TRAIN, control.EVALUATE):
                 if dataset is None:
                     dataset = self._prepare(task)
                 if dataset is not None:
@@ -190,7 +192,7 @@ class TrainerChild:
                     coming = None if following is None else self._prepare(following)
                     if following is not None and coming is None:
                         following = None
-                    self._report(task, lambda task=task, ready=ready: self._train(task, ready))  # type: ignore[misc]
+                    self._report(task, lambda task=task, ready=ready: self._round(task, ready))  # type: ignore[misc]
             else:
                 self._report(task, lambda task=task: self._save(task))  # type: ignore[misc]
             task, dataset = (following, coming) if following is not None else (self._lease(), None)
@@ -220,7 +222,7 @@ class TrainerChild:
 
     def _forget_other_passes(self, task: control.Task) -> None:
         """Task ids begin with their pass: `<ledger>-<ordinal>-<number>`."""
-        if task.phase in (control.CHECK, control.TRAIN):
+        if task.phase in (control.CHECK, control.TRAIN, control.EVALUATE):
             mine = task.id.rpartition("-")[0] + "-"
             for file in self._tasks.glob("*"):
                 if not file.name.startswith(mine):
@@ -256,14 +258,17 @@ class TrainerChild:
             self._report(task, lambda: control.TaskResult(error=reason))
             return None
 
-    def _train(self, task: control.Task, dataset: Any) -> control.TaskResult:
+    def _round(self, task: control.Task, dataset: Any) -> control.TaskResult:
         try:
             dataset = self._engine.ready(dataset, task.records)
         except RuntimeError:
             self._converted(task).unlink(missing_ok=True)
             raise
-        self._watchdog.running(task.attempt)
-        positives, negatives = self._engine.train(dataset)
+        if task.phase == control.TRAIN:
+            self._watchdog.running(task.attempt)
+            positives, negatives = self._engine.train(dataset)
+        else:
+            positives, negatives = self._engine.predict(dataset)
         dataset.release_memory()
         return control.TaskResult(
             records=task.records,

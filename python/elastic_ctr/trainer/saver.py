@@ -74,7 +74,9 @@ class Saver:
         published = self._engine.score(sample.pooled(values).reshape(len(order.samples), -1))
         live = np.frombuffer(order.live, "<f4")
         lines = [
-            json.dumps({"line": each.line, "show": each.show, "click": each.click, "live": float(was), "published": float(now)})
+            json.dumps(
+                {"line": each.line, "show": each.show, "click": each.click, "live": float(was), "published": float(now)}
+            )
             for each, was, now in zip(order.samples, live.tolist(), published.tolist(), strict=True)
         ]
         file = self._scratch / "sample.jsonl"
@@ -82,4 +84,3 @@ class Saver:
         return control.SaveResult(
             published=published.astype("<f4").tobytes(), model_files=[self._publish(file, order.version)]
         )
-

@@ -67,7 +67,9 @@ def _keep_examples(counts: TaskCounts, offset: int, refused: Iterable[object]) -
     for line in refused:
         reason = line.reason.value  # type: ignore[attr-defined]
         excerpt = line.excerpt.decode("utf-8", "backslashreplace")  # type: ignore[attr-defined]
-        counts.quarantined.append({"offset": offset + line.offset, "reason": reason, "detail": line.detail, "line": excerpt})  # type: ignore[attr-defined]
+        counts.quarantined.append(
+            {"offset": offset + line.offset, "reason": reason, "detail": line.detail, "line": excerpt}
+        )  # type: ignore[attr-defined]
         examples = counts.examples.setdefault(reason, [])
         if len(examples) < EXAMPLES:
             examples.append(excerpt[:80])
