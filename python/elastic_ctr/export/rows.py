@@ -137,10 +137,10 @@ def nearest_float32(token: str) -> np.float32:
     wide = float(token)
     with np.errstate(over="ignore"):
         near = np.float32(wide)
-    if wide == 0.0 or not np.isfinite(near):
-        return near
+        if wide == 0.0 or not np.isfinite(near):
+            return near
+        around = [near, np.nextafter(near, np.float32(-np.inf)), np.nextafter(near, np.float32(np.inf))]
     exact = Fraction(token)
-    around = [near, np.nextafter(near, np.float32(-np.inf)), np.nextafter(near, np.float32(np.inf))]
     finite = [value for value in around if np.isfinite(value)]
     return min(finite, key=lambda value: (abs(Fraction(float(value)) - exact), int(value.view(np.uint32)) & 1))
 
