@@ -16,5 +16,7 @@ def record_dtype(dim: int, *, inner_lengths: bool = True) -> np.dtype[np.void]:
         raise ValueError(f"a value has at least one float, not {dim}.")
     outer = [("record_bytes", ">i4"), ("key_bytes", ">i4")]
     if inner_lengths:
-        return np.dtype([*outer, ("key_length", ">i4"), ("key", "<u8"), ("value_length", ">i4"), ("value", "<f4", dim)])
-    return np.dtype([*outer, ("key", "<u8"), ("value", "<f4", dim)])
+        return np.dtype(
+            [*outer, ("key_length", ">i4"), ("key", "<u8"), ("value_length", ">i4"), ("value", "<f4", (dim,))]
+        )
+    return np.dtype([*outer, ("key", "<u8"), ("value", "<f4", (dim,))])
