@@ -1,0 +1,113 @@
+"""Runs the whole pipeline as real processes of this machine, and lets tests hurt them."""
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from elastic_ctr.config.load import settings
+from elastic_ctr.config.values import Values
+from elastic_ctr.local.plan import Places
+from elastic_ctr.local.session import Session
+
+SHARED = Path(__file__).parents[3] / "shared"
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` neighbouring free ports."""
+    start = 20000 + (os.getpid() * 97) % 20000
+    for first in range(start, start + 20000, count):
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    sock = stack.enter_context(socket.socket())
+                    sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return first
+    raise RuntimeError("no free ports")
+
+
+def values_for(data: Path, slots: list[Any], start: str, end: str, **changes: Any) -> dict[str, Any]:
+    """A values file for a folder of hours, on ports of its own, quick to look and to decide."""
+    port = free_ports(120)
+    given: dict[str, Any] = {
+        "data": {"source": {"url": f"file://{data}"}, "path": "/", "start": start, "end": end, "slots": slots, "sleepSeconds": 0.5},
+        "model": {"layers": [64, 32], "partitions": 12},
+        "master": {"config": {"port": port, "statusPort": port + 1, "leaseSeconds": 4, "pserverTimeoutSeconds": 3}},
+        "trainer": {"replicas": 2, "config": {"batchSize": 256}},
+        "pserver": {"replicas": 2, "config": {"port": port + 20, "adminPort": port + 2}},
+        "cube": {"replicasPerShard": 1, "config": {"shards": 2, "port": port + 60, "adminPort": port + 61}},
+        "cubeTransfer": {"config": {"port": port + 10, "builderPort": port + 11, "pollSeconds": 0.3, "candidateSeconds": 20, "silentSeconds": 5}},
+        "serving": {"replicas": 1, "config": {"port": port + 80, "adminPort": port + 81}},
+    }
+    return merged(given, changes)
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **below,
+        **{k: merged(below[k], v) if isinstance(v, dict) and isinstance(below.get(k), dict) else v for k, v in above.items()},
+    }
+
+
+class Run:
+    """One run, driven by the test: the test's thread is the one that watches the processes."""
+
+    def __init__(self, folder: Path, values: dict[str, Any]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "values.yaml").write_text(yaml.safe_dump(values))
+        self.session = Session(Places(folder, settings(Values, values, "values.yaml")))
+        self.places = self.session.places
+
+    def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
+        """Watch until the condition holds; its value. Fails with the state of things."""
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            self.session.look()
+            if found := condition():
+                return found
+            time.sleep(0.1)
+        status = self.session.status or {}
+        raise AssertionError(
+            f"{what}: not within {seconds} s; current {status.get('current')}, live {self.session.live}, "
+            f"release {self.session.release}, restarts {self.session.supervisor.restarts}; logs in {self.places.folder}/logs"
+        )
+
+    def finish(self, seconds: float = 240) -> dict[str, Any]:
+        self.until(self.session.finished, seconds, "the run's end")
+        return self.session.report()
+
+    def state(self) -> str:
+        """`<pass> <state>` of the pass under way."""
+        current = (self.session.status or {}).get("current")
+        return f"{current['pass']} {current['state']}" if current else ""
+
+    def generation(self) -> int:
+        return int((self.session.status or {}).get("generation", 0))
+
+    def pid(self, name: str) -> int:
+        return self.session.supervisor.pids()[name]
+
+    def child(self, name: str, seconds: float = 20) -> psutil.Process:
+        """The process that a parent looks after."""
+
+        def look() -> psutil.Process | None:
+            with contextlib.suppress(psutil.NoSuchProcess, KeyError):
+                found = psutil.Process(self.pid(name)).children()
+                return found[0] if found else None
+            return None
+
+        process = self.until(look, seconds, f"a child of {name}")
+        assert isinstance(process, psutil.Process)
+        return process
+
+    def kill(self, name: str) -> None:
+        os.kill(self.pid(name), signal.SIGKILL)

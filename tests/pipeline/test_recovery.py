@@ -1,0 +1,105 @@
+"""Every role is lost in turn, in the middle of its work; the result is right and the ledger adds up."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from running import Run, values_for
+from test_whole_run import synthetic
+
+from elastic_ctr.store import open_store
+from elastic_ctr.versions.manifest import published_versions, read_version
+
+
+def adds_up(report: dict[str, object], records: int) -> None:
+    ledger = report["ledger"]
+    assert isinstance(ledger, dict)
+    assert ledger["records"] == records
+    assert ledger["trained"] + ledger["refused"] + ledger["parked"] == records
+    assert ledger["refused"] == ledger["parked"] == 0
+
+
+@pytest.mark.timeout(420)
+def test_every_role_is_killed_in_turn_and_the_last_version_is_right(tmp_path: Path, start: Callable[..., Run]) -> None:
+    slots = synthetic(tmp_path / "data", 6, 72_000)
+    values = values_for(tmp_path / "data", slots, "20200401/00", "20200401/05", data={"taskBytes": 400_000})
+    run = start(values)
+
+    run.until(lambda: run.state() == "20200401/00 training", 90, "the first hour is trained")
+    run.kill("ctr-trainer-0")
+    run.until(lambda: run.state().startswith("20200401/01"), 90, "the second hour, with a trainer lost")
+    run.kill("ctr-master-0")
+    run.until(lambda: run.state() == "20200401/02 training", 120, "the third hour, with the master lost")
+    generation = run.generation()
+    assert generation == 1, "a restarted master does not raise the generation"
+    run.kill("ctr-pserver-1")
+    run.until(lambda: run.generation() == generation + 1, 60, "a lost pserver is a new generation")
+    run.until(lambda: run.session.live is not None, 120, "a version goes live")
+    for name in ("ctr-cube-s0-0.agent", "ctr-cube-s1-0.server", "ctr-cube-transfer-0", "ctr-serving-0", "ctr-cube-builder-0"):
+        run.kill(name)
+        run.until(lambda name=name: name in run.session.supervisor.pids(), 20, f"{name} is back")
+    report = run.finish(200)
+
+    adds_up(report, 72_000)
+    assert report["ledger"]["rolledBack"] > 0  # type: ignore[index]
+    assert report["parity"]["maxAbsDiff"] <= 1e-5  # type: ignore[index]
+    assert report["live"] == max(each["version"] for each in report["passes"])
+    roles = {each["role"] for each in report["recoveries"]}
+    assert roles >= {"master", "trainer", "pserver", "cube-agent", "cube-server", "cube-transfer", "serving", "cube-builder"}
+
+
+@pytest.mark.timeout(240)
+def test_after_a_pservers_loss_the_table_is_the_checkpoints_and_a_sleeping_trainer_changes_nothing(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    slots = synthetic(tmp_path / "data", 3, 60_000)
+    run = start(values_for(tmp_path / "data", slots, "20200401/00", "20200401/02", data={"taskBytes": 300_000}))
+    run.until(lambda: run.state() == "20200401/01 training", 120, "the second hour is trained")
+
+    sleeper = run.child("ctr-trainer-0")
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    server = run.child("ctr-pserver-0")
+    server.kill()
+    run.until(lambda: run.generation() == 2, 30, "the loss is declared")
+    run.until(lambda: (run.session.status or {}).get("ready"), 60, "the checkpoint is loaded and counted")
+    os.kill(sleeper.pid, signal.SIGCONT)
+    run.until(lambda: not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE, 60, "the sleeper ends to rejoin")
+    report = run.finish(150)
+
+    adds_up(report, 60_000)
+    store = open_store(run.places.store_url)
+    log = (run.places.folder / "logs" / "ctr-master-0.log").read_text()
+    [loaded] = [line for line in log.splitlines() if "is loaded:" in line]
+    name = loaded.split("checkpoint ")[1].split(" ")[0]
+    assert f"is loaded: {sum_of_base(store)} rows" in loaded, name
+    assert report["parity"]["maxAbsDiff"] <= 1e-5  # type: ignore[index]
+
+
+def sum_of_base(store: object) -> int:
+    """Rows of the first hour's base: what the checkpoint after it holds."""
+    first = published_versions(store)[0]  # type: ignore[arg-type]
+    return read_version(store, first).keys  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(240)
+def test_a_killed_parent_takes_its_child_with_it(tmp_path: Path, start: Callable[..., Run]) -> None:
+    slots = synthetic(tmp_path / "data", 2, 20_000)
+    run = start(values_for(tmp_path / "data", slots, "20200401/00", "20200401/01"))
+    run.until(lambda: run.state() == "20200401/00 training" or run.session.live, 90, "training goes on")
+
+    for name in ("ctr-trainer-1", "ctr-pserver-0", "ctr-cube-s0-0.server", "ctr-serving-0"):
+        child = run.child(name)
+        run.kill(name)
+        ends = time.monotonic() + 10
+        while time.monotonic() < ends and child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.05)
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, f"the child of {name} outlived it"
+    report = run.finish(150)
+
+    adds_up(report, 20_000)
+
+

@@ -1,0 +1,153 @@
+"""From hours of clicks to predictions, through every process there is."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from running import SHARED, Run, values_for
+
+from elastic_ctr.local.doors import predict
+from elastic_ctr.seqfile.reader import SequenceFileReader
+from elastic_ctr.store import open_store
+from elastic_ctr.versions.manifest import published_versions, read_version
+
+COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
+ELASTICCTR = SHARED / "data" / "elasticctr"
+
+
+def hour(folder: Path, split: str, lines: bytes) -> None:
+    """One complete hour."""
+    target = folder / split
+    target.mkdir(parents=True)
+    (target / "part-00000").write_bytes(lines)
+    (target / "donefile").touch()
+
+
+@pytest.mark.skipif(not ELASTICCTR.exists(), reason="the source's own 100 lines are not beside this checkout")
+def test_the_sources_own_lines_train_publish_and_predict_with_every_key_exact(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    raw = (ELASTICCTR / "data.txt").read_bytes()
+    hour(tmp_path / "data", "20200401/00", raw)
+    slots = (ELASTICCTR / "slot.conf").read_text()
+    listed = slots.split()
+    values = values_for(tmp_path / "data", listed, "20200401/00", "20200401/00", pserver={"replicas": 1})
+
+    run = start(values)
+    report = run.finish()
+
+    tokens = {word.partition(":")[0] for line in raw.decode().splitlines() for word in line.split()[2:]}
+    store = open_store(run.places.store_url)
+    [version] = published_versions(store)
+    keys: set[int] = set()
+    for entry in read_version(store, version).cube_files:
+        file = store.local_path(entry.path)
+        assert file is not None
+        for block, _ in SequenceFileReader(file):
+            keys.update(block.tolist())
+    assert keys == {int(token) for token in tokens}
+    assert max(keys) >= 2**63
+    assert report["ledger"] == {
+        "files": 1, "records": 100, "trained": 100, "refused": 0, "parked": 0, "repeated": 0, "rolledBack": 0,
+    }  # fmt: skip
+    assert report["parity"]["samples"] == 100
+    assert report["parity"]["maxAbsDiff"] <= 1e-5
+
+    asked = subprocess.run(
+        [COMMAND, "predict", str(ELASTICCTR / "data.txt"), "--address", run.places.serving],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert len(asked.stdout.splitlines()) == 100
+    assert "AUC" in asked.stderr
+
+
+def synthetic(folder: Path, hours: int, rows: int) -> list[str]:
+    """Synthetic clicks from the command that users have; the slots."""
+    subprocess.run(
+        [COMMAND, "synth", "--hours", str(hours), "--rows", str(rows), "--seed", "7", str(folder)],
+        check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    return (folder / "slot.conf").read_text().split()
+
+
+def test_each_hour_becomes_a_version_that_answers_what_was_trained(tmp_path: Path, start: Callable[..., Run]) -> None:
+    slots = synthetic(tmp_path / "data", 3, 60_000)
+
+    run = start(values_for(tmp_path / "data", slots, "20200401/00", "20200401/02"))
+    report = run.finish()
+
+    kinds = [each["kind"] for each in report["passes"]]
+    assert kinds == ["base", "delta", "delta"]
+    assert [each["records"] for each in report["passes"]] == [20_000] * 3
+    assert report["live"] == report["passes"][-1]["version"]
+    assert report["parity"]["maxAbsDiff"] <= 1e-5
+    for each in report["passes"]:
+        if each["aucServed"] is not None:
+            assert each["aucServed"] == pytest.approx(each["aucPublished"], abs=1e-6)
+    # What was learned from one hour helps with the next.
+    assert report["passes"][2]["aucBefore"] > report["passes"][1]["aucBefore"] > 0.52
+    assert report["ledger"]["trained"] == report["ledger"]["records"] == 60_000
+
+
+def test_refused_lines_are_counted_and_kept_apart_and_the_rest_is_trained(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    bad = [
+        b"x 0 1:0", b"1 -1 1:0", b"1 2 1:0", b"1 0 17", b"1 0 18446744073709551616:0", b"", b"\x00\x01\xff garbage",
+        b"0 0 1:0", b"1 0 " + b"7" * (10 << 20) + b":0",
+    ]  # fmt: skip
+    good = [f"1 {i % 2} {2**63 + i}:0 {i}:1".encode() for i in range(1, 2001)]
+    hour(tmp_path / "data", "20200401/00", b"\n".join(good[:1000] + bad + good[1000:]) + b"\n")
+
+    run = start(values_for(tmp_path / "data", ["0", "1"], "20200401/00", "20200401/00", trainer={"replicas": 1}))
+    report = run.finish()
+
+    assert report["ledger"]["refused"] == len(bad)
+    assert report["ledger"]["trained"] == 2000
+    quarantined = [
+        json.loads(line)["reason"]
+        for file in (run.places.folder / "store" / "quarantine").rglob("*.jsonl")
+        for line in file.read_text().splitlines()
+    ]
+    assert len(quarantined) == len(bad)
+    assert {"not_a_number", "negative", "click_above_show", "no_colon", "feasign_too_large", "empty", "too_long"} <= set(
+        quarantined
+    )
+
+
+def test_a_pass_with_too_many_refused_lines_stops_before_it_changes_anything(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    lines = [f"1 {i % 2} {i}:0" for i in range(1, 1001)]
+    lines[::10] = ["1 0 broken"] * 100
+    hour(tmp_path / "data", "20200401/00", "\n".join(lines).encode())
+    values = values_for(tmp_path / "data", ["0"], "20200401/00", "20200401/00", trainer={"replicas": 1})
+
+    run = start(values)
+    run.until(lambda: run.state() == "20200401/00 stopped", 90, "the pass stops")
+
+    [one] = run.session.status["passes"] if run.session.status else [{}]
+    assert "100 of 1000 lines were refused" in one["reason"]
+    assert "no_colon 100" in one["reason"]
+    assert "broken" in one["reason"]
+    assert run.session.status is not None
+    assert run.session.status["ledger"]["trained"] == 0
+
+
+def test_the_front_door_names_what_is_wrong_and_goes_on(tmp_path: Path, start: Callable[..., Run]) -> None:
+    hour(tmp_path / "data", "20200401/00", b"".join(b"1 %d %d:0\n" % (i % 2, i) for i in range(1, 501)))
+    values = values_for(tmp_path / "data", ["0"], "20200401/00", "20200401/00", trainer={"replicas": 1}, pserver={"replicas": 1})
+    run = start(values)
+    run.finish()
+
+    probabilities, versions = predict(run.places.serving, "ctr", ["1:0", "", "424242424242:0 7:9"])
+
+    assert len(probabilities) == 3
+    assert set(versions) == {run.session.live}
+    # A key nobody has seen and no key at all are both zeros.
+    assert probabilities[1] == probabilities[2]
+
+
