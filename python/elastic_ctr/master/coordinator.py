@@ -544,6 +544,8 @@ class Coordinator:
                 self._stop(current, f"saving failed {_SAVE_RETRIES} times, the last time: {result.error}")
             self._recover("trainer", f"a save failed halfway: {result.error}")
             return control.Acknowledgement()
+        seconds = ", ".join(f"{name} {taken:.2f} s" for name, taken in sorted(result.save.seconds.items()))
+        log.info("pass %s: %s: %s", current.id, "tables saved" if save.stage == "ordered" else "sample scored", seconds)
         with self._ledger:
             self._ledger.set_fact("save_failures", 0)
             if save.stage == "ordered":

@@ -65,6 +65,7 @@ class Saver:
 
     def score(self, order: control.SaveOrder) -> control.SaveResult:
         """What the network says to the values that were written: what serving must say too."""
+        began = time.monotonic()
         self._engine.pull_dense()
         sample = sample_keys([each.line for each in order.samples], self._slots, self._sparse_dim)
         keys = np.frombuffer(order.keys, "<u8")
@@ -81,6 +82,8 @@ class Saver:
         ]
         file = self._scratch / "sample.jsonl"
         file.write_text("".join(f"{line}\n" for line in lines))
-        return control.SaveResult(
+        result = control.SaveResult(
             published=published.astype("<f4").tobytes(), model_files=[self._publish(file, order.version)]
         )
+        result.seconds["score"] = time.monotonic() - began
+        return result
