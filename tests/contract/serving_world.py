@@ -6,22 +6,25 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
 import numpy.typing as npt
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
 from elastic_ctr.cube.builder import build_full
 from elastic_ctr.cube.release import Holder, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.runtime.http import HttpServer, RequestRefused, application, read_record
+from elastic_ctr.serving.app import Serving, ServingProcess
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest, publish
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 SLOTS = ("0", "1", "2", "7")
 DIM = 5
@@ -85,7 +88,7 @@ def export(folder: Path, version: int) -> Exported:
         "b2": random.normal(0, 0.3, 1).astype(np.float32),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "dense.npz", **dense)  # type: ignore[arg-type]
+    np.savez(folder / "dense.npz", **dense)
     done = subprocess.run(
         [sys.executable, "-c", EXPORT, str(folder / "dense.npz"), str(folder / "network"), str(width)],
         cwd=folder,
@@ -103,9 +106,7 @@ def export(folder: Path, version: int) -> Exported:
 def features_of(number: int) -> list[tuple[int, str]]:
     """A line's features: some slots several times, some never, some keys unknown."""
     random = np.random.default_rng(number)
-    features = [
-        (int(random.integers(1, KEYS + 40)), slot) for slot in SLOTS for _ in range(int(random.integers(0, 4)))
-    ]
+    features = [(int(random.integers(1, KEYS + 40)), slot) for slot in SLOTS for _ in range(int(random.integers(0, 4)))]
     return features or [(2**64 - 1, "7")]
 
 
@@ -113,7 +114,9 @@ def line_of(features: list[tuple[int, str]]) -> str:
     return " ".join(f"{feasign}:{slot}" for feasign, slot in features)
 
 
-def put_version(store: FileStore, exported: Exported, *, off: float = 0.0, samples: int = 40, at: int | None = None) -> VersionManifest:
+def put_version(
+    store: FileStore, exported: Exported, *, off: float = 0.0, samples: int = 40, at: int | None = None
+) -> VersionManifest:
     """Publish a version; `off` is added to the last published probability, `at` is its id if not its own."""
     version = at or exported.version
     lines = []
@@ -122,7 +125,13 @@ def put_version(store: FileStore, exported: Exported, *, off: float = 0.0, sampl
         probability = exported.probability(features) + (off if number == samples - 1 else 0.0)
         lines.append(
             json.dumps(
-                {"line": line_of(features), "show": 2, "click": number % 2, "live": probability, "published": probability}
+                {
+                    "line": line_of(features),
+                    "show": 2,
+                    "click": number % 2,
+                    "live": probability,
+                    "published": probability,
+                }
             )
         )
     sample = exported.folder / f"sample-{version}.jsonl"
@@ -283,4 +292,64 @@ class Transfer:
 
     async def _readers(self, request: Request) -> Response:
         self.reports.append(await read_record(request, ReaderReport))
-        return JSONResponse(None, status_code=204)
+        return Response(status_code=204)
+
+
+class Running:
+    """A serving process of this test, and a client of its doors."""
+
+    def __init__(self, process: ServingProcess, client: httpx.AsyncClient, task: "asyncio.Task[None]") -> None:
+        self.process = process
+        self.task = task
+        self._client = client
+
+    async def infer(self, features: list[list[tuple[int, str]]]) -> httpx.Response:
+        instances = [
+            {"slots": [{"slot_name": slot, "feasigns": [feasign]} for feasign, slot in each]} for each in features
+        ]
+        return await self._client.post(
+            f"http://127.0.0.1:{self.process.port}/ElasticCTRPredictionService/inference", json={"instances": instances}
+        )
+
+    async def lines(self, features: list[list[tuple[int, str]]]) -> httpx.Response:
+        inputs = [
+            {
+                "name": "line",
+                "shape": [len(features)],
+                "datatype": "BYTES",
+                "data": [line_of(each) for each in features],
+            }
+        ]
+        return await self.hot("POST", "/v2/models/ctr/infer", json={"inputs": inputs})
+
+    async def hot(self, method: str, path: str, **what: Any) -> httpx.Response:
+        return await self._client.request(method, f"http://127.0.0.1:{self.process.port}{path}", **what)
+
+    async def admin(self, path: str) -> httpx.Response:
+        return await self._client.get(f"http://127.0.0.1:{self.process.admin_port}{path}")
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(2400):
+            if condition():
+                return
+            assert not self.task.done(), "serving ended"
+            await asyncio.sleep(0.025)
+        raise AssertionError(f"it never came to that: {self.process.status()}")
+
+    async def until_version(self, version: int) -> None:
+        await self.until(lambda: self.process.releases.serving == version)
+
+
+@asynccontextmanager
+async def serving(store: FileStore, transfer: Transfer, scratch: Path, **what: Any) -> AsyncIterator[Running]:
+    process = ServingProcess(
+        Serving(store, transfer.url, "serving-0", scratch, port=0, admin_port=0, lookup_timeout_ms=5000, **what)
+    )
+    stop = asyncio.Event()
+    task = asyncio.create_task(process.run(stop))
+    try:
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+            yield Running(process, client, task)
+    finally:
+        stop.set()
+        await task

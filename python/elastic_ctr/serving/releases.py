@@ -113,11 +113,7 @@ class Releases:
             await self._switch(document, workers)
         await self._switch(document, workers)
         await self._let_go(document, workers)
-        if document.live is not None and document.candidate is None and self.serving is None:
-            self._say(
-                workers, f"version {document.live} is live but not usable here: {self.refused.get(document.live)}"
-            )
-        elif not self._wanted(document):
+        if document.live is None and document.candidate is None:
             self._say(workers, "no version has been published yet")
 
     def _wanted(self, document: ReleaseDocument) -> list[int]:
