@@ -66,7 +66,7 @@ class Rules(NamedTuple):
 
 
 class View(NamedTuple):
-    """What is seen now. `listened`: long enough since the start for every serving pod to have been heard."""
+    """What is seen now. `listened`: long enough since the start for every pod to have been heard."""
 
     now: float
     built: Mapping[int, DictionaryManifest]
@@ -108,6 +108,16 @@ def state_after_loss(document: ReleaseDocument | None) -> ReleaseState:
     )
 
 
+def state_overtaken(own: ReleaseState, document: ReleaseDocument) -> ReleaseState:
+    """A pod carries a newer document than ours: its content holds, and what we know of the past beside it."""
+    after = state_after_loss(document)
+    refused = {v: reason for v, reason in {**own.refused, **document.refused}.items() if v != document.live}
+    was_live = tuple(dict.fromkeys([*(v for v in own.was_live if v not in after.was_live), *after.was_live]))
+    return after.model_copy(
+        update={"refused": refused, "was_live": was_live, "deleted": own.deleted, "times": own.times}
+    )
+
+
 def advance(state: ReleaseState, view: View, rules: Rules) -> ReleaseState:
     """The state after everything that what is seen now allows. Applying it twice changes nothing more."""
     while True:
@@ -124,6 +134,9 @@ def _step(state: ReleaseState, view: View, rules: Rules) -> ReleaseState:
         chosen = None if state.held else next_candidate(view.built, state.live, state.refused)
         if chosen is None:
             return state
+        strange = _other_shape(view, chosen, state.live)
+        if strange is not None:
+            return refuse(state, chosen, strange)
         state = _timed(state, chosen, candidate=view.now)
         return state.model_copy(update={"candidate": chosen, "restoring": False, "complete_since": None})
     if lacking(state, view, rules):
@@ -131,7 +144,8 @@ def _step(state: ReleaseState, view: View, rules: Rules) -> ReleaseState:
     if state.complete_since is None:
         state = _timed(state, candidate, complete=view.now)
         state = state.model_copy(update={"complete_since": view.now})
-    if not state.restoring and (state.held or not gate(state, view, rules).passed):
+    # Right after a start nobody has been heard yet: that is not the same as nobody being there.
+    if not view.listened or (not state.restoring and (state.held or not gate(state, view, rules).passed)):
         return state
     return _promoted(_timed(state, candidate, live=view.now), candidate)
 
@@ -149,9 +163,18 @@ def gate(state: ReleaseState, view: View, rules: Rules) -> Verdict:
     """What serving pods say of the candidate."""
     assert state.candidate is not None
     waited = 0.0 if state.complete_since is None else view.now - state.complete_since
-    verdict = readers_verdict(state.candidate, view.readers, waited, rules.candidate_seconds)
-    # Right after a start nobody has been heard yet: that is not the same as nobody being there.
-    return verdict._replace(passed=verdict.passed and (view.listened or bool(view.readers)))
+    return readers_verdict(state.candidate, view.readers, waited, rules.candidate_seconds)
+
+
+def _other_shape(view: View, version: int, live: int | None) -> str | None:
+    """Why a version can never be held beside the live one: a cube has one model."""
+    new, old = view.built[version], None if live is None else view.built.get(live)
+    if old is None or (new.dim, new.partitions) == (old.dim, old.partitions):
+        return None
+    return (
+        f"version {version} has dim {new.dim} over {new.partitions} partitions, live version {live} has dim {old.dim} "
+        f"over {old.partitions}; a model keeps both for life: a changed model needs a release of its own"
+    )
 
 
 def _with_refusals(state: ReleaseState, view: View) -> ReleaseState:

@@ -1,0 +1,188 @@
+"""The parts that an agent has on its disk: fetched with a rate limit, resumed where cut off, checked before use.
+
+<cache>/<version>/manifest.json     the dictionary's manifest: a restarted pod needs no store for what it has
+<cache>/<version>/part-00017.dict   a checked part; a hard link where the store is on the same file system
+<cache>/<version>/part-00017.part   one that is being fetched
+"""
+
+import hashlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from elastic_ctr.cube.build_job import dictionary_file
+from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, ManifestDamaged, digest_of, read_dictionary
+
+
+class FetchStopped(Exception):
+    """The agent ends; what has been fetched so far stays for the next start."""
+
+
+class Cache:
+    """Owned by one agent; its methods block and are called from one thread at a time."""
+
+    def __init__(
+        self, store: Store, folder: Path, bytes_per_second: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._folder = folder.resolve()
+        self._pace = _Pace(bytes_per_second, clock)
+        self._checked: dict[Path, tuple[int, int]] = {}
+        self._manifests: dict[int, DictionaryManifest] = {}
+        self.stopped = threading.Event()
+
+    def manifest(self, version: int) -> DictionaryManifest:
+        """Raises NotInStore, StoreError, ManifestDamaged, OSError."""
+        if version not in self._manifests:
+            path = self._folder / str(version) / "manifest.json"
+            try:
+                found = DictionaryManifest.model_validate_json(path.read_bytes())
+            except (FileNotFoundError, ValidationError):
+                found = read_dictionary(self._store, version)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                temporary = path.with_suffix(".new")
+                temporary.write_bytes(found.to_json())
+                temporary.replace(path)
+            self._manifests[version] = found
+        return self._manifests[version]
+
+    def parts(self, version: int, partition: int) -> tuple[Path, Path | None]:
+        """The full part and the overlay of a partition, on this machine and checked.
+
+        Raises NotInStore, StoreError, ManifestDamaged, OSError, FetchStopped.
+        """
+        manifest = self.manifest(version)
+        own = self._file(version, partition, dictionary_file(manifest, partition))
+        if manifest.kind == "full":
+            return own, None
+        below = self.manifest(manifest.full_version)
+        return self._file(below.version, partition, dictionary_file(below, partition)), own
+
+    def at_hand(self, version: int) -> set[int]:
+        """Partitions that need no fetching. Raises as `manifest` does."""
+        manifest = self.manifest(version)
+        everything = set(range(manifest.partitions))
+        if self._store.local_path(manifest.files[0].path) is not None:
+            return everything
+        versions = {version, manifest.full_version}
+        return {p for p in everything if all(self._path(each, p).exists() for each in versions)}
+
+    def forget(self, needed: Collection[int]) -> list[int]:
+        """Delete what belongs to no needed version, nor lies below one. Raises OSError."""
+        try:
+            keep = {each for version in needed for each in (version, self.manifest(version).full_version)}
+        except (StoreError, ManifestDamaged):
+            return []  # what a version stands on is not known just now; nothing is urgent
+        gone = []
+        for folder in self._folder.iterdir() if self._folder.is_dir() else ():
+            if folder.name.isdigit() and int(folder.name) not in keep:
+                shutil.rmtree(folder, ignore_errors=True)
+                self._manifests.pop(int(folder.name), None)
+                gone.append(int(folder.name))
+        self._checked = {path: seen for path, seen in self._checked.items() if int(path.parent.name) in keep}
+        return gone
+
+    def distrust(self, paths: Iterable[Path | None]) -> None:
+        """Check these again, whatever was found before: a server refused them."""
+        for path in paths:
+            if path is not None:
+                self._checked.pop(path, None)
+
+    def _path(self, version: int, partition: int) -> Path:
+        return self._folder / str(version) / f"part-{partition:05d}.dict"
+
+    def _file(self, version: int, partition: int, entry: FileEntry) -> Path:
+        target = self._path(version, partition)
+        if target.exists():
+            if self._is_right(target, entry):
+                return target
+            # Damaged on this disk, or a link to a store file that is: the store is asked again.
+            target.unlink()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not self._linked(target, entry):
+            self._fetch(target, entry)
+        return target
+
+    def _is_right(self, path: Path, entry: FileEntry) -> bool:
+        """A file's bytes are read once in an agent's life, unless the file changes."""
+        found = path.stat()
+        seen = (found.st_size, found.st_mtime_ns)
+        if self._checked.get(path) == seen:
+            return True
+        if found.st_size != entry.bytes or digest_of(path)[1] != entry.sha256:
+            return False
+        self._checked[path] = seen
+        return True
+
+    def _linked(self, target: Path, entry: FileEntry) -> bool:
+        """A second name for the store's own file: nothing is copied, and retention cannot take it away."""
+        source = self._store.local_path(entry.path)
+        if source is None:
+            return False
+        try:
+            os.link(source, target)
+        except FileNotFoundError as gone:
+            raise NotInStore(f"{entry.path} is not in {self._store.url}") from gone
+        except OSError:
+            return False  # another file system, or one without links: a copy does
+        if not self._is_right(target, entry):
+            target.unlink()
+            raise _not_as_said(self._store, entry)
+        return True
+
+    def _fetch(self, target: Path, entry: FileEntry) -> None:
+        partial = target.with_suffix(".part")
+        size = partial.stat().st_size if partial.exists() else 0
+        if size > entry.bytes:
+            partial.unlink()
+            size = 0
+        digest = hashlib.sha256()
+        with partial.open("a+b") as out:
+            out.seek(0)
+            while block := out.read(4 << 20):
+                digest.update(block)
+            if size < entry.bytes:
+                for block in self._store.read_from(entry.path, size):
+                    if self.stopped.is_set():
+                        raise FetchStopped(entry.path)
+                    out.write(block)
+                    digest.update(block)
+                    size += len(block)
+                    self._pace.spend(len(block), self.stopped)
+            out.flush()
+            os.fsync(out.fileno())
+        if size < entry.bytes:
+            raise StoreError(f"{entry.path} ended after {size} of {entry.bytes} bytes; the rest is fetched next time")
+        if (size, digest.hexdigest()) != (entry.bytes, entry.sha256):
+            partial.unlink()
+            raise _not_as_said(self._store, entry)
+        partial.replace(target)
+        found = target.stat()
+        self._checked[target] = (found.st_size, found.st_mtime_ns)
+
+
+def _not_as_said(store: Store, entry: FileEntry) -> ManifestDamaged:
+    return ManifestDamaged(
+        f"{entry.path} in {store.url} is not what the dictionary's manifest says; delete the version and publish it again"
+    )
+
+
+class _Pace:
+    """Bytes a second, on average since a fetch was last slower than that."""
+
+    def __init__(self, bytes_per_second: float, clock: Callable[[], float]) -> None:
+        self._rate = bytes_per_second
+        self._clock = clock
+        self._free_at = clock()
+
+    def spend(self, count: int, stopped: threading.Event) -> None:
+        now = self._clock()
+        self._free_at = max(self._free_at, now) + count / self._rate
+        if self._free_at > now:
+            stopped.wait(self._free_at - now)

@@ -1,0 +1,86 @@
+"""The cube-server beside an agent, as its admin door shows it."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+from elastic_ctr.runtime.http import bearer
+
+# Every worker maps and checks the files first.
+_LOAD_SECONDS = 600.0
+_ASK_SECONDS = 5.0
+
+
+class ServerRefused(OSError):
+    """The server answered, and would not: what, why."""
+
+
+class ServerSilent(OSError):
+    """The server does not answer: where, why."""
+
+
+class Held(NamedTuple):
+    """What the server says it holds. `asked`: seconds since a lookup or keep-alive named the version, None: never."""
+
+    versions: dict[int, frozenset[int]]
+    asked: dict[int, float | None]
+    draining: bool
+    lookup: float | None
+
+
+class Server:
+    """Orders to the server beside this agent."""
+
+    def __init__(self, url: str, token: str | None, client: httpx.AsyncClient) -> None:
+        self._url = url.rstrip("/")
+        self._headers = bearer(token)
+        self._client = client
+
+    async def held(self) -> Held:
+        """Raises ServerSilent."""
+        answer = await self._ask("GET", "held", None, _ASK_SECONDS)
+        return Held(
+            {int(version): frozenset(parts) for version, parts in answer["versions"].items()},
+            {int(version): seconds for version, seconds in answer["lastAskedSeconds"].items()},
+            bool(answer["draining"]),
+            answer["lastLookupSeconds"],
+        )
+
+    async def load(
+        self, version: int, dim: int, partitions: int, parts: Mapping[int, tuple[Path, Path | None]]
+    ) -> None:
+        """Raises ServerRefused, ServerSilent."""
+        files = {
+            str(partition): {"full": str(full), "overlay": None if overlay is None else str(overlay)}
+            for partition, (full, overlay) in sorted(parts.items())
+        }
+        body = {"version": version, "dim": dim, "partitions": partitions, "parts": files}
+        await self._ask("POST", "load", body, _LOAD_SECONDS)
+
+    async def unload(self, version: int, partitions: Iterable[int]) -> None:
+        """Raises ServerRefused, ServerSilent."""
+        await self._ask("POST", "unload", {"version": version, "partitions": sorted(partitions)}, _LOAD_SECONDS)
+
+    async def drain(self, *, draining: bool) -> None:
+        """Raises ServerRefused, ServerSilent."""
+        await self._ask("POST", "drain", {"draining": draining}, _ASK_SECONDS)
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
+        try:
+            answer = await self._client.request(
+                method, f"{self._url}/{path}", json=body, headers=self._headers, timeout=seconds
+            )
+        except httpx.HTTPError as failed:
+            raise ServerSilent(
+                f"the cube-server at {self._url} does not answer ({type(failed).__name__}: {failed}); "
+                "it is asked again until it does"
+            ) from failed
+        if answer.status_code >= 400:
+            try:
+                reason = str(answer.json()["error"])
+            except (ValueError, KeyError, TypeError):
+                reason = answer.text[:200]
+            raise ServerRefused(f"the cube-server refused /{path} with {answer.status_code}: {reason}")
+        return dict(answer.json())

@@ -1,0 +1,122 @@
+"""What the store holds for cube: which versions may be built, which are built, and what is wrong with the rest.
+
+The donefile announces, the manifest decides. What cannot be used is one sentence and stands in nobody's way.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from elastic_ctr.cube.build_job import missing_inputs
+from elastic_ctr.cube.placement import unbuilt_chain
+from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.donefile import DonefileDamaged, read_donefile
+from elastic_ctr.versions.manifest import (
+    DictionaryManifest,
+    ManifestDamaged,
+    VersionManifest,
+    published_versions,
+    read_dictionary,
+    read_version,
+)
+
+
+class Scan(NamedTuple):
+    """One look. `usable`: announced, with a manifest, with files down to the next built ancestor."""
+
+    manifests: dict[int, VersionManifest]
+    dictionaries: dict[int, DictionaryManifest]
+    usable: tuple[int, ...]
+    problems: tuple[str, ...]
+
+
+class Catalog:
+    """Looks again and again; manifests are immutable, so each is read once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._manifests: dict[int, VersionManifest] = {}
+        self._dictionaries: dict[int, DictionaryManifest] = {}
+        self._announced: dict[str, set[int]] = {}
+        self._complete: set[int] = set()
+
+    def scan(self, deleted: Collection[int] = ()) -> Scan:
+        """`deleted` names versions that retention removed: that a donefile still lists them is no news.
+
+        Raises StoreError when the store does not answer, or shows nothing where there was something.
+        """
+        problems: list[str] = []
+        listed = published_versions(self._store)
+        if self._manifests and not listed:
+            raise StoreError(
+                f"{self._store.url} shows no version any more where {len(self._manifests)} were; is it mounted? "
+                "Nothing is changed until it shows them again"
+            )
+        self._read_manifests(listed, problems)
+        self._read_dictionaries(problems)
+        announced = self._read_announced(problems)
+        usable = []
+        for version in sorted(announced):
+            if version not in self._manifests:
+                # What is older than everything published was deleted, by retention or by hand.
+                if version not in deleted and listed and version > listed[0] and version not in listed:
+                    problems.append(
+                        f"the donefile names version {version}, which has no manifest in the store; "
+                        "publish its manifest or remove the line"
+                    )
+            elif version not in self._dictionaries:
+                wrong = self._unusable(version)
+                if wrong is None:
+                    usable.append(version)
+                else:
+                    problems.append(wrong)
+        return Scan(dict(self._manifests), dict(self._dictionaries), tuple(usable), tuple(dict.fromkeys(problems)))
+
+    def _read_manifests(self, listed: list[int], problems: list[str]) -> None:
+        self._manifests = {v: m for v, m in self._manifests.items() if v in listed}
+        self._complete &= set(listed)
+        for version in listed:
+            if version not in self._manifests:
+                try:
+                    self._manifests[version] = read_version(self._store, version)
+                except NotInStore:
+                    continue
+                except ManifestDamaged as damaged:
+                    problems.append(str(damaged))
+
+    def _read_dictionaries(self, problems: list[str]) -> None:
+        folders = {int(name[:-1]) for name in self._store.list(layout.DICTIONARIES) if name[:-1].isdigit()}
+        self._dictionaries = {v: d for v, d in self._dictionaries.items() if v in folders}
+        for version in sorted(folders - self._dictionaries.keys()):
+            try:
+                self._dictionaries[version] = read_dictionary(self._store, version)
+            except NotInStore:  # noqa: PERF203 (not a hot loop)
+                continue  # a build under way, or one that was cut off
+            except ManifestDamaged as damaged:
+                problems.append(str(damaged))
+
+    def _read_announced(self, problems: list[str]) -> set[int]:
+        for path in (layout.BASE_DONEFILE, layout.PATCH_DONEFILE):
+            try:
+                self._announced[path] = {line.id for line in read_donefile(self._store, path)}
+            except DonefileDamaged as damaged:  # noqa: PERF203 (not a hot loop)
+                # The lines of the last look still hold.
+                problems.append(str(damaged))
+        return {version for lines in self._announced.values() for version in lines}
+
+    def _unusable(self, version: int) -> str | None:
+        try:
+            chain = unbuilt_chain(version, self._manifests, self._dictionaries)
+        except LookupError as gap:
+            return str(gap)
+        for each in chain:
+            if each in self._complete:
+                continue
+            missing = missing_inputs(self._manifests, self._store, each)
+            if missing:
+                return (
+                    f"version {version} cannot be built: {missing[0]} is not in the store"
+                    f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}; publish the version again"
+                )
+            self._complete.add(each)
+        return None

@@ -1,0 +1,86 @@
+"""Who has reported lately. Reports of a silent pod expire: what it held, nobody can rely on."""
+
+import ipaddress
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from elastic_ctr.cube.placement import shard_of_pod
+from elastic_ctr.cube.release import AgentReport
+
+AddressRule = Callable[[str], bool]
+
+
+class _Report(Protocol):
+    @property
+    def pod(self) -> str: ...
+
+
+R = TypeVar("R", bound=_Report)
+
+
+class Heard(NamedTuple, Generic[R]):
+    report: R
+    at: float
+
+
+class Pods(Generic[R]):
+    """The last report of each pod, for `seconds` after it came."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._heard: dict[str, Heard[R]] = {}
+
+    def hear(self, report: R, now: float) -> bool:
+        """Whether it says something new."""
+        before = self._heard.get(report.pod)
+        self._heard[report.pod] = Heard(report, now)
+        return before is None or before.report != report
+
+    def recall(self, reports: Iterable[R], at: float) -> None:
+        """Take up what was heard before a restart, as if it had come at that time."""
+        for report in reports:
+            self._heard[report.pod] = Heard(report, at)
+
+    def expire(self, now: float) -> list[str]:
+        """Pods that have been silent for too long; each is told once."""
+        silent = [pod for pod, heard in self._heard.items() if now - heard.at > self._seconds]
+        for pod in silent:
+            del self._heard[pod]
+        return silent
+
+    @property
+    def reports(self) -> list[R]:
+        return [heard.report for heard in self._heard.values()]
+
+    def heard(self) -> Iterable[Heard[R]]:
+        return [self._heard[pod] for pod in sorted(self._heard)]
+
+
+def address_rule(domain: str | None) -> AddressRule:
+    """Which cube addresses readers may be told: hosts of this domain, or this machine alone when there is none."""
+
+    def inside(address: str) -> bool:
+        host, colon, port = address.rpartition(":")
+        if not colon or not port.isdigit() or not 0 < int(port) < 65536:
+            return False
+        if domain is not None:
+            return host.lower().endswith("." + domain.lower().strip("."))
+        try:
+            return ipaddress.ip_address(host.strip("[]")).is_loopback
+        except ValueError:
+            return host == "localhost"
+
+    return inside
+
+
+def complaint_about(report: AgentReport, allowed: AddressRule) -> str | None:
+    """Why a report is not believed, as a sentence."""
+    if not allowed(report.address):
+        return f"address: {report.address!r} is not one that cube pods have here; is the agent of another cluster?"
+    try:
+        shard = shard_of_pod(report.pod)
+    except ValueError as wrong:
+        return f"pod: {wrong}"
+    if shard != report.shard:
+        return f"shard: pod {report.pod!r} is of shard {shard}, not {report.shard}"
+    return None

@@ -1,0 +1,73 @@
+"""Deleting what nobody needs any more. Transfer alone does it."""
+
+import contextlib
+import logging
+from collections.abc import Collection, Iterable
+
+from elastic_ctr.store import NotInStore, Store
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import ManifestDamaged, read_checkpoint
+
+log = logging.getLogger(__name__)
+
+LEFTOVER_SECONDS = 86400.0
+
+
+def delete_version(store: Store, version: int) -> None:
+    """Manifests first: what is half deleted is a folder without a manifest. Raises StoreError."""
+    store.delete(layout.version_manifest(version))
+    store.delete(layout.dictionary_manifest(version))
+    for folder in (layout.dictionary_folder(version), f"{layout.CUBE}/{version}", layout.model_folder(version)):
+        store.delete(folder)
+
+
+def delete_leftovers(store: Store, published: Collection[int], built: Collection[int], now: float) -> list[str]:
+    """Folders of versions that have no manifest and have not changed for a day. Raises StoreError."""
+    deleted = []
+    kept = {layout.CUBE: set(published), layout.MODELS: set(published), layout.DICTIONARIES: {*published, *built}}
+    for parent, keep in kept.items():
+        for name in store.list(parent):
+            number = name.removesuffix("/")
+            if number == name or not number.isdigit() or int(number) in keep:
+                continue
+            folder = f"{parent}/{number}"
+            if now - newest_change(store, folder) > LEFTOVER_SECONDS:
+                store.delete(folder)
+                deleted.append(folder)
+    return deleted
+
+
+def newest_change(store: Store, folder: str) -> float:
+    """Unix seconds. A folder itself does not change when a file below it is written to."""
+    newest = 0.0
+    for path in (folder, *store.walk(folder)):
+        with contextlib.suppress(NotInStore):
+            newest = max(newest, store.modified_at(path))
+    return newest
+
+
+def followed_by_checkpoints(store: Store) -> set[int]:
+    """Versions that training may come back to: the next delta may name them as its parent. Raises StoreError."""
+    found: set[int] = set()
+    for name in store.list(layout.CHECKPOINTS):
+        if name.endswith("/"):
+            try:
+                checkpoint = read_checkpoint(store, name[:-1])
+            except (NotInStore, ManifestDamaged):
+                continue  # unfinished, or not ours: it leads back to nothing
+            found |= known(checkpoint.follows_version, checkpoint.base_version)
+    return found
+
+
+def known(*versions: int | None) -> set[int]:
+    return {each for each in versions if each is not None}
+
+
+def delete_versions(store: Store, doomed: Iterable[int]) -> list[int]:
+    """Raises StoreError at the first that cannot be deleted."""
+    deleted = []
+    for version in doomed:
+        delete_version(store, version)
+        deleted.append(version)
+        log.info("version %s is deleted from the store: newer ones are kept and nothing needs it", version)
+    return deleted
