@@ -1,10 +1,12 @@
-"""Starts the cube-server role."""
+"""elastic-ctr cube-server"""
 
 import logging
 from pathlib import Path
 
 import typer
 
+from elastic_ctr.cli.roles import ConfigFile, settings_of, token_of
+from elastic_ctr.config.role_files import CubeServerFile
 from elastic_ctr.cube.server import CubeServer, PortInUse
 
 _log = logging.getLogger(__name__)
@@ -30,3 +32,17 @@ def run_cube_server(
     except PortInUse as taken:
         typer.echo(str(taken), err=True)
         raise typer.Exit(2) from taken
+
+
+def cube_server(config: ConfigFile) -> None:
+    """Answer lookups from the dictionary parts that the agent gives it."""
+    settings = settings_of(CubeServerFile, config, "cube-server")
+    run_cube_server(
+        Path(settings.cube.cache_dir),
+        settings.cube.host,
+        settings.cube.port,
+        settings.cube.admin_port,
+        settings.cube.workers,
+        settings.cube.max_keys,
+        token_of(settings.auth),
+    )

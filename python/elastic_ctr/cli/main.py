@@ -1,31 +1,64 @@
-"""elastic-ctr: one command, one file for each role or verb."""
+"""elastic-ctr: one command, one file for each role or verb.
+
+A command's modules are imported when that command is asked for: a machine that starts a dozen roles feels it.
+"""
+
+import sys
+from importlib import import_module
 
 import typer
 
 from elastic_ctr import __version__
-from elastic_ctr.cli.local import app as local
-from elastic_ctr.cli.master import master
-from elastic_ctr.cli.pserver import pserver
-from elastic_ctr.cli.trainer import trainer
 
-app = typer.Typer(
-    help="Click-through-rate training and serving: hours of clicks in, versioned predictions out.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.add_typer(local, name="local")
 ROLES = "Roles (a container runs one)"
-app.command(rich_help_panel=ROLES)(master)
-app.command(rich_help_panel=ROLES)(trainer)
-app.command(rich_help_panel=ROLES)(pserver)
+COMMANDS: dict[str, tuple[str, str, str | None]] = {
+    # name: module, its command or group, panel of the help
+    "local": ("elastic_ctr.cli.local", "app", None),
+    "predict": ("elastic_ctr.cli.predict", "predict", None),
+    "status": ("elastic_ctr.cli.status", "status", None),
+    "rollback": ("elastic_ctr.cli.rollback", "rollback", None),
+    "import": ("elastic_ctr.cli.import_data", "app", None),
+    "synth": ("elastic_ctr.cli.synth", "synth", None),
+    "cube": ("elastic_ctr.cli.cube", "app", None),
+    "dict": ("elastic_ctr.cli.dict_stat", "app", None),
+    "seqfile": ("elastic_ctr.cli.seqfile", "app", None),
+    "version": ("elastic_ctr.cli.main", "version", None),
+    "master": ("elastic_ctr.cli.master", "master", ROLES),
+    "trainer": ("elastic_ctr.cli.trainer", "trainer", ROLES),
+    "pserver": ("elastic_ctr.cli.pserver", "pserver", ROLES),
+    "cube-transfer": ("elastic_ctr.cli.cube_transfer", "cube_transfer", ROLES),
+    "cube-builder": ("elastic_ctr.cli.cube_builder", "cube_builder", ROLES),
+    "cube-agent": ("elastic_ctr.cli.cube_agent", "cube_agent", ROLES),
+    "cube-server": ("elastic_ctr.cli.cube_server", "cube_server", ROLES),
+    "serving": ("elastic_ctr.cli.serving", "serving", ROLES),
+}
 
 
-@app.command()
 def version() -> None:
     """Print this program's version."""
     typer.echo(__version__)
 
 
+def build(only: str | None = None) -> typer.Typer:
+    """The command line, or just the one command that is asked for."""
+    app = typer.Typer(
+        help="Click-through-rate training and serving: hours of clicks in, versioned predictions out.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    # A callback keeps the command's name on the line when there is only one.
+    app.callback()(lambda: None)
+    for name, (module, attribute, panel) in COMMANDS.items():
+        if only in (None, name):
+            command = getattr(import_module(module), attribute)
+            if isinstance(command, typer.Typer):
+                app.add_typer(command, name=name, rich_help_panel=panel)
+            else:
+                app.command(name, rich_help_panel=panel)(command)
+    return app
+
+
 def main() -> None:
-    app()
+    asked = sys.argv[1] if len(sys.argv) > 1 else None
+    build(asked if asked in COMMANDS else None)()

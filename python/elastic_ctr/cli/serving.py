@@ -1,12 +1,14 @@
-"""Starts the serving role."""
+"""elastic-ctr serving"""
 
 from pathlib import Path
 
 import typer
 
+from elastic_ctr.cli.roles import ConfigFile, pod_name, refuse, settings_of, token_of
+from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.runtime.lifecycle import PortInUse
 from elastic_ctr.serving.app import Serving, run_serving
-from elastic_ctr.store import Store
+from elastic_ctr.store import Store, StoreError, open_store
 
 
 def start_serving(
@@ -58,3 +60,30 @@ def start_serving(
     except OSError as failed:
         typer.echo(str(failed), err=True)
         raise typer.Exit(2) from failed
+
+
+def serving(config: ConfigFile) -> None:
+    """Answer predictions: one lookup, one dense network, one version."""
+    settings = settings_of(ServingFile, config, "serving")
+    try:
+        store = open_store(settings.store.url)
+    except StoreError as wrong:
+        refuse(str(wrong))
+    start_serving(
+        store=store,
+        transfer_url=f"http://{settings.transfer_address}",
+        pod=pod_name("serving-0"),
+        scratch_dir=Path(settings.serving.scratch_dir),
+        host=settings.serving.host,
+        port=settings.serving.port,
+        admin_port=settings.serving.admin_port,
+        workers=settings.serving.workers,
+        model_name=settings.serving.model_name,
+        max_instances=settings.serving.max_instances,
+        max_body_bytes=settings.serving.max_body_bytes,
+        max_batch_rows=settings.serving.max_batch_rows,
+        max_abs_diff=settings.serving.max_abs_diff,
+        lookup_timeout_ms=settings.cube.lookup_timeout_ms,
+        hedge_ms=settings.cube.hedge_ms,
+        token=token_of(settings.auth),
+    )
