@@ -157,7 +157,7 @@ def libfm(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """libFM and libSVM files: `label index:value …`, with labels 1 and 0 or 1 and -1."""
+    """Files of libFM and libSVM: `label index:value …`, with labels 1 and 0 or 1 and -1."""
     with _refusals():
         kind = LibfmFormat(fields)
         _import(

@@ -1,0 +1,122 @@
+"""A tree of hours as the master reads it: `YYYYMMDD/HH/part-…`, then an empty donefile, and the slot list beside it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from elastic_ctr.features.slots import SlotList
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+HOUR = timedelta(hours=1)
+DONEFILE = "donefile"
+SLOT_CONF = "slot.conf"
+TRUTH = "truth"
+
+_HELD_BYTES = 64 << 20
+_STAGING = ".staging"
+_OURS = re.compile(rf"\d{{8}}|{re.escape(SLOT_CONF)}|{TRUTH}|{re.escape(_STAGING)}")
+
+
+class HoursRefused(ValueError):
+    """A tree that can not be written there or like that; a sentence for the one who asked."""
+
+
+def hour_name(hour: datetime) -> str:
+    """`YYYYMMDD/HH` of the hour that a time is in."""
+    return f"{hour.year:04d}{hour:%m%d/%H}"
+
+
+def parse_hour(text: str) -> datetime:
+    """The hour `YYYYMMDD/HH`.
+
+    Raises:
+        HoursRefused: it is not written like that, or not in the calendar.
+    """
+    try:
+        if re.fullmatch(r"\d{8}/\d{2}", text):
+            return datetime.strptime(text, "%Y%m%d/%H").replace(tzinfo=timezone.utc)
+    except ValueError:
+        pass
+    raise HoursRefused(f"{text!r} is not an hour; write it as 20200401/00.")
+
+
+class HourTree:
+    """Collects files of many hours in a staging folder with little memory, and publishes them hour by hour.
+
+    Nothing is seen of a tree that was not published; leaving the context removes what was staged.
+
+    Args:
+        out: the folder of the tree.
+        force: replace a tree that is there; other files beside it are kept.
+
+    Raises:
+        HoursRefused: `out` holds something and `force` is not given, or it is not a folder.
+    """
+
+    def __init__(self, out: Path, *, force: bool = False, held_bytes: int = _HELD_BYTES) -> None:
+        if out.exists() and not out.is_dir():
+            raise HoursRefused(f"{out} is not a folder; name another one.")
+        if out.is_dir() and not force and any(path.name != _STAGING for path in out.iterdir()):
+            raise HoursRefused(f"{out} is not empty; name another folder, or say --force to replace what is there.")
+        self._out = out
+        self._staging = out / _STAGING
+        shutil.rmtree(self._staging, ignore_errors=True)
+        self._limit = held_bytes
+        self._held: dict[str, list[bytes]] = {}
+        self._held_bytes = 0
+
+    def append(self, path: str, data: bytes) -> None:
+        """Add to a file, `path` as in `20200401/00/part-00000`."""
+        self._held.setdefault(path, []).append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes >= self._limit:
+            self._stage()
+
+    def publish(self, slots: SlotList, first: datetime, last: datetime) -> int:
+        """Make the tree visible: all hours from first to last, each with its donefile when it is complete.
+
+        An hour without files gets an empty one. Returns the number of hours.
+        """
+        self.append(SLOT_CONF, slots.text().encode())
+        self._stage()
+        for path in sorted(self._out.iterdir()):
+            if path != self._staging and _OURS.fullmatch(path.name):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for name in (SLOT_CONF, TRUTH):
+            if (self._staging / name).exists():
+                (self._staging / name).rename(self._out / name)
+        hours = (last - first) // HOUR + 1
+        for number in range(hours):
+            name = hour_name(first + HOUR * number)
+            folder, staged = self._out / name, self._staging / name
+            folder.mkdir(parents=True)
+            for part in sorted(staged.iterdir()) if staged.exists() else []:
+                part.rename(folder / part.name)
+            if not staged.exists():
+                (folder / "part-00000").touch()
+            (folder / DONEFILE).touch()
+        return hours
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._staging, ignore_errors=True)
+
+    def _stage(self) -> None:
+        for path, pieces in self._held.items():
+            staged = self._staging / path
+            staged.parent.mkdir(parents=True, exist_ok=True)
+            # Closed again at once: there may be more hours than a process may have open files.
+            with staged.open("ab") as file:
+                file.write(b"".join(pieces))
+        self._held, self._held_bytes = {}, 0

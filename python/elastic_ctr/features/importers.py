@@ -1,0 +1,400 @@
+"""Click logs of other systems as hours of `show click feasign:slot` lines: CSV, Criteo's TSV, libFM.
+
+A value becomes a feasign by xxh3_64 of "field=value", the same in every process and on every machine. An empty value is
+a missing one: its slot gets no feature. Rows that make no sense are counted with examples, never dropped unseen.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from functools import lru_cache
+from pathlib import Path
+from typing import ParamSpec, TextIO
+
+import xxhash
+
+from elastic_ctr.features.blocks import open_lines
+from elastic_ctr.features.hours import HOUR, HourTree, hour_name
+from elastic_ctr.features.keys import PADDING_KEY
+from elastic_ctr.features.line import COUNT_LIMIT
+from elastic_ctr.features.slots import SlotList
+
+EXAMPLES = 5
+DEFAULT_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+EPOCH = "epoch"
+CRITEO_INTEGERS = tuple(f"I{number}" for number in range(1, 14))
+CRITEO_CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
+LIBFM_SLOT = "features"
+
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.\-]")
+_EXAMPLE_CHARACTERS = 120
+
+
+class ImportRefused(ValueError):
+    """An import that can not go on: a column that is not there, too many bad rows; a sentence for the one who asked."""
+
+
+class RowRefused(ValueError):
+    """One row that makes no sense; `reason` for counting."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Show and click, the time if there is one, and the feasigns as `feasign:slot` text."""
+
+    show: int
+    click: int
+    time: datetime | None
+    features: tuple[bytes, ...]
+
+    def line(self) -> bytes:
+        """The line of the training data, with its LF."""
+        return b" ".join((b"%d %d" % (self.show, self.click), *self.features)) + b"\n"
+
+
+Rows = Iterator[Row | RowRefused]
+Given = ParamSpec("Given")
+
+
+@dataclass
+class Summary:
+    """What an import did: rows and lines, sums, refused rows by reason with the first examples, the hours."""
+
+    rows: int = 0
+    records: int = 0
+    shows: int = 0
+    clicks: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+    slots: int = 0
+    hours: int = 0
+    start: str | None = None
+    end: str | None = None
+
+    @property
+    def refused_share(self) -> float:
+        """Refused rows among all rows."""
+        return self.refused.total() / self.rows if self.rows else 0.0
+
+    def refuse(self, row: RowRefused, name: str) -> None:
+        """Count a refused row."""
+        self.refused[row.reason] += 1
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(f"{name}: {row}")
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return asdict(self) | {"refused": dict(self.refused), "refusedShare": self.refused_share}
+
+
+def feasign_of(slot: str, value: str) -> int:
+    """The feasign of a value of a field: stable over processes and machines, never the padding key."""
+    text = f"{slot}={value}".encode("utf-8", "surrogateescape")
+    return xxhash.xxh3_64_intdigest(text) or xxhash.xxh3_64_intdigest(text, seed=1) or PADDING_KEY + 1
+
+
+def slot_names(fields: Sequence[str]) -> SlotList:
+    """Slots named as fields, with what can not stand in a line replaced by `_`."""
+    try:
+        return SlotList.parse([_NOT_IN_A_NAME.sub("_", name) for name in fields])
+    except ValueError as error:
+        raise ImportRefused(f"the fields do not make a slot list: {error}") from error
+
+
+def clicked(label: str) -> int:
+    """1 for the label 1, 0 for 0 and -1, however they are written.
+
+    Raises:
+        RowRefused: for any other label.
+    """
+    number = _float(label)
+    if number not in {1.0, 0.0, -1.0}:
+        raise RowRefused("label", f"the label {label!a:.120} is not 1, 0 or -1")
+    return int(number == 1.0)
+
+
+def log_bucket(count: int) -> int:
+    """A count as one of few values: itself up to 2 (negative ones too), then the square of its logarithm, rounded down."""
+    return count if count <= 2 else int(math.log(count) ** 2)
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """A CSV file with a header, or with names given for its columns.
+
+    Attributes:
+        fields: columns that become slots.
+        label: column of the label; or instead show and click.
+        time: column of the time of a row, in `time_format`: of strptime, or `epoch` for seconds since 1970.
+        header: the first line names the columns.
+        columns: names of the columns of files without header; without them columns are called 0, 1, 2, …
+    """
+
+    fields: tuple[str, ...]
+    label: str | None = None
+    show: str | None = None
+    click: str | None = None
+    time: str | None = None
+    time_format: str = DEFAULT_TIME_FORMAT
+    delimiter: str = ","
+    header: bool = True
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.label is None) == (self.show is None) or (self.show is None) != (self.click is None):
+            raise ImportRefused("say which column is the label, or which are show and click.")
+        if len(self.delimiter) != 1:
+            raise ImportRefused(f"the delimiter {self.delimiter!r} is not one character.")
+        if not self.fields:
+            raise ImportRefused("name at least one field that becomes a slot.")
+
+    def slots(self) -> SlotList:
+        """One slot a field."""
+        return slot_names(self.fields)
+
+    def rows(self, stream: TextIO, name: str) -> Rows:
+        """Rows of a file, or why they are none.
+
+        Raises:
+            ImportRefused: a column is not there.
+        """
+        reader = csv.reader(stream, delimiter=self.delimiter)
+        first = next(reader, None)
+        if first is None:
+            return
+        names = first if self.header else list(self.columns) or [str(number) for number in range(len(first))]
+        place = {wanted: _column(names, wanted, name, self.header, self.delimiter) for wanted in self._wanted()}
+        slots = list(zip(self.slots(), (place[wanted] for wanted in self.fields), strict=True))
+        rows = reader if self.header else itertools.chain([first], reader)
+        while True:
+            try:
+                cells = next(rows, None)
+            except csv.Error as error:
+                yield RowRefused("not_csv", f"line {reader.line_num} is not CSV ({error})")
+                continue
+            if cells is None:
+                return
+            yield _at_line(reader.line_num, self._row, cells, len(names), place, slots)
+
+    def _wanted(self) -> list[str]:
+        named = [self.label, self.show, self.click, self.time]
+        return [*self.fields, *(name for name in named if name is not None)]
+
+    def _row(self, cells: list[str], width: int, place: dict[str, int], slots: list[tuple[str, int]]) -> Row:
+        if len(cells) != width:
+            raise RowRefused("columns", f"{len(cells)} columns instead of {width}")
+        if self.label is not None:
+            show, click = 1, clicked(cells[place[self.label]])
+        else:
+            assert self.show is not None
+            assert self.click is not None
+            show, click = _show_click(cells[place[self.show]], cells[place[self.click]])
+        time = None if self.time is None else _time(cells[place[self.time]].strip(), self.time_format)
+        return Row(show, click, time, tuple(_feature(slot, cells[at]) for slot, at in slots if cells[at]))
+
+
+def criteo_rows(stream: TextIO, name: str) -> Rows:  # noqa: ARG001 - as CsvFormat.rows
+    """Rows of Criteo's display advertising data: label, 13 counts, 26 categories, tabs between, no header."""
+    for number, text in enumerate(stream, 1):
+        yield _at_line(number, _criteo_row, text.rstrip("\r\n").split("\t"))
+
+
+def _criteo_row(cells: list[str]) -> Row:
+    if len(cells) != 40:
+        raise RowRefused("columns", f"{len(cells)} columns instead of 40")
+    click = clicked(cells[0])
+    counts = zip(CRITEO_INTEGERS, cells[1:14], strict=True)
+    names = zip(CRITEO_CATEGORIES, cells[14:], strict=True)
+    bucketed = [_feature(slot, str(log_bucket(_integer(cell)))) for slot, cell in counts if cell]
+    return Row(1, click, None, (*bucketed, *(_feature(slot, cell) for slot, cell in names if cell)))
+
+
+def criteo_slots() -> SlotList:
+    """The 39 slots I1 to I13, C1 to C26."""
+    return slot_names([*CRITEO_INTEGERS, *CRITEO_CATEGORIES])
+
+
+@dataclass(frozen=True)
+class LibfmFormat:
+    """Lines `label index:value …`.
+
+    Attributes:
+        fields: how many features each line has, if the n-th of them is always of the n-th field: each gets a slot then.
+            Otherwise all features are in one slot, `features`.
+    """
+
+    fields: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.fields is not None and self.fields < 1:
+            raise ImportRefused(f"a line has at least one field, not {self.fields}.")
+
+    def slots(self) -> SlotList:
+        """The slot `features`, or one a field: 0, 1, …"""
+        return SlotList.parse([LIBFM_SLOT] if self.fields is None else list(range(self.fields)))
+
+    def rows(self, stream: TextIO, name: str) -> Rows:  # noqa: ARG002 - as CsvFormat.rows
+        """Rows of a file, or why they are none."""
+        for number, text in enumerate(stream, 1):
+            yield _at_line(number, self._row, text.split())
+
+    def _row(self, tokens: list[str]) -> Row:
+        if not tokens:
+            raise RowRefused("empty", "the line holds nothing")
+        click = clicked(tokens[0])
+        if self.fields is not None and len(tokens) - 1 != self.fields:
+            raise RowRefused("columns", f"{len(tokens) - 1} features instead of {self.fields}")
+        features = []
+        for place, token in enumerate(tokens[1:]):
+            index, colon, value = token.partition(":")
+            number = _float(value)
+            if not colon or not index or not math.isfinite(number):
+                raise RowRefused("not_a_number", f"{token!a:.120} is not index:value")
+            if number:  # a zero is how a sparse format says that there is nothing
+                slot = LIBFM_SLOT if self.fields is None else str(place)
+                features.append(_feature(slot, index if number == 1 else f"{index}:{number:.9g}"))
+        return Row(1, click, None, tuple(features))
+
+
+def import_files(
+    files: Sequence[Path],
+    rows: Callable[[TextIO, str], Rows],
+    slots: SlotList,
+    tree: HourTree,
+    *,
+    start: datetime,
+    rows_per_hour: int | None = None,
+    max_hours: int = 24 * 366,
+    max_refused_share: float = 0.01,
+) -> Summary:
+    """Read files into hours and publish them.
+
+    Args:
+        files: read in this order; unzipped if their names end in .gz.
+        rows: gives the rows of one of them.
+        slots: of the rows.
+        tree: where the hours go.
+        start: the first hour, for rows without a time.
+        rows_per_hour: how many rows without a time make an hour; without it all are in one.
+        max_hours: a longer tree is refused: one wrong date would make years of empty hours.
+        max_refused_share: more refused rows than this share, and nothing is published.
+
+    Raises:
+        ImportRefused: with what was wrong; nothing was published.
+    """
+    summary = Summary(slots=len(slots))
+    first = last = None
+    for name, row in _read(files, rows):
+        summary.rows += 1
+        if isinstance(row, RowRefused):
+            summary.refuse(row, name)
+            continue
+        if row.time is not None:
+            hour = row.time.replace(minute=0, second=0, microsecond=0)
+        else:
+            hour = start + HOUR * (summary.records // rows_per_hour if rows_per_hour else 0)
+        first = hour if first is None else min(first, hour)
+        last = hour if last is None else max(last, hour)
+        tree.append(f"{hour_name(hour)}/part-00000", row.line())
+        summary.records += 1
+        summary.shows += row.show
+        summary.clicks += row.click
+    if summary.refused_share > max_refused_share:
+        raise ImportRefused(
+            f"{summary.refused.total()} of {summary.rows} rows were refused ({dict(summary.refused)}), which is more than "
+            f"the share of {max_refused_share:g}; nothing was written. First: {'; '.join(summary.examples)}."
+        )
+    if first is None or last is None:
+        raise ImportRefused(f"there is no row in {', '.join(str(path) for path in files)}; nothing was written.")
+    hours = (last - first) // HOUR + 1
+    if hours > max_hours:
+        raise ImportRefused(
+            f"the rows lie between {hour_name(first)} and {hour_name(last)}, {hours} hours, which is more than "
+            f"{max_hours}; is the time format right? Nothing was written."
+        )
+    summary.hours = tree.publish(slots, first, last)
+    summary.start, summary.end = hour_name(first), hour_name(last)
+    return summary
+
+
+def _at_line(number: int, row: Callable[Given, Row], *given: Given.args, **named: Given.kwargs) -> Row | RowRefused:
+    try:
+        return row(*given, **named)
+    except RowRefused as refused:
+        return RowRefused(refused.reason, f"line {number}: {refused}")
+
+
+def _read(files: Sequence[Path], rows: Callable[[TextIO, str], Rows]) -> Iterable[tuple[str, Row | RowRefused]]:
+    for path in files:
+        # Bytes that are not UTF-8 are kept as they are: a value is only ever hashed.
+        with open_lines(path) as binary, io.TextIOWrapper(binary, "utf-8-sig", "surrogateescape", "") as stream:
+            for row in rows(stream, str(path)):
+                yield str(path), row
+
+
+def _feature(slot: str, value: str) -> bytes:
+    return f"{feasign_of(slot, value)}:{slot}".encode("ascii")
+
+
+def _column(names: list[str], wanted: str, name: str, header: bool, delimiter: str) -> int:
+    times = names.count(wanted)
+    if times == 1:
+        return names.index(wanted)
+    shown = ", ".join(text[:_EXAMPLE_CHARACTERS].encode("utf-8", "backslashreplace").decode() for text in names[:100])
+    if times:
+        raise ImportRefused(f"{name} has {times} columns {wanted!r}; its columns are: {shown}.")
+    way_out = "if that is no header, say --no-header and perhaps --columns" if header else "--columns names them"
+    if len(names) == 1:
+        way_out += f"; they are not separated by {delimiter!r}, which --delimiter changes"
+    raise ImportRefused(f"{name} has no column {wanted!r}; its columns are: {shown}; {way_out}.")
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise RowRefused("not_a_number", f"{text!a:.120} is not a whole number") from None
+
+
+def _show_click(show_text: str, click_text: str) -> tuple[int, int]:
+    show, click = _integer(show_text), _integer(click_text)
+    if not 0 <= click <= show < COUNT_LIMIT or show == 0:
+        raise RowRefused("show_click", f"show {show} and click {click} are not 0 <= click <= show, 0 < show < 2^31")
+    return show, click
+
+
+@lru_cache(maxsize=1 << 16)
+def _parsed_time(text: str, time_format: str) -> datetime | None:
+    try:
+        if time_format == EPOCH:
+            return datetime.fromtimestamp(float(text), timezone.utc)
+        time = datetime.strptime(text, time_format)  # noqa: DTZ007 - the zone is given below
+    except (ValueError, OverflowError, OSError):
+        return None
+    return time.replace(tzinfo=timezone.utc) if time.tzinfo is None else time.astimezone(timezone.utc)
+
+
+def _time(text: str, time_format: str) -> datetime:
+    time = _parsed_time(text, time_format)
+    if time is None:
+        raise RowRefused("time", f"the time {text!a:.120} is not {time_format}")
+    return time

@@ -1,0 +1,128 @@
+"""Click logs made from a known truth, so that what was learned can be held against what there was to learn.
+
+The truth is a sum: each key has a weight, a line is clicked with the probability sigmoid(intercept + sum of weights).
+It depends on its seed and the preset alone; which lines are drawn depends on another seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.features.slots import SlotList
+
+Floats = npt.NDArray[np.float64]
+Words = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How hard a truth is to learn.
+
+    Attributes:
+        keys: different keys of a slot; key k is drawn in proportion to 1 / (k + 1)^zipf.
+        spread: standard deviation of the keys' weights.
+    """
+
+    slots: int
+    keys: int
+    zipf: float = 1.05
+    spread: float = 0.5
+    intercept: float = -1.8
+
+
+PRESETS = {"easy": Preset(slots=8, keys=1_000), "sparse": Preset(slots=8, keys=100_000)}
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Drawn lines: `indices` i64[n, slots] of keys, `probabilities` f64[n] of the truth, `clicks` bool[n]."""
+
+    indices: npt.NDArray[np.int64]
+    probabilities: Floats
+    clicks: npt.NDArray[np.bool_]
+
+
+class Truth:
+    """Keys with their weights, and how often each is drawn.
+
+    Attributes:
+        slots: their names, 0, 1, 2, …
+        feasigns: u64[slots, keys], all different.
+        weights: f64[slots, keys].
+    """
+
+    def __init__(self, preset: Preset, seed: int) -> None:
+        self.preset = preset
+        self.slots = SlotList.parse(list(range(preset.slots)))
+        count = preset.slots * preset.keys
+        shape = (preset.slots, preset.keys)
+        self.feasigns = distinct_words(count, seed).reshape(shape)
+        self.weights = np.random.default_rng([seed, count]).normal(0.0, preset.spread, shape)
+        often = np.arange(1, preset.keys + 1, dtype=np.float64) ** -preset.zipf
+        self._cumulated = np.cumsum(often) / often.sum()
+        self._tokens: list[npt.NDArray[np.object_]] | None = None
+
+    def draw(self, rows: int, dice: np.random.Generator) -> Lines:
+        """Draw lines of one impression each."""
+        drawn = np.searchsorted(self._cumulated, dice.random((rows, self.preset.slots)), side="right")
+        indices = np.minimum(drawn, self.preset.keys - 1)
+        logits = self.preset.intercept + self.weights[np.arange(self.preset.slots), indices].sum(axis=1)
+        probabilities = 1.0 / (1.0 + np.exp(-logits))
+        return Lines(indices, probabilities, dice.random(rows) < probabilities)
+
+    def text(self, lines: Lines) -> bytes:
+        """The lines as `1 click feasign:slot …`."""
+        if self._tokens is None:
+            self._tokens = [
+                np.array([f"{feasign}:{slot}" for feasign in feasigns], dtype=object)
+                for slot, feasigns in zip(self.slots, self.feasigns.tolist(), strict=True)
+            ]
+        heads = np.array(["1 0", "1 1"], dtype=object)[lines.clicks.astype(np.int64)]
+        columns = [tokens[lines.indices[:, slot]].tolist() for slot, tokens in enumerate(self._tokens)]
+        joined = map(" ".join, zip(heads.tolist(), *columns, strict=True))
+        return "".join(f"{line}\n" for line in joined).encode("ascii")
+
+
+def parts(rows: int, hours: int, files_per_hour: int, seed: int) -> Iterator[tuple[int, int, int, np.random.Generator]]:
+    """Hour, file, rows and dice of each file; rows are spread evenly, and each file has dice of its own."""
+    files = hours * files_per_hour
+    for number in range(files):
+        hour, file = divmod(number, files_per_hour)
+        share = rows * (number + 1) // files - rows * number // files
+        yield hour, file, share, np.random.default_rng([seed, 1, number])
+
+
+def distinct_words(count: int, seed: int) -> Words:
+    """Pseudo-random u64, all different and none of them 0 (the padding key): splitmix64, which is a bijection."""
+    start = np.random.default_rng([seed, 2]).integers(0, 2**64, dtype=np.uint64)
+    words = np.arange(1, count + 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + start
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    some: Words = words[words != 0][:count]
+    return some
+
+
+def probability_text(probabilities: Floats) -> bytes:
+    """One probability a line, 9 digits."""
+    return "".join(f"{probability:.9g}\n" for probability in probabilities.tolist()).encode("ascii")
+
+
+def auc(probabilities: Floats, clicks: npt.NDArray[np.bool_]) -> float:
+    """Area under the curve, equal probabilities counted half; nan without clicks or without non-clicks."""
+    positives = int(clicks.sum())
+    negatives = len(clicks) - positives
+    if not positives or not negatives:
+        return float("nan")
+    _, place, counts = np.unique(probabilities, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(counts) - (counts - 1) / 2.0
+    return float((ranks[place][clicks].sum() - positives * (positives + 1) / 2.0) / (positives * negatives))
+
+
+def logloss(probabilities: Floats, clicks: npt.NDArray[np.bool_]) -> float:
+    """Mean negative logarithm of the probability of what happened; nan without lines."""
+    return float(-np.log(np.where(clicks, probabilities, 1.0 - probabilities)).mean()) if len(clicks) else float("nan")
