@@ -239,12 +239,17 @@ class CubeAgent:
                 self._failures.pop(version, None)
                 self._damaged.pop(version, None)
                 self.errors.pop(str(version), None)
-            if self.document is not document or self.draining:
+            if self._overtaken(document):
                 return
         for name in [each for each in self.errors if each.isdigit() and int(each) not in document.wanted]:
             del self.errors[name]
         self.errors.pop("disk", None)
         await self._let_go(document)
+
+    def _overtaken(self, document: ReleaseDocument) -> bool:
+        """Whether something else is to be loaded now; that others load, too, is no reason to begin again."""
+        now = self.document
+        return self.draining or now is None or (now.wanted, now.placement) != (document.wanted, document.placement)
 
     async def _load(self, document: ReleaseDocument, version: int) -> None:
         """Everything that can be loaded is; then the first part that could not is raised.
@@ -260,7 +265,7 @@ class CubeAgent:
         while True:
             held = await self._look()
             missing = sorted(owed - held.versions.get(version, frozenset()) - wrong.keys())
-            if self.document is not document or self.draining:
+            if self._overtaken(document):
                 return
             if not missing:
                 break

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from elastic_ctr.cube.build_job import dictionary_file
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, ManifestDamaged, digest_of, read_dictionary
 
@@ -58,11 +57,11 @@ class Cache:
         Raises NotInStore, StoreError, ManifestDamaged, OSError, FetchStopped.
         """
         manifest = self.manifest(version)
-        own = self._file(version, partition, dictionary_file(manifest, partition))
+        own = self._file(version, partition, manifest.part(partition))
         if manifest.kind == "full":
             return own, None
         below = self.manifest(manifest.full_version)
-        return self._file(below.version, partition, dictionary_file(below, partition)), own
+        return self._file(below.version, partition, below.part(partition)), own
 
     def at_hand(self, version: int) -> set[int]:
         """Partitions that need no fetching. Raises as `manifest` does."""

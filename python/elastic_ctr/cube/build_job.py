@@ -9,7 +9,7 @@ files and on which ancestors are built, on nothing else: a build that was cut of
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -196,16 +196,7 @@ def ancestor_file(
 ) -> Path:
     """A built part of the ancestor, or of the full version below it."""
     manifest = ancestor if full_or_overlay == ancestor.version else read_dictionary(store, full_or_overlay)
-    return checked_file(store, dictionary_file(manifest, partition), folder)
-
-
-def dictionary_file(manifest: DictionaryManifest, partition: int) -> FileEntry:
-    """Raises ManifestDamaged when the manifest names none."""
-    path = layout.dictionary_part(manifest.version, partition)
-    for entry in manifest.files:
-        if entry.path == path:
-            return entry
-    raise ManifestDamaged(f"the dictionary manifest of version {manifest.version} names no file {path}")
+    return checked_file(store, manifest.part(partition), folder)
 
 
 def past_share(plan: Plan, overlay_keys: int, store: Store, overlay_share: float) -> bool:
@@ -288,10 +279,3 @@ def fresh_scratch(scratch: Path, version: int) -> Path:
 
 def steps_of(plan: Plan) -> Step:
     return "full" if plan.ancestor is None else "overlay"
-
-
-def missing_inputs(manifests: Mapping[int, VersionManifest], store: Store, version: int) -> list[str]:
-    """Files that the manifest names and the store does not hold."""
-    manifest = manifests[version]
-    there = set(store.list(layout.cube_folder(version, manifest.kind)))
-    return [entry.path for entry in manifest.cube_files if Path(entry.path).name not in there]

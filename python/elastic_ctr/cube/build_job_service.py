@@ -15,7 +15,6 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -33,33 +32,15 @@ from elastic_ctr.cube.build_job import (
     run_task,
     steps_of,
 )
+from elastic_ctr.cube.build_job_progress import BuildOrder, BuildProgress
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
 from elastic_ctr.runtime.lifecycle import die_with_parent, stop_on_signal
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store import NotInStore, Store, StoreError, open_store
-from elastic_ctr.versions.manifest import FileEntry, ManifestDamaged, Record, read_dictionary
+from elastic_ctr.versions.manifest import FileEntry, ManifestDamaged, read_dictionary
 
 log = logging.getLogger(__name__)
-
-
-class BuildOrder(Record):
-    version: int = Field(gt=0)
-
-
-class BuildProgress(Record):
-    """Stages: idle, planning, building, merging, publishing, done, failed. `final`: trying again cannot help."""
-
-    version: int | None = None
-    stage: str = "idle"
-    partitions_done: int = 0
-    partitions: int = 0
-    seconds: float = 0.0
-    seconds_by_stage: dict[str, float] = Field(
-        default_factory=dict, description="Reading, building, publishing: summed over partitions built side by side."
-    )
-    error: str | None = None
-    final: bool = False
 
 
 class BuildFailed(Exception):

@@ -4,9 +4,9 @@ The donefile announces, the manifest decides. What cannot be used is one sentenc
 """
 
 from collections.abc import Collection
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from elastic_ctr.cube.build_job import missing_inputs
 from elastic_ctr.cube.placement import unbuilt_chain
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
@@ -112,7 +112,7 @@ class Catalog:
         for each in chain:
             if each in self._complete:
                 continue
-            missing = missing_inputs(self._manifests, self._store, each)
+            missing = missing_inputs(self._manifests[each], self._store)
             if missing:
                 return (
                     f"version {version} cannot be built: {missing[0]} is not in the store"
@@ -120,3 +120,9 @@ class Catalog:
                 )
             self._complete.add(each)
         return None
+
+
+def missing_inputs(manifest: VersionManifest, store: Store) -> list[str]:
+    """Files that the manifest names and the store does not hold."""
+    there = set(store.list(layout.cube_folder(manifest.version, manifest.kind)))
+    return [entry.path for entry in manifest.cube_files if PurePosixPath(entry.path).name not in there]

@@ -42,8 +42,8 @@ def configure(role: str, level: str = "INFO", log_format: LogFormat = "text", st
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level)
-    # A line per request of a poll that comes every second tells nobody anything.
-    for noisy in ("httpx", "httpcore", "uvicorn.access"):
+    # A line per request of a poll that comes every second tells nobody anything; nor does a library's own greeting.
+    for noisy in ("httpx", "httpcore", "uvicorn", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
 
 

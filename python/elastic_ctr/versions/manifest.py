@@ -81,6 +81,14 @@ class DictionaryManifest(Record):
     keys: int = Field(ge=0, description="Keys in this folder's own parts.")
     files: tuple[FileEntry, ...]
 
+    def part(self, partition: int) -> FileEntry:
+        """Raises ManifestDamaged when it names none."""
+        path = layout.dictionary_part(self.version, partition)
+        for entry in self.files:
+            if entry.path == path:
+                return entry
+        raise ManifestDamaged(f"the dictionary manifest of version {self.version} names no file {path}")
+
 
 class CheckpointManifest(Record):
     """Paddle's own checkpoint, and what the ledger knew when it was taken."""
