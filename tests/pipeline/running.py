@@ -22,8 +22,9 @@ SHARED = Path(__file__).parents[3] / "shared"
 
 def free_ports(count: int) -> int:
     """The first of `count` neighbouring free ports."""
-    start = 20000 + (os.getpid() * 97) % 20000
-    for first in range(start, start + 20000, count):
+    # Below the kernel's own choice for outgoing connections.
+    start = 10000 + (os.getpid() * 97) % 20000
+    for first in range(start, 32000, count):
         with contextlib.ExitStack() as stack:
             try:
                 for port in range(first, first + count):
@@ -44,7 +45,7 @@ def values_for(data: Path, slots: list[Any], start: str, end: str, **changes: An
         "master": {"config": {"port": port, "statusPort": port + 1, "leaseSeconds": 4, "pserverTimeoutSeconds": 3}},
         "trainer": {"replicas": 2, "config": {"batchSize": 256}},
         "pserver": {"replicas": 2, "config": {"port": port + 20, "adminPort": port + 2}},
-        "cube": {"replicasPerShard": 1, "config": {"shards": 2, "port": port + 60, "adminPort": port + 61}},
+        "cube": {"replicasPerShard": 1, "config": {"shards": 2, "port": port + 60, "adminPort": port + 61, "agentPort": port + 62}},
         "cubeTransfer": {"config": {"port": port + 10, "builderPort": port + 11, "pollSeconds": 0.3, "candidateSeconds": 20, "silentSeconds": 5}},
         "serving": {"replicas": 1, "config": {"port": port + 80, "adminPort": port + 81}},
     }

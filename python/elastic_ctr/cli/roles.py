@@ -5,7 +5,8 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
@@ -67,12 +68,19 @@ def ordinal_of(pod: str) -> int:
     return int(match[1])
 
 
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What a role cannot do with what it was given is one sentence and exit code 2."""
+    try:
+        yield
+    except (OSError, ValueError) as failed:
+        logging.getLogger(__name__).debug("ended", exc_info=True)
+        sentence = failed.strerror if isinstance(failed, OSError) and failed.filename is None else None
+        refuse(sentence or str(failed))
+
+
 def run_until_told(run: Callable[[threading.Event], int]) -> None:
-    """SIGTERM and SIGINT end a role in order; what it cannot do is one sentence and exit code 2."""
-    with stop_on_signal() as stop:
-        try:
-            code = run(stop)
-        except OSError as failed:
-            logging.getLogger(__name__).debug("ended", exc_info=True)
-            refuse(failed.strerror if failed.filename is None and failed.strerror else str(failed))
+    """SIGTERM and SIGINT end a role in order."""
+    with stop_on_signal() as stop, refusing():
+        code = run(stop)
     raise typer.Exit(code)

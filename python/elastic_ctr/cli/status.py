@@ -14,7 +14,7 @@ from elastic_ctr.local.view import stage
 
 def status(
     master: Annotated[str, typer.Option("--address", help="HOST:PORT of the master's status door.")] = "127.0.0.1:8701",
-    transfer: Annotated[str, typer.Option(help="HOST:PORT of cube-transfer.")] = "127.0.0.1:8500",
+    transfer: Annotated[str, typer.Option(help="HOST:PORT of cube-transfer.")] = "127.0.0.1:8300",
     serving: Annotated[str, typer.Option(help="HOST:PORT of serving's admin door.")] = "127.0.0.1:8401",
     as_json: Annotated[bool, typer.Option("--json", help="The roles' own answers, by role.")] = False,
 ) -> None:

@@ -77,6 +77,7 @@ class CubeConfig(Section):
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: Port = Field(default=8600, description="Lookups.")
     admin_port: Port = Field(default=8601, description="Health, metrics and the agent's orders; inside the pod.")
+    agent_port: Port = Field(default=8602, description="Health and metrics of the agent.")
     workers: int = Field(default=1, ge=1, le=256, description="Processes that answer lookups, one a core.")
     max_keys: int = Field(default=200_000, ge=1, le=16_000_000, description="Keys in one request; more are refused.")
     lookup_timeout_ms: Count = Field(default=200, description="Past this a lookup is tried on another replica.")
@@ -87,14 +88,15 @@ class CubeConfig(Section):
     )
     drain_seconds: Seconds = Field(default=30, description="A version nobody asked for so long may be unloaded.")
     report_seconds: Seconds = Field(default=1, description="Between two reports of an agent.")
+    quiet_seconds: Seconds = Field(default=5, description="A pod that is going ends when no lookup came for so long.")
 
 
 class CubeTransferConfig(Section):
     """Which versions cube holds and which one is live."""
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
-    port: Port = Field(default=8500, description="The release document, reports, rollback and status (HTTP).")
-    builder_port: Port = Field(default=8501, description="The builder's orders; inside the pod.")
+    port: Port = Field(default=8300, description="The release document, reports, rollback and status (HTTP).")
+    builder_port: Port = Field(default=8301, description="The builder's orders; inside the pod.")
     builder_jobs: Count = Field(default=1, description="Partitions built at the same time.")
     state_dir: str = Field(
         default="/var/lib/elastic-ctr/cube-transfer", description="Where the release document is kept."

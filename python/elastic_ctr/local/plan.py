@@ -21,6 +21,7 @@ from elastic_ctr.config.values import Values
 
 HOST = "127.0.0.1"
 GENERATION_PORTS = 16
+CUBE_PORTS = 3
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,10 @@ def roles(places: Places) -> Iterator[Role]:
         f"http://{places.transfer}/healthz",
     )
     yield Role(
-        "ctr-cube-builder-0", "cube-builder", CubeBuilderFile(store=store, cube_transfer=transfer, auth=auth), None
+        "ctr-cube-builder-0",
+        "cube-builder",
+        CubeBuilderFile(store=store, cube_transfer=transfer, auth=auth),
+        f"http://{HOST}:{transfer.builder_port}/healthz",
     )
     for index in range(values.pserver.replicas):
         given = values.pserver.config
@@ -162,8 +166,11 @@ def roles(places: Places) -> Iterator[Role]:
             cube = given_cube.model_copy(
                 update={
                     "host": HOST,
-                    "port": given_cube.port + 2 * number,
-                    "admin_port": given_cube.admin_port + 2 * number,
+                    "port": given_cube.port + CUBE_PORTS * number,
+                    "admin_port": given_cube.admin_port + CUBE_PORTS * number,
+                    "agent_port": given_cube.agent_port + CUBE_PORTS * number,
+                    # Nobody but this run's own readers asks, and they end with it.
+                    "quiet_seconds": min(given_cube.quiet_seconds, 0.5),
                     "cache_dir": str(state / name),
                 }
             )
@@ -178,7 +185,7 @@ def roles(places: Places) -> Iterator[Role]:
                 f"{name}.agent",
                 "cube-agent",
                 CubeAgentFile(store=store, cube=cube, transfer_address=places.transfer, auth=auth),
-                None,
+                f"http://{HOST}:{cube.agent_port}/healthz",
             )
     for index in range(values.serving.replicas):
         given_serving = values.serving.config

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 GENERATION_PORTS = 16
 _PERIOD = 0.5
 _RETRY_SECONDS = 2.0
+_START_SECONDS = 60.0
 
 
 class PserverParent:
@@ -73,6 +74,8 @@ class PserverParent:
         self._retry_at: dict[str, float] = {}
         self._error = ""
         self._failed_starts = 0
+        self._has_served = False
+        self._child_since = 0.0
 
     # -- what others ask -------------------------------------------------------------------------------------------
 
@@ -126,6 +129,14 @@ class PserverParent:
         return False
 
     def _state(self) -> control.PserverState:
+        serving = self._serving()
+        if serving:
+            self._has_served = True
+        elif self._alive() and not self._has_served and time.monotonic() - self._child_since > _START_SECONDS:
+            # A server that cannot listen says so in its log and stays.
+            log.error("the server process did not answer within %.0f s", _START_SECONDS)
+            self._child.kill()  # type: ignore[union-attr]
+            self._child.wait()  # type: ignore[union-attr]
         lost = self._child is not None and self._child.poll() is not None
         if lost and self._child is not None:
             self._failed_starts += 1
@@ -145,7 +156,7 @@ class PserverParent:
             port=self._port,
             admin_port=self._admin_port,
             generation=self._generation,
-            serving=not lost and self._serving(),
+            serving=not lost and serving,
             lost=lost,
             results=self._results.values(),
             error=self._error,
@@ -200,6 +211,8 @@ class PserverParent:
         }
         file = self._folder() / "spec.json"
         file.write_text(json.dumps(spec))
+        self._has_served = False
+        self._child_since = time.monotonic()
         with (self._folder() / "server.log").open("ab") as out:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "elastic_ctr.pserver.child", str(file)], stdout=out, stderr=out

@@ -1,0 +1,23 @@
+"""elastic-ctr cube-builder"""
+
+from pathlib import Path
+
+from elastic_ctr.cli.roles import ConfigFile, refusing, settings_of, token_of
+from elastic_ctr.config.role_files import CubeBuilderFile
+from elastic_ctr.cube.build_job_service import run_cube_builder
+
+
+def cube_builder(config: ConfigFile) -> None:
+    """Build dictionary parts from SequenceFiles when cube-transfer asks for a version."""
+    settings = settings_of(CubeBuilderFile, config, "cube-builder")
+    own = settings.cube_transfer
+    with refusing():
+        run_cube_builder(
+            store_url=settings.store.url,
+            host="127.0.0.1",
+            port=own.builder_port,
+            scratch_dir=Path(own.scratch_dir),
+            jobs=own.builder_jobs,
+            overlay_share=own.overlay_share,
+            token=token_of(settings.auth),
+        )
