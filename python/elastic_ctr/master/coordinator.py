@@ -17,7 +17,7 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.ledger import Ledger, PassRow, SaveRow, TaskRow
-from elastic_ctr.master.passes import passes, pick_samples, save_plan
+from elastic_ctr.master.passes import Pass, passes, pick_samples, save_plan
 from elastic_ctr.master.pservers import Pservers
 from elastic_ctr.master.saving import (
     Published,
@@ -31,6 +31,8 @@ from elastic_ctr.master.saving import (
     rows_differ,
 )
 from elastic_ctr.model.metrics import BUCKETS, auc_of_histogram
+from elastic_ctr.store import StoreError
+from elastic_ctr.versions.manifest import ManifestDamaged
 from elastic_ctr.versions.version import next_version
 
 log = logging.getLogger(__name__)
@@ -120,11 +122,19 @@ class Coordinator:
                 self._saver = _Holder(saver["trainer"], saver["attempt"], ends)
             current = self._ledger.current_pass()
             if current is not None and current.state == "stopped":
-                # Whoever restarts the master has mended the data or the settings: look again from the start.
-                trained = any(task.trained for task in self._ledger.tasks(current.ordinal))
-                self._ledger.set_pass(current.ordinal, state="checked" if trained else "waiting", reason="")
-                if trained:
+                # Whoever restarts the master has mended the data or the settings: look again from the start. Once a
+                # round of training has begun something of it may be in the table, whatever was reported.
+                begun = current.epoch > 0
+                self._ledger.set_pass(current.ordinal, state="checked" if begun else "waiting", reason="")
+                self._ledger.set_fact("save_failures", 0)
+                self._ledger.set_fact("load_failures", 0)
+                if begun:
                     self._recover("master", "a stopped pass is taken up again")
+            if self.finished and not self._calendar_is_done():
+                # data.end was moved. The servers may have left and come back empty since.
+                self._ledger.set_fact("finished", value=False)
+                if self._generation_was_used():
+                    self._recover("master", "there are more hours to train")
 
     # -- pservers --------------------------------------------------------------------------------------------------
 
@@ -134,7 +144,7 @@ class Coordinator:
             incarnations = self._ledger.fact("pservers", {})
             before = incarnations.get(str(state.index))
             if before != state.incarnation:
-                if before is not None and self._generation_was_used():
+                if before is not None and self._generation_was_used() and not self.finished:
                     self._recover("pserver", f"pserver {state.index} was replaced by a new process")
                 with self._ledger:
                     incarnations = self._ledger.fact("pservers", {})
@@ -170,7 +180,7 @@ class Coordinator:
         """The master has looked for itself."""
         with self._lock:
             self.pservers.forget(index)
-            if self._generation_was_used():
+            if self._generation_was_used() and not self.finished:
                 self._recover("pserver", f"pserver {index} is lost: {reason}")
 
     # -- trainers: membership --------------------------------------------------------------------------------------
@@ -272,10 +282,15 @@ class Coordinator:
                 return control.LeaseReply(verdict=control.LeaseReply.LEAVE)
             if reason := self._stale(request.trainer_id, request.generation):
                 return control.LeaseReply(verdict=control.LeaseReply.REJOIN, reason=reason)
-            if not self.initialised:
-                return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.2)
             current = self._ledger.current_pass()
-            if current is None or current.state == "stopped":
+            if current is not None and current.state == "stopped":
+                return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.5)
+            if not self.initialised:
+                if self._verifying:
+                    return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.2)
+                # It initialised for a master that has ended since: what it loaded was never counted.
+                return control.LeaseReply(verdict=control.LeaseReply.REJOIN, reason="what was loaded is not verified")
+            if current is None:
                 return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.5)
             task = None
             if current.state in _PHASES and not (request.ahead and current.state == "checking"):
@@ -336,8 +351,11 @@ class Coordinator:
         )
 
     def samples_of(self, ordinal: int) -> list[tuple[str, int, int]]:
-        """The sample lines of a pass: always the same ones, whoever asks."""
+        """The sample lines of a pass, or of the last one before it that has any: always the same, whoever asks."""
         offered = self._ledger.samples(ordinal)
+        while not offered and ordinal > 1:
+            ordinal -= 1
+            offered = self._ledger.samples(ordinal)
         return [offered[task][position] for task, position in pick_samples(offered, self._config.samples)]
 
     def renew(self, request: control.RenewRequest) -> control.Acknowledgement:
@@ -378,22 +396,22 @@ class Coordinator:
                 raise AssertionError(f"task {task.id} is leased but its pass is not the present one")
             histograms = (_histogram(result.positives), _histogram(result.negatives))
             with self._ledger:
-                if current.state == "checking":
+                # Not by the pass's state: it may have been stopped while this task was under way.
+                if current.epoch == 0:
                     counts = {k: int(getattr(result, k)) for k in ("records", "shows", "clicks", "ignored", "padding")}
                     refused = [(r.reason, int(r.lines), list(r.examples)[:_EXAMPLES]) for r in result.refused]
                     samples = [(s.line, int(s.show), int(s.click)) for s in result.samples]
                     self._ledger.checked(task, counts, refused, samples, histograms)
                 else:
-                    self._ledger.trained(task, histograms, rounds=int(current.state == "training"))
+                    self._ledger.trained(task, histograms, rounds=int(task.trained < current.epoch))
                 self._advance()
             return control.Acknowledgement()
 
     def _lost(self, task: TaskRow, why: str, *, failed: bool) -> None:
         """A lease ended without its task done."""
         current = self._ledger.current_pass()
-        training = current is not None and current.state == "training"
         # Gradients of a started task may have reached the servers: its records may be in the model twice.
-        repeated = task.records if training and task.running else 0
+        repeated = task.records if task.running else 0
         parked = self._ledger.give_back(
             task, error=why, failed=failed, repeated=repeated, park_at=self._config.max_attempts
         )
@@ -474,10 +492,9 @@ class Coordinator:
         return True
 
     def _order_save(self, current: PassRow) -> bool:
-        description = next(p for p in passes(self._data) if p.ordinal == current.ordinal)
         records = self._ledger.counts(current.ordinal)["records"]
         plan = save_plan(
-            description,
+            Pass(current.ordinal, current.id, current.splits, current.event_time_max, current.ends_day),
             self._config,
             records=records,
             has_base=bool(self._ledger.chain()),
@@ -493,10 +510,15 @@ class Coordinator:
             return True
         version = None
         if plan.kind is not None:
+            try:
+                published = self._known_versions()
+            except StoreError as failed:
+                log.warning("the save after pass %s waits for the store: %s", current.id, failed)
+                return False
             version = next_version(
                 self._clock(),
                 [
-                    *self._known_versions(),
+                    *published,
                     *(v["id"] for v in self._ledger.versions()),
                     int(self._ledger.fact("last_version", 0)),
                 ],
@@ -521,6 +543,12 @@ class Coordinator:
 
     def _is_last(self, current: PassRow) -> bool:
         return all(p.ordinal <= current.ordinal for p in passes(self._data))
+
+    def _calendar_is_done(self) -> bool:
+        if self._data.end is None:
+            return False
+        last = self._ledger.passes()[-1:]
+        return not last or self._is_last(last[0])
 
     def _finish_pass(self, current: PassRow) -> None:
         self._ledger.set_pass(current.ordinal, state="done", done_at=self._clock())
@@ -589,7 +617,12 @@ class Coordinator:
         if any(self._open_jobs(each) for each in range(self.pservers.count)):
             return
         if self._verifying:
-            self._end_verify()
+            try:
+                self._end_verify()
+            except (StoreError, ManifestDamaged) as failed:
+                # The job stays open, so its result comes again.
+                del self._results[index][result.id]
+                log.warning("what was loaded cannot be compared yet: %s", failed)
             return
         current = self._ledger.current_pass()
         save = None if current is None else self._ledger.save_of(current.ordinal)
@@ -599,10 +632,10 @@ class Coordinator:
             self._ledger.set_save(save.ordinal, stage="written", jobs=json.dumps(jobs))
 
     def _end_verify(self) -> None:
-        self._verifying = False
         name = self._last_checkpoint() or ""
         found = merged_rows(r for by_id in self._results.values() for r in by_id.values())
         difference = rows_differ(self._rows_of_checkpoint(name), found)
+        self._verifying = False
         if not difference:
             log.info("checkpoint %s is loaded: %d rows", name, sum(found.values()))
             self._open_gate()
@@ -642,16 +675,27 @@ class Coordinator:
         with self._lock:
             return self._published(save).left_out
 
+    def _still(self, save: SaveRow) -> PassRow | None:
+        """The pass of a save, unless a recovery has dropped it while the publisher was at the store."""
+        now = self._ledger.save_of(save.ordinal)
+        current = self._ledger.current_pass()
+        if current is None or now is None or current.ordinal != save.ordinal:
+            return None
+        return (
+            current if (now.generation, now.version, now.stage) == (save.generation, save.version, save.stage) else None
+        )
+
     def checkpoint_committed(self, save: SaveRow, follows: int | None, base: int | None) -> None:
+        """From now on recoveries come back to it. The checkpoint of a base counts with the version alone."""
         with self._lock:
-            if save.checkpoint is not None:
+            if save.checkpoint is not None and self._still(save) is not None:
                 self._ledger.add_checkpoint(save.checkpoint, save.ordinal, follows, base, self._clock())
 
     def files_judged(self, save: SaveRow) -> None:
         """The checkpoint of a written save stands; its version is scored next, or the pass is done without one."""
         with self._lock, self._ledger:
-            current = self._ledger.current_pass()
-            if current is None or current.ordinal != save.ordinal:
+            current = self._still(save)
+            if current is None:
                 return
             if save.kind is not None:
                 self._ledger.set_save(save.ordinal, stage="exported")
@@ -662,8 +706,8 @@ class Coordinator:
 
     def version_committed(self, save: SaveRow, keys: int, *, refused: str = "") -> None:
         with self._lock, self._ledger:
-            current = self._ledger.current_pass()
-            if current is None or current.ordinal != save.ordinal or save.version is None or save.kind is None:
+            current = self._still(save)
+            if current is None or save.version is None or save.kind is None:
                 return
             follows = self._ledger.fact("follows")
             base = save.version if save.kind == "base" else int(self._ledger.fact("base"))
@@ -684,6 +728,11 @@ class Coordinator:
                 self._ledger.set_fact("base", base)
                 if save.kind == "base":
                     self._ledger.set_fact("base_due", value=False)
+                    if save.checkpoint is not None:
+                        # In one transaction with the version it follows: no recovery sees one without the other.
+                        self._ledger.add_checkpoint(
+                            save.checkpoint, save.ordinal, save.version, save.version, self._clock()
+                        )
                 self._ledger.set_pass(current.ordinal, version=save.version)
             self._ledger.set_save(save.ordinal, stage="done")
             self._finish_pass(current)

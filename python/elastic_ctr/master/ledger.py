@@ -107,6 +107,9 @@ class SaveRow:
     began_at: float
 
 
+_PASSES = (
+    "ordinal, id, splits, event_time_max, ends_day, state, epoch, reason, auc_before, auc, trained_at, done_at, version"
+)
 _TASK = "id, pass, path, start, stop, state, attempts, attempt, trainer, coalesce(lease_ends, 0), coalesce(leased_at, 0), running, records, trained"
 
 
@@ -164,15 +167,12 @@ class Ledger:
     # -- passes ----------------------------------------------------------------------------------------------------
 
     def passes(self) -> list[PassRow]:
-        rows = self._all(
-            "select ordinal, id, splits, event_time_max, ends_day, state, epoch, reason, auc_before, auc, trained_at,"
-            " done_at, version from passes order by ordinal"
-        )
-        return [PassRow(r[0], r[1], tuple(json.loads(r[2])), r[3], bool(r[4]), *r[5:]) for r in rows]
+        return [_pass(row) for row in self._all(f"select {_PASSES} from passes order by ordinal")]
 
     def current_pass(self) -> PassRow | None:
         """The first that is not done: passes are worked off in order."""
-        return next((each for each in self.passes() if each.state != "done"), None)
+        row = self._one(f"select {_PASSES} from passes where state != 'done' order by ordinal limit 1")
+        return None if row is None else _pass(row)
 
     def add_pass(self, ordinal: int, name: str, splits: Sequence[str], event_time_max: int, *, ends_day: bool) -> None:
         self._do(
@@ -284,13 +284,17 @@ class Ledger:
         self._do(
             "update tasks set state = 'done', attempts = 0, error = '', trained = trained + ?, positives = ?, negatives = ?"
             " where id = ?",
-            rounds, *map(_pack, histograms),
+            rounds,
+            *map(_pack, histograms),
             task.id,
         )
 
     def next_round(self, ordinal: int) -> None:
         """All tasks with records are to be done again; the others stay done."""
-        self._do("update tasks set state = case when records > 0 then 'todo' else 'done' end where pass = ?", ordinal)
+        self._do(
+            "update tasks set state = case when records > 0 then 'todo' else 'done' end, attempts = 0 where pass = ?",
+            ordinal,
+        )
 
     def histograms(self, ordinal: int) -> tuple[Histogram, Histogram] | None:
         """Sums over the tasks of a pass of what the last round found."""
@@ -309,7 +313,8 @@ class Ledger:
             "select coalesce(sum(records), 0), coalesce(sum(shows), 0), coalesce(sum(clicks), 0), coalesce(sum(ignored), 0),"
             " coalesce(sum(padding), 0), coalesce(sum(repeated), 0), count(*), coalesce(sum(state = 'done'), 0),"
             " coalesce(sum(case when trained > 0 then records else 0 end), 0),"
-            f" coalesce(sum(state = 'parked'), 0), coalesce(sum(case when state = 'parked' then records else 0 end), 0) from tasks{where}",
+            f" coalesce(sum(state = 'parked'), 0), coalesce(sum(case when state = 'parked' and trained = 0 then records else 0 end), 0)"
+            f" from tasks{where}",
             *values,
         )
         refused = self._one(f"select coalesce(sum(lines), 0) from refusals{where}", *values)
@@ -357,9 +362,7 @@ class Ledger:
             " where pass = ?",
             ordinal,
         )
-        return (
-            None if row is None else SaveRow(*row[:3], tuple(json.loads(row[3])), *row[4:8], json.loads(row[8]), row[9])
-        )
+        return None if row is None else _save(row)
 
     def begin_save(self, save: SaveRow) -> None:
         """The intent stands before the first step: steps change the table and are never repeated."""
@@ -471,24 +474,19 @@ class Ledger:
         return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+def _pass(row: tuple[Any, ...]) -> PassRow:
+    ordinal, name, splits, event_time_max, ends_day, *rest = row
+    return PassRow(ordinal, name, tuple(json.loads(splits)), event_time_max, bool(ends_day), *rest)
+
+
 def _task(row: tuple[Any, ...]) -> TaskRow:
-    name, ordinal, path, start, stop, state, attempts, attempt, trainer, ends, leased, running, records, trained = row
-    return TaskRow(
-        name,
-        ordinal,
-        path,
-        start,
-        stop,
-        state,
-        attempts,
-        attempt,
-        trainer,
-        ends,
-        leased,
-        bool(running),
-        records,
-        trained,
-    )
+    *before, running, records, trained = row
+    return TaskRow(*[*before, bool(running), records, trained])
+
+
+def _save(row: tuple[Any, ...]) -> SaveRow:
+    ordinal, generation, stage, steps, *middle, jobs, began_at = row
+    return SaveRow(ordinal, generation, stage, tuple(json.loads(steps)), *[*middle, json.loads(jobs), began_at])
 
 
 def _pack(histogram: Histogram) -> bytes:

@@ -125,7 +125,8 @@ class Publisher:
         with self._coordinator.locked():
             ledger = self._coordinator.reading()
             follows, base = ledger.fact("follows"), ledger.fact("base")
-        if save.kind == "base" and not refused:
+        with_version = save.kind == "base" and save.stage == "scored" and not refused
+        if with_version:
             follows = base = save.version
         folder = layout.checkpoint_folder(save.checkpoint)
         mine = [result for result in results if any(f.path.startswith(folder + "/") for f in result.files)]
@@ -141,7 +142,8 @@ class Publisher:
             files=entries(f for result in mine for f in result.files),
         )
         commit_checkpoint(self._store, manifest)
-        self._coordinator.checkpoint_committed(save, follows, base)
+        if not with_version:
+            self._coordinator.checkpoint_committed(save, follows, base)
         log.info("checkpoint %s is committed: %d rows", manifest.name, sum(manifest.rows.values()))
 
     def _retain_checkpoints(self) -> None:

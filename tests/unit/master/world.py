@@ -1,0 +1,345 @@
+"""A whole training in one process: a real Coordinator, Ledger, Publisher and FileStore, with trainers and pservers that
+call as the real ones do and keep book of what was really pushed into the table.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elastic_ctr.config.data import Data
+from elastic_ctr.config.model import Model
+from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.coordinator import VERIFY, Coordinator
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.publisher import Publisher, rows_of
+from elastic_ctr.model.metrics import BUCKETS
+from elastic_ctr.store import FileStore, Store
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import published_versions
+
+RECORDS = 10
+DIM = 2
+MODEL = Model(partitions=4, embedding_dim=DIM)
+KEYS = np.arange(1, 9, dtype=np.uint64)
+Table = dict[str, int]
+
+
+def data_of(**given: Any) -> Data:
+    return Data.model_validate(
+        {"source": {"url": "file:///logs"}, "start": "20200401/00", "end": "20200401/01", "slots": ["a"], **given}
+    )
+
+
+def histogram(count: float) -> bytes:
+    counts = np.zeros(BUCKETS)
+    counts[BUCKETS // 2] = count
+    return counts.tobytes()
+
+
+class Pserver:
+    """A parent with its child, as far as the master sees them."""
+
+    def __init__(self, world: "World", index: int) -> None:
+        self.world = world
+        self.index = index
+        self.restart()
+
+    def restart(self) -> None:
+        """A new parent: nothing of the old one is left."""
+        self.world.lives += 1
+        self.incarnation = f"life-{self.world.lives}"
+        self.generation = 0
+        self._empty()
+
+    def _empty(self) -> None:
+        self.up = self.lost = False
+        self.fetched = ""
+        self.saved: dict[str, Table] = {}
+        self.results: dict[str, control.JobResult] = {}
+        self.wanted: set[str] = set()
+
+    def state(self) -> control.PserverState:
+        return control.PserverState(
+            index=self.index,
+            incarnation=self.incarnation,
+            host="127.0.0.1",
+            port=9000 + 100 * self.index,
+            admin_port=1,
+            generation=self.generation,
+            serving=self.up and not self.lost,
+            lost=self.lost,
+            results=[result for name, result in self.results.items() if name in self.wanted],
+        )
+
+    def sync(self) -> control.PserverOrders:
+        orders = self.world.coordinator.sync_pserver(self.state())
+        if orders.generation != self.generation:
+            self._empty()
+            self.generation = orders.generation
+        if not self.up and orders.endpoints:
+            self.up, self.fetched = True, orders.checkpoint
+        self.wanted = {job.id for job in orders.jobs}
+        for job in orders.jobs:
+            if job.id not in self.results:
+                self.results[job.id] = self._do(job)
+        return orders
+
+    def mine(self) -> list[int]:
+        return [p for p in range(MODEL.partitions) if p % self.world.servers == self.index]
+
+    def _do(self, job: control.Job) -> control.JobResult:
+        if job.folder not in self.saved:
+            return control.JobResult(id=job.id, error=f"{job.folder} is not there")
+        table = self.saved.pop(job.folder) if job.folder != VERIFY else self.saved[VERIFY]
+        result = control.JobResult(id=job.id)
+        for partition in self.mine():
+            path = f"{layout.checkpoint_folder(job.checkpoint)}/000/part-{partition}"
+            if job.kind == control.EXPORT:
+                path = layout.cube_file(job.version, job.version_kind, partition, MODEL.partitions)
+            else:
+                result.rows[partition] = sum(table.values())
+            result.files.append(control.File(path=path, bytes=1, sha256="0" * 64, records=1))
+        if job.kind == control.CHECKPOINT:
+            self.world.checkpoints[job.checkpoint] = table
+        if job.kind == control.EXPORT:
+            keys = np.frombuffer(job.sample_keys, "<u8")
+            keys = keys[np.isin(keys % MODEL.partitions, self.mine())]
+            result.keys = keys.tobytes()
+            result.values = values_of(keys).tobytes()
+            result.written = np.ones(len(keys), np.uint8).tobytes()
+        return result
+
+
+def values_of(keys: "np.ndarray[Any, np.dtype[np.uint64]]") -> "np.ndarray[Any, np.dtype[np.float32]]":
+    values = np.zeros((len(keys), DIM), np.float32)
+    values[:] = keys[:, None]
+    return values
+
+
+class Trainer:
+    """One training process after the other under one name, one call at a time."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world = world
+        self.name = name
+        self.start()
+
+    def start(self) -> None:
+        self.id = self.generation = 0
+        self.initialises: bool | None = None
+        self.task: control.Task | None = None
+        self.pushed = False
+        self.gone = False
+
+    @property
+    def joined(self) -> bool:
+        return self.generation > 0 and self.initialises is None
+
+    def join(self) -> control.JoinReply:
+        reply = self.world.coordinator.join(self.name, self.id)
+        self.id = reply.trainer_id
+        if reply.verdict == control.JoinReply.LEAVE:
+            self.gone = True
+        elif reply.verdict != control.JoinReply.WAIT:
+            self.generation = reply.generation
+            self.initialises = reply.load if reply.verdict == control.JoinReply.INITIALISE else None
+        return reply
+
+    def initialise(self) -> None:
+        world = self.world
+        table: Table = {}
+        servers = [each for each in world.pservers if each.generation == self.generation and each.up]
+        if self.initialises:
+            loaded = {each.fetched for each in servers}
+            table = dict(world.checkpoints[loaded.pop()]) if len(loaded) == 1 else {}
+            for each in servers:
+                each.saved[VERIFY] = dict(world.checkpoints[each.fetched])
+        world.tables[self.generation] = table
+        self.initialises = None
+        self._obey(world.coordinator.initialised_by(self.member()))
+
+    def member(self) -> control.Membership:
+        return control.Membership(trainer_id=self.id, generation=self.generation)
+
+    def _obey(self, answer: control.Acknowledgement) -> control.Acknowledgement:
+        if answer.rejoin:
+            self.start()
+        return answer
+
+    def lease(self, *, ahead: bool = False) -> control.LeaseReply:
+        reply = self.world.coordinator.lease(
+            control.LeaseRequest(trainer_id=self.id, generation=self.generation, ahead=ahead)
+        )
+        if reply.verdict == control.LeaseReply.WORK:
+            self.task, self.pushed = reply.task, False
+            self.world.leases.append((reply.task.id, reply.task.phase))
+        elif reply.verdict == control.LeaseReply.REJOIN:
+            self.start()
+        elif reply.verdict == control.LeaseReply.LEAVE:
+            self.start()
+            self.gone = True
+        return reply
+
+    def renew(self, *, running: bool = False) -> control.Acknowledgement:
+        held = [self.task.attempt] if self.task is not None else []
+        request = control.RenewRequest(
+            trainer_id=self.id, generation=self.generation, attempts=held, running=held[0] if held and running else ""
+        )
+        return self._obey(self.world.coordinator.renew(request))
+
+    def work(self) -> None:
+        """What a task does to the tables."""
+        task = self.task
+        if task is None or self.pushed:
+            return
+        if task.phase == control.TRAIN and not self.renew(running=True).rejoin:
+            table = self.world.tables[self.generation]
+            table[task.id] = table.get(task.id, 0) + 1
+        elif task.phase == control.SAVE:
+            for step in task.save.steps:
+                for each in self.world.pservers:
+                    if each.generation == self.generation:
+                        each.saved[step.folder] = dict(self.world.tables[self.generation])
+        self.pushed = True
+
+    def report(self, *, error: str = "") -> control.Acknowledgement:
+        task = self.task
+        if task is None:
+            raise AssertionError("nothing is held")
+        if not error:
+            self.work()
+        if self.task is None:
+            return control.Acknowledgement(rejoin=True)
+        result = control.TaskResult(
+            trainer_id=self.id, generation=self.generation, task_id=task.id, attempt=task.attempt, error=error
+        )
+        if not error:
+            self.world.fill(task, result)
+        self.task = None
+        return self._obey(self.world.coordinator.report(result))
+
+    def step(self) -> None:
+        """One step of a life without trouble."""
+        if self.gone:
+            return
+        if self.initialises is not None:
+            self.initialise()
+        elif not self.generation:
+            self.join()
+        elif self.task is None:
+            self.lease()
+        else:
+            self.report()
+
+
+@dataclass
+class World:
+    """Everything but Paddle and the network."""
+
+    folder: Path
+    data: Data = field(default_factory=data_of)
+    config: MasterConfig = field(default_factory=MasterConfig)
+    epochs: int = 1
+    servers: int = 2
+    files: Sequence[str] = ("one", "two")
+    records: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.now = 1_600_000_000.0
+        self.lives = 0
+        self.tables: dict[int, Table] = {}
+        self.checkpoints: dict[str, Table] = {}
+        self.leases: list[tuple[str, int]] = []
+        self.store: Store = FileStore(self.folder / "store")
+        self.ledger = Ledger(self.folder / "ledger.db")
+        self.start_master()
+        self.pservers = [Pserver(self, index) for index in range(self.servers)]
+        self.trainers = [Trainer(self, f"trainer-{number}") for number in range(2)]
+
+    def start_master(self) -> None:
+        """As a new process over the same file."""
+        self.ledger.close()
+        self.ledger = Ledger(self.folder / "ledger.db")
+        self.coordinator = Coordinator(
+            self.ledger,
+            self.data,
+            self.config,
+            pservers=self.servers,
+            epochs=self.epochs,
+            dim=DIM,
+            model_digest="digest",
+            rows_of_checkpoint=lambda name: rows_of(self.store, name),
+            known_versions=lambda: published_versions(self.store),
+            clock=lambda: self.now,
+        )
+        self.publisher = Publisher(self.coordinator, self.store, self.data, MODEL, self.config)
+
+    def fill(self, task: control.Task, result: control.TaskResult) -> None:
+        if task.phase == control.CHECK:
+            result.records = self.records.get(task.path, RECORDS)
+            result.shows, result.clicks = 2 * result.records, result.records
+            if refused := self.refused.get(task.path, 0):
+                result.refused.append(control.Refusal(reason="no_colon", lines=refused, examples=["1 0 17"]))
+            result.samples.extend(control.Sample(line=f"{key}:a", show=2, click=1) for key in KEYS[: result.records])
+        if task.phase in (control.CHECK, control.TRAIN, control.EVALUATE):
+            result.positives, result.negatives = histogram(result.records), histogram(result.records)
+        elif task.phase == control.SAVE and task.save.version:
+            result.save.keys, result.save.values = KEYS.tobytes(), values_of(KEYS).tobytes()
+            result.save.live = np.full(len(task.save.samples), 0.5, "<f4").tobytes()
+        elif task.phase == control.SCORE:
+            result.save.published = task.save.live
+
+    def find_hours(self) -> None:
+        wanted = self.coordinator.wants_hours()
+        if wanted is not None:
+            paths = [f"{split}/{file}" for split in wanted.splits for file in self.files]
+            self.coordinator.hours_found(wanted, dict.fromkeys(paths, 100), [(path, 0, 0) for path in paths])
+
+    def turn(self) -> None:
+        """One round of everybody."""
+        self.now += 0.1
+        self.coordinator.tick()
+        while self.publisher.step():
+            pass
+        self.find_hours()
+        for pserver in self.pservers:
+            pserver.sync()
+        for trainer in self.trainers:
+            trainer.step()
+
+    def until(self, what: Any, rounds: int = 400) -> None:
+        for _ in range(rounds):
+            if what():
+                return
+            self.turn()
+        raise AssertionError(f"it did not come to that in {rounds} rounds; {self.described()}")
+
+    def described(self) -> str:
+        current = self.ledger.current_pass()
+        save = None if current is None else self.ledger.save_of(current.ordinal)
+        return f"{current}, {save and (save.stage, save.steps)}, generation {self.coordinator.generation}"
+
+    def finish(self) -> None:
+        self.until(lambda: self.coordinator.finished)
+
+    def until_phase(self, phase: int, trainer: int = 0, rounds: int = 400) -> Trainer:
+        """Go on until a trainer holds a task of a phase."""
+        one = self.trainers[trainer]
+        self.until(lambda: one.task is not None and one.task.phase == phase, rounds)
+        return one
+
+    def until_state(self, state: str) -> None:
+        self.until(lambda: (current := self.ledger.current_pass()) is not None and current.state == state)
+
+    def trained(self) -> Table:
+        """How often each task with records is in the table of the present generation."""
+        return self.tables.get(self.coordinator.generation, {})
+
+    def reason(self) -> str:
+        current = self.ledger.current_pass()
+        return "" if current is None else current.reason
