@@ -104,7 +104,9 @@ def run(
                 if report is not None and session.status is not None:
                     write_report(report, session.report())
                 if session.status is not None:
-                    Console().print(table(session.report()))
+                    out = Console()
+                    # A table squeezed into 80 columns says nothing; a pipe has no width of its own.
+                    (out if out.is_terminal else Console(width=160)).print(table(session.report()))
                 if not done:
                     code = 130
                 elif keep:

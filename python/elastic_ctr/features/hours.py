@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from datetime import datetime, timedelta, timezone
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
 HOUR = timedelta(hours=1)
 DONEFILE = "donefile"
 SLOT_CONF = "slot.conf"
+VALUES = "values.yaml"
 TRUTH = "truth"
 
 _HELD_BYTES = 64 << 20
 _STAGING = ".staging"
-_OURS = re.compile(rf"\d{{8}}|{re.escape(SLOT_CONF)}|{TRUTH}|{re.escape(_STAGING)}")
+_OURS = re.compile(rf"\d{{8}}|{re.escape(SLOT_CONF)}|{re.escape(VALUES)}|{TRUTH}|{re.escape(_STAGING)}")
 
 
 class HoursRefused(ValueError):
@@ -45,6 +47,19 @@ def parse_hour(text: str) -> datetime:
     except ValueError:
         pass
     raise HoursRefused(f"{text!r} is not an hour; write it as 20200401/00.")
+
+
+def values_text(out: Path, slots: SlotList, first: datetime, last: datetime) -> str:
+    """The smallest values file that trains the tree: `elastic-ctr local run -f OUT/values.yaml`."""
+    names = "".join(f"    {json.dumps(name)},\n" for name in slots)
+    return (
+        "data:\n"
+        f"  source: {{url: {json.dumps(out.resolve().as_uri())}}}\n"
+        "  path: /\n"
+        f"  start: {hour_name(first)}\n"
+        f"  end: {hour_name(last)}\n"
+        f"  slots: [\n{names}  ]\n"
+    )
 
 
 class HourTree:
@@ -85,11 +100,12 @@ class HourTree:
         An hour without files gets an empty one. Returns the number of hours.
         """
         self.append(SLOT_CONF, slots.text().encode())
+        self.append(VALUES, values_text(self._out, slots, first, last).encode())
         self._stage()
         for path in sorted(self._out.iterdir()):
             if path != self._staging and _OURS.fullmatch(path.name):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for name in (SLOT_CONF, TRUTH):
+        for name in (SLOT_CONF, VALUES, TRUTH):
             if (self._staging / name).exists():
                 (self._staging / name).rename(self._out / name)
         hours = (last - first) // HOUR + 1
