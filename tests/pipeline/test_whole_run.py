@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,9 @@ def test_the_sources_own_lines_train_publish_and_predict_with_every_key_exact(
     for entry in read_version(store, version).cube_files:
         file = store.local_path(entry.path)
         assert file is not None
-        for block, _ in SequenceFileReader(file):
-            keys.update(block.tolist())
+        with closing(SequenceFileReader(file)) as blocks:
+            for block, _ in blocks:
+                keys.update(block.tolist())
     assert keys == {int(token) for token in tokens}
     assert max(keys) >= 2**63
     assert report["ledger"] == {
