@@ -14,11 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features import tokens
-from elastic_ctr.features.blocks import lines_in_range, open_lines
 from elastic_ctr.features.line import MAX_LINE_BYTES, LineRefused, Reason, parse_line
 from elastic_ctr.features.slots import SlotList
-
-__all__ = ["Converted", "Converter", "RefusedLine", "RefusedLines", "lines_in_range", "open_lines"]
 
 EXCERPT_BYTES = 200
 
@@ -127,7 +124,12 @@ class Converter:
 
         Args:
             block: whole lines, as `lines_in_range` yields them.
+
+        Raises:
+            ValueError: the block has 4 GiB or more.
         """
+        if len(block) >= 1 << 32:
+            raise ValueError("a block has less than 4 GiB; convert it in pieces, as lines_in_range gives them.")
         given = np.frombuffer(block, dtype=np.uint8)
         ends = np.flatnonzero(given == ord("\n")).astype(np.int64, copy=False)
         if len(given) and given[-1] != ord("\n"):

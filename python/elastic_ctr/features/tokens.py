@@ -28,18 +28,20 @@ _ZERO, _NINE, _SPACE, _TAB, _CR, _COLON, _LF, _ONE = 48, 57, 32, 9, 13, 58, 10, 
 _COUNT_LIMIT = 1 << 31
 _TEN = np.uint64(10)
 _HUNDRED = np.uint64(100)
-_LAST_WHOLE = np.uint64((2**64 - 1) // 10)
-_LAST_DIGIT = np.uint64((2**64 - 1) % 10)
+_LARGEST = np.frombuffer(str(2**64 - 1).encode(), dtype=np.uint8)
+_MOST_DIGITS = 20
+_POWERS = np.array([10**digits for digits in range(_MOST_DIGITS)], dtype=np.uint64)
 _NO_MODULUS = np.uint64(0)
 _PAIRS = np.frombuffer("".join(f"{pair:02d}" for pair in range(100)).encode(), dtype=np.uint8)
 _HASH_START = np.uint64(0xCBF29CE484222325)
 _HASH_TIMES = np.uint64(0x100000001B3)
-_HASH_SHIFT = np.uint64(32)
+_HALF = np.uint64(32)
+_LOW_HALF = np.uint64(0xFFFFFFFF)
 
 
 @njit(nogil=True, cache=True, inline="always")
 def _bucket(hashed: np.uint64, mask: int) -> np.int64:
-    return np.int64((hashed ^ (hashed >> _HASH_SHIFT)) & np.uint64(mask))
+    return np.int64((hashed ^ (hashed >> _HALF)) & np.uint64(mask))
 
 
 @njit(nogil=True, cache=True)
@@ -64,9 +66,7 @@ def slot_table(names: Bytes, starts: Longs, table: Ints) -> None:
 def _write_number(out: Bytes, at: int, value: np.uint64) -> int:
     """Decimal digits of a u64 at out[at:]; returns the end."""
     digits = 1
-    left = value
-    while left >= _TEN:
-        left //= _TEN
+    while digits < _MOST_DIGITS and value >= _POWERS[digits]:
         digits += 1
     end = at + digits
     i = end
@@ -86,20 +86,34 @@ def _write_number(out: Bytes, at: int, value: np.uint64) -> int:
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _read_number(block: Bytes, at: int, stop: int) -> tuple[np.uint64, int]:
-    """The u64 of the digits at block[at:stop] and where they end; the end is `at` if there is none or it is too large."""
+def _find_number(block: Bytes, at: int, stop: int) -> tuple[int, int]:
+    """Where the digits at block[at:stop] begin, leading zeros left out, and end.
+
+    The end is `at` if there are none or the number is not below 2^64; a zero has no digits left.
+    """
+    end = at
+    while end < stop and _ZERO <= block[end] <= _NINE:
+        end += 1
+    first = at
+    while first < end and block[first] == _ZERO:
+        first += 1
+    if end - first >= _MOST_DIGITS:
+        if end - first > _MOST_DIGITS:
+            return at, at
+        for i in range(_MOST_DIGITS):
+            if block[first + i] != _LARGEST[i]:
+                if block[first + i] > _LARGEST[i]:
+                    return at, at
+                break
+    return first, end
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _number(block: Bytes, first: int, end: int) -> np.uint64:
     value = np.uint64(0)
-    i = at
-    while i < stop:
-        byte = block[i]
-        if byte < _ZERO or byte > _NINE:
-            break
-        digit = np.uint64(byte - _ZERO)
-        if value >= _LAST_WHOLE and (value > _LAST_WHOLE or digit > _LAST_DIGIT):
-            return value, at
-        value = value * _TEN + digit
-        i += 1
-    return value, i
+    for i in range(first, end):
+        value = value * _TEN + np.uint64(block[i] - _ZERO)
+    return value
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -127,14 +141,17 @@ def _read_line(
 ) -> bool:
     """Chain the keys of a line to their slots: `first[slot]`, then `after[key]`; False if the line is not right.
 
-    `line_sums` gets show, click, ignored, padding.
+    Without a modulus a key is kept as where its digits are: begin and end, half of the u64 each. `line_sums` gets show,
+    click, ignored, padding.
     """
     at = _skip_blanks(block, start, stop)
-    show, end = _read_number(block, at, stop)
+    digits, end = _find_number(block, at, stop)
+    show = _number(block, digits, end)
     if end in (at, stop) or show == 0 or show >= _COUNT_LIMIT or not (block[end] == _SPACE or block[end] == _TAB):
         return False
     at = _skip_blanks(block, end, stop)
-    click, end = _read_number(block, at, stop)
+    digits, end = _find_number(block, at, stop)
+    click = _number(block, digits, end)
     if end == at or click > show or (end < stop and not (block[end] == _SPACE or block[end] == _TAB)):
         return False
     at = _skip_blanks(block, end, stop)
@@ -145,7 +162,7 @@ def _read_line(
     ignored = 0
     padding = 0
     while at < stop:
-        key, end = _read_number(block, at, stop)
+        digits, end = _find_number(block, at, stop)
         if end in (at, stop) or block[end] != _COLON:
             return False
         name = end + 1
@@ -179,11 +196,15 @@ def _read_line(
             ignored += 1
             continue
         if sparse_dim != _NO_MODULUS:
-            key %= sparse_dim
-        if key == 0:
+            keys[used] = _number(block, digits, end) % sparse_dim
+            if keys[used] == 0:
+                padding += 1
+                continue
+        elif digits == end:
             padding += 1
             continue
-        keys[used] = key
+        else:
+            keys[used] = np.uint64(digits) << _HALF | np.uint64(end)
         after[used] = -1
         if count[slot] == 0:
             first[slot] = used
@@ -273,7 +294,13 @@ def convert_lines(
             key = first[slot]
             while key >= 0:
                 out[to] = _SPACE
-                to = _write_number(out, to + 1, keys[key])
+                to += 1
+                if sparse_dim == _NO_MODULUS:
+                    for i in range(np.int64(keys[key] >> _HALF), np.int64(keys[key] & _LOW_HALF)):
+                        out[to] = block[i]
+                        to += 1
+                else:
+                    to = _write_number(out, to, keys[key])
                 key = after[key]
         out[to] = _LF
         to += 1
