@@ -1,0 +1,276 @@
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elastic_ctr.master.ledger import Ledger, SaveRow
+from elastic_ctr.model.metrics import BUCKETS
+
+COUNTS = {"records": 10, "shows": 20, "clicks": 5, "ignored": 1, "padding": 2}
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger.db")
+
+
+def histograms(count: float) -> tuple["np.ndarray[tuple[int], np.dtype[np.float64]]", ...]:
+    found = np.zeros(BUCKETS)
+    found[7] = count
+    return found, 2 * found
+
+
+def a_pass(ledger: Ledger, ordinal: int, tasks: int = 2, state: str = "training") -> None:
+    ledger.add_pass(ordinal, f"20200401/{ordinal:02d}", [f"20200401/{ordinal:02d}"], 100 * ordinal, ends_day=False)
+    ledger.fill_pass(ordinal, {"a": 10}, [(f"{ordinal}-{n}", "a", n, 0) for n in range(tasks)])
+    for task in ledger.tasks(ordinal):
+        ledger.checked(task, COUNTS, [("no_colon", 3, ["1 0 17"])], [("1:a", 2, 1)], histograms(1))  # type: ignore[arg-type]
+    ledger.set_pass(ordinal, state=state, epoch=1)
+
+
+def train(ledger: Ledger, ordinal: int, *, done: int = 2) -> None:
+    for task in ledger.tasks(ordinal)[:done]:
+        ledger.trained(task, histograms(4))  # type: ignore[arg-type]
+
+
+# -- transactions ------------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_inside_a_transaction_leaves_nothing_of_it(ledger: Ledger) -> None:
+    def halfway() -> None:
+        with ledger:
+            ledger.set_fact("one", 1)
+            a_pass(ledger, 1)
+            raise RuntimeError("halfway")
+
+    with pytest.raises(RuntimeError, match="halfway"):
+        halfway()
+
+    assert ledger.fact("one") is None
+    assert ledger.passes() == []
+
+
+def test_an_inner_transaction_is_part_of_the_outer_one(ledger: Ledger) -> None:
+    def outer() -> None:
+        with ledger:
+            with ledger:
+                ledger.set_fact("one", 1)
+            raise RuntimeError("after the inner one")
+
+    with pytest.raises(RuntimeError, match="after"):
+        outer()
+
+    assert ledger.fact("one") is None
+
+
+def test_after_a_failed_transaction_the_next_one_works(ledger: Ledger) -> None:
+    ledger.add_pass(1, "20200401/00", [], 0, ends_day=False)
+    with pytest.raises(sqlite3.IntegrityError):
+        ledger.add_pass(1, "20200401/00", [], 0, ends_day=False)
+
+    ledger.set_fact("one", 1)
+
+    assert ledger.fact("one") == 1
+
+
+def test_a_process_killed_inside_a_transaction_leaves_the_state_before_it(tmp_path: Path) -> None:
+    program = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from elastic_ctr.master.ledger import Ledger\n"
+        "ledger = Ledger(Path(sys.argv[1]))\n"
+        "ledger.set_fact('before', 1)\n"
+        "with ledger:\n"
+        "    ledger.set_fact('inside', 1)\n"
+        "    ledger.add_pass(1, 'p', [], 0, ends_day=False)\n"
+        "    print('inside', flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "ledger.db")], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"inside\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+
+    ledger = Ledger(tmp_path / "ledger.db")
+
+    assert ledger.fact("before") == 1
+    assert ledger.fact("inside") is None
+    assert ledger.passes() == []
+    ledger.add_pass(1, "p", [], 0, ends_day=False)
+
+
+def test_what_was_written_is_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
+    first = Ledger(tmp_path / "ledger.db")
+    a_pass(first, 1)
+    train(first, 1)
+    save = SaveRow(1, 3, "ordered", ("checkpoint", "delta"), "delta", 77, "c", None, {}, 5.0)
+    first.begin_save(save)
+    first.close()
+
+    again = Ledger(tmp_path / "ledger.db")
+
+    assert again.save_of(1) == save
+    assert again.counts(1)["trained"] == 20
+    assert again.samples(1) == [[("1:a", 2, 1)], [("1:a", 2, 1)]]
+    assert again.refusals(1) == {"no_colon": (6, ["1 0 17", "1 0 17"])}
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_present_pass_is_the_first_that_is_not_done(ledger: Ledger) -> None:
+    for ordinal in (1, 2, 3):
+        a_pass(ledger, ordinal, state="done" if ordinal == 1 else "checked")
+
+    current = ledger.current_pass()
+
+    assert current is not None
+    assert current.ordinal == 2
+    assert current.splits == ("20200401/02",)
+
+
+def test_histograms_of_a_round_are_the_sums_over_its_tasks(ledger: Ledger) -> None:
+    a_pass(ledger, 1)
+    train(ledger, 1)
+
+    found = ledger.histograms(1)
+
+    assert found is not None
+    assert [float(each.sum()) for each in found] == [8.0, 16.0]
+
+
+def test_an_attempt_is_found_only_while_it_is_leased(ledger: Ledger) -> None:
+    a_pass(ledger, 1)
+    ledger.next_round(1)
+    ledger.lease("1-0", 5, "1-0:1", 0.0, 10.0)
+    task = ledger.task_of_attempt("1-0:1")
+    assert task is not None
+
+    ledger.give_back(task, error="lost", failed=True, repeated=10, park_at=3)
+
+    assert ledger.task_of_attempt("1-0:1") is None
+    assert ledger.counts(1)["repeated"] == 10
+
+
+def test_a_task_is_parked_at_the_last_attempt(ledger: Ledger) -> None:
+    a_pass(ledger, 1, tasks=1)
+    ledger.next_round(1)
+    parked = []
+    for number in range(2):
+        ledger.lease("1-0", 5, f"1-0:{number}", 0.0, 10.0)
+        [task] = ledger.tasks(1)
+        parked.append(ledger.give_back(task, error="lost", failed=True, repeated=0, park_at=2))
+
+    assert parked == [False, True]
+    assert ledger.counts(1)["parked"] == 10
+
+
+def test_running_is_kept_once_it_was_said(ledger: Ledger) -> None:
+    a_pass(ledger, 1, tasks=1)
+    ledger.next_round(1)
+    ledger.lease("1-0", 5, "x", 0.0, 10.0)
+
+    ledger.renew(["x"], "x", 11.0)
+    ledger.renew(["x"], "", 12.0)
+
+    [task] = ledger.tasks(1)
+    assert task.running
+    assert task.lease_ends == 12.0
+
+
+def test_filling_a_pass_again_forgets_what_was_found_in_it(ledger: Ledger) -> None:
+    a_pass(ledger, 1)
+
+    ledger.fill_pass(1, {"b": 1}, [("1-0", "b", 0, 0)])
+
+    assert ledger.counts(1)["records"] == 0
+    assert ledger.counts(1)["files"] == 1
+    assert ledger.refusals(1) == {}
+    assert ledger.samples(1) == []
+
+
+# -- recovery ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_roll_back_forgets_training_after_the_checkpoint_and_keeps_what_the_check_found(ledger: Ledger) -> None:
+    for ordinal in (1, 2, 3):
+        a_pass(ledger, ordinal, state="done")
+    for ordinal, done in ((1, 2), (2, 2), (3, 1)):
+        train(ledger, ordinal, done=done)
+    ledger.set_pass(3, state="training")
+
+    lost = ledger.roll_back(1)
+
+    assert lost == 30
+    assert [ledger.counts(n)["trained"] for n in (1, 2, 3)] == [20, 0, 0]
+    assert [ledger.counts(n)["records"] for n in (1, 2, 3)] == [20, 20, 20]
+    assert [each.state for each in ledger.passes()] == ["done", "checked", "checked"]
+    assert [each.epoch for each in ledger.passes()] == [1, 0, 0]
+
+
+def test_a_record_trained_in_two_epochs_is_lost_once(ledger: Ledger) -> None:
+    a_pass(ledger, 1)
+    train(ledger, 1)
+    train(ledger, 1)
+
+    assert ledger.roll_back(0) == 20
+
+
+def test_a_roll_back_frees_leases_and_drops_saves(ledger: Ledger) -> None:
+    a_pass(ledger, 1)
+    ledger.next_round(1)
+    ledger.lease("1-0", 5, "x", 0.0, 10.0)
+    ledger.begin_save(SaveRow(1, 1, "ordered", ("delta",), "delta", 7, None, None, {}, 0.0))
+
+    ledger.roll_back(0)
+
+    assert ledger.leased() == []
+    assert ledger.save_of(1) is None
+
+
+def test_a_pass_that_is_still_checked_goes_on_after_a_roll_back(ledger: Ledger) -> None:
+    a_pass(ledger, 1, state="checking")
+
+    ledger.roll_back(0)
+
+    assert [each.state for each in ledger.passes()] == ["checking"]
+
+
+def test_the_chain_goes_from_the_base_to_the_version_that_is_followed(ledger: Ledger) -> None:
+    for version, kind, parent in ((10, "base", None), (11, "delta", 10), (12, "delta", 11), (20, "base", None)):
+        ledger.add_version(version, kind, 10, parent, 1, "published", 5, 0.0)
+
+    chains = []
+    for follows in (None, 10, 12, 20):
+        ledger.set_fact("follows", follows)
+        chains.append(ledger.chain())
+
+    assert chains == [[], [10], [10, 11, 12], [20]]
+
+
+def test_only_published_versions_after_the_one_followed_are_abandoned(ledger: Ledger) -> None:
+    for version, state in ((10, "published"), (11, "refused"), (12, "published")):
+        ledger.add_version(version, "delta", 10, None, 1, state, 5, 0.0)
+
+    ledger.abandon_versions(10)
+
+    assert [v["state"] for v in ledger.versions()] == ["published", "refused", "abandoned"]
+
+
+def test_a_recovery_has_its_seconds_once_it_is_over(ledger: Ledger) -> None:
+    ledger.add_recovery("pserver", "gone", 100.0, 30)
+    assert ledger.recoveries()[0]["seconds"] is None
+
+    ledger.end_recoveries(107.5)
+    ledger.end_recoveries(200.0)
+
+    assert ledger.recoveries() == [
+        {"role": "pserver", "reason": "gone", "at": 100.0, "seconds": 7.5, "rolled_back": 30}
+    ]

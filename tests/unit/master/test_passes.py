@@ -1,0 +1,229 @@
+from itertools import islice, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_ctr.config.data import split_end
+from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.master.passes import Pass, SavePlan, cut, passes, pick_samples, save_plan, splits
+from master.world import data_of
+
+
+def ids(**given: Any) -> list[str]:
+    return [each.id for each in passes(data_of(**given))]
+
+
+# -- calendar ----------------------------------------------------------------------------------------------------------
+
+
+def test_start_and_end_are_both_included() -> None:
+    assert list(splits(data_of(start="20200401/22", end="20200402/01"))) == [
+        "20200401/22",
+        "20200401/23",
+        "20200402/00",
+        "20200402/01",
+    ]
+
+
+def test_one_hour_that_is_start_and_end_is_one_pass() -> None:
+    assert ids(start="20200401/05", end="20200401/05") == ["20200401/05"]
+
+
+def test_without_an_end_hours_follow_for_ever() -> None:
+    coming = list(islice(passes(data_of(start="20191231/23", end=None)), 3))
+
+    assert [each.id for each in coming] == ["20191231/23", "20200101/00", "20200101/01"]
+
+
+def test_shorter_splits_have_minutes_in_their_names() -> None:
+    given = data_of(start="20200401/0000", end="20200401/0045", splitInterval=15)
+
+    assert list(splits(given)) == ["20200401/0000", "20200401/0015", "20200401/0030", "20200401/0045"]
+
+
+def test_a_pass_takes_several_splits_and_is_named_after_the_last() -> None:
+    found = list(passes(data_of(end="20200401/04", splitsPerPass=2)))
+
+    assert [each.splits for each in found] == [
+        ("20200401/00", "20200401/01"),
+        ("20200401/02", "20200401/03"),
+        ("20200401/04",),
+    ]
+    assert [(each.ordinal, each.id) for each in found] == [(1, "20200401/01"), (2, "20200401/03"), (3, "20200401/04")]
+
+
+def test_the_pass_with_a_days_last_split_ends_the_day_even_when_it_goes_on_into_the_next() -> None:
+    found = list(passes(data_of(start="20200401/21", end="20200402/02", splitsPerPass=2)))
+
+    assert [(each.id, each.ends_day) for each in found] == [
+        ("20200401/22", False),
+        ("20200402/00", True),
+        ("20200402/02", False),
+    ]
+
+
+def test_the_last_quarter_of_a_day_ends_it() -> None:
+    found = list(passes(data_of(start="20200401/2330", end="20200401/2345", splitInterval=15)))
+
+    assert [each.ends_day for each in found] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("split", "zone", "utc"),
+    [
+        ("20200401/00", "UTC", 1585702800),
+        ("20200401/00", "Asia/Shanghai", 1585674000),
+        # The hour before clocks go forward ends where the hour after the gap begins.
+        ("20200329/01", "Europe/Berlin", 1585443600),
+        # The hour that a wall clock shows twice ends after its second time.
+        ("20201025/02", "Europe/Berlin", 1603591200),
+        ("20201025/01", "Europe/Berlin", 1603584000),
+    ],
+)
+def test_event_time_is_the_end_of_a_split_in_its_time_zone(split: str, zone: str, utc: int) -> None:
+    assert split_end(split, 60, zone) == utc
+
+
+def test_the_event_time_of_a_pass_is_that_of_its_last_split() -> None:
+    [one] = passes(data_of(start="20200401/00", end="20200401/01", splitsPerPass=2))
+
+    assert one.event_time_max == split_end("20200401/01", 60, "UTC")
+
+
+# -- what is saved -----------------------------------------------------------------------------------------------------
+
+
+def plan(ordinal: int = 1, *, ends_day: bool = False, config: dict[str, Any] | None = None, **given: Any) -> SavePlan:
+    one = Pass(ordinal, "20200401/00", ("20200401/00",), 0, ends_day)
+    state = {"records": 10, "has_base": True, "base_due": False, "is_last": False, **given}
+    return save_plan(one, MasterConfig.model_validate(config or {}), **state)
+
+
+def test_the_first_pass_publishes_a_base_and_its_checkpoint_after_it() -> None:
+    assert plan(has_base=False) == SavePlan(("base", "checkpoint"), "base")
+
+
+def test_each_later_pass_takes_its_checkpoint_before_its_delta() -> None:
+    assert plan(2) == SavePlan(("checkpoint", "delta"), "delta")
+
+
+@pytest.mark.parametrize(("ordinal", "steps"), [(2, ("delta",)), (3, ("checkpoint", "delta")), (4, ("delta",))])
+def test_every_third_pass_has_a_checkpoint_when_so_told(ordinal: int, steps: tuple[str, ...]) -> None:
+    assert plan(ordinal, config={"checkpointPerPass": 3}).steps == steps
+
+
+def test_every_second_pass_has_a_delta_when_so_told() -> None:
+    assert [plan(n, config={"deltaPerPass": 2}).kind for n in (2, 3, 4)] == ["delta", None, "delta"]
+
+
+@pytest.mark.parametrize("has_base", [True, False])
+def test_a_day_end_shrinks_publishes_a_base_ages_and_takes_a_checkpoint_in_this_order(has_base: bool) -> None:
+    assert plan(24, ends_day=True, has_base=has_base) == SavePlan(("shrink", "base", "batch", "checkpoint"), "base")
+
+
+def test_an_empty_hour_saves_nothing() -> None:
+    assert plan(records=0) == SavePlan((), None)
+
+
+def test_a_day_of_nothing_but_empty_hours_publishes_nothing() -> None:
+    assert plan(24, ends_day=True, records=0, has_base=False) == SavePlan((), None)
+
+
+def test_the_last_pass_is_saved_whatever_the_intervals() -> None:
+    config = {"checkpointPerPass": 5, "deltaPerPass": 5}
+
+    assert plan(3, is_last=True, config=config) == SavePlan(("checkpoint", "delta"), "delta")
+
+
+def test_a_refused_version_is_caught_up_with_by_a_base() -> None:
+    assert plan(3, base_due=True) == SavePlan(("base", "checkpoint"), "base")
+
+
+def test_without_a_first_base_there_are_only_checkpoints_until_the_day_ends() -> None:
+    config = {"firstBase": False}
+
+    assert plan(2, has_base=False, config=config) == SavePlan(("checkpoint",), None)
+    assert plan(24, has_base=False, ends_day=True, config=config).kind == "base"
+    assert plan(3, has_base=False, is_last=True, config=config).kind == "base"
+
+
+@given(
+    st.integers(1, 100),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([0, 5]),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_a_base_is_always_followed_by_a_checkpoint_and_a_delta_always_stands_on_a_base(
+    ordinal: int,
+    ends_day: bool,
+    has_base: bool,
+    base_due: bool,
+    is_last: bool,
+    records: int,
+    checkpoints: int,
+    deltas: int,
+    first_base: bool,
+) -> None:
+    config = {"checkpointPerPass": checkpoints, "deltaPerPass": deltas, "firstBase": first_base}
+
+    found = plan(
+        ordinal,
+        ends_day=ends_day,
+        has_base=has_base,
+        base_due=base_due,
+        is_last=is_last,
+        records=records,
+        config=config,
+    )
+
+    steps = found.steps
+    assert len(set(steps)) == len(steps)
+    assert (found.kind in steps) if found.kind else not {"base", "delta"} & set(steps)
+    if "base" in steps:
+        assert steps[-1] == "checkpoint"
+    if "delta" in steps:
+        assert has_base
+        assert steps[-1] == "delta"
+
+
+# -- cutting -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10**7), st.integers(1, 10**6))
+def test_ranges_cover_a_file_once_and_none_is_empty(size: int, task_bytes: int) -> None:
+    task_bytes = max(task_bytes, size // 1000 + 1)
+
+    ranges = cut(size, task_bytes, whole=False)
+
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == 0
+    edges = [start for start, _ in ranges] + [size]
+    assert [stop for _, stop in ranges[:-1]] == edges[1:-1]
+    lengths = [b - a for a, b in pairwise(edges)]
+    assert max(lengths) <= task_bytes
+    if len(ranges) > 1:
+        assert max(lengths) - min(lengths) <= 1
+        assert min(lengths) > 0
+
+
+def test_a_file_that_cannot_be_cut_is_one_task() -> None:
+    assert cut(10**9, 10, whole=True) == [(0, 0)]
+
+
+@given(st.lists(st.integers(0, 6), max_size=8), st.integers(1, 20))
+def test_sample_lines_are_taken_evenly_over_the_tasks(offered: list[int], wanted: int) -> None:
+    taken = pick_samples([list(range(lines)) for lines in offered], wanted)
+
+    assert len(taken) == len(set(taken)) == min(wanted, sum(offered))
+    assert all(0 <= position < offered[task] for task, position in taken)
+    counts = {task: sum(1 for t, _ in taken if t == task) for task in range(len(offered))}
+    for task, count in counts.items():
+        if count < offered[task]:
+            assert count >= max(counts.values()) - 1

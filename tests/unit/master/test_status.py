@@ -1,0 +1,39 @@
+import json
+from pathlib import Path
+
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.status import status
+from master.world import RECORDS, World
+
+
+def test_before_anything_joined_it_is_not_ready(tmp_path: Path) -> None:
+    shown = status(World(tmp_path).coordinator)
+
+    assert (shown["generation"], shown["ready"], shown["finished"]) == (1, False, False)
+    assert (shown["pservers"], shown["trainers"], shown["passes"], shown["current"]) == ([], [], [], None)
+
+
+def test_a_pass_under_way_shows_its_stage_and_its_tasks(tmp_path: Path) -> None:
+    one = World(tmp_path)
+    one.until_phase(control.TRAIN)
+
+    shown = status(one.coordinator)
+
+    assert shown["current"] == {"pass": "20200401/00", "state": "training", "epoch": 1, "reason": ""}
+    [each] = shown["passes"]
+    assert (each["records"], each["tasks"], each["version"], each["kind"]) == (2 * RECORDS, 2, None, None)
+    assert [p["serving"] for p in shown["pservers"]] == [True, True]
+    assert [t["name"] for t in shown["trainers"]] == ["trainer-0", "trainer-1"]
+
+
+def test_a_finished_run_shows_its_versions_and_is_json(tmp_path: Path) -> None:
+    one = World(tmp_path)
+    one.finish()
+
+    shown = json.loads(json.dumps(status(one.coordinator)))
+
+    assert shown["finished"]
+    assert shown["current"] is None
+    assert [(p["kind"], p["keys"]) for p in shown["passes"]] == [("base", 4), ("delta", 4)]
+    assert [p["version"] for p in shown["passes"]] == [v["id"] for v in shown["versions"]]
+    assert shown["ledger"]["trained"] == 4 * RECORDS
