@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import httpx
 import numpy as np
 import numpy.typing as npt
+import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -329,7 +330,7 @@ class Running:
         return await self._client.get(f"http://127.0.0.1:{self.process.admin_port}{path}")
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(2400):
+        for _ in range(6000):
             if condition():
                 return
             assert not self.task.done(), "serving ended"
@@ -353,3 +354,54 @@ async def serving(store: FileStore, transfer: Transfer, scratch: Path, **what: A
     finally:
         stop.set()
         await task
+
+
+FIRST, SECOND = 1001, 1002
+TOLERANCE = 1e-5
+FEATURES = [features_of(number) for number in range(60)]
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Exported]:
+    folder = tmp_path_factory.mktemp("exports")
+    return {version: export(folder / str(version), version) for version in (FIRST, SECOND)}
+
+
+@pytest.fixture(scope="module")
+def started_cube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cube]:
+    yield from cube_server(tmp_path_factory.mktemp("dict"))
+
+
+@pytest.fixture
+def cube(started_cube: Cube, exports: dict[int, Exported]) -> Cube:
+    """Holds both versions, whatever an earlier test has taken from it."""
+    for version in (FIRST, SECOND):
+        if str(version) not in started_cube.held()["versions"]:
+            started_cube.load(exports[version])
+    return started_cube
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "store")
+
+
+@pytest.fixture
+async def transfer() -> AsyncIterator[Transfer]:
+    transfer = await Transfer().start()
+    yield transfer
+    await transfer.stop()
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    return tmp_path / "scratch"
+
+
+def expected(exported: Exported, features: list[list[tuple[int, str]]] = FEATURES) -> Any:
+    return pytest.approx([exported.probability(each) for each in features], abs=TOLERANCE)
+
+
+def probabilities(answer: Any) -> list[float]:
+    assert answer.status_code == 200, answer.text
+    return [each["prob1"] for each in answer.json()["predictions"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,9 @@ from elastic_ctr.serving.refusal import Refusal, shown
 Lengths = npt.NDArray[np.int64]
 
 FEASIGN_END = 1 << 64
+MAX_FEASIGNS = 8 << 20
+"""Of one request; more are refused. A body of short numbers could hold four times as many, and each takes memory."""
+
 SIGNED_LOW = -(1 << 63)
 
 
@@ -29,6 +32,17 @@ class Instances:
     feasigns: Keys
     lengths: Lengths
     rows: int
+
+    def parts(self, max_rows: int, max_feasigns: int) -> Iterator[Instances]:
+        """Cut into parts of at most so many rows, and so many feasigns unless one row alone has more."""
+        ends = np.cumsum(self.lengths.reshape(self.rows, -1).sum(axis=1))
+        begin = 0
+        while begin < self.rows:
+            before = int(ends[begin - 1]) if begin else 0
+            fitting = int(np.searchsorted(ends, before + max_feasigns, "right"))
+            end = min(max(begin + 1, fitting), begin + max_rows, self.rows)
+            yield self.part(begin, end)
+            begin = end
 
     def part(self, begin: int, end: int) -> Instances:
         """Rows `begin` to `end`, without a copy."""
@@ -73,6 +87,8 @@ def feasign_array(values: list[Any], where: Callable[[int], str]) -> Keys:
     """
     if not values:
         return np.empty(0, dtype=np.uint64)
+    if len(values) > MAX_FEASIGNS:
+        raise Refusal(413, f"the request has {len(values)} feasigns; {MAX_FEASIGNS} are allowed, send several")
     # bool is a kind of int to Python and no feasign; a set of types sees it.
     if set(map(type, values)) == {int} and min(values) >= 0 and max(values) < FEASIGN_END:
         return np.array(values, dtype=np.uint64)

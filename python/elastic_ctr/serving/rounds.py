@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 _SORTED_INLINE = 8192
 # Rows that may wait, in multiples of one round's; more are refused at once instead of being answered too late.
 _WAITING_ROUNDS = 64
+# Of one round: each is a row of floats in memory.
+_MAX_FEASIGNS = 1 << 20
 
 
 class Network(Protocol):
@@ -160,7 +162,7 @@ class Rounds:
         """Answer later through `done`. Raises Refusal (503) when too much is waiting already."""
         if self._waiting_rows + instances.rows > max(_WAITING_ROUNDS * self.max_rows, instances.rows):
             raise Refusal(503, f"{self._waiting_rows} instances are waiting already; ask again later")
-        if instances.rows > self.max_rows:
+        if instances.rows > self.max_rows or len(instances.feasigns) > _MAX_FEASIGNS:
             task = asyncio.create_task(self._ask_in_parts(parse, instances, slots, done))
             self._parts.add(task)
             task.add_done_callback(self._parts.discard)
@@ -173,9 +175,9 @@ class Rounds:
         parts = []
         self._use(version, 1)
         try:
-            for begin in range(0, instances.rows, self.max_rows):
-                part = instances.part(begin, min(begin + self.max_rows, instances.rows))
-                parts.append(await self._ask_part(part, model))
+            # One after the other: what small requests ask meanwhile is answered in between.
+            for part in instances.parts(self.max_rows, _MAX_FEASIGNS):
+                parts.append(await self._ask_part(part, model))  # noqa: PERF401
         finally:
             self._use(version, -1)
         return np.concatenate(parts)
@@ -249,8 +251,8 @@ class Rounds:
         version = self.pinned if first.version is None else first.version
         taken: list[Question] = []
         left: list[Question] = []
-        rows = 0
-        while self._waiting and rows < self.max_rows:
+        rows = feasigns = 0
+        while self._waiting and rows < self.max_rows and feasigns < _MAX_FEASIGNS:
             question = self._waiting.popleft()
             wanted = self.pinned if question.version is None else question.version
             if wanted != version:
@@ -261,6 +263,7 @@ class Rounds:
             else:
                 taken.append(question)
                 rows += question.instances.rows
+                feasigns += len(question.instances.feasigns)
         self._waiting.extendleft(reversed(left))
         self._waiting_rows -= rows
         return taken, version

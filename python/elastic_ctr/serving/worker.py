@@ -82,6 +82,7 @@ class Worker:
         self._passed: set[int] = set()
         self._document: ReleaseDocument | None = None
         self._document_came = asyncio.Event()
+        self._grace_seconds = 20.0
         self.stopped = asyncio.Event()
 
     async def run(self, reader: asyncio.StreamReader) -> None:
@@ -91,7 +92,10 @@ class Worker:
         tasks = [asyncio.create_task(each) for each in (self._rounds.run(), self._keep_alive(), self._report())]
         obeying = asyncio.create_task(self._obey(reader))
         stopping = asyncio.create_task(self.stopped.wait())
-        await asyncio.wait([obeying, stopping], return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait([obeying, stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            # Nothing but an order or the parent's end ends it; with a part of it missing it would answer nothing.
+            task.result()
         await self._door.stop(self._grace_seconds)
         self._say({"event": "counted", "counts": self._counters.snapshot()})
         for task in (*tasks, obeying, stopping):
@@ -100,8 +104,6 @@ class Worker:
         for client in self._clients.values():
             await client.close()
         await self._writer.drain()
-
-    _grace_seconds = 20.0
 
     # -- orders
 

@@ -52,3 +52,17 @@ def test_parts_joined_again_are_the_whole(rows: list[list[list[int]]], data: st.
     assert again.feasigns.tolist() == whole.feasigns.tolist()
     assert again.lengths.tolist() == whole.lengths.tolist()
     assert again.rows == whole.rows
+
+
+@given(ROWS, st.integers(1, 5), st.integers(1, 8))
+def test_parts_keep_their_bounds_and_are_the_whole_together(
+    rows: list[list[list[int]]], max_rows: int, max_feasigns: int
+) -> None:
+    whole = instances_of(rows, len(rows[0]))
+
+    parts = list(whole.parts(max_rows, max_feasigns))
+
+    assert joined(parts).feasigns.tolist() == whole.feasigns.tolist()
+    assert joined(parts).lengths.tolist() == whole.lengths.tolist()
+    assert all(1 <= part.rows <= max_rows for part in parts)
+    assert all(part.rows == 1 or len(part.feasigns) <= max_feasigns for part in parts)

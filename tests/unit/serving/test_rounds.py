@@ -1,0 +1,262 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from elastic_ctr.cube.client import CubeUnavailable, VersionNotHeld
+from elastic_ctr.features.keys import Keys
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.instances import Instances, instances_of
+from elastic_ctr.serving.pooling import Floats
+from elastic_ctr.serving.refusal import Refusal
+from elastic_ctr.serving.rounds import ModelVersion, Rounds
+
+SLOTS = SlotList(("0", "1"))
+
+
+class Table:
+    """A cube in memory: a key's value is the key plus a hundred times the version. `gate` holds lookups back."""
+
+    def __init__(self) -> None:
+        self.held = {1, 2}
+        self.asked: list[tuple[int, list[int]]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.down = False
+
+    async def lookup(self, version: int, keys: Keys, /) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        self.asked.append((version, keys.tolist()))
+        await self.gate.wait()
+        if self.down:
+            raise CubeUnavailable("nobody answers")
+        if version not in self.held:
+            raise VersionNotHeld(version, "the test has taken it")
+        return (keys.astype(np.float32) + 100 * version).reshape(-1, 1), np.zeros(len(keys), np.bool_)
+
+
+class Sum:
+    """A network whose answer is the sum of its inputs."""
+
+    closed = False
+
+    def predict(self, pooled: Floats, /) -> Floats:
+        assert not self.closed
+        answer: Floats = pooled.sum(axis=1)
+        return answer
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Running:
+    def __init__(self, rounds: Rounds, table: Table, counters: Counters) -> None:
+        self.rounds = rounds
+        self.table = table
+        self.counters = counters
+
+    def add(self, version: int, slots: SlotList = SLOTS) -> Sum:
+        network = Sum()
+        self.rounds.add(ModelVersion(version, slots, None, 1, 0, network, self.table))
+        return network
+
+    def ask(self, *rows: list[list[int]]) -> "asyncio.Future[tuple[list[float], int]]":
+        """Answers and their version, later."""
+        answered: asyncio.Future[tuple[list[float], int]] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Floats | Exception, version: int) -> None:
+            if isinstance(outcome, Exception):
+                answered.set_exception(outcome)
+            else:
+                answered.set_result((outcome.tolist(), version))
+
+        def parse(slots: SlotList) -> Instances:
+            return instances_of([row[: len(slots)] for row in rows], len(slots))
+
+        self.rounds.ask(parse, parse(SLOTS), SLOTS, done)
+        return answered
+
+
+Live = Callable[[], Any]
+
+
+@asynccontextmanager
+async def running(live: int | None = None, **what: Any) -> AsyncIterator[Running]:
+    async def newest_live() -> int | None:
+        return live
+
+    table, counters = Table(), Counters()
+    with ThreadPoolExecutor(1) as paddle:
+        rounds = Rounds(paddle, newest_live, counters, **what)
+        task = asyncio.create_task(rounds.run())
+        try:
+            yield Running(rounds, table, counters)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def test_what_arrives_while_a_round_runs_is_the_next_round_with_each_key_once() -> None:
+    async with running() as it:
+        it.add(1)
+        it.rounds.pin(1)
+        it.table.gate.clear()
+        first = it.ask([[5], []])
+        await until(lambda: len(it.table.asked) == 1)
+        rest = [it.ask([[5, 5], [6]]), it.ask([[7], [0]], [[6], []])]
+        it.table.gate.set()
+
+        answers = [await first, *[await each for each in rest]]
+
+    assert it.table.asked == [(1, [5]), (1, [5, 6, 7])]
+    assert answers == [([105.0], 1), ([316.0], 1), ([107.0, 106.0], 1)]
+    assert it.counters.totals["rounds"] == 2
+
+
+async def test_a_round_ends_at_the_version_it_began_with() -> None:
+    async with running() as it:
+        old = it.add(1)
+        it.rounds.pin(1)
+        it.table.gate.clear()
+        first = it.ask([[5], []])
+        await until(lambda: len(it.table.asked) == 1)
+        it.add(2)
+        it.rounds.pin(2)
+        it.rounds.keep({2})
+        second = it.ask([[5], []])
+        it.table.gate.set()
+
+        answers = await first, await second
+        await until(lambda: old.closed)
+
+    assert answers == (([105.0], 1), ([205.0], 2))
+    assert set(it.rounds.versions) == {2}
+
+
+async def test_a_request_larger_than_a_round_has_one_version_though_it_is_switched_meanwhile() -> None:
+    async with running(max_rows=2) as it:
+        it.add(1)
+        it.add(2)
+        it.rounds.pin(1)
+        it.table.gate.clear()
+        large = it.ask(*[[[key], []] for key in range(1, 6)])
+        await until(lambda: len(it.table.asked) == 1)
+        it.rounds.pin(2)
+        it.rounds.keep({2})
+        small = it.ask([[9], []])
+        it.table.gate.set()
+
+        answers = await large, await small
+        await until(lambda: 1 not in it.rounds.versions)
+
+    assert answers == (([101.0, 102.0, 103.0, 104.0, 105.0], 1), ([209.0], 2))
+    # The small one did not wait for the whole of the large one.
+    assert [version for version, _ in it.table.asked] == [1, 2, 1, 1]
+
+
+async def test_a_round_that_cube_holds_no_longer_is_asked_again_at_live() -> None:
+    async with running(live=2, max_rows=2) as it:
+        it.add(1)
+        it.add(2)
+        it.rounds.pin(1)
+        it.table.held = {2}
+
+        small = await it.ask([[5], [6]])
+        large = await it.ask(*[[[key], []] for key in range(1, 6)])
+
+    assert small == ([411.0], 2)
+    assert large == ([201.0, 202.0, 203.0, 204.0, 205.0], 2)
+    assert it.counters.totals["repeated_rounds"] == 2
+
+
+@pytest.mark.parametrize("live", [None, 1])
+async def test_it_is_asked_again_once_and_then_refused_with_503(live: int | None) -> None:
+    async with running(live=live) as it:
+        it.add(1)
+        it.rounds.pin(1)
+        it.table.held = set()
+
+        outcome = (await asyncio.gather(it.ask([[5], []]), return_exceptions=True))[0]
+
+    assert isinstance(outcome, VersionNotHeld if live else Refusal)
+    assert len(it.table.asked) == (2 if live else 1)
+
+
+async def test_a_version_with_other_slots_reads_the_request_again() -> None:
+    async with running() as it:
+        it.add(1)
+        it.rounds.pin(1)
+        it.table.gate.clear()
+        first = it.ask([[5], [6]])
+        await until(lambda: len(it.table.asked) == 1)
+        second = it.ask([[5], [6]])
+        it.add(2, SlotList(("0",)))
+        it.rounds.pin(2)
+        it.table.gate.set()
+
+        answers = await first, await second
+
+    assert answers == (([211.0], 1), ([205.0], 2))
+
+
+async def test_an_unreachable_cube_fails_its_round_and_the_next_is_answered() -> None:
+    async with running() as it:
+        it.add(1)
+        it.rounds.pin(1)
+        it.table.down = True
+        [failed] = await asyncio.gather(it.ask([[5], []]), return_exceptions=True)
+        it.table.down = False
+
+        answer = await it.ask([[5], []])
+
+    assert isinstance(failed, CubeUnavailable)
+    assert answer == ([105.0], 1)
+
+
+async def test_whatever_a_round_raises_the_next_one_is_answered() -> None:
+    async with running() as it:
+        network = it.add(1)
+        it.rounds.pin(1)
+        network.closed = True
+        [failed] = await asyncio.gather(it.ask([[5], []]), return_exceptions=True)
+        network.closed = False
+
+        answer = await it.ask([[5], []])
+
+    assert isinstance(failed, AssertionError)
+    assert answer == ([105.0], 1)
+
+
+async def test_more_than_can_wait_is_refused_at_once() -> None:
+    async with running(max_rows=1) as it:
+        it.add(1)
+        it.rounds.pin(1)
+        it.table.gate.clear()
+        waiting = [it.ask([[5], []])]
+        await until(lambda: len(it.table.asked) == 1)
+        waiting += [it.ask([[5], []]) for _ in range(64)]
+
+        with pytest.raises(Refusal, match="are waiting already"):
+            it.ask([[5], []])
+        it.table.gate.set()
+        answers = await asyncio.gather(*waiting)
+
+    assert {each for _, each in answers} == {1}
+
+
+async def test_before_the_first_version_the_stage_is_told() -> None:
+    async with running() as it:
+        it.rounds.stage = "training hour 1 of 4"
+
+        with pytest.raises(Refusal, match="no version is live yet: training hour 1 of 4"):
+            it.rounds.current()
