@@ -134,12 +134,19 @@ class CubeClient:
         self.stats.lookups += 1
         self.stats.keys += keys.size
         padding = keys == np.uint64(PADDING_KEY)
-        if not padding.any():
-            return await self._lookup(version, keys)
-        values = np.zeros((keys.size, self.dim), np.float32)
-        missing = np.zeros(keys.size, np.bool_)
-        real = np.flatnonzero(~padding)
-        values[real], missing[real] = await self._lookup(version, keys[real])
+        try:
+            if not padding.any():
+                return await self._lookup(version, keys)
+            values = np.zeros((keys.size, self.dim), np.float32)
+            missing = np.zeros(keys.size, np.bool_)
+            real = np.flatnonzero(~padding)
+            values[real], missing[real] = await self._lookup(version, keys[real])
+        except VersionNotHeld:
+            self.stats.not_held += 1
+            raise
+        except CubeUnavailable:
+            self.stats.unavailable += 1
+            raise
         return values, missing
 
     async def keep_alive(self, versions: Iterable[int]) -> dict[int, set[str]]:
@@ -184,7 +191,6 @@ class CubeClient:
             raise CubeUnavailable("this cube client is closed")
         routes = self._versions.get(version)
         if routes is None or not routes.routes:
-            self.stats.not_held += 1
             raise VersionNotHeld(version, "no holder of it is known")
         if keys.size == 0:
             return np.zeros((0, self.dim), np.float32), np.zeros(0, np.bool_)
@@ -192,14 +198,17 @@ class CubeClient:
             await self._learn(version)
         assert self.partitions is not None
         numbers = routes.spread(self.partitions)[(keys % np.uint64(self.partitions)).astype(np.int64)]
+        if (numbers < 0).any():
+            partition = int(keys[np.argmin(numbers)]) % self.partitions
+            raise VersionNotHeld(version, f"no holder of its partition {partition} is known")
         first = int(numbers[0])
         if (numbers == first).all():
-            return await self._ask(version, routes, first, keys)
+            return await self._ask(version, routes.routes[first], keys)
         values = np.empty((keys.size, self.dim), np.float32)
         missing = np.empty(keys.size, np.bool_)
         places = [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
         answers = await asyncio.gather(
-            *(self._ask(version, routes, int(numbers[at[0]]), keys[at]) for at in places), return_exceptions=True
+            *(self._ask(version, routes.routes[numbers[at[0]]], keys[at]) for at in places), return_exceptions=True
         )
         # "Not held" first: its reader knows what to do about it.
         if failures := [answer for answer in answers if isinstance(answer, BaseException)]:
@@ -209,14 +218,8 @@ class CubeClient:
             values[at], missing[at] = answer
         return values, missing
 
-    async def _ask(self, version: int, routes: _Routes, number: int, keys: Keys) -> tuple[Values, Flags]:
-        if number < 0:
-            assert self.partitions is not None
-            partition = int(keys[0]) % self.partitions
-            self.stats.not_held += 1
-            raise VersionNotHeld(version, f"no holder of its partition {partition} is known")
-        question = _Question(self, Kind.LOOKUP, version, keys, self._ordered(routes.routes[number].addresses))
-        return await question.answer()
+    async def _ask(self, version: int, route: _Route, keys: Keys) -> tuple[Values, Flags]:
+        return await _Question(self, Kind.LOOKUP, version, keys, self._ordered(route.addresses)).answer()
 
     async def _learn(self, version: int) -> None:
         """Ask any holder for nothing: its hello says over how many partitions keys are spread."""
@@ -346,10 +349,8 @@ class _Question:
     def _fail(self) -> None:
         reasons = "; ".join(self._reasons)
         if self._not_held:
-            self._client.stats.not_held += 1
             self._future.set_exception(VersionNotHeld(self._version, reasons))
         else:
-            self._client.stats.unavailable += 1
             self._future.set_exception(
                 CubeUnavailable(f"no holder of version {self._version} answered: {reasons}; is the cube running?")
             )

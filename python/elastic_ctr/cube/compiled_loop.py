@@ -18,6 +18,7 @@ from elastic_ctr.cube.wire import DRAINING, HELLO_BYTES, reply_bytes, request_by
 _PAGE = 4096
 _SLACK = 64 << 10  # small requests behind a large one
 _ROUND_BYTES = 4 << 20
+_OTHER_DESCRIPTORS = 64
 _USUAL_DIM = 9  # until the first parts say otherwise
 
 
@@ -36,7 +37,8 @@ class CompiledLoop(LookupLoop):
 
     def __init__(self, counts: Counts, max_keys: int, max_connections: int) -> None:
         super().__init__(counts, max_keys)
-        self._descriptors = max_connections
+        # Connections are found by their descriptor, and some descriptors are other things.
+        self._descriptors = max_connections + _OTHER_DESCRIPTORS
         self._dim = _USUAL_DIM
         self._serve = rounds.serve_loop(self._dim, stride_for(self._dim))
         self._buffers = self._new_buffers(self._dim)

@@ -85,6 +85,8 @@ class CubeServer:
         except PortInUse:
             self._reserved.close()
             raise
+        # From here on it can be connected to; who does waits until the door is served.
+        self._admin_socket.listen()
         self.admin_port = self._admin_socket.getsockname()[1]
 
     def run(self) -> None:

@@ -8,6 +8,7 @@ import ctypes
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from elastic_ctr.cube.table import PartsDoNotFit
 
 _PR_SET_PDEATHSIG = 1
 _BACKLOG = 1024
+_OTHER_FILES = 128
 
 
 def die_with(parent: int) -> None:
@@ -39,6 +41,16 @@ def listener(host: str, port: int) -> socket.socket:
     listening.bind((host, port))
     listening.listen(_BACKLOG)
     return listening
+
+
+def allowed_connections(wanted: int) -> int:
+    """Raise the limit of open files as far as allowed; out of descriptors, accepting would spin."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + _OTHER_FILES
+    if soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(1, min(wanted, soft - _OTHER_FILES))
 
 
 def obey(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +85,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s worker-{given.index} %(message)s")
     row = counters.attach(given.counters, given.workers)[given.index]
     row[[counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
-    loop = make_loop(row, given.max_keys, given.max_connections)
+    loop = make_loop(row, given.max_keys, allowed_connections(given.max_connections))
     loop.replace(Holdings(), draining=False)
     with (
         socket.socket(fileno=given.control) as control,

@@ -23,11 +23,15 @@ class Peer:
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(30)
-        self.socket.connect(("127.0.0.1", port))
         self.hello = Hello()
-        if greet:
-            self.send(Hello().pack())
-            self.hello = Hello.unpack(self.receive(wire.HELLO_BYTES))
+        try:
+            self.socket.connect(("127.0.0.1", port))
+            if greet:
+                self.send(Hello().pack())
+                self.hello = Hello.unpack(self.receive(wire.HELLO_BYTES))
+        except BaseException:
+            self.socket.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

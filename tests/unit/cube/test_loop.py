@@ -13,34 +13,16 @@ from hypothesis import strategies as st
 
 from cube.parts import MAX_KEY, as_keys, values_for, write_parts, write_table
 from cube.peers import HungUp, Peer
+from cube.running import Running
 from elastic_ctr.cube import counters, wire
 from elastic_ctr.cube.hashing import Keys
-from elastic_ctr.cube.holdings import Holdings
-from elastic_ctr.cube.loop import LookupLoop, make_loop
+from elastic_ctr.cube.loop import make_loop
 from elastic_ctr.cube.table import VersionTable
 from elastic_ctr.cube.wire import Hello, Kind, Status
 
 DIM = 9
 MAX_KEYS = 2000
 KEYS = np.arange(1, 1001, dtype=np.uint64)
-
-
-class Running:
-    """A loop with a port, to be asked."""
-
-    def __init__(self, loop: LookupLoop) -> None:
-        self.loop = loop
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        loop.listen(self.listener)
-        loop.start()
-
-    def hold(self, *tables: VersionTable, draining: bool = False) -> None:
-        self.loop.replace(Holdings.of(*tables), draining=draining)
-
-    def stop(self) -> None:
-        self.loop.stop()
-        self.listener.close()
 
 
 @pytest.fixture
@@ -229,7 +211,7 @@ def test_a_peer_that_resets_costs_only_itself(running: Running, table: VersionTa
 
 def test_connections_over_the_limit_are_closed_and_the_others_go_on(running: Running, table: VersionTable) -> None:
     first = Peer(running.port)
-    crowd = [Peer(running.port, greet=False) for _ in range(230)]
+    crowd = [Peer(running.port, greet=False) for _ in range(300)]
 
     _check(first.ask(1, KEYS[:3], DIM), KEYS[:3], 1)
     for peer in crowd:

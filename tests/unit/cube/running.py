@@ -1,0 +1,111 @@
+"""Cube-servers for tests: a lookup loop in this process, and the whole thing as processes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from elastic_ctr.cube.holdings import Holdings
+from elastic_ctr.cube.loop import LookupLoop
+from elastic_ctr.cube.table import Paths, VersionTable
+
+_START = """
+import json, logging, sys
+from elastic_ctr.cube.server import CubeServer
+logging.basicConfig(level=logging.INFO)
+server = CubeServer(**json.loads(sys.argv[1]))
+server.bind()
+print(server.port, server.admin_port, flush=True)
+server.run()
+"""
+
+
+class Running:
+    """A loop with a port, to be asked."""
+
+    def __init__(self, loop: LookupLoop, port: int = 0) -> None:
+        self.loop = loop
+        self.listener = socket.create_server(("127.0.0.1", port))
+        self.port = self.listener.getsockname()[1]
+        loop.listen(self.listener)
+        loop.start()
+
+    def hold(self, *tables: VersionTable, draining: bool = False) -> None:
+        self.loop.replace(Holdings.of(*tables), draining=draining)
+
+    def stop(self) -> None:
+        self.loop.stop()
+        self.listener.close()
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait for a condition; the limit is only there to end a test that has failed."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "what was waited for did not happen"
+        time.sleep(0.02)
+
+
+class ServerProcess:
+    """`cube-server` as a process with its workers, on free ports."""
+
+    def __init__(self, dict_dir: Path, *, env: Mapping[str, str] | None = None, **settings: Any) -> None:
+        given = {"dict_dir": str(dict_dir), "port": 0, "admin_port": 0, "max_keys": 2000, **settings}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _START, json.dumps(given)],
+            stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.port, self.admin_port = (int(number) for number in self.process.stdout.readline().split())
+        headers = {"authorization": f"Bearer {settings['token']}"} if "token" in settings else {}
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.admin_port}", headers=headers, timeout=30)
+        until(self.ready)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def ready(self) -> bool:
+        return self.http.get("/readyz").status_code == 200
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.http.get("/status").json()
+        return status
+
+    def held(self) -> dict[str, Any]:
+        held: dict[str, Any] = self.http.get("/held").json()
+        return held
+
+    def load(
+        self, version: int, paths: Mapping[int, Paths], *, dim: int = 4, partitions: int | None = None
+    ) -> httpx.Response:
+        parts = {
+            str(number): {"full": str(own.full), "overlay": None if own.overlay is None else str(own.overlay)}
+            for number, own in paths.items()
+        }
+        count = len(paths) if partitions is None else partitions
+        return self.http.post("/load", json={"version": version, "dim": dim, "partitions": count, "parts": parts})
+
+    def stop(self) -> int:
+        """End it as Kubernetes would; its exit code."""
+        self.http.close()
+        self.process.terminate()
+        code = self.process.wait(30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
