@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -88,8 +89,21 @@ class _Gzip(gzip.GzipFile):
         self._shown = name
 
     def read(self, size: int | None = -1) -> bytes:
-        try:
+        with self._naming():
             return super().read(size)
+
+    def read1(self, size: int = -1) -> bytes:
+        with self._naming():
+            return super().read1(size)
+
+    def readline(self, size: int | None = -1) -> bytes:
+        with self._naming():
+            return super().readline(size)
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise gzip.BadGzipFile(f"{self._shown} is damaged or cut off ({error}); write it anew.") from error
 

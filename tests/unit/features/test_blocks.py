@@ -190,3 +190,7 @@ def test_a_damaged_gz_file_is_named(tmp_path: Path, damage: Callable[[bytes], by
 
     with open_lines(path) as opened, pytest.raises(gzip.BadGzipFile, match=r"part-0\.gz is damaged or cut off"):
         list(lines_in_range(opened))
+    with open_lines(path) as opened, pytest.raises(gzip.BadGzipFile, match=r"part-0\.gz is damaged or cut off"):
+        io.TextIOWrapper(opened, "latin-1").read()
+    with open_lines(path) as opened, pytest.raises(gzip.BadGzipFile, match=r"part-0\.gz is damaged or cut off"):
+        list(opened)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from elastic_ctr.cli.import_data import app
+from elastic_ctr.features.importers import feasign_of
+
+
+def call(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def clicks(tmp_path: Path) -> Path:
+    path = tmp_path / "clicks.csv"
+    path.write_text("at,app,y\n2020-04-01 03:10:00,x,1\n2020-04-01 01:00:00,z,0\n")
+    return path
+
+
+def test_csv_rows_go_to_the_hours_of_their_time(clicks: Path, tmp_path: Path) -> None:
+    done = call("csv", clicks, tmp_path / "out", "--label", "y", "--fields", "app", "--time", "at")
+
+    assert done.exit_code == 0, done.output
+    assert "2 of 2 rows are in 3 hours, 20200401/01 to 20200401/03" in done.output
+    part = tmp_path / "out" / "20200401" / "03" / "part-00000"
+    assert part.read_text() == f"1 1 {feasign_of('app', 'x')}:app\n"
+    assert len(list((tmp_path / "out").rglob("donefile"))) == 3
+
+
+def test_the_summary_is_json_when_asked_for(clicks: Path, tmp_path: Path) -> None:
+    done = call("csv", clicks, tmp_path / "out", "--label", "y", "--fields", "app", "--json", "--start", "20200401/05")
+
+    summary = json.loads(done.stdout)
+    assert (summary["records"], summary["clicks"], summary["start"], summary["refused"]) == (2, 1, "20200401/05", {})
+
+
+def test_a_column_that_is_not_there_ends_with_1_and_the_columns_there_are(clicks: Path, tmp_path: Path) -> None:
+    done = call("csv", clicks, tmp_path / "out", "--label", "label", "--fields", "app")
+
+    assert done.exit_code == 1
+    assert "has no column 'label'; its columns are: at, app, y" in done.stderr
+    assert not (tmp_path / "out" / "slot.conf").exists()
+
+
+def test_a_folder_that_is_not_empty_is_only_replaced_when_forced(clicks: Path, tmp_path: Path) -> None:
+    arguments: list[str | Path] = ["csv", clicks, tmp_path / "out", "--label", "y", "--fields", "app"]
+
+    assert call(*arguments).exit_code == 0
+    assert call(*arguments).exit_code == 1
+    assert call(*arguments, "--force").exit_code == 0
+
+
+def test_more_refused_rows_than_allowed_end_with_1(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("y,a\n1,x\n?,x\n")
+    arguments: list[str | Path] = ["csv", tmp_path / "in.csv", tmp_path / "out", "--label", "y", "--fields", "a"]
+
+    assert "1 of 2 rows were refused" in call(*arguments).stderr
+    allowed = call(*arguments, "--max-refused-share", "0.5")
+    assert allowed.exit_code == 0
+    assert "1 rows were refused: label 1. First:" in allowed.output
+    assert "line 3: the label '?' is not 1, 0 or -1" in allowed.output
+
+
+def test_tabs_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("1\tx\n")
+
+    done = call(
+        "csv",
+        tmp_path / "in.csv",
+        tmp_path / "out",
+        "--delimiter",
+        "tab",
+        "--no-header",
+        "--label",
+        "0",
+        "--fields",
+        "1",
+    )
+
+    assert done.exit_code == 0, done.output
+
+
+def test_time_and_rows_per_hour_exclude_each_other(clicks: Path, tmp_path: Path) -> None:
+    done = call(
+        "csv", clicks, tmp_path / "o", "--label", "y", "--fields", "app", "--time", "at", "--rows-per-hour", "5"
+    )
+
+    assert done.exit_code == 1
+    assert "exclude each other" in done.stderr
+
+
+def test_criteo_and_libfm_files_are_imported(tmp_path: Path) -> None:
+    (tmp_path / "criteo").write_text("\t".join(["1", *["5"] * 13, *["ab"] * 26]) + "\n")
+    (tmp_path / "libfm").write_text("-1 5:1\n1 6:1\n")
+
+    for kind, slots in (("criteo", 39), ("libfm", 1)):
+        done = call(kind, tmp_path / kind, tmp_path / f"{kind}-out", "--rows-per-hour", "1", "--json")
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["slots"] == slots
+
+
+def test_a_damaged_gz_file_ends_with_1_and_its_name(tmp_path: Path) -> None:
+    (tmp_path / "in.csv.gz").write_bytes(b"\x1f\x8b\x08\x00 broken")
+
+    done = call("csv", tmp_path / "in.csv.gz", tmp_path / "out", "--label", "y", "--fields", "a")
+
+    assert done.exit_code == 1
+    assert "in.csv.gz is damaged or cut off" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["csv", "criteo", "libfm"])
+def test_every_option_is_explained(command: str) -> None:
+    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
+
+    assert done.exit_code == 0
+    assert "--max-refused-share" in done.output
+    assert "Print the summary as JSON." in done.output
