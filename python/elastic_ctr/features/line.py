@@ -112,11 +112,13 @@ def parse_features(
     """Read what is to be predicted: a line without show and click, or a whole training line if told so.
 
     Raises:
-        LineRefused: with the reason; a line without any feature is refused as empty, as it is most likely a mistake.
+        LineRefused: with the reason. Nothing at all is a line without features: a training line may hold no more than
+            its show and click, and what can be trained can be asked for.
     """
-    features = _tokens(line, max_line_bytes)
     if with_show_click:
-        features = _show_click(features)[2]
+        features = _show_click(_tokens(line, max_line_bytes))[2]
+    else:
+        features = _tokens(line, max_line_bytes) if line.strip() else []
     return Features(*_keys(features, slots, sparse_dim))
 
 

@@ -130,15 +130,11 @@ def test_serving_reads_the_same_features_with_and_without_show_and_click(line: b
         instance.padding,
     )
     bare = b" ".join(line.split()[2:])
-    if bare:
-        assert parse_features(bare, SLOTS, sparse_dim) == with_both
+    assert parse_features(bare, SLOTS, sparse_dim) == with_both
 
 
-def test_an_empty_line_is_nothing_to_predict() -> None:
-    with pytest.raises(LineRefused) as refused:
-        parse_features(b" ", TWO, None)
-
-    assert refused.value.reason is Reason.EMPTY
+def test_what_is_predicted_may_have_no_features_as_a_training_line_may() -> None:
+    assert parse_features(b" ", TWO, None).keys == parse_line(b"1 0", TWO, None).keys == [[], []]
 
 
 @given(line=LINES, sparse_dim=SPARSE_DIMS)
