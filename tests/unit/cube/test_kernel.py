@@ -5,9 +5,28 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from cube.parts import write_table
+from elastic_ctr.cube import kernel
+from elastic_ctr.cube.compiled import bounds_checked
+from elastic_ctr.cube.format import stride_for
+
 HERE = Path(__file__).parent
+
+
+@pytest.mark.skipif(not bounds_checked(), reason="only machine code with checks finds this out")
+def test_checked_numba_code_refuses_a_place_outside_the_output(tmp_path: Path) -> None:
+    keys = np.arange(1, 5, dtype=np.uint64)
+    table = write_table(tmp_path, keys)
+    lookup = kernel.lookup_kernel(4, stride_for(4), accumulate=False)
+
+    with pytest.raises(IndexError, match="outside the output"):
+        lookup(
+            table.rows, table.reciprocal, False, keys, 4, np.zeros(63, np.uint8), np.arange(4) * 16,
+            np.zeros(4, np.uint8), np.zeros(kernel.SCRATCH, np.uint64),
+        )  # fmt: skip
 
 
 @pytest.mark.timeout(600)
@@ -18,7 +37,7 @@ def test_no_compiled_lookup_leaves_its_memory(pytestconfig: pytest.Config) -> No
     options = ["-q", "-k", "numba", "-p", "no:cacheprovider", *_plugin_options(pytestconfig)]
 
     checked = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(HERE / "test_table.py"), str(HERE / "test_loop.py")],
+        [sys.executable, "-m", "pytest", *options, *(str(HERE / f"test_{name}.py") for name in ("kernel", "table", "loop"))],
         env=env, cwd=pytestconfig.rootpath, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
