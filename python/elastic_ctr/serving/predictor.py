@@ -58,7 +58,9 @@ class DenseNetwork:
         try:
             for rows in _WARM_UP_ROWS:
                 self.predict(np.zeros((rows, width), dtype=np.float32))
-        except RuntimeError as failed:
+        except (RuntimeError, ValueError, OSError, SystemError) as failed:
+            if isinstance(failed, NetworkUnusable):
+                raise
             raise NetworkUnusable(
                 f"the network in {folder.name} does not take {width} floats a row (slots * dim of its manifest): "
                 f"{_first_sentence(failed)}"
@@ -101,6 +103,7 @@ def _load(model: Path, parameters: Path) -> Any:
         # Paddle ends the process over some of what it cannot read; an absent file is the part we can see first.
         if not file.is_file() or not file.stat().st_size:
             raise NetworkUnusable(f"{file.name} is missing or empty in {file.parent.name}")
+    _check_program(model)
     config = inference.Config(str(model), str(parameters))
     config.disable_gpu()
     config.set_cpu_math_library_num_threads(1)
@@ -113,6 +116,20 @@ def _load(model: Path, parameters: Path) -> Any:
         raise NetworkUnusable(
             f"Paddle cannot load {model.name} of {model.parent.name}: {_first_sentence(failed)}"
         ) from failed
+
+
+def _check_program(model: Path) -> None:
+    """Paddle's own reader ends the process with SIGSEGV over a file that is no program."""
+    from google.protobuf.message import DecodeError
+    from paddle.base.proto import framework_pb2
+
+    program = framework_pb2.ProgramDesc()
+    try:
+        program.ParseFromString(model.read_bytes())
+    except DecodeError as wrong:
+        raise NetworkUnusable(f"Paddle cannot load {model.name} of {model.parent.name}: {wrong}") from wrong
+    if not program.blocks:
+        raise NetworkUnusable(f"Paddle cannot load {model.name} of {model.parent.name}: it has no operators")
 
 
 def _first_sentence(failed: BaseException) -> str:

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.serving.instances import instances_of, joined
+from elastic_ctr.serving.instances import instances_of
 from elastic_ctr.serving.pooling import distinct_keys, pooled
 
 DIM = 3
@@ -40,29 +40,3 @@ def test_each_slot_is_the_sum_of_its_keys_values(rows: list[list[list[int]]], sp
     assert result.dtype == np.float32
     assert result.flags.c_contiguous
     np.testing.assert_allclose(result, np.array(expected).reshape(len(rows), -1), rtol=1e-5, atol=1e-4)
-
-
-@given(ROWS, st.data())
-def test_parts_joined_again_are_the_whole(rows: list[list[list[int]]], data: st.DataObject) -> None:
-    whole = instances_of(rows, len(rows[0]))
-    cut = data.draw(st.integers(0, whole.rows))
-
-    again = joined([whole.part(0, cut), whole.part(cut, whole.rows)])
-
-    assert again.feasigns.tolist() == whole.feasigns.tolist()
-    assert again.lengths.tolist() == whole.lengths.tolist()
-    assert again.rows == whole.rows
-
-
-@given(ROWS, st.integers(1, 5), st.integers(1, 8))
-def test_parts_keep_their_bounds_and_are_the_whole_together(
-    rows: list[list[list[int]]], max_rows: int, max_feasigns: int
-) -> None:
-    whole = instances_of(rows, len(rows[0]))
-
-    parts = list(whole.parts(max_rows, max_feasigns))
-
-    assert joined(parts).feasigns.tolist() == whole.feasigns.tolist()
-    assert joined(parts).lengths.tolist() == whole.lengths.tolist()
-    assert all(1 <= part.rows <= max_rows for part in parts)
-    assert all(part.rows == 1 or len(part.feasigns) <= max_feasigns for part in parts)
