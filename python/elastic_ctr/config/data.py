@@ -17,6 +17,10 @@ _MINUTES_A_DAY = 24 * 60
 def _slot_names(given: object) -> object:
     if isinstance(given, SlotList):
         return tuple(given.names)
+    if isinstance(given, (list, tuple)):
+        rounded = next((slot for slot in given if isinstance(slot, int) and abs(slot) > EXACT), None)
+        if rounded is not None:
+            raise ValueError(f"the slot {rounded} is above 2^53, where numbers are rounded; write it in quotes")
     if isinstance(given, (str, list, tuple)):
         return tuple(SlotList.parse(given if isinstance(given, str) else list(given)).names)
     raise ValueError("slots is a list, or text with one slot a line")

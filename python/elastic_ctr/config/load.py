@@ -1,6 +1,6 @@
 """From a file to settings, or to one sentence for each thing wrong with it."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,9 @@ class ConfigRefused(ValueError):
     """The file cannot be used: one sentence a line."""
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+
+
 class _Loader(yaml.SafeLoader):
     """YAML as Helm reads it: a key given twice is an error, not the last one's."""
 
@@ -24,7 +27,13 @@ class _Loader(yaml.SafeLoader):
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: dict[Any, int] = {}
     for key_node, _ in node.value:
-        key = loader.construct_object(key_node)  # type: ignore[no-untyped-call]
+        if key_node.tag == _MERGE:
+            continue
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, Hashable):
+            raise ConfigRefused(
+                f"the key on line {key_node.start_mark.line + 1} is a list or a mapping; give it a name"
+            )
         if key in seen:
             raise ConfigRefused(
                 f"{key!r} stands on line {seen[key]} and again on line {key_node.start_mark.line + 1}; keep one"

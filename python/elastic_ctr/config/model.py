@@ -35,7 +35,9 @@ class Table(Section):
 
     nonclk_coeff: float = Field(default=0.1, ge=0, description="Score of a show without click.")
     click_coeff: float = Field(default=1.0, ge=0, description="Score of a click.")
-    embedx_threshold: int = Field(default=0, ge=0, le=2**31 - 1, description="A key gets its vector once its score reaches this.")
+    embedx_threshold: int = Field(
+        default=0, ge=0, le=2**31 - 1, description="A key gets its vector once its score reaches this."
+    )
     base_threshold: float = Field(default=0, ge=0, description="A key is published once its score reaches this.")
     delta_threshold: float = Field(
         default=1e-6, ge=0, description="A delta holds keys whose score grew by this; 0 would hold every key there is."

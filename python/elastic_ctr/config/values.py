@@ -175,7 +175,8 @@ def sentences(wrong: ValidationError) -> list[str]:
         elif error["type"] == "missing":
             found.append(f"{where} is missing")
         elif error["type"] == "value_error":
-            found.append(f"{where}: {error['ctx']['error']}")
+            # What concerns several blocks names them itself.
+            found.append(f"{where}: {error['ctx']['error']}" if error["loc"] else str(error["ctx"]["error"]))
         else:
             shown = repr(error["input"])
             found.append(f"{where}: {error['msg'][0].lower()}{error['msg'][1:]}, not {shown[:80]}")

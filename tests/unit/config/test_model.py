@@ -1,0 +1,46 @@
+import pytest
+from pydantic import ValidationError
+
+from elastic_ctr.config.model import Model, SparseRule, digest_of_model
+
+
+def test_equal_settings_have_one_digest_however_they_were_written() -> None:
+    given = Model.model_validate({"embeddingDim": 9, "layers": [400, 400, 400]})
+
+    assert digest_of_model(given, ("a", "b")) == digest_of_model(Model(embedding_dim=9), ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"embeddingDim": 8},
+        {"sparseDim": 1000},
+        {"partitions": 30},
+        {"layers": [4]},
+        {"output": "softmax"},
+        {"seed": 2},
+        {"table": {"baseThreshold": 1.5}},
+        {"table": {"embedx": {"learningRate": 0.1}}},
+        {"dense": {"learningRate": 0.1}},
+        {"network": "deepfm"},
+    ],
+)
+def test_any_other_setting_is_another_digest(changed: dict[str, object]) -> None:
+    assert digest_of_model(Model.model_validate(changed), ["a"]) != digest_of_model(Model(), ["a"])
+
+
+def test_the_order_of_the_slots_is_part_of_the_model() -> None:
+    assert digest_of_model(Model(), ["a", "b"]) != digest_of_model(Model(), ["b", "a"])
+    assert digest_of_model(Model(), ["a, b"]) != digest_of_model(Model(), ["a", "b"])
+
+
+def test_thresholds_let_everything_through_unless_told() -> None:
+    table = Model().table
+
+    assert (table.base_threshold, table.embedx_threshold, table.delete_threshold) == (0, 0, 0)
+    assert table.embedx.initial_range == 1e-2
+
+
+def test_a_rule_needs_room_between_its_bounds() -> None:
+    with pytest.raises(ValidationError, match="leave no room; give a lower and a higher number"):
+        SparseRule(weight_bounds=(1.0, -1.0))

@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from config.test_values import values
+from elastic_ctr.config.load import dump, load
+from elastic_ctr.config.role_files import TrainerFile
+from elastic_ctr.config.section import Section
+from elastic_ctr.local.plan import Places, Role, roles
+
+ROLES = list(roles(Places(Path("/run/local"), values())))
+
+
+@pytest.mark.parametrize("role", ROLES, ids=[role.name for role in ROLES])
+def test_a_role_file_that_is_written_is_read_back_the_same(tmp_path: Path, role: Role) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(role.file))
+
+    assert load(type(role.file), path) == role.file
+
+
+def test_every_kind_of_role_file_is_among_them() -> None:
+    assert {type(role.file) for role in ROLES} == set(_files())
+
+
+def _files() -> list[type[Section]]:
+    from elastic_ctr.config import role_files
+
+    found = [getattr(role_files, name) for name in dir(role_files) if name.endswith("File")]
+    assert len(found) == 8
+    return found
+
+
+def test_a_role_file_is_camel_case_and_ends_are_null_where_nothing_was_given() -> None:
+    given = next(role.file for role in ROLES if isinstance(role.file, TrainerFile))
+
+    written = yaml.safe_load(dump(given))
+
+    assert written["masterAddress"] == "127.0.0.1:8700"
+    assert written["model"]["sparseDim"] is None
+    assert written["data"]["slots"] == ["0", "1", "2", "3"]
+
+
+def test_large_integers_are_written_whole(tmp_path: Path) -> None:
+    given = next(role.file for role in ROLES if isinstance(role.file, TrainerFile))
+    model = given.model.model_copy(update={"sparse_dim": 2**53})
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(given.model_copy(update={"model": model})))
+
+    assert "sparseDim: 9007199254740992" in path.read_text()
+    assert load(TrainerFile, path).model.sparse_dim == 2**53
+
+
+def test_only_transfer_knows_shards_and_replicas() -> None:
+    other = list(roles(Places(Path("/run/local"), values("cube: {replicasPerShard: 2}"))))
+
+    files = {role.name: dump(role.file) for role in other if role.name in {each.name for each in ROLES}}
+    before = {role.name: dump(role.file) for role in ROLES}
+    changed = {name for name in files if name.startswith("ctr-cube-transfer") or "replicasPerShard" in files[name]}
+
+    assert changed == {"ctr-cube-transfer-0"}
+    assert files["ctr-master-0"] == before["ctr-master-0"]

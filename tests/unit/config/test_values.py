@@ -1,0 +1,169 @@
+from typing import Any
+
+import pytest
+import yaml
+
+from elastic_ctr.config.load import ConfigRefused, settings
+from elastic_ctr.config.values import Values
+
+SMALLEST = """
+data:
+  source: {url: "hdfs://namenode:9000", user: root}   # or file:///some/dir
+  path: /train_data
+  start: 20200401/00
+  end: 20200401/03          # absent: follow new hours as they come
+  slots: [0, 1, 2, 3]       # or text, one a line: --set-file data.slots=slot.conf, for helm and `elastic-ctr local` alike
+model: {network: slot-dnn, embeddingDim: 9, sparseDim: null, partitions: 60}
+trainer: {replicas: 2, minReplicas: 1, resources: {cpu: 1, memory: 2Gi}, config: {batchSize: 512, epochs: 1}}
+pserver: {replicas: 2}
+cube: {replicasPerShard: 1, config: {shards: 2}}
+serving: {replicas: 1}
+"""
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return result
+
+
+def values(given: str = "") -> Values:
+    return settings(Values, merged(yaml.safe_load(SMALLEST), yaml.safe_load(given) or {}), "values.yaml")
+
+
+def refusal(given: str) -> str:
+    with pytest.raises(ConfigRefused) as refused:
+        values(given)
+    return str(refused.value)
+
+
+def test_the_smallest_useful_file_loads_as_it_stands() -> None:
+    found = values()
+
+    assert found.data.slots == ("0", "1", "2", "3")
+    assert (found.data.start, found.data.end) == ("20200401/00", "20200401/03")
+    assert (found.model.embedding_dim, found.model.sparse_dim, found.model.partitions) == (9, None, 60)
+    assert (found.trainer.replicas, found.trainer.config.batch_size) == (2, 512)
+    assert (found.cube.config.shards, found.cube.replicas_per_shard) == (2, 1)
+
+
+def test_only_the_data_must_be_given() -> None:
+    found = settings(Values, {"data": yaml.safe_load(SMALLEST)["data"]}, "values.yaml")
+
+    assert (found.trainer.replicas, found.pserver.replicas, found.serving.replicas) == (2, 2, 1)
+    assert (found.master.config.max_attempts, found.master.config.checkpoint_per_pass) == (3, 1)
+    assert (found.data.time_zone, found.data.split_interval, found.data.donefile) == ("UTC", 60, "donefile")
+
+
+def test_the_empty_file_says_what_is_missing() -> None:
+    with pytest.raises(ConfigRefused, match=r"values\.yaml: data is missing"):
+        settings(Values, {}, "values.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("trainers: {}", "trainers is not a setting; remove it or mend its spelling"),
+        ("cube: {config: {shrads: 3}}", "cube.config.shrads is not a setting"),
+        ("data: {source: {urll: x}}", "data.source.urll is not a setting"),
+        ("model: {embeddingDim: nine}", "model.embeddingDim: input should be a valid integer"),
+        ("trainer: {config: {batchSize: [1]}}", "trainer.config.batchSize: input should be a valid integer"),
+        ("trainer: 5", "trainer: input should be a valid dictionary"),
+        ("data: {slots: []}", "data.slots: the slot list is empty; name at least one slot"),
+        ("data: {slots: ''}", "data.slots: the slot list is empty"),
+        ("data: {slots: [1, 2, 1]}", "data.slots: the slot list names 1 more than once"),
+        ("data: {slots: [a:b]}", "data.slots: the slot name 'a:b' can not stand in a line"),
+        ("data: {slots: [1.5]}", "data.slots: the slot 1.5 is neither a number nor text; write it in quotes"),
+        ("data: {slots: {a: 1}}", "data.slots: slots is a list, or text with one slot a line"),
+        ("data: {slots: [9007199254740993]}", "data.slots: the slot 9007199254740993 is above 2^53"),
+        ("data: {start: 20200401/05}", "data: end 20200401/03 is before start 20200401/05; swap them"),
+        ("data: {start: 2020-04-01}", "data.start: input should be a valid string"),
+        ("data: {start: 20200401}", "data.start: input should be a valid string"),
+        ("data: {start: '20200401'}", "data.start: '20200401' is not YYYYMMDD/HH or YYYYMMDD/HHMM"),
+        ("data: {start: 20200401/24}", "data.start: '20200401/24' names a time that does not exist"),
+        ("data: {end: 20200231/00}", "data.end: '20200231/00' names a time that does not exist"),
+        ("data: {start: 20200401/0030}", "data: start 20200401/0030 is not on the 60-minute grid of splitInterval"),
+        ("data: {end: 20200401/0240}", "data: end 20200401/0240 is not on the 60-minute grid"),
+        ("data: {splitInterval: 7}", "data: splitInterval 7 does not divide a day; give 5, 10, 15, 30, 60"),
+        ("data: {timeZone: Mars/Olympus}", "data.timeZone: 'Mars/Olympus' is no time zone of the IANA list"),
+        ("data: {timeZone: ../etc}", "data.timeZone: '../etc' is no time zone"),
+        ("data: {source: {url: ftp://x}}", "data.source.url: 'ftp://x' is neither file:///some/dir nor hdfs://"),
+        ("data: {source: {url: file://host/x}}", "data.source.url: 'file://host/x' is neither"),
+        ("data: {maxRefusedShare: 1.5}", "data.maxRefusedShare: input should be less than or equal to 1"),
+        ("data: {sleepSeconds: .inf}", "data.sleepSeconds: input should be"),
+        ("data: {donefile: a/b}", "data.donefile: "),
+        ("cube: {config: {shards: 61}}", "cube.config.shards 61 is above model.partitions 60"),
+        ("cube: {config: {shards: 0}}", "cube.config.shards: input should be greater than or equal to 1, not 0"),
+        ("pserver: {replicas: 61}", "pserver.replicas 61 is above model.partitions 60"),
+        ("trainer: {minReplicas: 3}", "trainer: minReplicas 3 is above replicas 2; lower it"),
+        ("model: {network: ../x}", "model.network: "),
+        ("model: {output: tanh}", "model.output: input should be 'sigmoid' or 'softmax', not 'tanh'"),
+        ("model: {table: {embed: {name: adamax}}}", "model.table.embed.name: input should be 'naive', 'adagrad'"),
+        (
+            "model: {table: {embedx: {weightBounds: [1, 1]}}}",
+            "model.table.embedx: weightBounds [1.0, 1.0] leave no room",
+        ),
+        ("model: {sparseDim: 9007199254740993}", "model.sparseDim: input should be less than or equal to"),
+        ("trainer: {config: {batchSize: 9007199254740993}}", "trainer.config.batchSize: input should be less"),
+        ("model: {embeddingDim: 1}", "model.embeddingDim: input should be greater than or equal to 2, not 1"),
+        ("serving: {config: {port: 70000}}", "serving.config.port: input should be less than or equal to 65535"),
+    ],
+)
+def test_each_refusal_is_a_sentence_that_names_the_key(given: str, sentence: str) -> None:
+    told = refusal(given)
+
+    assert f"values.yaml: {sentence}" in told
+
+
+def test_everything_wrong_is_told_at_once() -> None:
+    told = refusal("{trainer: {replicas: 0}, model: {partitions: 0}, nonsense: 1}")
+
+    assert len(told.splitlines()) == 3
+
+
+def test_a_number_with_an_exponent_and_no_fraction_is_an_integer() -> None:
+    assert values("model: {sparseDim: 1.000001e+06}").model.sparse_dim == 1_000_001
+
+
+def test_a_number_with_a_fraction_is_no_integer() -> None:
+    assert "model.sparseDim: " in refusal("model: {sparseDim: 1000.5}")
+
+
+@pytest.mark.parametrize("slots", ["[a, b, c]", "'a\n\n b\r\n\n c\n'", '"a\\nb\\nc"'])
+def test_slots_are_a_list_or_text_with_one_a_line(slots: str) -> None:
+    assert values(f"data: {{slots: {slots}}}").data.slots == ("a", "b", "c")
+
+
+def test_the_keys_of_kubernetes_pass_unread() -> None:
+    found = values(
+        """
+        global: {anything: 1}
+        image: {tag: x}
+        auth: {existingSecret: s}
+        tracking: {enabled: true}
+        cube: {resources: {cpu: 1}, nodeSelector: {a: b}, persistence: {size: 1Gi}, podLabels: {}, extraEnv: []}
+        serving: {autoscaling: {enabled: true}, ingress: {host: h}}
+        store: {existingSecret: s}
+        """
+    )
+
+    assert found == values()
+
+
+def test_a_key_of_kubernetes_inside_the_programs_part_is_refused() -> None:
+    assert "cube.config.resources is not a setting" in refusal("cube: {config: {resources: {}}}")
+
+
+def test_a_block_with_nothing_under_it_has_its_defaults() -> None:
+    found = values("{master: null, cubeTransfer: null}")
+
+    assert found.master == values().master
+
+
+def test_settings_are_frozen() -> None:
+    found = values()
+
+    with pytest.raises(Exception, match="frozen"):
+        found.trainer.replicas = 3  # type: ignore[misc]
