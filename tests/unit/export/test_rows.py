@@ -105,6 +105,33 @@ def test_a_short_row_has_zeros_for_its_vector() -> None:
     assert rows.with_embedx.tolist() == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("rules", "state", "vector_state"),
+    [
+        (("naive", "naive"), "", ""),
+        (("adagrad", "adagrad"), " 0.00886998", " 0"),
+        (("adagrad_v2", "adagrad_v2"), " 0.0644959", " 0"),
+        (("std_adagrad", "std_adagrad"), " 0.0305012", " 0 0 0"),
+        (("adam", "adam"), " -0.0358685 0.000128653 0.81 0.998001", " 0 0 0 0 0 0 0.9 0.999"),
+        (("shared_adam", "shared_adam"), " -0.0166836 2.78339e-05 0.81 0.998001", " 0 0 0.9 0.999"),
+        (("adam", "adagrad"), " -0.00463073 2.14434e-06 0.81 0.998001", " 0"),
+    ],
+)
+def test_rows_are_read_as_paddle_wrote_them(rules: tuple[str, str], state: str, vector_state: str) -> None:
+    # Columns as saved by paddlepaddle 2.6.2 with a vector of 3, once for each rule.
+    text = (
+        f"553402322211286542 1 0 0 1 1 -0.0098211{state}\n"
+        f"17432173149655526073 1 0 0 3 3 -0.0294633{state} -0.00632476 -0.000310339 0.00412928{vector_state}\n"
+    )
+
+    rows = parse_rows(text.encode(), RowLayout.of(*rules, 3))
+
+    assert rows.keys.tolist() == [553402322211286542, 17432173149655526073]
+    assert rows.with_embedx.tolist() == [False, True]
+    expected = np.array([[-0.0098211, 0, 0, 0], [-0.0294633, -0.00632476, -0.000310339, 0.00412928]], np.float32)
+    assert (rows.values == expected).all()
+
+
 def test_an_empty_text_has_no_rows() -> None:
     rows = parse_rows(b"", ADAGRAD)
 
