@@ -43,7 +43,7 @@ class CompiledLoop(LookupLoop):
         self._serve = rounds.serve_loop(self._dim, stride_for(self._dim))
         self._buffers = self._new_buffers(self._dim)
         self._tables = _tables(self.holdings, self._dim, draining=False)
-        self._try(self._serve, self._tables)
+        self.try_out(self._serve, self._dim)
 
     def serve(self) -> None:
         buffers = self._buffers
@@ -56,7 +56,7 @@ class CompiledLoop(LookupLoop):
         serve = rounds.serve_loop(dim, stride_for(dim))
         tables = _tables(holdings, dim, draining=draining)
         if dim != self._dim:
-            self._try(serve, tables)
+            self.try_out(serve, dim)
 
         def put_in_force() -> None:
             if dim != self._dim:
@@ -71,14 +71,14 @@ class CompiledLoop(LookupLoop):
             os.close(int(descriptor))
         self._buffers.connections[:] = 0
 
-    def _try(self, serve: Callable[..., None], tables: rounds.Tables) -> None:
+    def try_out(self, serve: Callable[..., None], dim: int) -> None:
         """Compile now, not under the first request: a round that finds itself woken returns at once."""
         # Sockets of its own: the thread may be serving on the others.
         with select.epoll() as epoll:
             wake = os.eventfd(1)
             epoll.register(wake, select.EPOLLIN)
-            buffers = self._new_buffers(tables.dim, descriptors=1)._replace(epoll=epoll.fileno(), wake=wake)
-            serve(buffers, tables, np.zeros_like(self.counts))
+            buffers = self._new_buffers(dim, descriptors=1)._replace(epoll=epoll.fileno(), wake=wake)
+            serve(buffers, _tables(Holdings(), dim, draining=False), np.zeros_like(self.counts))
             os.close(wake)
 
     def _new_buffers(self, dim: int, descriptors: int | None = None) -> sockets.Buffers:
