@@ -204,12 +204,15 @@ class Releases:
                 worker.listening = True
 
     async def _let_go(self, document: ReleaseDocument, workers: Workers) -> None:
-        kept = {*document.wanted, document.live, document.previous, document.candidate, self.serving}
-        kept |= {worker.pinned for worker in workers.running.values()}
+        named = {*document.wanted, document.live, document.previous, document.candidate, self.serving}
+        # A refused one may be loaded too, and is of no use to anyone.
+        kept = {version for version in named if version is not None} - self.refused.keys()
+        kept |= {worker.pinned for worker in workers.running.values() if worker.pinned is not None}
         for worker in workers.in_order():
-            if worker.passed - kept:
+            if worker.kept != kept:
+                await worker.order("keep", versions=sorted(kept))
+                worker.kept = set(kept)
                 worker.passed &= kept
-                await worker.order("keep", versions=[version for version in kept if version is not None])
         for version in [version for version in self._folders if version not in kept]:
             self._forget(version)
 

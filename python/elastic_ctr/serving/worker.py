@@ -132,7 +132,7 @@ class Worker:
             self._rounds.pin(order["version"])
         elif order["do"] == "keep":
             self._rounds.keep(set(order["versions"]))
-            self._passed &= set(self._rounds.versions)
+            self._passed &= set(order["versions"])
         elif order["do"] == "stop":
             self._grace_seconds = order["graceSeconds"]
             self.stopped.set()

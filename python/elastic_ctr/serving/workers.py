@@ -38,6 +38,7 @@ class Worker:
     writer: asyncio.StreamWriter
     on_event: Callable[[Worker, dict[str, Any]], None]
     passed: set[int] = field(default_factory=set)
+    kept: set[int] = field(default_factory=set)
     pinned: int | None = None
     listening: bool = False
     counts: dict[str, Any] | None = None

@@ -1,0 +1,248 @@
+"""The order of checks and switches, with workers that answer as a test says; the real ones are in tests/contract."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
+from elastic_ctr.serving.releases import Releases
+from elastic_ctr.serving.workers import WorkerLost, Workers
+from elastic_ctr.store import FileStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import VersionManifest, publish
+
+PARTITIONS = 2
+
+
+def put(store: FileStore, version: int, folder: Path) -> None:
+    files = []
+    for name in ("network.pdmodel", "network.pdiparams", "sample.jsonl"):
+        source = folder / name
+        source.write_text(f"{name} of {version}")
+        files.append(publish(store, source, f"{layout.model_folder(version)}/{name}"))
+    manifest = VersionManifest(
+        version=version, kind="base", base=version, parent=None, pass_id="1", event_time_max=1, created_at=1.0,
+        partitions=PARTITIONS, dim=1, keys=0, slots=("0",), sparse_dim=None, network="slot-dnn", cube_files=(),
+        model_files=tuple(files), samples=0, auc_live=None, auc_published=None,
+    )  # fmt: skip
+    store.put_bytes(manifest.to_json(), layout.version_manifest(version))
+
+
+class Scripted:
+    """A worker: `outcome[version]` is what its check ends with."""
+
+    def __init__(self, index: int, log: list[tuple[Any, ...]]) -> None:
+        self.index = index
+        self.passed: set[int] = set()
+        self.kept: set[int] = set()
+        self.pinned: int | None = None
+        self.listening = False
+        self.outcome: dict[int, dict[str, Any] | Exception] = {}
+        self._log = log
+
+    async def order(self, do: str, **what: Any) -> dict[str, Any]:
+        self._log.append((self.index, do, what.get("version")))
+        await asyncio.sleep(0)
+        if do != "check":
+            return {"ok": True}
+        outcome = self.outcome.get(what["version"], {"passed": 1e-7})
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def send(self, do: str, **what: Any) -> None:
+        if do == "stage":
+            self._log.append((self.index, "stage", what["stage"]))
+
+
+class Pod:
+    def __init__(self, releases: Releases, count: int) -> None:
+        self.releases = releases
+        self.log: list[tuple[Any, ...]] = []
+        self.running = {index: Scripted(index, self.log) for index in range(count)}
+        self.workers = cast("Workers", self)
+        self._revision = 0
+
+    def in_order(self) -> list[Scripted]:
+        return [self.running[index] for index in sorted(self.running)]
+
+    def document(self, **fields: Any) -> None:
+        self._revision += 1
+        versions = {fields.get(name) for name in ("live", "previous", "candidate")} - {None}
+        holders = {version: {"cube:1": Holder(partitions=tuple(range(PARTITIONS)))} for version in versions}
+        document = ReleaseDocument(
+            **{
+                "generation": 1,
+                "revision": self._revision,
+                "placement": Placement(shards=1),
+                "wanted": tuple(versions),
+                "holders": holders,
+                **fields,
+            }
+        )
+        self.releases.take(document, self.workers)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await asyncio.sleep(0.001)
+
+    def did(self, do: str) -> list[tuple[Any, ...]]:
+        return [(index, what) for index, done, what in self.log if done == do]
+
+
+@asynccontextmanager
+async def pod(tmp_path: Path, versions: tuple[int, ...] = (1, 2, 3), workers: int = 2) -> AsyncIterator[Pod]:
+    store = FileStore(tmp_path / "store")
+    for version in versions:
+        put(store, version, tmp_path)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    it = Pod(Releases(store, scratch), workers)
+    task = asyncio.create_task(it.releases.run(it.workers))
+    try:
+        yield it
+    finally:
+        assert not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_workers_check_and_switch_in_turn_and_listen_once_they_have_passed(tmp_path: Path) -> None:
+    async with pod(tmp_path) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1 and all(each.listening for each in it.in_order()))
+
+        it.document(live=1, candidate=2)
+        await it.until(lambda: all(2 in each.passed for each in it.in_order()))
+        before = [each.pinned for each in it.in_order()]
+        it.document(live=2, previous=1)
+        await it.until(lambda: it.releases.serving == 2)
+
+    assert before == [1, 1]
+    assert it.did("check") == [(0, 1), (1, 1), (0, 2), (1, 2)]
+    assert it.did("pin") == [(0, 1), (1, 1), (0, 2), (1, 2)]
+    assert it.releases.passed == {1: 1e-7, 2: 1e-7}
+    assert it.releases.ready(it.workers) == (True, "version 2 is live and answered with")
+
+
+async def test_a_live_version_that_fails_here_is_not_switched_to(tmp_path: Path) -> None:
+    async with pod(tmp_path) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        it.running[1].outcome[2] = {"refused": "version 2 answers wrongly", "maxAbsDiff": 0.5}
+        it.document(live=2, previous=1)
+        await it.until(lambda: 2 in it.releases.refused)
+        await it.until(lambda: it.running[1].kept == {1})
+
+        ready, why = it.releases.ready(it.workers)
+
+    assert [each.pinned for each in it.in_order()] == [1, 1]
+    assert it.running[0].kept == it.running[1].kept == {1}
+    assert not ready
+    assert it.releases.last_refusal == "version 2 answers wrongly"
+    assert it.releases.differences == {2: 0.5}
+    assert "version 2" in why
+
+
+async def test_a_new_pod_falls_back_on_the_previous_version_when_the_live_one_fails(tmp_path: Path) -> None:
+    async with pod(tmp_path, workers=1) as it:
+        it.running[0].outcome[2] = {"refused": "version 2 answers wrongly"}
+        it.document(live=2, previous=1)
+        await it.until(lambda: it.releases.serving == 1)
+
+        ready, _ = it.releases.ready(it.workers)
+
+    assert it.did("check") == [(0, 2), (0, 1)]
+    assert not ready
+
+
+async def test_a_version_that_ends_the_process_that_checks_it_is_refused_the_second_time(tmp_path: Path) -> None:
+    async with pod(tmp_path, workers=1) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        it.running[0].outcome[2] = WorkerLost("worker 0 ended")
+        it.document(live=1, candidate=2)
+        await it.until(lambda: 2 in it.releases.refused)
+
+    assert "ended the process that checked it" in it.releases.refused[2]
+    assert it.did("check").count((0, 2)) == 2
+    assert it.releases.serving == 1
+
+
+async def test_what_cannot_be_checked_yet_is_checked_again(tmp_path: Path) -> None:
+    async with pod(tmp_path, workers=1) as it:
+        it.running[0].outcome[1] = {"later": "version 1 cannot be checked yet: cube is not there"}
+        it.document(live=1)
+        await it.until(lambda: it.did("check") == [(0, 1)])
+        del it.running[0].outcome[1]
+
+        await it.until(lambda: it.releases.serving == 1)
+
+    assert (0, "stage", "version 1 cannot be checked yet: cube is not there") in it.log
+    assert it.releases.refused == {}
+
+
+async def test_a_candidate_waits_until_every_partition_is_held(tmp_path: Path) -> None:
+    async with pod(tmp_path, workers=1) as it:
+        it.document(candidate=1, holders={1: {"cube:1": Holder(partitions=(0,))}})
+        await it.until(lambda: "cube holds 1 of 2 partitions of version 1" in it.releases.stage)
+        before = it.did("check")
+
+        it.document(candidate=1)
+        await it.until(lambda: 1 in it.releases.passed)
+
+    assert before == []
+    assert it.did("pin") == []
+
+
+async def test_a_manifest_that_is_not_there_is_refused_the_second_time(tmp_path: Path) -> None:
+    async with pod(tmp_path, workers=1) as it:
+        it.document(candidate=9)
+        await it.until(lambda: 9 in it.releases.refused)
+
+    assert layout.version_manifest(9) in it.releases.refused[9]
+
+
+async def test_versions_nobody_wants_are_let_go_with_their_files(tmp_path: Path) -> None:
+    async with pod(tmp_path, workers=1) as it:
+        for live, previous in ((1, None), (2, 1), (3, 2)):
+            it.document(live=live, previous=previous)
+            await it.until(lambda live=live: it.releases.serving == live)  # type: ignore[misc]
+        await it.until(lambda: 1 not in it.releases.manifests)
+
+        folders = sorted(each.name for each in (tmp_path / "scratch").iterdir())
+
+    assert folders == ["version-2", "version-3"]
+    assert it.running[0].passed == {2, 3}
+    assert (0, None) in it.did("keep")
+
+
+async def test_a_rollback_goes_back_to_a_version_checked_anew(tmp_path: Path) -> None:
+    async with pod(tmp_path, workers=1) as it:
+        for live, previous in ((1, None), (2, 1), (3, 2)):
+            it.document(live=live, previous=previous)
+            await it.until(lambda live=live: it.releases.serving == live)  # type: ignore[misc]
+
+        it.document(live=1, previous=3, held=True)
+        await it.until(lambda: it.releases.serving == 1)
+
+    assert it.did("check") == [(0, 1), (0, 2), (0, 3), (0, 1)]
+
+
+@pytest.mark.parametrize(("fields", "stage"), [({}, "no version has been published yet")])
+async def test_before_a_version_is_live_the_pod_is_ready_and_says_what_it_waits_for(
+    tmp_path: Path, fields: dict[str, Any], stage: str
+) -> None:
+    async with pod(tmp_path, workers=1) as it:
+        unknown = it.releases.ready(it.workers)
+        it.document(**fields)
+        await it.until(lambda: it.running[0].listening and it.releases.stage == stage)
+
+        known = it.releases.ready(it.workers)
+
+    assert unknown == (False, "the release document has not come yet")
+    assert known == (True, f"no version is live yet: {stage}")

@@ -1,0 +1,166 @@
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from elastic_ctr.cube.client import CubeUnavailable
+from elastic_ctr.features.keys import Keys
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.http_door import Request
+from elastic_ctr.serving.pooling import Floats
+from elastic_ctr.serving.rounds import ModelVersion, Rounds
+from elastic_ctr.serving.service import SOURCE_PATH, Service
+
+INFER = "/v2/models/ctr/infer"
+
+
+class Cube:
+    down = False
+
+    async def lookup(self, _version: int, keys: Keys, /) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        if self.down:
+            raise CubeUnavailable("nobody answers")
+        return np.full((len(keys), 1), 0.125, np.float32), np.zeros(len(keys), np.bool_)
+
+
+class Sum:
+    broken = False
+
+    def predict(self, pooled: Floats, /) -> Floats:
+        if self.broken:
+            raise RuntimeError("/secret/path is broken")
+        answer: Floats = pooled.sum(axis=1)
+        return answer
+
+    def close(self) -> None: ...
+
+
+class Asked:
+    def __init__(self, service: Service, rounds: Rounds, counters: Counters, cube: Cube, network: Sum) -> None:
+        self.service = service
+        self.rounds = rounds
+        self.counters = counters
+        self.cube = cube
+        self.network = network
+
+    async def ask(self, method: str, path: str, body: Any = b"") -> tuple[int, Any]:
+        answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.service.handle(Request(method, path, sent), lambda status, answer: answered.set_result((status, answer)))
+        status, answer = await answered
+        return status, json.loads(answer)
+
+
+@asynccontextmanager
+async def service(*, live: bool = True, max_instances: int = 100) -> AsyncIterator[Asked]:
+    async def nothing() -> None:
+        return None
+
+    counters, cube, network = Counters(), Cube(), Sum()
+    with ThreadPoolExecutor(1) as paddle, ThreadPoolExecutor(1) as parser:
+        rounds = Rounds(paddle, nothing, counters)
+        task = asyncio.create_task(rounds.run())
+        if live:
+            rounds.add(ModelVersion(7, SlotList(("0", "1")), None, 1, 0, network, cube))
+            rounds.pin(7)
+        made = Service(rounds, counters, parser, model_name="ctr", version="1.2", max_instances=max_instances)
+        try:
+            yield Asked(made, rounds, counters, cube, network)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def instances(count: int) -> dict[str, Any]:
+    return {"instances": [{"slots": [{"slot_name": "0", "feasigns": [5, 6]}]}] * count}
+
+
+async def test_the_sources_path_answers_with_the_sources_json() -> None:
+    async with service() as it:
+        answer = await it.ask("POST", SOURCE_PATH, instances(1))
+
+    assert answer == (200, {"predictions": [{"prob0": 0.75, "prob1": 0.25}], "err_code": 0})
+    assert it.counters.requests == {("elastic_ctr", 200): 1}
+
+
+async def test_a_large_body_is_answered_as_a_small_one() -> None:
+    async with service(max_instances=10_000) as it:
+        status, answer = await it.ask("POST", SOURCE_PATH, instances(10_000))
+        wrong = await it.ask("POST", SOURCE_PATH, b" " * 200_000)
+
+    assert status == 200
+    assert len(answer["predictions"]) == 10_000
+    assert wrong[0] == 400
+
+
+async def test_100_001_instances_are_refused_with_413() -> None:
+    async with service(max_instances=100_000) as it:
+        status, answer = await it.ask("POST", SOURCE_PATH, {"instances": [{"slots": []}] * 100_001})
+
+    assert status == 413
+    assert answer["err_code"] == -1
+    assert "100001 instances; 100000 are allowed" in answer["err_msg"]
+
+
+async def test_open_inference_answers_with_the_version() -> None:
+    tensor = {"name": "line", "shape": [1], "datatype": "BYTES", "data": ["5:0 6:1"]}
+    async with service() as it:
+        status, answer = await it.ask("POST", INFER, {"inputs": [tensor]})
+
+    assert status == 200
+    assert answer["model_version"] == "7"
+    assert [each["data"] for each in answer["outputs"]] == [[0.25], [7]]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", SOURCE_PATH, 405),
+        ("DELETE", INFER, 405),
+        ("GET", "/", 404),
+        ("GET", "/v2/models/x", 404),
+        ("PUT", "/v2", 405),
+    ],
+)
+async def test_other_paths_and_methods_are_refused_in_a_sentence(method: str, path: str, status: int) -> None:
+    async with service() as it:
+        answered, answer = await it.ask(method, path)
+
+    assert answered == status
+    assert answer["error"]
+
+
+async def test_before_the_first_version_predictions_and_readiness_are_503_and_liveness_is_not() -> None:
+    async with service(live=False) as it:
+        it.rounds.stage = "training hour 1 of 4"
+        answers = [await it.ask("POST", path, b"nonsense") for path in (SOURCE_PATH, INFER)]
+        ready, live = await it.ask("GET", "/v2/health/ready"), await it.ask("GET", "/v2/health/live")
+        metadata = await it.ask("GET", "/v2/models/ctr")
+
+    assert [status for status, _ in answers] == [503, 503]
+    assert {answer["error"] for _, answer in answers} == {"no version is live yet: training hour 1 of 4"}
+    assert (ready[0], live[0], metadata[0]) == (503, 200, 200)
+
+
+async def test_an_unreachable_cube_is_503_and_a_broken_network_500_without_details() -> None:
+    async with service() as it:
+        it.cube.down = True
+        unreachable = await it.ask("POST", SOURCE_PATH, instances(1))
+        it.cube.down = False
+        it.network.broken = True
+        broken = await it.ask("POST", SOURCE_PATH, instances(1))
+        it.network.broken = False
+        after = await it.ask("POST", SOURCE_PATH, instances(1))
+
+    assert unreachable[0] == 503
+    assert "nobody answers" in unreachable[1]["error"]
+    assert broken[0] == 500
+    assert "secret" not in json.dumps(broken[1])
+    assert after[0] == 200
