@@ -36,7 +36,7 @@ def free_ports(count: int) -> int:
     raise RuntimeError("no free ports")
 
 
-def values_for(data: Path, slots: list[Any], start: str, end: str, **changes: Any) -> dict[str, Any]:
+def values_for(data: Path, slots: list[Any], start: str, end: str, /, **changes: Any) -> dict[str, Any]:
     """A values file for a folder of hours, on ports of its own, quick to look and to decide."""
     port = free_ports(120)
     given: dict[str, Any] = {
