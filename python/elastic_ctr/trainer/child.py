@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 
 from elastic_ctr.config.data import Data
@@ -110,7 +111,10 @@ class TrainerChild:
         )
         log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
         self._work()
-        self._client.call("LeaveTrainer", self._member(), give_up=lambda: self._leaving)
+        try:
+            self._client.call_once("LeaveTrainer", self._member())
+        except grpc.RpcError as failed:
+            log.warning("the master did not hear that trainer %d leaves: %s", self._trainer_id, failed.code().name)
         self._engine.close()
         return 0
 
@@ -245,18 +249,21 @@ class TrainerChild:
         file = self._converted(task)
         try:
             if not file.exists():
-                counts = convert_task(self._source, task, self._converter, self._spec.data.max_line_bytes, file)
-                if counts.records != task.records:
-                    file.unlink()
-                    raise RuntimeError(
-                        f"{task.path} has {counts.records} good lines where its check found {task.records}: it was changed"
-                    )
+                self._convert_again(task, file)
             return self._engine.preload(file)
         except Exception as failed:
             log.exception("task %s cannot be prepared", task.id)
             reason = str(failed) or type(failed).__name__
             self._report(task, lambda: control.TaskResult(error=reason))
             return None
+
+    def _convert_again(self, task: control.Task, file: Path) -> None:
+        counts = convert_task(self._source, task, self._converter, self._spec.data.max_line_bytes, file)
+        if counts.records != task.records:
+            file.unlink()
+            raise RuntimeError(
+                f"{task.path} has {counts.records} good lines where its check found {task.records}: it was changed"
+            )
 
     def _round(self, task: control.Task, dataset: Any) -> control.TaskResult:
         try:

@@ -16,6 +16,8 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 _REJOIN = 75
+# Starting it again would not help: its settings are not the master's.
+_REFUSED = 2
 _SHORTEST_LIFE = 1.0
 
 
@@ -42,18 +44,23 @@ class TrainerParent:
                 if code:
                     log.error("the training process ended with %s", code)
                 # A crash in the engine ends only this process; the table is what the master says it is.
-                return 0 if code == 0 else 1
+                return code if code in (0, _REFUSED) else 1
             stop.wait(max(0.0, _SHORTEST_LIFE - (time.monotonic() - began)))
 
     def _wait(self, child: "subprocess.Popen[bytes]", stop: threading.Event) -> int:
         told_at = None
-        while True:
-            try:
-                return child.wait(0.2)
-            except subprocess.TimeoutExpired:
-                if stop.is_set() and told_at is None:
-                    told_at = time.monotonic()
-                    child.terminate()
-                if told_at is not None and time.monotonic() - told_at > self._grace_seconds:
-                    log.warning("the training process did not leave in %.0f s and is killed", self._grace_seconds)
-                    child.kill()
+        while (code := _ended(child, 0.2)) is None:
+            if stop.is_set() and told_at is None:
+                told_at = time.monotonic()
+                child.terminate()
+            if told_at is not None and time.monotonic() - told_at > self._grace_seconds:
+                log.warning("the training process did not leave in %.0f s and is killed", self._grace_seconds)
+                child.kill()
+        return code
+
+
+def _ended(child: "subprocess.Popen[bytes]", seconds: float) -> int | None:
+    try:
+        return child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.blocks import lines_in_range, open_lines
-from elastic_ctr.features.convert import Converter
+from elastic_ctr.features.convert import Converter, RefusedLine
 from elastic_ctr.features.keys import PADDING_KEY
-from elastic_ctr.features.line import parse_features
+from elastic_ctr.features.line import MAX_LINE_BYTES, parse_features
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.store import Store
 from elastic_ctr.store.source import Source
@@ -63,13 +63,13 @@ def convert_task(
     return counts
 
 
-def _keep_examples(counts: TaskCounts, offset: int, refused: Iterable[object]) -> None:
+def _keep_examples(counts: TaskCounts, offset: int, refused: Iterable[RefusedLine]) -> None:
     for line in refused:
-        reason = line.reason.value  # type: ignore[attr-defined]
-        excerpt = line.excerpt.decode("utf-8", "backslashreplace")  # type: ignore[attr-defined]
+        reason = line.reason.value
+        excerpt = line.excerpt.decode("utf-8", "backslashreplace")
         counts.quarantined.append(
             {"offset": offset + line.offset, "reason": reason, "detail": line.detail, "line": excerpt}
-        )  # type: ignore[attr-defined]
+        )
         examples = counts.examples.setdefault(reason, [])
         if len(examples) < EXAMPLES:
             examples.append(excerpt[:80])
@@ -83,7 +83,9 @@ def _thinned(samples: list[tuple[str, int, int]], wanted: int) -> list[tuple[str
 
 
 def _offer(block: bytes, offsets: npt.NDArray[np.int64], wanted: int) -> list[tuple[str, int, int]]:
-    """Some accepted lines of a block, split into features, show and click."""
+    """Some accepted lines of a block, split into features, show and click. A line without features, or too long for a
+    prediction, is trained all the same; but serving would not take it, so it is no sample.
+    """
     if not wanted or not len(offsets):
         return []
     chosen = offsets[np.unique(np.linspace(0, len(offsets) - 1, min(wanted, len(offsets))).astype(np.int64))]
@@ -92,8 +94,14 @@ def _offer(block: bytes, offsets: npt.NDArray[np.int64], wanted: int) -> list[tu
         end = block.find(b"\n", start)
         words = block[start : len(block) if end < 0 else end].split(None, 2)
         features = words[2].strip().decode("ascii") if len(words) > 2 else ""
-        found.append((features, int(words[0]), int(words[1])))
+        if features and len(features) <= MAX_LINE_BYTES:
+            found.append((features, _count(words[0]), _count(words[1])))
     return found
+
+
+def _count(digits: bytes) -> int:
+    # Python refuses to read more than 4,300 digits, and leading zeros are allowed.
+    return int(digits.lstrip(b"0") or b"0")
 
 
 def quarantine(store: Store, task: control.Task, counts: TaskCounts) -> None:
@@ -146,7 +154,7 @@ def sample_keys(lines: Sequence[str], slots: SlotList, sparse_dim: int | None) -
             flat.extend(keys)
             segments.extend([number * len(slots) + slot] * len(keys))
     everything = np.array(flat, np.uint64)
-    keys, positions = np.unique(everything, return_inverse=True)
-    if len(keys) and keys[0] == PADDING_KEY:
+    unique, positions = np.unique(everything, return_inverse=True)
+    if len(unique) and unique[0] == PADDING_KEY:
         raise AssertionError("the parser drops the padding key")
-    return SampleKeys(keys, positions.astype(np.int64), np.array(segments, np.int64), len(lines) * len(slots))
+    return SampleKeys(unique, positions.astype(np.int64), np.array(segments, np.int64), len(lines) * len(slots))

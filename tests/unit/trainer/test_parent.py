@@ -1,0 +1,122 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from elastic_ctr.trainer import parent
+from elastic_ctr.trainer.parent import TrainerParent
+
+Run = Callable[[str], int]
+
+
+def until(what: Callable[[], bool], seconds: float = 60) -> None:
+    ends = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A real process of a few lines in the place of the one with Paddle; its argument is the spec file."""
+    popen = subprocess.Popen
+
+    def made(program: str) -> None:
+        def start(command: list[str]) -> "subprocess.Popen[bytes]":
+            assert command[1:3] == ["-m", "elastic_ctr.trainer.child"]
+            return popen([sys.executable, "-c", textwrap.dedent(program), command[3]])
+
+        monkeypatch.setattr(subprocess, "Popen", start)
+        monkeypatch.setattr(parent, "_SHORTEST_LIFE", 0.0)
+
+    return made
+
+
+COUNTING = """
+    import pathlib, sys
+    lives = pathlib.Path(sys.argv[1]).parent / "lives"
+    lives.write_text((lives.read_text() if lives.exists() else "") + "x")
+"""
+
+
+def lives(folder: Path) -> int:
+    return len((folder / "lives").read_text())
+
+
+def test_a_child_that_rejoins_is_started_again_until_it_ends_well(tmp_path: Path, child: Callable[[str], None]) -> None:
+    child(COUNTING + "    sys.exit(75 if len(lives.read_text()) < 3 else 0)")
+
+    code = TrainerParent({"name": "t"}, tmp_path).run(threading.Event())
+
+    assert code == 0
+    assert lives(tmp_path) == 3
+
+
+@pytest.mark.parametrize(("ending", "code"), [("sys.exit(1)", 1), ("import os; os.abort()", 1), ("sys.exit(2)", 2)])
+def test_a_child_that_ends_otherwise_is_not_started_again(
+    tmp_path: Path, child: Callable[[str], None], ending: str, code: int
+) -> None:
+    child(COUNTING + f"    {ending}")
+
+    assert TrainerParent({}, tmp_path).run(threading.Event()) == code
+    assert lives(tmp_path) == 1
+
+
+def test_the_spec_reaches_the_child(tmp_path: Path, child: Callable[[str], None]) -> None:
+    child("import json, sys; sys.exit(0 if json.load(open(sys.argv[1])) == {'name': 'trainer-7'} else 1)")
+
+    assert TrainerParent({"name": "trainer-7"}, tmp_path).run(threading.Event()) == 0
+
+
+def test_the_wish_to_leave_is_passed_on_and_waited_for(tmp_path: Path, child: Callable[[str], None]) -> None:
+    child("""
+        import pathlib, signal, sys
+        folder = pathlib.Path(sys.argv[1]).parent
+        def told(*_):
+            (folder / "told").touch()
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, told)
+        (folder / "up").touch()
+        while True:
+            signal.pause()
+    """)
+    stop = threading.Event()
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(TrainerParent({}, tmp_path).run(stop)))
+    thread.start()
+    until((tmp_path / "up").exists)
+
+    stop.set()
+    thread.join()
+
+    assert codes == [0]
+    assert (tmp_path / "told").exists()
+
+
+def test_a_child_that_does_not_leave_in_time_is_killed(tmp_path: Path, child: Callable[[str], None]) -> None:
+    child("""
+        import os, pathlib, signal, sys
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        folder = pathlib.Path(sys.argv[1]).parent
+        (folder / "pid.part").write_text(str(os.getpid()))
+        (folder / "pid.part").rename(folder / "pid")
+        while True:
+            signal.pause()
+    """)
+    stop = threading.Event()
+    thread = threading.Thread(target=lambda: TrainerParent({}, tmp_path, grace_seconds=0.1).run(stop))
+    thread.start()
+    until((tmp_path / "pid").exists)
+
+    stop.set()
+    thread.join()
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGCONT)

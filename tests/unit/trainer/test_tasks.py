@@ -1,0 +1,201 @@
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.features.convert import Converter
+from elastic_ctr.features.line import MAX_LINE_BYTES, LineRefused, parse_features, parse_line
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.master.passes import cut
+from elastic_ctr.store import FileStore, NotInStore
+from elastic_ctr.store.source import FileSource
+from elastic_ctr.trainer.tasks import QUARANTINED, TaskCounts, convert_task, quarantine, result_of, sample_keys
+
+SLOTS = SlotList(("a", "b"))
+CONVERTER = Converter(SLOTS, None)
+
+GOOD = st.tuples(
+    st.integers(1, 5),
+    st.lists(st.tuples(st.sampled_from([0, 1, 17, 2**64 - 1]), st.sampled_from(["a", "b", "other"])), max_size=4),
+).map(lambda drawn: f"{drawn[0]} {drawn[0] // 2} " + " ".join(f"{key}:{slot}" for key, slot in drawn[1]))
+BAD = st.sampled_from(["", "0 0 1:a", "1 2 1:a", "1 0 17", "x 0 1:a", "1"])
+LINES = st.lists(st.one_of(GOOD, GOOD, BAD), max_size=30)
+
+
+def task(path: str = "log", start: int = 0, end: int = 0, samples: int = 8) -> control.Task:
+    return control.Task(
+        id="l-1-0", attempt="l-1-0:1", path=path, start=start, end=end, samples=samples, pass_id="20200401/00"
+    )
+
+
+def convert(folder: Path, one: control.Task, converter: Converter = CONVERTER) -> tuple[TaskCounts, bytes]:
+    target = folder / "tasks" / f"{one.start}.txt"
+    counts = convert_task(FileSource(folder), one, converter, MAX_LINE_BYTES, target)
+    return counts, target.read_bytes()
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LINES, st.integers(1, 60), st.booleans())
+def test_ranges_of_a_file_give_what_the_whole_file_gives(
+    tmp_path: Path, lines: list[str], task_bytes: int, last_newline: bool
+) -> None:
+    text = "\n".join(lines) + ("\n" if last_newline and lines else "")
+    (tmp_path / "log").write_text(text)
+    whole, expected = convert(tmp_path, task())
+
+    parts = [convert(tmp_path, task(start=a, end=b)) for a, b in cut(len(text), task_bytes, whole=False)]
+
+    assert b"".join(part for _, part in parts) == expected
+    for name in ("records", "shows", "clicks", "ignored", "padding"):
+        assert sum(getattr(counts, name) for counts, _ in parts) == getattr(whole, name)
+    assert sum(sum(counts.refused.values()) for counts, _ in parts) == sum(whole.refused.values())
+    assert sorted(str(line) for counts, _ in parts for line in counts.quarantined) == sorted(
+        map(str, whole.quarantined)
+    )
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LINES, st.integers(0, 6))
+def test_samples_are_accepted_lines_of_the_task_that_serving_takes_as_well(
+    tmp_path: Path, lines: list[str], wanted: int
+) -> None:
+    (tmp_path / "log").write_text("".join(f"{line}\n" for line in lines))
+
+    counts, _ = convert(tmp_path, task(samples=wanted))
+
+    accepted = set()
+    for line in lines:
+        try:
+            parsed = parse_line(line.encode(), SLOTS, None)
+        except LineRefused:
+            continue
+        accepted.add((" ".join(line.split()[2:]), parsed.show, parsed.click))
+    assert len(counts.samples) <= wanted
+    for line, show, click in counts.samples:
+        assert (" ".join(line.split()), show, click) in accepted
+        parse_features(line.encode(), SLOTS, None)
+
+
+def test_a_line_without_features_is_trained_and_is_no_sample(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"1 0\r\n2 1 5:a\r\n1 1 \n")
+
+    counts, text = convert(tmp_path, task())
+
+    assert counts.records == 3
+    assert text.splitlines()[0] == b"1 1 1 0 1 0 1 0"
+    assert counts.samples == [("5:a", 2, 1)]
+    sample_keys([line for line, _, _ in counts.samples], SLOTS, None)
+
+
+def test_leading_zeros_however_many_stop_nothing(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(f"{'0' * 5000}2 {'0' * 5000}1 5:a\n")
+
+    counts, _ = convert(tmp_path, task())
+
+    assert counts.samples == [("5:a", 2, 1)]
+
+
+def test_a_line_too_long_for_a_prediction_is_no_sample(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("1 0 " + "5:other " * (MAX_LINE_BYTES // 8 + 1) + "5:a\n")
+    long = Converter(SLOTS, None, 4 * MAX_LINE_BYTES)
+
+    counts = convert_task(FileSource(tmp_path), task(), long, 4 * MAX_LINE_BYTES, tmp_path / "out.txt")
+
+    assert (counts.records, counts.samples) == (1, [])
+
+
+def test_a_zipped_file_is_converted_whole(tmp_path: Path) -> None:
+    (tmp_path / "log.gz").write_bytes(gzip.compress(b"1 0 5:a\n1 1 6:b\n"))
+
+    counts, text = convert(tmp_path, task("log.gz"))
+
+    assert counts.records == 2
+    assert text == b"1 1 1 0 1 5 1 0\n1 1 1 1 1 0 1 6\n"
+
+
+def test_a_damaged_zipped_file_is_an_error_that_names_it_and_leaves_no_file(tmp_path: Path) -> None:
+    (tmp_path / "log.gz").write_bytes(gzip.compress(b"1 0 5:a\n" * 100)[:-10])
+
+    with pytest.raises(OSError, match=r"log\.gz is damaged or cut off"):
+        convert(tmp_path, task("log.gz"))
+
+    assert not list((tmp_path / "tasks").glob("*.txt"))
+
+
+def test_a_file_that_is_gone_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(NotInStore, match="log is not in"):
+        convert(tmp_path, task())
+
+
+def test_refused_lines_are_counted_by_reason_with_three_examples(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("1 0 5:a\n" + "".join(f"1 0 {n}\n" for n in range(5)) + "0 0 1:a\n")
+
+    counts, _ = convert(tmp_path, task())
+    result = result_of(task(), counts)
+
+    assert counts.refused == {"no_colon": 5, "show_zero": 1}
+    assert [(r.reason, r.lines, list(r.examples)) for r in result.refused] == [
+        ("no_colon", 5, ["1 0 0", "1 0 1", "1 0 2"]),
+        ("show_zero", 1, ["0 0 1:a"]),
+    ]
+    assert (result.records, result.attempt) == (1, "l-1-0:1")
+
+
+def test_the_quarantine_file_has_each_refused_line_with_its_offset(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "part").write_bytes(b"1 0 5:a\n1 0 17\n\xff 0\n")
+    counts, _ = convert(tmp_path, task("logs/part"))
+    store = FileStore(tmp_path / "store")
+
+    quarantine(store, task("logs/part"), counts)
+
+    lines = store.get_bytes("quarantine/20200401/00/logs_part-0.jsonl").splitlines()
+    assert [(d["offset"], d["reason"], d["line"]) for d in map(json.loads, lines)] == [
+        (8, "no_colon", "1 0 17"),
+        (15, "binary", "\\xff 0"),
+    ]
+
+
+def test_only_so_many_refused_lines_are_kept_and_all_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("1 0 17\n" * (QUARANTINED + 500))
+
+    counts, _ = convert(tmp_path, task())
+
+    assert counts.refused == {"no_colon": QUARANTINED + 500}
+    assert len(counts.quarantined) == QUARANTINED
+
+
+def test_without_a_refused_line_there_is_no_quarantine_file(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "store")
+
+    quarantine(store, task(), TaskCounts())
+
+    assert list(store.walk("quarantine")) == []
+
+
+KEYS = st.sampled_from([0, 1, 2, 61, 2**63, 2**64 - 1])
+SAMPLES = st.lists(st.lists(st.tuples(KEYS, st.sampled_from(["a", "b", "other"])), min_size=1, max_size=5), max_size=6)
+
+
+@given(SAMPLES, st.sampled_from([None, 60]))
+def test_pooled_values_are_what_a_plain_loop_sums(samples: list[list[tuple[int, str]]], sparse_dim: int | None) -> None:
+    lines = [" ".join(f"{key}:{slot}" for key, slot in sample) for sample in samples]
+
+    sample = sample_keys(lines, SLOTS, sparse_dim)
+
+    values = np.stack([np.arange(len(sample.keys)), np.full(len(sample.keys), 2.0)], axis=1).astype(np.float32)
+    of = dict(zip(sample.keys.tolist(), values, strict=True))
+    expected = np.zeros((len(lines) * len(SLOTS), 2), np.float32)
+    for number, features in enumerate(samples):
+        for feasign, slot in features:
+            key = feasign if sparse_dim is None else feasign % sparse_dim
+            if slot in SLOTS and key:
+                expected[number * len(SLOTS) + SLOTS.index(slot)] += of[key]
+    np.testing.assert_allclose(sample.pooled(values), expected)
+    assert sample.keys.tolist() == sorted(set(of))
+    assert 0 not in of
