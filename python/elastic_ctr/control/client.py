@@ -31,7 +31,7 @@ class MasterClient:
         while not give_up():
             try:
                 return self.call_once(method, request)
-            except grpc.RpcError as failed:
+            except grpc.RpcError as failed:  # noqa: PERF203 (trying again is what it is for)
                 if failed.code() not in _PATIENT:
                     raise
                 time.sleep(0.2)

@@ -27,7 +27,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
     def _answer(self, context: Any, call: Callable[[], Reply]) -> Reply:
         given = dict(context.invocation_metadata()).get("authorization", "")
-        if self._token and not hmac.compare_digest(str(given), f"Bearer {self._token}"):
+        if self._token and not hmac.compare_digest(str(given).encode(), f"Bearer {self._token}".encode()):
             context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong; give both sides the same token file"
             )

@@ -1,0 +1,177 @@
+"""Master and callers over real gRPC on this machine."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.control.client import MasterClient
+from elastic_ctr.master.coordinator import Coordinator
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.servicer import ControlServicer, start_server
+
+TOKEN = "a token with blanks"
+CALLS = [
+    ("SyncPserver", control.PserverState()),
+    ("JoinTrainer", control.JoinRequest()),
+    ("ReportInitialised", control.Membership()),
+    ("LeaseTask", control.LeaseRequest()),
+    ("RenewLeases", control.RenewRequest()),
+    ("ReportTask", control.TaskResult()),
+    ("ReportUnreachable", control.UnreachableReport()),
+    ("LeaveTrainer", control.Membership()),
+]
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture
+def servicer(tmp_path: Path) -> Iterator[ControlServicer]:
+    ledger = Ledger(tmp_path / "ledger.db")
+    coordinator = Coordinator(
+        ledger,
+        Data(source=Source(url="file:///x"), start="20200401/00", slots=("a",)),
+        MasterConfig(),
+        pservers=1,
+        epochs=1,
+        dim=2,
+        model_digest="d",
+        rows_of_checkpoint=lambda _: {},
+        known_versions=list,
+    )
+    yield ControlServicer(coordinator, lambda *_: None, TOKEN)
+    ledger.close()
+
+
+@pytest.fixture
+def address(servicer: ControlServicer) -> Iterator[str]:
+    port = free_port()
+    server = start_server(servicer, "127.0.0.1", port)
+    yield f"127.0.0.1:{port}"
+    server.stop(grace=0).wait()
+
+
+def test_a_call_with_the_token_is_answered(address: str) -> None:
+    client = MasterClient(address, TOKEN)
+
+    reply = client.call("JoinTrainer", control.JoinRequest(name="t"))
+
+    assert reply.verdict == control.JoinReply.WAIT
+    assert reply.reason == "waits for pserver 0 of 1"
+    client.close()
+
+
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x"])
+@pytest.mark.parametrize(("method", "request_"), CALLS)
+def test_no_call_is_answered_without_the_token(address: str, token: str, method: str, request_: object) -> None:
+    client = MasterClient(address, token)
+
+    with pytest.raises(grpc.RpcError) as refused:
+        client.call(method, request_)
+
+    assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert refused.value.details() == "the token is missing or wrong; give both sides the same token file"
+    client.close()
+
+
+def test_every_call_of_the_protocol_is_asked_for_its_token() -> None:
+    methods = {method.name for method in control.DESCRIPTOR.services_by_name["Control"].methods}
+
+    assert {method for method, _ in CALLS} == methods
+
+
+def test_a_caller_waits_for_a_master_that_starts_late(servicer: ControlServicer) -> None:
+    port = free_port()
+    client = MasterClient(f"127.0.0.1:{port}", TOKEN)
+    tried = threading.Event()
+    replies: list[control.JoinReply] = []
+
+    def give_up() -> bool:
+        tried.set()
+        return False
+
+    thread = threading.Thread(
+        target=lambda: replies.append(client.call("JoinTrainer", control.JoinRequest(name="t"), give_up=give_up))
+    )
+    thread.start()
+    tried.wait()
+    assert replies == []
+
+    server = start_server(servicer, "127.0.0.1", port)
+    thread.join()
+
+    assert replies[0].trainer_id == 1
+    client.close()
+    server.stop(grace=0).wait()
+
+
+def test_a_caller_goes_on_with_a_master_that_restarts(servicer: ControlServicer) -> None:
+    port = free_port()
+    client = MasterClient(f"127.0.0.1:{port}", TOKEN)
+    trainers = []
+    for _ in range(2):
+        server = start_server(servicer, "127.0.0.1", port)
+        trainers.append(client.call("JoinTrainer", control.JoinRequest(name="t")).trainer_id)
+        server.stop(grace=0).wait()
+
+    assert trainers == [1, 2]
+    client.close()
+
+
+def test_a_caller_that_gives_up_gets_nothing() -> None:
+    client = MasterClient(f"127.0.0.1:{free_port()}", TOKEN)
+    asked = []
+
+    def give_up() -> bool:
+        asked.append(1)
+        return len(asked) > 2
+
+    assert client.call("JoinTrainer", control.JoinRequest(), give_up=give_up) is None
+    client.close()
+
+
+def test_a_port_that_is_taken_is_a_sentence_that_names_it(servicer: ControlServicer) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        with pytest.raises(OSError, match=rf"127\.0\.0\.1:{port} is in use; free it or set master\.config\.port"):
+            start_server(servicer, "127.0.0.1", port)
+
+
+def test_a_failure_inside_the_master_is_told_and_the_next_call_is_answered(
+    servicer: ControlServicer, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = MasterClient(address, TOKEN)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(servicer._coordinator, "join", broken)
+        with pytest.raises(grpc.RpcError) as failed:
+            client.call("JoinTrainer", control.JoinRequest())
+
+    assert failed.value.code() == grpc.StatusCode.INTERNAL
+    assert failed.value.details() == "the master failed: the disk is full"
+    assert client.call("JoinTrainer", control.JoinRequest()).trainer_id == 1
+    client.close()
+
+
+def test_what_65536_samples_weigh_passes_through_the_door(servicer: ControlServicer, address: str) -> None:
+    client = MasterClient(address, TOKEN)
+    state = control.PserverState(index=0, incarnation="x", results=[control.JobResult(id="x", values=bytes(64 << 20))])
+
+    assert client.call("SyncPserver", state).generation == 1
+    client.close()
