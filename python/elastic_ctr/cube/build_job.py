@@ -66,7 +66,8 @@ def plan_build(version: int, store: Store) -> Plan:
             dictionaries[oldest.parent] = read_dictionary(store, oldest.parent)
             break
         except NotInStore:
-            oldest = manifests[oldest.parent] = read_version(store, oldest.parent)
+            oldest = read_version(store, oldest.parent)
+            manifests[oldest.version] = oldest
     try:
         chain = unbuilt_chain(version, manifests, dictionaries)
     except LookupError as gap:

@@ -1,0 +1,286 @@
+"""A whole cube on this machine, each role its own process: builder, transfer, servers, agents, and readers we play."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.cube.client import CubeClient
+from elastic_ctr.cube.release import ReaderReport, ReleaseDocument
+from elastic_ctr.runtime.http import bearer
+from elastic_ctr.seqfile.writer import SequenceFileWriter
+from elastic_ctr.store import FileStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.donefile import announce
+from elastic_ctr.versions.manifest import VersionManifest, publish
+
+DIM = 3
+PARTITIONS = 6
+TOKEN = "secret"
+HOST = "127.0.0.1"
+PATIENCE = 120.0
+
+Keys = npt.NDArray[np.uint64]
+Values = npt.NDArray[np.float32]
+
+_RUN = """
+import json, sys
+from importlib import import_module
+from pathlib import Path
+from elastic_ctr.runtime import logging
+from elastic_ctr.runtime.lifecycle import die_with_parent
+module, function, role = sys.argv[1:4]
+arguments = json.loads(sys.argv[4])
+die_with_parent(int(sys.argv[5]))
+logging.configure(role)
+for name in arguments:
+    if name.endswith("_dir"):
+        arguments[name] = Path(arguments[name])
+made = getattr(import_module(module), function)(**arguments)
+if function == "CubeServer":
+    made.run()
+"""
+
+
+def values_of(keys: Keys, version: int) -> Values:
+    """What a version says of its keys: no two versions the same."""
+    return np.stack(
+        [(keys % 1000).astype(np.float32) + np.float32(i) + np.float32(version) for i in range(DIM)], axis=1
+    )
+
+
+def publish_version(
+    store: FileStore,
+    work: Path,
+    version: int,
+    keys: Keys,
+    *,
+    parent: int | None = None,
+    base: int | None = None,
+    damage: Callable[[Path], None] | None = None,
+    dim: int = DIM,
+) -> VersionManifest:
+    """As the master does: files, manifest, donefile. A parent makes it a delta."""
+    kind: Any = "base" if parent is None else "delta"
+    entries = []
+    for partition in range(PARTITIONS):
+        own = np.sort(keys[keys % PARTITIONS == partition])
+        file = work / f"{version}-{partition}.seq"
+        with SequenceFileWriter(file, seed=file.name) as writer:
+            writer.write(own, np.resize(values_of(own, version), (own.size, dim)))
+        path = layout.cube_file(version, kind, partition, PARTITIONS)
+        entries.append(publish(store, file, path, records=own.size))
+        if damage is not None and partition == PARTITIONS - 1:
+            damage(store.root / path)
+    manifest = VersionManifest(
+        version=version, kind=kind, base=version if base is None else base, parent=parent, pass_id="20200401/00",
+        event_time_max=int(time.time()), created_at=time.time(), partitions=PARTITIONS, dim=dim, keys=int(keys.size),
+        slots=("0",), sparse_dim=None, network="slot-dnn", cube_files=tuple(entries), model_files=(), samples=0,
+        auc_live=None, auc_published=None,
+    )  # fmt: skip
+    store.put_bytes(manifest.to_json(), layout.version_manifest(version))
+    announce(store)
+    return manifest
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def eventually(what: str, condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """The first truth of the condition; a failed connection is not one yet."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            found = condition()
+        except (httpx.HTTPError, KeyError):
+            found = None
+        if found:
+            return found
+        assert time.monotonic() < until, f"in {seconds:.0f} s it did not come true that {what}"
+        time.sleep(0.02)
+
+
+class World:
+    """Starts and ends the processes; its questions go over the network as everybody's do."""
+
+    def __init__(self, root: Path, *, shards: int = 2, replicas: int = 1, **transfer: Any) -> None:
+        self.root = root
+        self.store = FileStore(root / "store")
+        self.shards = shards
+        self.replicas = replicas
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.transfer_options = transfer
+        self.agent_options: dict[str, Any] = {}
+        self.ports: dict[str, int] = {}
+        self.work = root / "work"
+        self.work.mkdir(parents=True)
+        self.documents: list[ReleaseDocument] = []
+
+    # Processes
+
+    def port(self, name: str) -> int:
+        return self.ports.setdefault(name, free_port())
+
+    def url(self, name: str) -> str:
+        return f"http://{HOST}:{self.port(name)}"
+
+    def start(self, role: str, module: str, function: str, arguments: Mapping[str, Any]) -> None:
+        log = (self.root / f"{role}.log").open("ab")
+        command = [sys.executable, "-c", _RUN, f"elastic_ctr.cube.{module}", function, role, json.dumps(arguments)]
+        self.processes[role] = subprocess.Popen([*command, str(os.getpid())], stdout=log, stderr=log)
+        log.close()
+
+    def start_builder(self, **options: Any) -> None:
+        arguments = {"store_url": self.store.url, "host": HOST, "port": self.port("builder"), "token": TOKEN}
+        arguments |= {"scratch_dir": str(self.root / "builder"), **options}
+        self.start("builder", "build_job_service", "run_cube_builder", arguments)
+
+    def start_transfer(self, **options: Any) -> None:
+        arguments = {
+            "store_url": self.store.url, "state_dir": str(self.root / "transfer"), "host": HOST,
+            "port": self.port("transfer"), "builder_url": self.url("builder"), "shards": self.shards,
+            "replicas": self.replicas, "token": TOKEN, "poll_seconds": 0.1, "silent_seconds": 2.0,
+            "listen_seconds": 1.0, "candidate_seconds": 3.0, **self.transfer_options, **options,
+        }  # fmt: skip
+        self.start("transfer", "transfer_service", "run_cube_transfer", arguments)
+
+    def pods(self) -> list[tuple[str, int]]:
+        return [(f"ctr-cube-s{s}-{r}", s) for s in range(self.shards) for r in range(self.replicas)]
+
+    def address(self, pod: str) -> str:
+        return f"{HOST}:{self.port(pod)}"
+
+    def start_server(self, pod: str) -> None:
+        arguments = {
+            "dict_dir": str(self.root / pod), "host": HOST, "port": self.port(pod),
+            "admin_port": self.port(f"{pod}.admin"), "token": TOKEN,
+        }  # fmt: skip
+        (self.root / pod).mkdir(exist_ok=True)
+        self.start(f"{pod}.server", "server", "CubeServer", arguments)
+
+    def start_agent(self, pod: str) -> None:
+        arguments = {
+            "pod": pod, "address": self.address(pod), "server_url": self.url(f"{pod}.admin"),
+            "transfer_url": self.url("transfer"), "store_url": self.store.url, "cache_dir": str(self.root / pod),
+            "port": self.port(f"{pod}.agent"), "token": TOKEN, "drain_seconds": 0.5, "report_seconds": 0.2,
+            "quiet_seconds": 0.5, "grace_seconds": 20.0, **self.agent_options,
+        }  # fmt: skip
+        self.start(f"{pod}.agent", "agent_service", "run_cube_agent", arguments)
+
+    def start_pod(self, pod: str) -> None:
+        self.start_server(pod)
+        self.start_agent(pod)
+
+    def start_all(self) -> None:
+        self.start_builder()
+        self.start_transfer()
+        for pod, _ in self.pods():
+            self.start_pod(pod)
+
+    def kill(self, role: str) -> None:
+        """As kill -9."""
+        process = self.processes.pop(role)
+        process.kill()
+        process.wait()
+
+    def end(self, role: str, seconds: float = 30.0) -> int:
+        """As SIGTERM; what the process ended with."""
+        process = self.processes.pop(role)
+        process.send_signal(signal.SIGTERM)
+        return process.wait(seconds)
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+        for process in self.processes.values():
+            process.wait()
+
+    def log(self, role: str) -> str:
+        return (self.root / f"{role}.log").read_text()
+
+    # Publishing
+
+    def base(self, version: int, keys: int = 600, **options: Any) -> Keys:
+        made = np.arange(1, keys + 1, dtype=np.uint64) * np.uint64(7)
+        publish_version(self.store, self.work, version, made, **options)
+        return made
+
+    def delta(self, version: int, keys: Keys, parent: int, base: int, **options: Any) -> None:
+        publish_version(self.store, self.work, version, keys, parent=parent, base=base, **options)
+
+    # Questions
+
+    def status(self) -> dict[str, Any]:
+        return dict(httpx.get(f"{self.url('transfer')}/status", timeout=5).raise_for_status().json())
+
+    def document(self) -> ReleaseDocument:
+        answer = httpx.get(f"{self.url('transfer')}/release", timeout=5).raise_for_status()
+        found = ReleaseDocument.model_validate_json(answer.content)
+        self.documents.append(found)
+        return found
+
+    def ready_of(self, pod: str) -> str:
+        return httpx.get(f"{self.url(f'{pod}.agent')}/readyz", timeout=5).text
+
+    def live(self, version: int, seconds: float = PATIENCE) -> ReleaseDocument:
+        """Wait until a version is live."""
+
+        def is_live() -> ReleaseDocument | None:
+            document = self.document()
+            return document if document.live == version else None
+
+        try:
+            found = eventually(f"version {version} is live", is_live, seconds)
+        except AssertionError as late:
+            raise AssertionError(f"{late}\n{json.dumps(self.status(), indent=1)}") from late
+        assert isinstance(found, ReleaseDocument)
+        return found
+
+    def report(self, pod: str, **said: Any) -> None:
+        """As a serving pod."""
+        report = ReaderReport(pod=pod, **said)
+        answer = httpx.post(f"{self.url('transfer')}/readers", content=report.to_json(), headers=bearer(TOKEN))
+        assert answer.status_code == 204, answer.text
+
+    def rollback(self, **order: Any) -> httpx.Response:
+        return httpx.post(f"{self.url('transfer')}/rollback", json=order, headers=bearer(TOKEN), timeout=5)
+
+    def seek(self, version: int, keys: Keys) -> tuple[Values, npt.NDArray[np.bool_]]:
+        """Values and misses, from whoever the document names."""
+        document = self.document()
+
+        async def ask() -> tuple[Values, npt.NDArray[np.bool_]]:
+            client = CubeClient(DIM)
+            named = {v: {a: h.partitions for a, h in held.items()} for v, held in document.holders.items()}
+            draining = {a for held in document.holders.values() for a, h in held.items() if h.draining}
+            client.set_holders(named, draining)
+            try:
+                return await client.lookup(version, keys)
+            finally:
+                await client.close()
+
+        return asyncio.run(ask())
+
+
+@contextlib.contextmanager
+def world(root: Path, **options: Any) -> Iterator[World]:
+    made = World(root, **options)
+    try:
+        yield made
+    finally:
+        made.close()

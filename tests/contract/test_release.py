@@ -1,0 +1,284 @@
+"""The release protocol between real processes on one machine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from release_world import World, eventually, values_of, world
+
+BASE = 1_000
+
+
+@pytest.fixture
+def cube(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path) as made:
+        yield made
+
+
+def test_a_published_base_goes_live_and_is_answered(cube: World) -> None:
+    cube.start_all()
+
+    keys = cube.base(BASE)
+    cube.live(BASE)
+
+    values, missed = cube.seek(BASE, np.append(keys, np.uint64(4)))
+    assert not missed[:-1].any()
+    assert missed[-1]
+    np.testing.assert_array_equal(values[:-1], values_of(keys, BASE))
+
+
+def flip_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def test_a_delta_goes_live_over_its_base_and_only_its_keys_change(cube: World) -> None:
+    cube.start_all()
+    keys = cube.base(BASE)
+    cube.live(BASE)
+
+    cube.delta(BASE + 1, keys[:5], parent=BASE, base=BASE)
+    document = cube.live(BASE + 1)
+
+    assert document.previous == BASE
+    values, _ = cube.seek(BASE + 1, keys)
+    np.testing.assert_array_equal(values[:5], values_of(keys[:5], BASE + 1))
+    np.testing.assert_array_equal(values[5:], values_of(keys[5:], BASE))
+    old, _ = cube.seek(BASE, keys)
+    np.testing.assert_array_equal(old, values_of(keys, BASE))
+
+
+def test_a_version_with_a_damaged_file_is_refused_with_the_reason_and_the_old_one_stays_live(cube: World) -> None:
+    cube.start_all()
+    keys = cube.base(BASE)
+    cube.live(BASE)
+
+    cube.base(BASE + 1, damage=flip_a_byte)
+    reason = eventually("the version is refused", lambda: cube.status()["refused"][str(BASE + 1)])
+    cube.base(BASE + 2)
+    cube.live(BASE + 2)
+
+    assert "is not what its manifest says" in reason
+    values, _ = cube.seek(BASE + 2, keys)
+    np.testing.assert_array_equal(values, values_of(keys, BASE + 2))
+    assert BASE + 1 not in {document.live for document in cube.documents}
+
+
+def test_a_dictionary_part_damaged_in_the_store_makes_agents_refuse_the_candidate(cube: World) -> None:
+    cube.start_builder()
+    cube.start_transfer()
+    cube.base(BASE)
+    eventually("the version is the candidate", lambda: cube.document().candidate == BASE)
+    flip_a_byte(cube.store.root / f"output/ctr_dict/{BASE}/part-00003.dict")
+
+    for pod, _ in cube.pods():
+        cube.start_pod(pod)
+    reason = eventually("the version is refused", lambda: cube.status()["refused"][str(BASE)])
+    cube.base(BASE + 1)
+    cube.live(BASE + 1)
+
+    assert "ctr-cube-s1-0" in reason
+    assert "part-00003.dict" in reason
+
+
+def test_a_restarted_transfer_keeps_its_generation_and_names_the_holders_at_once(cube: World) -> None:
+    cube.start_all()
+    keys = cube.base(BASE)
+    before = cube.live(BASE)
+
+    cube.kill("transfer")
+    cube.start_transfer()
+    after = eventually("transfer answers", cube.document)
+
+    assert after.generation == before.generation
+    assert after.revision > before.revision
+    assert after.live == BASE
+    assert after.holders[BASE].keys() == before.holders[BASE].keys()
+    values, _ = cube.seek(BASE, keys)
+    np.testing.assert_array_equal(values, values_of(keys, BASE))
+
+
+def test_a_transfer_that_lost_its_state_goes_on_one_generation_later(cube: World) -> None:
+    cube.start_all()
+    keys = cube.base(BASE)
+    before = cube.live(BASE)
+    eventually("the agents know", lambda: "holds version" in cube.ready_of("ctr-cube-s0-0"))
+
+    cube.kill("transfer")
+    (cube.root / "transfer" / "release.json").unlink()
+    cube.start_transfer()
+    after = eventually("transfer answers", cube.document)
+    cube.delta(BASE + 1, keys[:5], parent=BASE, base=BASE)
+    cube.live(BASE + 1)
+
+    assert after.generation == before.generation + 1
+    assert after.live == BASE
+    assert after.revision > before.revision
+
+
+def test_a_killed_agent_is_started_again_and_the_server_answers_meanwhile(cube: World) -> None:
+    cube.start_all()
+    keys = cube.base(BASE)
+    before = cube.live(BASE)
+
+    cube.kill("ctr-cube-s0-0.agent")
+    values, missed = cube.seek(BASE, keys)
+    cube.start_agent("ctr-cube-s0-0")
+    cube.delta(BASE + 1, keys[:5], parent=BASE, base=BASE)
+    after = cube.live(BASE + 1)
+
+    assert not missed.any()
+    np.testing.assert_array_equal(values, values_of(keys, BASE))
+    assert after.generation == before.generation
+    assert after.holders[BASE + 1].keys() == {cube.address(pod) for pod, _ in cube.pods()}
+
+
+def test_a_server_that_was_killed_is_given_everything_again(cube: World) -> None:
+    cube.start_all()
+    keys = cube.base(BASE)
+    cube.live(BASE)
+
+    cube.kill("ctr-cube-s1-0.server")
+    eventually("its holder is gone", lambda: cube.address("ctr-cube-s1-0") not in cube.document().holders[BASE])
+    cube.start_server("ctr-cube-s1-0")
+    eventually("it holds again", lambda: cube.address("ctr-cube-s1-0") in cube.document().holders[BASE])
+
+    values, missed = cube.seek(BASE, keys)
+    assert not missed.any()
+    np.testing.assert_array_equal(values, values_of(keys, BASE))
+
+
+def test_a_rollback_makes_the_earlier_version_live_and_holds_until_it_is_resumed(cube: World) -> None:
+    cube.start_all()
+    keys = cube.base(BASE)
+    cube.live(BASE)
+    for version in (BASE + 1, BASE + 2):
+        cube.delta(version, keys[:5], parent=version - 1, base=BASE)
+        cube.live(version)
+
+    # The base is two versions back: it has to be loaded first, and what is live stays so meanwhile.
+    answer = cube.rollback(version=BASE)
+    held = cube.live(BASE)
+    cube.delta(BASE + 3, keys[:9], parent=BASE + 2, base=BASE)
+    eventually("the new version is built", lambda: BASE + 3 in cube.status()["built"])
+    still = cube.document()
+    resumed = cube.rollback(resume=True)
+    cube.live(BASE + 3)
+
+    assert answer.status_code == 200
+    assert held.held
+    assert still.live == BASE
+    assert still.candidate is None
+    assert resumed.json()["held"] is False
+    values, _ = cube.seek(BASE + 3, keys)
+    np.testing.assert_array_equal(values[:9], values_of(keys[:9], BASE + 3))
+
+
+def test_a_rollback_to_a_version_that_never_was_live_is_refused_with_the_way_out(cube: World) -> None:
+    cube.start_all()
+    cube.base(BASE)
+    cube.live(BASE)
+
+    answer = cube.rollback(version=BASE + 7)
+
+    assert answer.status_code == 409
+    assert f"version {BASE + 7}" in answer.json()["error"]
+    assert cube.document().live == BASE
+
+
+def test_a_candidate_waits_for_serving_pods_and_a_difference_refuses_it(cube: World) -> None:
+    cube.start_all()
+    keys = cube.base(BASE)
+    cube.live(BASE)
+    cube.report("ctr-serving-0", passed=(BASE,))
+
+    cube.delta(BASE + 1, keys[:5], parent=BASE, base=BASE)
+    waiting = eventually("it waits for the pod", lambda: (cube.status()["candidate"] or {}).get("silentReaders"))
+    cube.report("ctr-serving-0", passed=(BASE,), refused={BASE + 1: "sample 3 differs by 0.5"})
+    reason = eventually("it is refused", lambda: cube.status()["refused"][str(BASE + 1)])
+    cube.delta(BASE + 2, keys[:5], parent=BASE + 1, base=BASE)
+    eventually("the next is the candidate", lambda: cube.document().candidate == BASE + 2)
+    cube.report("ctr-serving-0", passed=(BASE, BASE + 2))
+    cube.live(BASE + 2)
+
+    assert waiting == ["ctr-serving-0"]
+    assert reason == "ctr-serving-0: sample 3 differs by 0.5"
+    assert BASE + 1 not in {document.live for document in cube.documents}
+
+
+def test_of_twenty_versions_in_a_row_a_slow_reader_sees_some_and_the_last(cube: World) -> None:
+    cube.start_all()
+    keys = cube.base(BASE)
+    cube.live(BASE)
+    last = BASE + 20
+    seen = []
+
+    cube.report("ctr-serving-0", passed=(BASE,))
+    for version in range(BASE + 1, last + 1):
+        cube.delta(version, keys[:4], parent=version - 1, base=BASE)
+    while (document := cube.document()).live != last:
+        cube.report("ctr-serving-0", passed=document.wanted)
+        eventually("there is something new", lambda: cube.document().wanted != document.wanted)
+        seen.append(document.live)
+
+    status = cube.status()
+    assert seen == sorted(seen)
+    assert status["refused"] == {}
+    lived = {document.live for document in cube.documents}
+    assert {*status["skipped"], *lived} >= set(status["published"])
+    values, _ = cube.seek(last, keys)
+    np.testing.assert_array_equal(values[:4], values_of(keys[:4], last))
+    np.testing.assert_array_equal(values[4:], values_of(keys[4:], BASE))
+
+
+def test_a_pod_that_ends_drains_first_and_another_shard_takes_over(cube: World) -> None:
+    cube.start_all()
+    keys = cube.base(BASE)
+    cube.live(BASE)
+
+    ended = cube.end("ctr-cube-s1-0.agent")
+    cube.end("ctr-cube-s1-0.server")
+    values, missed = cube.seek(BASE, keys)
+
+    assert ended == 0
+    assert not missed.any()
+    np.testing.assert_array_equal(values, values_of(keys, BASE))
+    assert cube.document().holders[BASE].keys() == {cube.address("ctr-cube-s0-0")}
+
+
+def test_shards_grow_from_two_to_four_and_every_read_is_answered(cube: World) -> None:
+    cube.start_all()
+    keys = cube.base(BASE)
+    cube.live(BASE)
+
+    cube.end("transfer")
+    cube.shards = 4
+    cube.start_transfer()
+    for pod, shard in cube.pods():
+        if shard >= 2:
+            cube.start_pod(pod)
+
+    def moved() -> bool:
+        values, missed = cube.seek(BASE, keys)
+        assert not missed.any()
+        np.testing.assert_array_equal(values, values_of(keys, BASE))
+        holders = cube.document().holders[BASE]
+        owed = {cube.address(pod): tuple(range(shard, 6, 4)) for pod, shard in cube.pods()}
+        return {address: holder.partitions for address, holder in holders.items()} == owed
+
+    eventually("transfer answers", cube.document)
+    eventually("each pod holds what it owes and nothing else", moved)
+
+
+def test_who_does_not_know_the_token_changes_nothing(cube: World) -> None:
+    cube.start_transfer()
+    eventually("transfer answers", cube.document)
+
+    for path, body in (("agents", {}), ("readers", {"pod": "x"}), ("rollback", {"resume": True})):
+        answer = httpx.post(f"{cube.url('transfer')}/{path}", json=body, headers={"authorization": "Bearer wrong"})
+
+        assert answer.status_code == 401
+        assert "token" in answer.json()["error"]
