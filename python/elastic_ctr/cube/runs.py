@@ -4,7 +4,6 @@ What fits the memory limit is sorted there; more is spilled to group files by th
 is sorted by itself. The order of what comes out does not depend on which way was taken.
 """
 
-import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -79,6 +78,7 @@ class Runs:
         self._spill: tempfile.TemporaryDirectory[str] | None = None
         self._row = np.dtype([("key", "<u8"), ("values", "<f4", (dim,)), ("deleted", "?")])
         self._memory: Sorted | None = None
+        self._groups: list[int] = []
         self.keys = 0
         self.empty_key: tuple[Values, bool] | None = None
 
@@ -105,9 +105,10 @@ class Runs:
             self.keys = self._memory.mixed.size
             return
         self._spill_held()
-        for group in range(GROUPS):
+        self._groups = [group for group in range(GROUPS) if self._group_file(group).exists()]
+        for group in self._groups:
             settled = self._settle([self._read(group)])
-            self._group_file(group).unlink(missing_ok=True)
+            self._group_file(group).unlink()
             settled.mixed.tofile(self._settled_file(group, "mixed"))
             settled.values.tofile(self._settled_file(group, "values"))
             settled.deleted.tofile(self._settled_file(group, "deleted"))
@@ -118,7 +119,7 @@ class Runs:
         if self._memory is not None:
             yield self._memory.mixed
             return
-        for group in range(GROUPS):
+        for group in self._groups:
             yield np.fromfile(self._settled_file(group, "mixed"), np.uint64)
 
     def groups(self) -> Iterator[Sorted]:
@@ -126,7 +127,7 @@ class Runs:
         if self._memory is not None:
             yield self._memory
             return
-        for group in range(GROUPS):
+        for group in self._groups:
             yield Sorted(
                 np.fromfile(self._settled_file(group, "mixed"), np.uint64),
                 np.fromfile(self._settled_file(group, "values"), np.float32).reshape(-1, self._dim),
@@ -185,10 +186,7 @@ class Runs:
         self._held, self._held_keys = [], 0
 
     def _read(self, group: int) -> Block:
-        path = self._group_file(group)
-        if not os.path.exists(path):  # noqa: PTH110 - one stat per group, no Path made for those absent
-            return Block(np.zeros(0, np.uint64), np.zeros((0, self._dim), np.float32), np.zeros(0, np.bool_))
-        rows = np.fromfile(path, self._row)
+        rows = np.fromfile(self._group_file(group), self._row)
         return Block(
             np.ascontiguousarray(rows["key"]),
             np.ascontiguousarray(rows["values"]).reshape(-1, self._dim),
