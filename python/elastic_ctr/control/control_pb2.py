@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!elastic_ctr/control/control.proto\x12\x13\x65lastic_ctr.control\"4\n\nMembership\x12\x12\n\ntrainer_id\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\"1\n\x0f\x41\x63knowledgement\x12\x0e\n\x06rejoin\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"D\n\x04\x46ile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\t\x12\x0f\n\x07records\x18\x04 \x01(\x04\"\xd5\x01\n\x0cPserverState\x12\r\n\x05index\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\r\x12\x12\n\nadmin_port\x18\x05 \x01(\r\x12\x12\n\ngeneration\x18\x06 \x01(\x04\x12\x0f\n\x07serving\x18\x07 \x01(\x08\x12\x0c\n\x04lost\x18\x08 \x01(\x08\x12/\n\x07results\x18\t \x03(\x0b\x32\x1e.elastic_ctr.control.JobResult\x12\r\n\x05\x65rror\x18\n \x01(\t\"\x81\x01\n\rPserverOrders\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x11\n\tendpoints\x18\x02 \x03(\t\x12\x12\n\ncheckpoint\x18\x03 \x01(\t\x12&\n\x04jobs\x18\x04 \x03(\x0b\x32\x18.elastic_ctr.control.Job\x12\r\n\x05leave\x18\x05 \x01(\x08\"\xac\x01\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12*\n\x04kind\x18\x02 \x01(\x0e\x32\x1c.elastic_ctr.control.JobKind\x12\x0e\n\x06\x66older\x18\x03 \x01(\t\x12\x12\n\ncheckpoint\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\x04\x12\x14\n\x0cversion_kind\x18\x06 \x01(\t\x12\x13\n\x0bsample_keys\x18\x07 \x01(\x0c\x12\r\n\x05\x63hain\x18\x08 \x03(\x04\"\xe4\x01\n\tJobResult\x12\n\n\x02id\x18\x01 \x01(\t\x12(\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x19.elastic_ctr.control.File\x12\x36\n\x04rows\x18\x03 \x03(\x0b\x32(.elastic_ctr.control.JobResult.RowsEntry\x12\x0c\n\x04keys\x18\x04 \x01(\x0c\x12\x0e\n\x06values\x18\x05 \x01(\x0c\x12\x0f\n\x07written\x18\x06 \x01(\x0c\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x1a+\n\tRowsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"/\n\x0bJoinRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ntrainer_id\x18\x02 \x01(\x04\"\x84\x02\n\tJoinReply\x12\x37\n\x07verdict\x18\x01 \x01(\x0e\x32&.elastic_ctr.control.JoinReply.Verdict\x12\x12\n\ntrainer_id\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x11\n\tendpoints\x18\x04 \x03(\t\x12\x0c\n\x04load\x18\x05 \x01(\x08\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x07 \x01(\t\x12\x15\n\rlease_seconds\x18\x08 \x01(\x01\"8\n\x07Verdict\x12\x08\n\x04WAIT\x10\x00\x12\x0e\n\nINITIALISE\x10\x01\x12\x08\n\x04JOIN\x10\x02\x12\t\n\x05LEAVE\x10\x03\"X\n\x0cLeaseRequest\x12\x12\n\ntrainer_id\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x11\n\tconverted\x18\x03 \x03(\t\x12\r\n\x05\x61head\x18\x04 \x01(\x08\"\xcb\x01\n\nLeaseReply\x12\x38\n\x07verdict\x18\x01 \x01(\x0e\x32\'.elastic_ctr.control.LeaseReply.Verdict\x12\'\n\x04task\x18\x02 \x01(\x0b\x32\x19.elastic_ctr.control.Task\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x0cwait_seconds\x18\x04 \x01(\x01\"4\n\x07Verdict\x12\x08\n\x04WAIT\x10\x00\x12\x08\n\x04WORK\x10\x01\x12\n\n\x06REJOIN\x10\x02\x12\t\n\x05LEAVE\x10\x03\"\xe8\x01\n\x04Task\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\t\x12)\n\x05phase\x18\x03 \x01(\x0e\x32\x1a.elastic_ctr.control.Phase\x12\x0c\n\x04path\x18\x04 \x01(\t\x12\r\n\x05start\x18\x05 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x06 \x01(\x04\x12\x0f\n\x07records\x18\x07 \x01(\x04\x12\x0f\n\x07samples\x18\x08 \x01(\r\x12\r\n\x05\x65poch\x18\t \x01(\r\x12\x0f\n\x07pass_id\x18\n \x01(\t\x12,\n\x04save\x18\x0b \x01(\x0b\x32\x1e.elastic_ctr.control.SaveOrder\"\xa4\x01\n\tSaveOrder\x12,\n\x05steps\x18\x01 \x03(\x0b\x32\x1d.elastic_ctr.control.SaveStep\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12,\n\x07samples\x18\x03 \x03(\x0b\x32\x1b.elastic_ctr.control.Sample\x12\x0c\n\x04live\x18\x06 \x01(\x0c\x12\x0c\n\x04keys\x18\x04 \x01(\x0c\x12\x0e\n\x06values\x18\x05 \x01(\x0c\"(\n\x08SaveStep\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66older\x18\x02 \x01(\t\"3\n\x06Sample\x12\x0c\n\x04line\x18\x01 \x01(\t\x12\x0c\n\x04show\x18\x02 \x01(\x04\x12\r\n\x05\x63lick\x18\x03 \x01(\x04\":\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05lines\x18\x02 \x01(\x04\x12\x10\n\x08\x65xamples\x18\x03 \x03(\t\"\xfa\x02\n\nTaskResult\x12\x12\n\ntrainer_id\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0f\n\x07task_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\t\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x12\x0f\n\x07records\x18\x06 \x01(\x04\x12\r\n\x05shows\x18\x07 \x01(\x04\x12\x0e\n\x06\x63licks\x18\x08 \x01(\x04\x12-\n\x07refused\x18\t \x03(\x0b\x32\x1c.elastic_ctr.control.Refusal\x12\x0f\n\x07ignored\x18\n \x01(\x04\x12\x0f\n\x07padding\x18\x0b \x01(\x04\x12\x11\n\tpositives\x18\x0c \x01(\x0c\x12\x11\n\tnegatives\x18\r \x01(\x0c\x12,\n\x07samples\x18\x0e \x03(\x0b\x32\x1b.elastic_ctr.control.Sample\x12\x0f\n\x07seconds\x18\x0f \x01(\x01\x12-\n\x04save\x18\x10 \x01(\x0b\x32\x1f.elastic_ctr.control.SaveResult\"\xea\x01\n\nSaveResult\x12.\n\x0bmodel_files\x18\x01 \x03(\x0b\x32\x19.elastic_ctr.control.File\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x12\x0c\n\x04live\x18\x04 \x01(\x0c\x12\x11\n\tpublished\x18\x05 \x01(\x0c\x12=\n\x07seconds\x18\x06 \x03(\x0b\x32,.elastic_ctr.control.SaveResult.SecondsEntry\x1a.\n\x0cSecondsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"Y\n\x0cRenewRequest\x12\x12\n\ntrainer_id\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x10\n\x08\x61ttempts\x18\x03 \x03(\t\x12\x0f\n\x07running\x18\x04 \x01(\t\"]\n\x11UnreachableReport\x12\x12\n\ntrainer_id\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t*0\n\x07JobKind\x12\t\n\x05\x43OUNT\x10\x00\x12\x0e\n\nCHECKPOINT\x10\x01\x12\n\n\x06\x45XPORT\x10\x02*@\n\x05Phase\x12\t\n\x05\x43HECK\x10\x00\x12\t\n\x05TRAIN\x10\x01\x12\x08\n\x04SAVE\x10\x02\x12\t\n\x05SCORE\x10\x03\x12\x0c\n\x08\x45VALUATE\x10\x04\x32\xc4\x05\n\x07\x43ontrol\x12T\n\x0bSyncPserver\x12!.elastic_ctr.control.PserverState\x1a\".elastic_ctr.control.PserverOrders\x12O\n\x0bJoinTrainer\x12 .elastic_ctr.control.JoinRequest\x1a\x1e.elastic_ctr.control.JoinReply\x12Z\n\x11ReportInitialised\x12\x1f.elastic_ctr.control.Membership\x1a$.elastic_ctr.control.Acknowledgement\x12O\n\tLeaseTask\x12!.elastic_ctr.control.LeaseRequest\x1a\x1f.elastic_ctr.control.LeaseReply\x12V\n\x0bRenewLeases\x12!.elastic_ctr.control.RenewRequest\x1a$.elastic_ctr.control.Acknowledgement\x12S\n\nReportTask\x12\x1f.elastic_ctr.control.TaskResult\x1a$.elastic_ctr.control.Acknowledgement\x12\x61\n\x11ReportUnreachable\x12&.elastic_ctr.control.UnreachableReport\x1a$.elastic_ctr.control.Acknowledgement\x12U\n\x0cLeaveTrainer\x12\x1f.elastic_ctr.control.Membership\x1a$.elastic_ctr.control.Acknowledgementb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!elastic_ctr/control/control.proto\x12\x13\x65lastic_ctr.control\"4\n\nMembership\x12\x12\n\ntrainer_id\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\"1\n\x0f\x41\x63knowledgement\x12\x0e\n\x06rejoin\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"D\n\x04\x46ile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\t\x12\x0f\n\x07records\x18\x04 \x01(\x04\"\xd5\x01\n\x0cPserverState\x12\r\n\x05index\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\r\x12\x12\n\nadmin_port\x18\x05 \x01(\r\x12\x12\n\ngeneration\x18\x06 \x01(\x04\x12\x0f\n\x07serving\x18\x07 \x01(\x08\x12\x0c\n\x04lost\x18\x08 \x01(\x08\x12/\n\x07results\x18\t \x03(\x0b\x32\x1e.elastic_ctr.control.JobResult\x12\r\n\x05\x65rror\x18\n \x01(\t\"\x81\x01\n\rPserverOrders\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x11\n\tendpoints\x18\x02 \x03(\t\x12\x12\n\ncheckpoint\x18\x03 \x01(\t\x12&\n\x04jobs\x18\x04 \x03(\x0b\x32\x18.elastic_ctr.control.Job\x12\r\n\x05leave\x18\x05 \x01(\x08\"\xac\x01\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12*\n\x04kind\x18\x02 \x01(\x0e\x32\x1c.elastic_ctr.control.JobKind\x12\x0e\n\x06\x66older\x18\x03 \x01(\t\x12\x12\n\ncheckpoint\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\x04\x12\x14\n\x0cversion_kind\x18\x06 \x01(\t\x12\x13\n\x0bsample_keys\x18\x07 \x01(\x0c\x12\r\n\x05\x63hain\x18\x08 \x03(\x04\"\xf5\x01\n\tJobResult\x12\n\n\x02id\x18\x01 \x01(\t\x12(\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x19.elastic_ctr.control.File\x12\x36\n\x04rows\x18\x03 \x03(\x0b\x32(.elastic_ctr.control.JobResult.RowsEntry\x12\x0c\n\x04keys\x18\x04 \x01(\x0c\x12\x0e\n\x06values\x18\x05 \x01(\x0c\x12\x0f\n\x07written\x18\x06 \x01(\x0c\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\x0f\n\x07seconds\x18\x08 \x01(\x01\x1a+\n\tRowsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"/\n\x0bJoinRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ntrainer_id\x18\x02 \x01(\x04\"\x84\x02\n\tJoinReply\x12\x37\n\x07verdict\x18\x01 \x01(\x0e\x32&.elastic_ctr.control.JoinReply.Verdict\x12\x12\n\ntrainer_id\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x11\n\tendpoints\x18\x04 \x03(\t\x12\x0c\n\x04load\x18\x05 \x01(\x08\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x07 \x01(\t\x12\x15\n\rlease_seconds\x18\x08 \x01(\x01\"8\n\x07Verdict\x12\x08\n\x04WAIT\x10\x00\x12\x0e\n\nINITIALISE\x10\x01\x12\x08\n\x04JOIN\x10\x02\x12\t\n\x05LEAVE\x10\x03\"X\n\x0cLeaseRequest\x12\x12\n\ntrainer_id\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x11\n\tconverted\x18\x03 \x03(\t\x12\r\n\x05\x61head\x18\x04 \x01(\x08\"\xcb\x01\n\nLeaseReply\x12\x38\n\x07verdict\x18\x01 \x01(\x0e\x32\'.elastic_ctr.control.LeaseReply.Verdict\x12\'\n\x04task\x18\x02 \x01(\x0b\x32\x19.elastic_ctr.control.Task\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x0cwait_seconds\x18\x04 \x01(\x01\"4\n\x07Verdict\x12\x08\n\x04WAIT\x10\x00\x12\x08\n\x04WORK\x10\x01\x12\n\n\x06REJOIN\x10\x02\x12\t\n\x05LEAVE\x10\x03\"\xe8\x01\n\x04Task\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\t\x12)\n\x05phase\x18\x03 \x01(\x0e\x32\x1a.elastic_ctr.control.Phase\x12\x0c\n\x04path\x18\x04 \x01(\t\x12\r\n\x05start\x18\x05 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x06 \x01(\x04\x12\x0f\n\x07records\x18\x07 \x01(\x04\x12\x0f\n\x07samples\x18\x08 \x01(\r\x12\r\n\x05\x65poch\x18\t \x01(\r\x12\x0f\n\x07pass_id\x18\n \x01(\t\x12,\n\x04save\x18\x0b \x01(\x0b\x32\x1e.elastic_ctr.control.SaveOrder\"\xa4\x01\n\tSaveOrder\x12,\n\x05steps\x18\x01 \x03(\x0b\x32\x1d.elastic_ctr.control.SaveStep\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12,\n\x07samples\x18\x03 \x03(\x0b\x32\x1b.elastic_ctr.control.Sample\x12\x0c\n\x04live\x18\x06 \x01(\x0c\x12\x0c\n\x04keys\x18\x04 \x01(\x0c\x12\x0e\n\x06values\x18\x05 \x01(\x0c\"(\n\x08SaveStep\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66older\x18\x02 \x01(\t\"3\n\x06Sample\x12\x0c\n\x04line\x18\x01 \x01(\t\x12\x0c\n\x04show\x18\x02 \x01(\x04\x12\r\n\x05\x63lick\x18\x03 \x01(\x04\":\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05lines\x18\x02 \x01(\x04\x12\x10\n\x08\x65xamples\x18\x03 \x03(\t\"\xfa\x02\n\nTaskResult\x12\x12\n\ntrainer_id\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0f\n\x07task_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\t\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x12\x0f\n\x07records\x18\x06 \x01(\x04\x12\r\n\x05shows\x18\x07 \x01(\x04\x12\x0e\n\x06\x63licks\x18\x08 \x01(\x04\x12-\n\x07refused\x18\t \x03(\x0b\x32\x1c.elastic_ctr.control.Refusal\x12\x0f\n\x07ignored\x18\n \x01(\x04\x12\x0f\n\x07padding\x18\x0b \x01(\x04\x12\x11\n\tpositives\x18\x0c \x01(\x0c\x12\x11\n\tnegatives\x18\r \x01(\x0c\x12,\n\x07samples\x18\x0e \x03(\x0b\x32\x1b.elastic_ctr.control.Sample\x12\x0f\n\x07seconds\x18\x0f \x01(\x01\x12-\n\x04save\x18\x10 \x01(\x0b\x32\x1f.elastic_ctr.control.SaveResult\"\xea\x01\n\nSaveResult\x12.\n\x0bmodel_files\x18\x01 \x03(\x0b\x32\x19.elastic_ctr.control.File\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x12\x0c\n\x04live\x18\x04 \x01(\x0c\x12\x11\n\tpublished\x18\x05 \x01(\x0c\x12=\n\x07seconds\x18\x06 \x03(\x0b\x32,.elastic_ctr.control.SaveResult.SecondsEntry\x1a.\n\x0cSecondsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"Y\n\x0cRenewRequest\x12\x12\n\ntrainer_id\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x10\n\x08\x61ttempts\x18\x03 \x03(\t\x12\x0f\n\x07running\x18\x04 \x01(\t\"]\n\x11UnreachableReport\x12\x12\n\ntrainer_id\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t*0\n\x07JobKind\x12\t\n\x05\x43OUNT\x10\x00\x12\x0e\n\nCHECKPOINT\x10\x01\x12\n\n\x06\x45XPORT\x10\x02*@\n\x05Phase\x12\t\n\x05\x43HECK\x10\x00\x12\t\n\x05TRAIN\x10\x01\x12\x08\n\x04SAVE\x10\x02\x12\t\n\x05SCORE\x10\x03\x12\x0c\n\x08\x45VALUATE\x10\x04\x32\xc4\x05\n\x07\x43ontrol\x12T\n\x0bSyncPserver\x12!.elastic_ctr.control.PserverState\x1a\".elastic_ctr.control.PserverOrders\x12O\n\x0bJoinTrainer\x12 .elastic_ctr.control.JoinRequest\x1a\x1e.elastic_ctr.control.JoinReply\x12Z\n\x11ReportInitialised\x12\x1f.elastic_ctr.control.Membership\x1a$.elastic_ctr.control.Acknowledgement\x12O\n\tLeaseTask\x12!.elastic_ctr.control.LeaseRequest\x1a\x1f.elastic_ctr.control.LeaseReply\x12V\n\x0bRenewLeases\x12!.elastic_ctr.control.RenewRequest\x1a$.elastic_ctr.control.Acknowledgement\x12S\n\nReportTask\x12\x1f.elastic_ctr.control.TaskResult\x1a$.elastic_ctr.control.Acknowledgement\x12\x61\n\x11ReportUnreachable\x12&.elastic_ctr.control.UnreachableReport\x1a$.elastic_ctr.control.Acknowledgement\x12U\n\x0cLeaveTrainer\x12\x1f.elastic_ctr.control.Membership\x1a$.elastic_ctr.control.Acknowledgementb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,10 +35,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOBRESULT_ROWSENTRY']._serialized_options = b'8\001'
   _globals['_SAVERESULT_SECONDSENTRY']._loaded_options = None
   _globals['_SAVERESULT_SECONDSENTRY']._serialized_options = b'8\001'
-  _globals['_JOBKIND']._serialized_start=2956
-  _globals['_JOBKIND']._serialized_end=3004
-  _globals['_PHASE']._serialized_start=3006
-  _globals['_PHASE']._serialized_end=3070
+  _globals['_JOBKIND']._serialized_start=2973
+  _globals['_JOBKIND']._serialized_end=3021
+  _globals['_PHASE']._serialized_start=3023
+  _globals['_PHASE']._serialized_end=3087
   _globals['_MEMBERSHIP']._serialized_start=58
   _globals['_MEMBERSHIP']._serialized_end=110
   _globals['_ACKNOWLEDGEMENT']._serialized_start=112
@@ -52,41 +52,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOB']._serialized_start=582
   _globals['_JOB']._serialized_end=754
   _globals['_JOBRESULT']._serialized_start=757
-  _globals['_JOBRESULT']._serialized_end=985
-  _globals['_JOBRESULT_ROWSENTRY']._serialized_start=942
-  _globals['_JOBRESULT_ROWSENTRY']._serialized_end=985
-  _globals['_JOINREQUEST']._serialized_start=987
-  _globals['_JOINREQUEST']._serialized_end=1034
-  _globals['_JOINREPLY']._serialized_start=1037
-  _globals['_JOINREPLY']._serialized_end=1297
-  _globals['_JOINREPLY_VERDICT']._serialized_start=1241
-  _globals['_JOINREPLY_VERDICT']._serialized_end=1297
-  _globals['_LEASEREQUEST']._serialized_start=1299
-  _globals['_LEASEREQUEST']._serialized_end=1387
-  _globals['_LEASEREPLY']._serialized_start=1390
-  _globals['_LEASEREPLY']._serialized_end=1593
-  _globals['_LEASEREPLY_VERDICT']._serialized_start=1541
-  _globals['_LEASEREPLY_VERDICT']._serialized_end=1593
-  _globals['_TASK']._serialized_start=1596
-  _globals['_TASK']._serialized_end=1828
-  _globals['_SAVEORDER']._serialized_start=1831
-  _globals['_SAVEORDER']._serialized_end=1995
-  _globals['_SAVESTEP']._serialized_start=1997
-  _globals['_SAVESTEP']._serialized_end=2037
-  _globals['_SAMPLE']._serialized_start=2039
-  _globals['_SAMPLE']._serialized_end=2090
-  _globals['_REFUSAL']._serialized_start=2092
-  _globals['_REFUSAL']._serialized_end=2150
-  _globals['_TASKRESULT']._serialized_start=2153
-  _globals['_TASKRESULT']._serialized_end=2531
-  _globals['_SAVERESULT']._serialized_start=2534
-  _globals['_SAVERESULT']._serialized_end=2768
-  _globals['_SAVERESULT_SECONDSENTRY']._serialized_start=2722
-  _globals['_SAVERESULT_SECONDSENTRY']._serialized_end=2768
-  _globals['_RENEWREQUEST']._serialized_start=2770
-  _globals['_RENEWREQUEST']._serialized_end=2859
-  _globals['_UNREACHABLEREPORT']._serialized_start=2861
-  _globals['_UNREACHABLEREPORT']._serialized_end=2954
-  _globals['_CONTROL']._serialized_start=3073
-  _globals['_CONTROL']._serialized_end=3781
+  _globals['_JOBRESULT']._serialized_end=1002
+  _globals['_JOBRESULT_ROWSENTRY']._serialized_start=959
+  _globals['_JOBRESULT_ROWSENTRY']._serialized_end=1002
+  _globals['_JOINREQUEST']._serialized_start=1004
+  _globals['_JOINREQUEST']._serialized_end=1051
+  _globals['_JOINREPLY']._serialized_start=1054
+  _globals['_JOINREPLY']._serialized_end=1314
+  _globals['_JOINREPLY_VERDICT']._serialized_start=1258
+  _globals['_JOINREPLY_VERDICT']._serialized_end=1314
+  _globals['_LEASEREQUEST']._serialized_start=1316
+  _globals['_LEASEREQUEST']._serialized_end=1404
+  _globals['_LEASEREPLY']._serialized_start=1407
+  _globals['_LEASEREPLY']._serialized_end=1610
+  _globals['_LEASEREPLY_VERDICT']._serialized_start=1558
+  _globals['_LEASEREPLY_VERDICT']._serialized_end=1610
+  _globals['_TASK']._serialized_start=1613
+  _globals['_TASK']._serialized_end=1845
+  _globals['_SAVEORDER']._serialized_start=1848
+  _globals['_SAVEORDER']._serialized_end=2012
+  _globals['_SAVESTEP']._serialized_start=2014
+  _globals['_SAVESTEP']._serialized_end=2054
+  _globals['_SAMPLE']._serialized_start=2056
+  _globals['_SAMPLE']._serialized_end=2107
+  _globals['_REFUSAL']._serialized_start=2109
+  _globals['_REFUSAL']._serialized_end=2167
+  _globals['_TASKRESULT']._serialized_start=2170
+  _globals['_TASKRESULT']._serialized_end=2548
+  _globals['_SAVERESULT']._serialized_start=2551
+  _globals['_SAVERESULT']._serialized_end=2785
+  _globals['_SAVERESULT_SECONDSENTRY']._serialized_start=2739
+  _globals['_SAVERESULT_SECONDSENTRY']._serialized_end=2785
+  _globals['_RENEWREQUEST']._serialized_start=2787
+  _globals['_RENEWREQUEST']._serialized_end=2876
+  _globals['_UNREACHABLEREPORT']._serialized_start=2878
+  _globals['_UNREACHABLEREPORT']._serialized_end=2971
+  _globals['_CONTROL']._serialized_start=3090
+  _globals['_CONTROL']._serialized_end=3798
 # @@protoc_insertion_point(module_scope)

@@ -115,7 +115,7 @@ class Job(_message.Message):
     def __init__(self, id: _Optional[str] = ..., kind: _Optional[_Union[JobKind, str]] = ..., folder: _Optional[str] = ..., checkpoint: _Optional[str] = ..., version: _Optional[int] = ..., version_kind: _Optional[str] = ..., sample_keys: _Optional[bytes] = ..., chain: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobResult(_message.Message):
-    __slots__ = ("id", "files", "rows", "keys", "values", "written", "error")
+    __slots__ = ("id", "files", "rows", "keys", "values", "written", "error", "seconds")
     class RowsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +130,7 @@ class JobResult(_message.Message):
     VALUES_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
     id: str
     files: _containers.RepeatedCompositeFieldContainer[File]
     rows: _containers.ScalarMap[int, int]
@@ -137,7 +138,8 @@ class JobResult(_message.Message):
     values: bytes
     written: bytes
     error: str
-    def __init__(self, id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., rows: _Optional[_Mapping[int, int]] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., written: _Optional[bytes] = ..., error: _Optional[str] = ...) -> None: ...
+    seconds: float
+    def __init__(self, id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., rows: _Optional[_Mapping[int, int]] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., written: _Optional[bytes] = ..., error: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("name", "trainer_id")

@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -442,13 +442,17 @@ class Coordinator:
         if current.state == "checked":
             self._ledger.next_round(current.ordinal)
             self._ledger.set_pass(current.ordinal, state="training", epoch=1)
+            self._ledger.set_fact(f"training-{current.ordinal}", self._clock())
             return True
         if current.state == "training" and closed:
             if current.epoch < self._epochs and any(task.records for task in tasks):
                 self._ledger.next_round(current.ordinal)
                 self._ledger.set_pass(current.ordinal, epoch=current.epoch + 1)
                 return False
-            self._ledger.set_pass(current.ordinal, trained_at=self._clock())
+            now = self._clock()
+            self._ledger.set_pass(current.ordinal, trained_at=now)
+            began = float(self._ledger.fact(f"training-{current.ordinal}", now))
+            self._took(current.ordinal, {"train": now - began})
             if self._config.evaluate:
                 self._ledger.next_round(current.ordinal)
                 self._ledger.set_pass(current.ordinal, state="evaluating")
@@ -459,6 +463,11 @@ class Coordinator:
         if current.state == "saving" and self._ledger.save_of(current.ordinal) is None:
             return self._order_save(current)
         return False
+
+    def _took(self, ordinal: int, seconds: Mapping[str, float]) -> None:
+        """Seconds of each stage of a pass, for the status and the benches."""
+        known = self._ledger.fact(f"seconds-{ordinal}", {})
+        self._ledger.set_fact(f"seconds-{ordinal}", {**known, **{name: round(taken, 3) for name, taken in seconds.items()}})
 
     def _end_check(self, current: PassRow) -> bool:
         counts = self._ledger.counts(current.ordinal)
@@ -575,6 +584,7 @@ class Coordinator:
         seconds = ", ".join(f"{name} {taken:.2f} s" for name, taken in sorted(result.save.seconds.items()))
         log.info("pass %s: %s: %s", current.id, "tables saved" if save.stage == "ordered" else "sample scored", seconds)
         with self._ledger:
+            self._took(current.ordinal, dict(result.save.seconds))
             self._ledger.set_fact("save_failures", 0)
             if save.stage == "ordered":
                 self._ledger.set_save(current.ordinal, stage="saved", result=result.save.SerializeToString())
@@ -629,6 +639,10 @@ class Coordinator:
         if save is not None:
             everything = control.PserverState(results=[r for by_id in self._results.values() for r in by_id.values()])
             jobs = {"results": everything.SerializeToString().hex()}
+            # Pservers work side by side: the slowest one is what was waited for.
+            for what in ("checkpoint", "export"):
+                taken = [r.seconds for r in everything.results if ("checkpoint" in r.id) == (what == "checkpoint")]
+                self._took(save.ordinal, {f"{what}Upload": max(taken, default=0.0)})
             self._ledger.set_save(save.ordinal, stage="written", jobs=json.dumps(jobs))
 
     def _end_verify(self) -> None:

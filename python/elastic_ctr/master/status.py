@@ -54,6 +54,7 @@ def _pass(coordinator: Coordinator, each: Any, versions: dict[int, dict[str, Any
         "auc": each.auc,
         "trainedAt": each.trained_at,
         "doneAt": each.done_at,
+        "seconds": coordinator.reading().fact(f"seconds-{each.ordinal}", {}),
         "version": each.version,
         "kind": version["kind"] if version else None,
         "keys": version["keys"] if version else 0,

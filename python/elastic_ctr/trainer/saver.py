@@ -41,7 +41,7 @@ class Saver:
             result.live = self._engine.score(pooled).astype("<f4").tobytes()
             files = self._engine.export_dense(self._scratch / "dense")
             result.model_files.extend(self._publish(file, order.version) for file in files)
-        seconds["export"] = time.monotonic() - began
+        seconds["denseExport"] = time.monotonic() - began
         for step in order.steps:
             began = time.monotonic()
             if step.name == "shrink":
