@@ -106,7 +106,9 @@ class Folders:
         for partition, source in self._sparse_files(job.folder):
             path = layout.cube_file(job.version, job.version_kind, partition, self._model.partitions)
             file = work / Path(path).name
-            written = partition_to_sequence_file(source, file, layout_of(self._model), seed=f"{job.version}-{partition}")
+            written = partition_to_sequence_file(
+                source, file, layout_of(self._model), seed=f"{job.version}-{partition}"
+            )
             entry = publish_once(self._store, file, path, written.records)
             result.files.append(
                 control.File(path=entry.path, bytes=entry.bytes, sha256=entry.sha256, records=entry.records)

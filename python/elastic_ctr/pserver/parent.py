@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 GENERATION_PORTS = 16
 _PERIOD = 0.5
 _RETRY_SECONDS = 2.0
+_VERIFY = "verify-"
 _START_SECONDS = 60.0
 
 
@@ -73,7 +74,9 @@ class PserverParent:
         self._results: dict[str, control.JobResult] = {}
         self._retry_at: dict[str, float] = {}
         self._error = ""
+        self._wanted: set[str] = set()
         self._failed_starts = 0
+        self._mourned = 0
         self._has_served = False
         self._child_since = 0.0
 
@@ -116,7 +119,7 @@ class PserverParent:
             orders = self._client.call_once("SyncPserver", state, timeout=10)
         except grpc.RpcError as failed:
             # The table lives on without its master.
-            log.warning("the master does not answer: %s", failed.code().name)
+            log.warning("the master does not answer: %s: %s", failed.code().name, failed.details())
             return False
         if orders.leave:
             log.info("training is over")
@@ -138,7 +141,9 @@ class PserverParent:
             self._child.kill()  # type: ignore[union-attr]
             self._child.wait()  # type: ignore[union-attr]
         lost = self._child is not None and self._child.poll() is not None
-        if lost and self._child is not None:
+        if lost and self._child is not None and self._mourned != self._child.pid:
+            # Once: it stays lost until the master has heard of it and begins another generation.
+            self._mourned = self._child.pid
             self._failed_starts += 1
             self._error = f"its server process ended with {self._child.returncode}: {self._last_words()}"
             log.error("%s", self._error)
@@ -149,6 +154,8 @@ class PserverParent:
                 if self._results[name].error:
                     self._error = self._results.pop(name).error
                     self._retry_at[name] = time.monotonic() + _RETRY_SECONDS
+                else:
+                    self._error = ""
         return control.PserverState(
             index=self._index,
             incarnation=self._incarnation,
@@ -158,7 +165,7 @@ class PserverParent:
             generation=self._generation,
             serving=not lost and serving,
             lost=lost,
-            results=self._results.values(),
+            results=[result for name, result in self._results.items() if name in self._wanted],
             error=self._error,
         )
 
@@ -187,7 +194,11 @@ class PserverParent:
         if self._child is not None or not self._endpoints:
             return
         if self._preparing is None:
-            folders, checkpoint, pause = self._folders(), self._checkpoint, min(30.0, 2.0**self._failed_starts - 1)
+            folders, checkpoint, pause = (
+                self._folders(),
+                self._checkpoint,
+                min(30.0, 2.0 ** min(self._failed_starts, 5) - 1),
+            )
             self._preparing = self._pool.submit(_prepare, folders, checkpoint, pause)
         if not self._preparing.done():
             return
@@ -256,12 +267,23 @@ class PserverParent:
     # -- jobs ------------------------------------------------------------------------------------------------------
 
     def _work(self, jobs: Sequence[control.Job]) -> None:
-        wanted = {job.id for job in jobs}
-        self._results = {name: result for name, result in self._results.items() if name in wanted}
+        self._wanted = {job.id for job in jobs}
+        saves = {_save_of(name) for name in self._wanted}
+        # A master that has restarted asks for results again whose folders are gone: those of its last save are kept.
+        self._results = {
+            name: result
+            for name, result in self._results.items()
+            if name in self._wanted or (not name.startswith(_VERIFY) and (not saves or _save_of(name) in saves))
+        }
         for job in jobs:
             waits = time.monotonic() < self._retry_at.get(job.id, 0)
             if job.id not in self._running and job.id not in self._results and not waits:
                 self._running[job.id] = self._pool.submit(_do, self._folders(), job)
+
+
+def _save_of(job: str) -> str:
+    """Job ids begin with their save: `<pass>-<generation>-…`."""
+    return "-".join(job.split("-")[:2])
 
 
 def _prepare(folders: Folders, checkpoint: str, pause: float) -> None:
@@ -280,7 +302,7 @@ def _do(folders: Folders, job: control.Job) -> control.JobResult:
             result = folders.upload_checkpoint(job.folder, job.checkpoint)
         else:
             result = folders.export(job)
-        result.id = job.id
+        result.id, result.seconds = job.id, time.monotonic() - began
     except Exception as failed:
         log.exception("job %s failed", job.id)
         return control.JobResult(id=job.id, error=f"{job.folder}: {failed}")

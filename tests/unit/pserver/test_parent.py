@@ -1,0 +1,237 @@
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from elastic_ctr.config.model import Model
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.pserver.folders import Folders
+from elastic_ctr.pserver.parent import PserverParent, _do, _save_of
+from elastic_ctr.store import FileStore
+
+MODEL = Model(partitions=2, embedding_dim=2)
+
+
+class Master:
+    """Answers with what a test says, and keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.orders = control.PserverOrders(generation=1)
+        self.told: list[control.PserverState] = []
+        self.away = False
+
+    def call_once(self, method: str, request: Any, timeout: float = 10) -> Any:  # noqa: ARG002 (the client's own)
+        assert method == "SyncPserver"
+        if self.away:
+            raise _Away
+        self.told.append(request)
+        return self.orders
+
+
+class _Away(grpc.RpcError):  # type: ignore[misc]
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "connection refused"
+
+
+def until(what: Callable[[], bool], seconds: float = 60) -> None:
+    ends = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < ends
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def master() -> Master:
+    return Master()
+
+
+@pytest.fixture
+def parent(tmp_path: Path, master: Master) -> PserverParent:
+    made = PserverParent(
+        0,
+        count=1,
+        host="127.0.0.1",
+        port=1,
+        admin_port=2,
+        scratch=tmp_path / "scratch",
+        client=master,  # type: ignore[arg-type]
+        store=FileStore(tmp_path / "store"),
+        model=MODEL,
+        slots=["a"],
+    )
+    made._turn()
+    return made
+
+
+def save(parent: PserverParent, folder: str) -> None:
+    for kind, name in (("000", "part-000-00000"), ("000", "part-000-00001"), ("001", "part-000.gz")):
+        file = parent._folder() / folder / kind / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+
+
+def checkpoint_job(name: str = "3-1-checkpoint") -> control.Job:
+    return control.Job(id=name, kind=control.CHECKPOINT, folder=f"save/{name}", checkpoint=f"c-{name}")
+
+
+def told_results(parent: PserverParent, master: Master) -> list[str]:
+    parent._turn()
+    return [result.id for result in master.told[-1].results]
+
+
+def test_a_job_is_done_and_its_result_is_told_until_the_master_has_it(parent: PserverParent, master: Master) -> None:
+    save(parent, "save/3-1-checkpoint")
+    master.orders.jobs.append(checkpoint_job())
+
+    until(lambda: told_results(parent, master) == ["3-1-checkpoint"])
+    del master.orders.jobs[:]
+    parent._turn()
+
+    assert told_results(parent, master) == []
+
+
+def test_a_master_that_restarted_hears_of_a_job_whose_folder_is_gone(parent: PserverParent, master: Master) -> None:
+    save(parent, "save/3-1-checkpoint")
+    master.orders.jobs.append(checkpoint_job())
+    until(lambda: told_results(parent, master) == ["3-1-checkpoint"])
+    first = master.told[-1].results[0]
+    del master.orders.jobs[:]
+    for _ in range(2):
+        parent._turn()
+
+    master.orders.jobs.append(checkpoint_job())
+    parent._turn()
+
+    assert told_results(parent, master) == ["3-1-checkpoint"]
+    assert master.told[-1].results[0] == first
+
+
+def test_results_of_an_older_save_are_forgotten(parent: PserverParent, master: Master) -> None:
+    for name in ("3-1-checkpoint", "4-1-checkpoint"):
+        save(parent, f"save/{name}")
+        del master.orders.jobs[:]
+        master.orders.jobs.append(checkpoint_job(name))
+        until(lambda name=name: told_results(parent, master) == [name])  # type: ignore[misc]
+
+    assert list(parent._results) == ["4-1-checkpoint"]
+
+
+def test_rows_that_were_loaded_are_counted_again_when_asked_again(parent: PserverParent, master: Master) -> None:
+    job = control.Job(id="verify-1", kind=control.COUNT, folder="verify")
+    save(parent, "verify")
+    master.orders.jobs.append(job)
+    until(lambda: told_results(parent, master) == ["verify-1"])
+    del master.orders.jobs[:]
+    parent._turn()
+    (parent._folder() / "verify/000/part-000-00001").write_bytes(b"x\n")
+
+    master.orders.jobs.append(job)
+    until(lambda: told_results(parent, master) == ["verify-1"])
+
+    assert master.told[-1].results[0].rows[1] == 1
+
+
+def test_a_job_that_fails_is_told_in_words_and_tried_again(
+    parent: PserverParent, master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_ctr.pserver.parent._RETRY_SECONDS", 0.0)
+    master.orders.jobs.append(checkpoint_job())
+    until(lambda: not told_results(parent, master) and "save/3-1-checkpoint" in master.told[-1].error)
+
+    save(parent, "save/3-1-checkpoint")
+
+    until(lambda: told_results(parent, master) == ["3-1-checkpoint"])
+    assert parent.status()["error"] == ""
+
+
+def test_a_new_generation_forgets_the_old_ones_work_and_its_folder(parent: PserverParent, master: Master) -> None:
+    save(parent, "save/3-1-checkpoint")
+    old = parent._folder()
+    master.orders.jobs.append(checkpoint_job())
+    until(lambda: told_results(parent, master) == ["3-1-checkpoint"])
+
+    del master.orders.jobs[:]
+    master.orders.generation = 2
+    parent._turn()
+
+    assert told_results(parent, master) == []
+    assert master.told[-1].generation == 2
+    assert not old.exists()
+    assert parent._folder().exists()
+
+
+def test_a_master_that_is_away_changes_nothing(parent: PserverParent, master: Master) -> None:
+    master.away = True
+
+    assert parent._turn() is False
+    assert parent._generation == 1
+
+
+def test_the_order_to_leave_ends_it(parent: PserverParent, master: Master) -> None:
+    master.orders.leave = True
+
+    assert parent._turn() is True
+
+
+class Ended:
+    """A server process that has ended."""
+
+    pid = 4711
+    returncode = -9
+
+    def poll(self) -> int:
+        return self.returncode
+
+    def kill(self) -> None:
+        pass
+
+    def wait(self) -> int:
+        return self.returncode
+
+
+def test_a_server_process_that_ends_is_lost_until_the_next_generation_and_counted_once(
+    parent: PserverParent, master: Master
+) -> None:
+    (parent._folder() / "server.log").write_text("starting\nRuntimeError: no memory\n")
+    parent._child = Ended()  # type: ignore[assignment]
+
+    for _ in range(2000):
+        parent._state()
+    parent._turn()
+
+    assert master.told[-1].lost
+    assert not master.told[-1].serving
+    assert master.told[-1].error == "its server process ended with -9: RuntimeError: no memory"
+    assert parent._failed_starts == 1
+
+
+def test_a_pause_before_a_start_stays_bounded_however_often_it_failed(
+    parent: PserverParent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("elastic_ctr.pserver.parent._prepare", lambda _folders, _name, pause: pauses.append(pause))
+    monkeypatch.setattr(parent, "_start_child", lambda: None)
+    parent._endpoints = ["127.0.0.1:1"]
+    for failed in (0, 1, 2, 10_000):
+        parent._failed_starts, parent._preparing = failed, None
+        parent._grow()
+        until(lambda failed=failed: len(pauses) == [0, 1, 2, 10_000].index(failed) + 1)  # type: ignore[misc]
+
+    assert pauses == [0.0, 1.0, 3.0, 30.0]
+
+
+def test_no_job_ever_raises(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, FileStore(tmp_path / "store"), MODEL, 0, 1)
+
+    for kind in (control.COUNT, control.CHECKPOINT, control.EXPORT):
+        assert _do(folders, control.Job(id="x", kind=kind, folder="none")).error.startswith("none: ")
+
+
+def test_a_jobs_save_is_its_pass_and_generation() -> None:
+    assert _save_of("3-1-checkpoint") == _save_of("3-1-delta-1600000000") != _save_of("3-2-delta-1600000000")
