@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import pytest
+
+from elastic_ctr.store import NotInStore, StoreError
+from elastic_ctr.store.source import FileSource, Source, open_source
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> FileSource:
+    (tmp_path / "day/00").mkdir(parents=True)
+    (tmp_path / "day/00/b").write_bytes(b"12345")
+    (tmp_path / "day/00/a").write_bytes(b"")
+    (tmp_path / "day/00/folder").mkdir()
+    return FileSource(tmp_path)
+
+
+def test_a_folder_lists_its_files_with_their_bytes_by_name(source: FileSource) -> None:
+    assert source.list("day/00") == [("a", 0), ("b", 5)]
+    assert source.list("/day/00/") == [("a", 0), ("b", 5)]
+
+
+def test_a_folder_that_is_not_there_is_empty_and_so_is_a_file(source: FileSource) -> None:
+    assert source.list("none") == source.list("day/00/b") == []
+
+
+def test_the_root_may_be_listed(source: FileSource) -> None:
+    (source.root / "file").write_bytes(b"x")
+
+    assert source.list("/") == [("file", 1)]
+
+
+def test_a_file_is_read_from_any_byte(source: FileSource) -> None:
+    with source.open("day/00/b", 3) as stream:
+        assert stream.read() == b"45"
+    with source.open("/day/00/b") as stream:
+        assert stream.read(2) == b"12"
+
+
+def test_a_file_that_is_not_there_is_named(source: FileSource) -> None:
+    assert not source.exists("day/00/none")
+    with pytest.raises(NotInStore, match="day/00/none is not in file://"):
+        source.open("day/00/none")
+
+
+def test_what_cannot_be_read_is_an_error_that_names_it(source: FileSource) -> None:
+    with pytest.raises(StoreError, match=r"day/00/folder in file://.* cannot be read: Is a directory"):
+        source.open("day/00/folder")
+
+
+@pytest.mark.parametrize("path", ["../secret", "day/../../secret"])
+def test_no_path_leaves_the_source(source: FileSource, path: str) -> None:
+    with pytest.raises(StoreError, match="is not a path inside the store"):
+        source.open(path)
+
+
+def test_an_address_of_a_folder_gives_a_source(tmp_path: Path) -> None:
+    folder = tmp_path / "with blank"
+    folder.mkdir()
+    (folder / "x").touch()
+
+    found: Source = open_source(f"file://{str(folder).replace(' ', '%20')}", "root")
+
+    assert found.list("/") == [("x", 0)]
+
+
+def test_an_address_nobody_understands_is_refused_with_the_way_out() -> None:
+    with pytest.raises(StoreError, match=r"data\.source\.url 'ftp://x' is not understood; give file:///a/folder"):
+        open_source("ftp://x", "root")
