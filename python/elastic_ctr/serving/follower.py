@@ -49,7 +49,7 @@ class Follower:
         try:
             while True:
                 # Without `after` first, and after every silence: a transfer that began again counts from elsewhere.
-                seen = await self._get({} if seen is None else {"after": seen.revision, "wait": WAIT_SECONDS})
+                seen = await self._get({} if seen is None else _newer_than(seen))
                 heard = True
                 self._spoken()
                 if seen is not None:
@@ -104,3 +104,7 @@ class Follower:
         if self.trouble is not None:
             log.info("transfer at %s answers again", self.url)
         self.trouble = None
+
+
+def _newer_than(seen: ReleaseDocument) -> dict[str, float]:
+    return {"generation": seen.generation, "after": seen.revision, "wait": WAIT_SECONDS}

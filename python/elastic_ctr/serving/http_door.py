@@ -7,6 +7,7 @@ bounded, answers that nobody reads stop the reading of further requests, and wha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -92,7 +93,8 @@ class Door:
         for connection in list(self.connections):
             connection.close_when_idle()
         if self.connections:
-            await asyncio.wait([asyncio.ensure_future(self._emptied.wait())], timeout=grace_seconds)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._emptied.wait(), grace_seconds)
         for connection in list(self.connections):
             connection.abort()
         if self._sweeping is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -220,7 +221,8 @@ class Worker:
         """Ask the parent for the newest document; without one in time go by the last."""
         self._document_came.clear()
         self._say({"event": "not-held"})
-        await asyncio.wait([asyncio.ensure_future(self._document_came.wait())], timeout=DOCUMENT_SECONDS)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._document_came.wait(), DOCUMENT_SECONDS)
         live = None if self._document is None else self._document.live
         return live if live in self._passed else None
 
