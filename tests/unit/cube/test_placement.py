@@ -1,0 +1,296 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_ctr.cube.placement import (
+    abandoned_versions,
+    covered_without,
+    doomed_versions,
+    holders_by_version,
+    lacking_partitions,
+    next_candidate,
+    next_to_build,
+    owed_partitions,
+    owing_shards,
+    readers_verdict,
+    shard_of_pod,
+    shards_up,
+    skipped_versions,
+    unbuilt_chain,
+    unneeded_partitions,
+)
+from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReaderReport, ReleaseDocument
+from elastic_ctr.versions.manifest import DictionaryManifest, VersionManifest
+
+versions = st.integers(1, 60)
+placements = st.integers(1, 6).flatmap(
+    lambda shards: st.builds(
+        Placement,
+        shards=st.just(shards),
+        up=st.sets(st.integers(0, shards - 1)).map(lambda up: tuple(sorted(up))),
+    )
+)
+
+
+def manifest(version: int, parent: int | None = None, base: int | None = None) -> VersionManifest:
+    return VersionManifest(
+        version=version, kind="base" if parent is None else "delta", base=version if base is None else base,
+        parent=parent, pass_id="p", event_time_max=0, created_at=0.0, partitions=4, dim=2, keys=0, slots=(),
+        sparse_dim=None, network="n", cube_files=(), model_files=(), samples=0, auc_live=None, auc_published=None,
+    )  # fmt: skip
+
+
+def dictionary(version: int, full: int | None = None, base: int | None = None, **more: Any) -> DictionaryManifest:
+    fields = {"kind": "full" if full is None else "overlay", "partitions": 4, "dim": 2, "keys": 0, "files": (), **more}
+    return DictionaryManifest(
+        version=version, full_version=full or version, base=base or full or version, parent=None, **fields
+    )
+
+
+def agent(pod: str, shard: int, draining: bool = False, **holds: tuple[int, ...]) -> AgentReport:
+    held = {int(version[1:]): parts for version, parts in holds.items()}
+    return AgentReport(pod=pod, address=f"{pod}:1", shard=shard, holds=held, draining=draining)
+
+
+def document(live: int | None, holders: dict[int, dict[str, Holder]], shards: int = 2, **more: Any) -> ReleaseDocument:
+    wanted = more.pop("wanted", (live,) if live is not None else ())
+    placement = Placement(shards=shards, up=more.pop("up", tuple(range(shards))))
+    return ReleaseDocument(
+        generation=1, revision=1, placement=placement, live=live, wanted=wanted, holders=holders, **more
+    )
+
+
+@pytest.mark.parametrize(("pod", "shard"), [("ctr-cube-s0-0", 0), ("a-s-s3-cube-s12-7", 12)])
+def test_a_pod_reads_its_shard_from_its_name(pod: str, shard: int) -> None:
+    assert shard_of_pod(pod) == shard
+
+
+@pytest.mark.parametrize("pod", ["ctr-cube-0", "ctr-cube-s1", "ctr-cube-s1-x", "", "ctr-cube-sx-0", "s1-0"])
+def test_a_pod_name_without_a_shard_is_refused(pod: str) -> None:
+    with pytest.raises(ValueError, match="does not end in -s<shard>-<replica>"):
+        shard_of_pod(pod)
+
+
+@given(placements, st.integers(1, 80))
+def test_every_partition_is_owed_by_its_own_shard_and_by_one_that_is_up_if_any_is(
+    placement: Placement, partitions: int
+) -> None:
+    for partition in range(partitions):
+        owing = owing_shards(partition, placement)
+
+        assert partition % placement.shards in owing
+        assert len(owing) <= 2
+        assert not placement.up or owing & set(placement.up)
+
+
+@given(placements, st.integers(1, 80))
+def test_what_shards_owe_is_what_partitions_are_owed_by(placement: Placement, partitions: int) -> None:
+    for shard in range(placement.shards):
+        owed = owed_partitions(shard, placement, partitions)
+
+        assert owed == {p for p in range(partitions) if shard in owing_shards(p, placement)}
+
+
+@given(st.integers(2, 6), st.integers(1, 20), st.data())
+def test_the_partitions_of_a_lost_shard_are_spread_over_all_that_are_left(
+    shards: int, rounds: int, data: st.DataObject
+) -> None:
+    lost = data.draw(st.integers(0, shards - 1))
+    left = tuple(s for s in range(shards) if s != lost)
+    partitions = shards * len(left) * rounds
+
+    placement = Placement(shards=shards, up=left)
+
+    extra = [len(owed_partitions(s, placement, partitions)) - partitions // shards for s in left]
+    assert sum(extra) == partitions // shards
+    assert max(extra) - min(extra) <= rounds * (shards - 1)
+
+
+def test_a_shard_is_up_while_one_of_its_pods_reports_and_is_not_draining() -> None:
+    reports = [agent("a", 0, draining=True), agent("b", 0), agent("c", 1, draining=True), agent("d", 5)]
+
+    assert shards_up(reports, 3) == (0,)
+
+
+def test_what_agents_report_is_what_readers_are_told() -> None:
+    reports = [agent("b", 1, v7=(3, 1)), agent("a", 0, draining=True, v7=(0, 2), v6=())]
+
+    assert holders_by_version(reports) == {
+        7: {
+            "a:1": Holder(partitions=(0, 2), draining=True, shard=0),
+            "b:1": Holder(partitions=(1, 3), draining=False, shard=1),
+        }
+    }
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 9)), st.booleans()), max_size=6), st.integers(1, 3))
+def test_a_version_lacks_what_too_few_servers_hold_that_stay(
+    servers: list[tuple[set[int], bool]], replicas: int
+) -> None:
+    holders = {str(i): Holder(partitions=tuple(parts), draining=gone) for i, (parts, gone) in enumerate(servers)}
+
+    lacking = lacking_partitions(holders, 8, replicas)
+
+    for partition in range(8):
+        staying = sum(partition in parts and not gone for parts, gone in servers)
+        assert (partition in lacking) == (staying < replicas)
+
+
+def reader(pod: str, passed: bool = False, refused: bool = False) -> ReaderReport:
+    return ReaderReport(pod=pod, passed=(5,) if passed else (), refused={5: "differs"} if refused else {})
+
+
+def test_where_no_serving_pod_is_known_the_holders_decide() -> None:
+    assert readers_verdict(5, [], 0, 120).passed
+
+
+def test_one_difference_refuses_whoever_else_passed() -> None:
+    verdict = readers_verdict(5, [reader("a", passed=True), reader("b", refused=True)], 1000, 120)
+
+    assert verdict.refused == "b: differs"
+    assert not verdict.passed
+
+
+def test_a_silent_serving_pod_is_named_and_waited_for_until_its_time_is_over() -> None:
+    pods = [reader("a", passed=True), reader("b")]
+
+    early, late = readers_verdict(5, pods, 119, 120), readers_verdict(5, pods, 120, 120)
+
+    assert (early.passed, early.silent) == (False, ("b",))
+    assert (late.passed, late.silent) == (True, ("b",))
+
+
+def test_when_serving_pods_are_known_one_must_pass_however_long_it_takes() -> None:
+    assert not readers_verdict(5, [reader("a"), reader("b")], 1e9, 120).passed
+
+
+@given(st.sets(versions), st.none() | versions, st.sets(versions))
+def test_the_next_candidate_is_the_newest_built_above_live_and_never_refused(
+    built: set[int], live: int | None, refused: set[int]
+) -> None:
+    chosen = next_candidate(built, live, refused)
+
+    possible = {v for v in built - refused if live is None or v > live}
+    assert chosen == max(possible, default=None)
+
+
+@given(st.sets(versions), st.sets(versions), st.none() | versions, st.sets(versions))
+def test_only_a_version_newer_than_all_that_is_built_is_built(
+    usable: set[int], built: set[int], live: int | None, refused: set[int]
+) -> None:
+    chosen = next_to_build(usable, built, live, refused)
+
+    assert chosen is None or (chosen in usable - refused and chosen > max({*built, live or 0}, default=0))
+    assert chosen is not None or not {v for v in usable - refused if v > max({*built, live or 0}, default=0)}
+
+
+def test_versions_that_something_newer_overtook_are_skipped() -> None:
+    assert skipped_versions([1, 2, 3, 4, 5, 6], was_live={1}, live=1, candidate=5, refused={3}) == (2, 4)
+
+
+def test_versions_between_a_delta_and_its_older_parent_were_abandoned_by_training() -> None:
+    known = {1: manifest(1), 2: manifest(2, 1, 1), 3: manifest(3, 2, 1), 4: manifest(4, 1, 1), 5: manifest(5, 4, 1)}
+
+    assert abandoned_versions(known) == (2, 3)
+
+
+def test_a_build_needs_everything_since_the_last_built_ancestor() -> None:
+    known = {1: manifest(1), 2: manifest(2, 1, 1), 3: manifest(3, 2, 1), 4: manifest(4, 3, 1)}
+
+    assert unbuilt_chain(4, known, {2}) == (3, 4)
+    assert unbuilt_chain(4, known, ()) == (1, 2, 3, 4)
+    assert unbuilt_chain(1, known, ()) == (1,)
+
+
+def test_a_gap_below_a_delta_is_named_with_the_way_out() -> None:
+    with pytest.raises(LookupError, match="delta 3 depends on 2, which the store does not hold; publish a base"):
+        unbuilt_chain(3, {3: manifest(3, 2, 1)}, {1})
+
+
+@given(st.data())
+def test_retention_keeps_the_newest_what_is_in_use_and_what_those_stand_on(data: st.DataObject) -> None:
+    known: dict[int, VersionManifest] = {}
+    base = 0
+    for version in range(1, data.draw(st.integers(1, 25)) + 1):
+        if base == 0 or data.draw(st.booleans()):
+            base = version
+            known[version] = manifest(version)
+        else:
+            known[version] = manifest(version, version - 1, base)
+    built = {
+        v: dictionary(v, full=m.base if m.base != v else None)
+        for v, m in known.items()
+        if data.draw(st.booleans()) or m.kind == "base"
+    }
+    in_use = data.draw(st.sets(st.sampled_from(sorted(known))))
+    keep = data.draw(st.integers(1, 6))
+
+    doomed = set(doomed_versions(known, built, in_use, keep))
+
+    left = {v: m for v, m in known.items() if v not in doomed}
+    left_built = {v: d for v, d in built.items() if v in left}
+    assert not doomed & in_use
+    assert not doomed & set(sorted(known)[-keep:])
+    for version in {*sorted(known)[-keep:], *in_use}:
+        assert known[version].base in left
+        if version in left_built:
+            assert left_built[version].full_version in left
+        else:
+            unbuilt_chain(version, left, left_built)
+
+
+def test_nothing_is_let_go_while_no_version_is_live() -> None:
+    said = document(None, {})
+
+    assert unneeded_partitions({4: {0, 1, 2}}, said, 0, "me", 4) == {}
+
+
+def test_an_old_version_is_let_go_only_where_the_live_one_is_held() -> None:
+    said = document(5, {})
+
+    assert unneeded_partitions({4: {0, 1, 2}, 5: {0}}, said, 0, "me", 4) == {4: {0, 1}}
+
+
+def test_a_wanted_partition_is_let_go_only_to_a_pod_that_owes_and_holds_it_and_stays() -> None:
+    def let_go(other: Holder) -> bool:
+        said = document(5, {5: {"me": Holder(partitions=(0, 1), shard=0), "other": other}})
+        return 1 in unneeded_partitions({5: {0, 1}}, said, 0, "me", 4).get(5, frozenset())
+
+    assert let_go(Holder(partitions=(1,), shard=1))
+    assert not let_go(Holder(partitions=(3,), shard=1))
+    assert not let_go(Holder(partitions=(1,), shard=1, draining=True))
+    assert not let_go(Holder(partitions=(1,), shard=0))
+
+
+@given(st.data())
+def test_whatever_the_document_says_a_pod_keeps_an_answer_for_what_it_owes(data: st.DataObject) -> None:
+    shards = data.draw(st.integers(1, 4))
+    placement = Placement(shards=shards, up=tuple(sorted(data.draw(st.sets(st.integers(0, shards - 1))))))
+    shard = data.draw(st.integers(0, shards - 1))
+    parts = st.frozensets(st.integers(0, 7))
+    held = data.draw(st.dictionaries(st.integers(1, 5), parts, max_size=4))
+    wanted = tuple(data.draw(st.sets(st.integers(1, 5))))
+    live = data.draw(st.sampled_from([None, *wanted]))
+    others = st.builds(Holder, partitions=parts.map(tuple), draining=st.booleans(), shard=st.integers(0, shards - 1))
+    holders = data.draw(st.dictionaries(st.integers(1, 5), st.dictionaries(st.sampled_from("ab"), others)))
+    said = ReleaseDocument(generation=1, revision=1, placement=placement, wanted=wanted, live=live, holders=holders)
+
+    free = unneeded_partitions(held, said, shard, "me", 8)
+
+    for partition in owed_partitions(shard, placement, 8):
+        before = {v for v, own in held.items() if partition in own}
+        after = {v for v in before if partition not in free.get(v, frozenset())}
+        assert not before or after
+        assert before & set(wanted) <= after
+
+
+def test_a_pod_may_go_when_others_that_stay_answer_all_it_answers() -> None:
+    holders = {5: {"me": Holder(partitions=(0, 2)), "a": Holder(partitions=(0,)), "b": Holder(partitions=(2,))}}
+    draining = {5: {**holders[5], "b": Holder(partitions=(2,), draining=True)}}
+
+    assert covered_without("me", {5: (0, 2)}, document(5, holders))
+    assert not covered_without("me", {5: (0, 2)}, document(5, draining))
+    assert covered_without("me", {4: (0, 2)}, document(5, holders))
+    assert covered_without("me", {5: (0, 2)}, document(None, {}))
