@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.role_files import (
     Auth,
     CubeAgentFile,
@@ -22,6 +23,33 @@ from elastic_ctr.config.values import Values
 HOST = "127.0.0.1"
 GENERATION_PORTS = 16
 CUBE_PORTS = 3
+SERVING_PORTS = 2
+_LAST_PORT = 65535
+
+
+def ports(values: Values) -> Iterator[tuple[str, range]]:
+    """The key of each door and the ports that all its processes take on one machine."""
+    master, transfer, cube, serving = (
+        values.master.config,
+        values.cube_transfer.config,
+        values.cube.config,
+        values.serving.config,
+    )
+    pservers, copies = values.pserver.replicas, values.cube.config.shards * values.cube.replicas_per_shard
+    for name, first, count, step in (
+        ("cubeTransfer.config.port", transfer.port, 1, 1),
+        ("cubeTransfer.config.builderPort", transfer.builder_port, 1, 1),
+        ("serving.config.port", serving.port, values.serving.replicas, SERVING_PORTS),
+        ("serving.config.adminPort", serving.admin_port, values.serving.replicas, SERVING_PORTS),
+        ("cube.config.port", cube.port, copies, CUBE_PORTS),
+        ("cube.config.adminPort", cube.admin_port, copies, CUBE_PORTS),
+        ("cube.config.agentPort", cube.agent_port, copies, CUBE_PORTS),
+        ("master.config.port", master.port, 1, 1),
+        ("master.config.statusPort", master.status_port, 1, 1),
+        ("pserver.config.adminPort", values.pserver.config.admin_port, pservers, 1),
+        ("pserver.config.port", values.pserver.config.port, pservers * GENERATION_PORTS, 1),
+    ):
+        yield name, range(first, first + count * step, step)
 
 
 @dataclass(frozen=True)
@@ -41,6 +69,19 @@ class Places:
 
     folder: Path
     values: Values
+
+    def __post_init__(self) -> None:
+        """Raises ConfigRefused when two processes would need the same port."""
+        taken: dict[int, str] = {}
+        for name, found in ports(self.values):
+            for port in found:
+                if port > _LAST_PORT:
+                    raise ConfigRefused(f"{name} comes to port {port} on one machine, above {_LAST_PORT}; set it lower")
+                if port in taken:
+                    raise ConfigRefused(
+                        f"{name} and {taken[port]} both come to port {port} on one machine; set one of them elsewhere"
+                    )
+                taken[port] = name
 
     @property
     def store_url(self) -> str:
@@ -122,6 +163,7 @@ def roles(places: Places) -> Iterator[Role]:
         given = values.pserver.config
         pserver = given.model_copy(
             update={
+                "host": HOST,
                 "port": given.port + GENERATION_PORTS * index,
                 "admin_port": given.admin_port + index,
                 "scratch_dir": str(scratch / f"pserver-{index}"),
@@ -192,8 +234,8 @@ def roles(places: Places) -> Iterator[Role]:
         serving = given_serving.model_copy(
             update={
                 "host": HOST,
-                "port": given_serving.port + 2 * index,
-                "admin_port": given_serving.admin_port + 2 * index,
+                "port": given_serving.port + SERVING_PORTS * index,
+                "admin_port": given_serving.admin_port + SERVING_PORTS * index,
                 "scratch_dir": str(scratch / f"serving-{index}"),
             }
         )

@@ -153,7 +153,7 @@ class Supervisor:
             for process in running:
                 try:
                     process.wait(max(0.1, ends - time.monotonic()))
-                except subprocess.TimeoutExpired:
+                except subprocess.TimeoutExpired:  # noqa: PERF203 (each may be the one that stays)
                     process.kill()
                     process.wait()
             for each in self._all.values():

@@ -32,7 +32,11 @@ def stage(status: dict[str, Any] | None, release: dict[str, Any] | None) -> str:
     current = status["current"]
     if current is not None:
         one = next(each for each in status["passes"] if each["pass"] == current["pass"])
-        tasks = f" ({one['tasksDone']} of {one['tasks']} tasks)" if one["state"] in ("checking", "training", "evaluating") else ""
+        tasks = (
+            f" ({one['tasksDone']} of {one['tasks']} tasks)"
+            if one["state"] in ("checking", "training", "evaluating")
+            else ""
+        )
         epoch = f", epoch {current['epoch']}" if current["epoch"] > 1 else ""
         return f"pass {current['pass']} {_STATES.get(current['state'], current['state'])}{epoch}{tasks}"
     if release is not None and release.get("candidate") is not None:

@@ -1,0 +1,163 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_ctr.config.load import ConfigRefused, dump, load
+from elastic_ctr.config.role_files import MasterFile, PserverFile, ServingFile
+from elastic_ctr.config.values import Values
+from elastic_ctr.local.plan import HOST, Places, Role, pod_of, ports, roles
+
+DATA = {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}
+
+
+def places(**blocks: Any) -> Places:
+    return Places(Path("/run/local"), Values.model_validate({"data": DATA, **blocks}))
+
+
+def names(one: Places) -> list[str]:
+    return [role.name for role in roles(one)]
+
+
+def numbers(found: object, key: str = "") -> list[int]:
+    """Every port in a role's own block."""
+    if isinstance(found, dict):
+        return [port for name, value in found.items() for port in numbers(value, name)]
+    return [found] if isinstance(found, int) and key.lower().endswith("port") else []
+
+
+def own_ports(role: Role) -> set[int]:
+    block = {
+        "master": "master",
+        "cube-transfer": "cube_transfer",
+        "pserver": "pserver",
+        "cube-server": "cube",
+        "serving": "serving",
+    }.get(role.command)
+    return set(numbers(getattr(role.file, block).model_dump(by_alias=True))) if block else set()
+
+
+def test_the_defaults_are_one_process_for_each_container_of_a_cluster() -> None:
+    assert names(places()) == [
+        "ctr-master-0",
+        "ctr-cube-transfer-0",
+        "ctr-cube-builder-0",
+        "ctr-pserver-0",
+        "ctr-pserver-1",
+        "ctr-trainer-0",
+        "ctr-trainer-1",
+        "ctr-cube-s0-0.server",
+        "ctr-cube-s0-0.agent",
+        "ctr-cube-s1-0.server",
+        "ctr-cube-s1-0.agent",
+        "ctr-serving-0",
+    ]
+
+
+def test_shards_and_replicas_are_pods_named_after_them() -> None:
+    one = places(cube={"replicasPerShard": 2, "config": {"shards": 3}})
+
+    pods = {pod_of(role) for role in roles(one) if role.command.startswith("cube-") and "-s" in role.name}
+
+    assert pods == {f"ctr-cube-s{shard}-{replica}" for shard in range(3) for replica in range(2)}
+
+
+def test_no_two_processes_share_a_port_and_all_of_them_are_foreseen() -> None:
+    one = places(
+        cube={"replicasPerShard": 2, "config": {"shards": 4}},
+        serving={"replicas": 3},
+        pserver={"replicas": 4},
+        trainer={"replicas": 3},
+    )
+
+    by_role = {role.name: own_ports(role) for role in roles(one)}
+
+    everything = [port for found in by_role.values() for port in found]
+    assert len(everything) == len(set(everything))
+    assert set(everything) <= {port for _, found in ports(one.values) for port in found}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "sentence"),
+    [
+        ({"pserver": {"replicas": 11}}, "pserver.config.port and pserver.config.adminPort both come to port 8800"),
+        ({"cube": {"config": {"shards": 40}}}, "master.config.port and cube.config.adminPort both come to port 8700"),
+        ({"master": {"config": {"port": 8400}}}, "master.config.port and serving.config.port both come to port 8400"),
+        (
+            {"pserver": {"replicas": 2, "config": {"port": 65510}}},
+            "pserver.config.port comes to port 65536 on one machine, above 65535; set it lower",
+        ),
+    ],
+)
+def test_ports_that_would_meet_are_refused_by_their_keys(blocks: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigRefused) as refused:
+        places(**blocks)
+
+    assert sentence in str(refused.value)
+
+
+def test_generations_of_two_pservers_never_meet() -> None:
+    one = places(pserver={"replicas": 3})
+
+    first = [role.file.pserver.port for role in roles(one) if isinstance(role.file, PserverFile)]
+
+    assert [port - first[0] for port in first] == [0, 16, 32]
+
+
+@pytest.mark.parametrize("role", list(roles(places())), ids=lambda role: role.name)
+def test_each_role_file_loads_back(tmp_path: Path, role: Role) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(role.file))
+
+    assert load(type(role.file), path) == role.file
+
+
+def test_every_role_listens_on_this_machine_alone_whatever_the_cluster_is_told() -> None:
+    told = {"config": {"host": "0.0.0.0"}}
+    one = places(master=told, pserver=told, cube=told, cubeTransfer=told, serving=told)
+
+    hosts = {
+        (role.name, block.host)
+        for role in roles(one)
+        for name in ("master", "pserver", "cube", "cube_transfer", "serving")
+        if (block := getattr(role.file, name, None)) is not None and not (name == "cube" and role.command == "serving")
+    }
+
+    assert {host for _, host in hosts} == {HOST}
+    assert all(role.health is None or role.health.startswith(f"http://{HOST}:") for role in roles(one))
+
+
+def test_state_and_scratch_are_inside_the_folder_and_each_role_has_its_own() -> None:
+    folders: list[str] = []
+    for role in roles(places(trainer={"replicas": 2}, serving={"replicas": 2})):
+        for name in ("master", "pserver", "trainer", "serving"):
+            block = getattr(role.file, name, None)
+            if block is not None and role.command == name:
+                folders += [getattr(block, key) for key in ("state_dir", "scratch_dir") if hasattr(block, key)]
+
+    assert len(folders) == len(set(folders))
+    assert all(folder.startswith("/run/local/") for folder in folders)
+
+
+def test_the_store_is_the_folders_own_unless_the_file_names_one() -> None:
+    assert places().store_url == "file:///run/local/store"
+    assert places(store={"config": {"url": "file:///elsewhere"}}).store_url == "file:///elsewhere"
+
+
+def test_trainers_and_pservers_may_end_and_the_others_may_not() -> None:
+    ending = {role.command for role in roles(places()) if role.ends}
+
+    assert ending == {"trainer", "pserver"}
+
+
+def test_all_roles_ask_for_the_same_token_and_find_each_other() -> None:
+    one = places()
+    files = {role.name: role.file for role in roles(one)}
+    master, serving = files["ctr-master-0"], files["ctr-serving-0"]
+
+    assert {file.auth.token_file for file in files.values()} == {"/run/local/token"}  # type: ignore[attr-defined]
+    assert isinstance(master, MasterFile)
+    assert isinstance(serving, ServingFile)
+    assert files["ctr-trainer-0"].master_address == f"{HOST}:{master.master.port}"  # type: ignore[attr-defined]
+    assert serving.transfer_address == one.transfer
+    assert one.config_file(next(roles(one))) == Path("/run/local/config/ctr-master-0.yaml")

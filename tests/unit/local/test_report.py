@@ -1,0 +1,89 @@
+import io
+import json
+from typing import Any
+
+from rich.console import Console
+
+from elastic_ctr.local.report import Asked, Seen, build, number, table
+from elastic_ctr.local.supervisor import Restart
+
+
+def a_pass(name: str, **given: Any) -> dict[str, Any]:
+    return {
+        "pass": name,
+        "state": "done",
+        "records": 1000,
+        "refused": 1,
+        "repeated": 0,
+        "aucBefore": None,
+        "auc": 0.75,
+        "version": 7,
+        "kind": "base",
+        "keys": 1234,
+        "trainedAt": 100.0,
+        **given,
+    }
+
+
+def status(*passes: dict[str, Any], recoveries: Any = ()) -> dict[str, Any]:
+    return {"passes": passes, "recoveries": list(recoveries), "ledger": {"records": 1001}}
+
+
+SEEN = Seen(live_at={7: 103.25}, asked={7: Asked(samples=512, max_abs_diff=1e-6, auc=0.7, auc_published=0.71)})
+
+
+def test_a_pass_has_its_version_and_the_seconds_until_it_was_live() -> None:
+    report = build(status(a_pass("20200401/00")), 7, SEEN, [])
+
+    [one] = report["passes"]
+    assert (one["version"], one["secondsToLive"], one["aucServed"], one["aucPublished"]) == (7, 3.25, 0.7, 0.71)
+    assert report["live"] == 7
+    assert report["parity"] == {"samples": 512, "maxAbsDiff": 1e-6}
+    assert report["ledger"] == {"records": 1001}
+    assert json.loads(json.dumps(report)) == report
+
+
+def test_a_pass_without_a_version_or_one_that_never_went_live_has_none() -> None:
+    report = build(status(a_pass("a", version=None, kind=None, keys=0), a_pass("b", version=8)), None, SEEN, [])
+
+    assert [one["secondsToLive"] for one in report["passes"]] == [None, None]
+    assert [one["aucServed"] for one in report["passes"]] == [None, None]
+
+
+def test_only_passes_that_are_done_are_in_it() -> None:
+    report = build(status(a_pass("a"), a_pass("b", state="training")), None, Seen(), [])
+
+    assert [one["pass"] for one in report["passes"]] == ["a"]
+    assert report["parity"] == {"samples": 0, "maxAbsDiff": 0.0}
+
+
+def test_recoveries_and_restarts_stand_in_the_order_of_time() -> None:
+    recovery = {"role": "pserver", "at": 20.0, "seconds": 5.0, "reason": "gone", "rolled_back": 3}
+    restarts = [
+        Restart("serving", "ctr-serving-0", 30.0, "exit code 1"),
+        Restart("pserver", "ctr-pserver-1", 10.0, "killed by SIGKILL", 0.5),
+    ]
+
+    report = build(status(recoveries=[recovery]), None, Seen(), restarts)
+
+    assert report["recoveries"] == [
+        {"role": "pserver", "at": 10.0, "seconds": 0.5, "reason": "ctr-pserver-1 killed by SIGKILL"},
+        {"role": "pserver", "at": 20.0, "seconds": 5.0, "reason": "gone"},
+        {"role": "serving", "at": 30.0, "seconds": None, "reason": "ctr-serving-0 exit code 1"},
+    ]
+
+
+def test_the_table_shows_the_same() -> None:
+    report = build(status(a_pass("20200401/00"), a_pass("20200401/01", version=None, kind=None)), 7, SEEN, [])
+    out = io.StringIO()
+
+    Console(file=out, width=200).print(table(report))
+
+    lines = [line.replace("│", " ").split() for line in out.getvalue().splitlines()]
+    first, second = (line for line in lines if line and line[0].startswith("2020"))
+    assert first == ["20200401/00", "1,000", "1", "-", "0.7500", "7", "base", "1,234", "3.2", "0.7000", "0.7100"]
+    assert second[5:7] == ["-", "-"]
+
+
+def test_a_number_that_is_not_there_is_a_dash() -> None:
+    assert (number(None), number(0.123456)) == ("-", "0.1235")
