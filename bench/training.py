@@ -1,0 +1,150 @@
+"""Records a second of the training phase in the pipeline, beside the bare engine on the same file and network.
+
+    python bench/training.py [--rows 400000] [--repetitions 2] [--json]
+
+The pipeline: `elastic-ctr local run` with one trainer and one pserver, tasks of a quarter of the rows, each loaded while
+the one before it is trained; timed by the master from the first lease to the last report of the round. Bare:
+`train_from_dataset` on one file of the same rows, converted by the same converter and loaded before the clock starts, in
+one process against one server. Runs alternate: bare, pipeline, bare, pipeline … bare; a pipeline run is compared with the
+mean of its two neighbours.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from elastic_ctr.config.model import Model
+from elastic_ctr.features.convert import Converter
+from elastic_ctr.features.slots import SlotList
+
+COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def pipeline(data: Path, rows: int, folder: Path) -> float:
+    """Records a second between the first lease and the last report of the training round."""
+    size = sum(file.stat().st_size for file in data.glob("2*/*/part-*"))
+    values = {
+        "trainer": {"replicas": 1},
+        "pserver": {"replicas": 1},
+        "data": {"taskBytes": size // 4 + 1},
+        "master": {"config": {"evaluate": False}},
+        "cube": {"config": {"shards": 1}},
+    }
+    file = folder / "bench.yaml"
+    file.write_text(yaml.safe_dump(values))
+    run = folder / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    subprocess.run(
+        [COMMAND, "local", "run", "-f", str(data / "values.yaml"), "-f", str(file), "--dir", str(run)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    import sqlite3
+
+    with sqlite3.connect(run / "state" / "master" / "ledger.db") as ledger:
+        [(raw,)] = ledger.execute("select value from facts where key = 'seconds-1'").fetchall()
+    return rows / float(json.loads(raw)["train"])
+
+
+def bare(data: Path, rows: int, folder: Path) -> float:
+    """Records a second of train_from_dataset alone, in a process of its own."""
+    answer = subprocess.run(
+        [sys.executable, __file__, "--bare", str(data), str(folder), "--rows", str(rows)],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return float(answer.stdout.strip().splitlines()[-1])
+
+
+def run_bare(data: Path, folder: Path, rows: int) -> None:
+    out = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    slots = SlotList.parse((data / "slot.conf").read_text())
+    target = folder / "bare.txt"
+    if not target.exists():
+        converter = Converter(slots, None)
+        with target.open("wb") as text:
+            for part in sorted(data.glob("2*/*/part-*")):
+                text.write(converter.convert(part.read_bytes()).text)
+    model, endpoint = Model(), f"127.0.0.1:{free_port()}"
+    spec: dict[str, Any] = {
+        "model": model.model_dump(mode="json", by_alias=True), "slots": list(slots), "endpoints": [endpoint],
+        "index": 0, "scratch": str(folder / "server"),
+    }  # fmt: skip
+    (folder / "spec.json").write_text(json.dumps(spec))
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "elastic_ctr.pserver.child", str(folder / "spec.json")], stdout=log, stderr=log
+        )
+    try:
+        from elastic_ctr.model.program import prepare_environment
+        from elastic_ctr.trainer.engine import Engine
+
+        prepare_environment(folder / "engine")
+        engine = Engine(model, list(slots), [endpoint], batch_size=512, threads=1)
+        engine.connect(1)
+        engine.initialise()
+        dataset = engine.ready(engine.preload(target), rows)
+        began = time.monotonic()
+        engine.train(dataset)
+        speed = rows / (time.monotonic() - began)
+    finally:
+        server.kill()
+        server.wait()
+    os.write(out, f"{speed}\n".encode())
+    os._exit(0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--repetitions", type=int, default=2)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--bare", nargs=2, type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.bare:
+        run_bare(*given.bare, given.rows)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        data = folder / "data"
+        subprocess.run(
+            [COMMAND, "synth", "--hours", "1", "--rows", str(given.rows), "--seed", "1", str(data)],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        bares, pipelines = [bare(data, given.rows, folder)], []
+        for _ in range(given.repetitions):
+            pipelines.append(pipeline(data, given.rows, folder))
+            bares.append(bare(data, given.rows, folder))
+    ratios = [2 * fast / (bares[i] + bares[i + 1]) for i, fast in enumerate(pipelines)]
+    result = {
+        "bare records/s": [round(each) for each in bares],
+        "pipeline records/s": [round(each) for each in pipelines],
+        "ratio": round(statistics.median(ratios), 3),
+        "min": round(min(ratios), 3),
+        "max": round(max(ratios), 3),
+        "goal": 0.85,
+    }
+    if given.json:
+        print(json.dumps(result))
+    else:
+        for key, value in result.items():
+            print(f"{key:20} {value}")
+
+
+if __name__ == "__main__":
+    main()
