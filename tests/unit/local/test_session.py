@@ -1,0 +1,107 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_ctr.config.load import load
+from elastic_ctr.config.values import Values
+from elastic_ctr.local.plan import Places
+from elastic_ctr.local.report import Asked
+from elastic_ctr.local.session import RunFailed, Session, write_report
+from elastic_ctr.runtime.lock import StateInUse
+
+ASKED = Asked(512, 0.0, None, None)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    values = Values.model_validate(
+        {"data": {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}}
+    )
+    return Session(Places(tmp_path, values))
+
+
+def status(*versions: tuple[int, str], finished: bool = True, **given: Any) -> dict[str, Any]:
+    return {
+        "finished": finished,
+        "current": None,
+        "versions": [{"id": number, "state": state, "reason": f"why {number}"} for number, state in versions],
+        **given,
+    }
+
+
+def test_a_run_is_finished_once_its_last_version_is_live_and_has_answered(session: Session) -> None:
+    session.status = status((7, "published"), (8, "published"))
+    finished = []
+    for release, asked in (({"live": 7}, {}), ({"live": 8}, {}), ({"live": 8}, {8: ASKED})):
+        session.release, session.seen.asked = release, dict(asked)
+        finished.append(session.finished())
+
+    assert finished == [False, False, True]
+
+
+def test_before_anybody_answered_nothing_is_finished(session: Session) -> None:
+    assert not session.finished()
+    session.status = status((7, "published"), finished=False)
+    session.release = {"live": 7}
+    assert not session.finished()
+
+
+def test_a_pass_that_is_stopped_ends_the_run_with_its_reason(session: Session) -> None:
+    session.status = status(current={"pass": "20200401/00", "state": "stopped", "reason": "3 lines were refused"})
+
+    with pytest.raises(RunFailed, match="pass 20200401/00 is stopped: 3 lines were refused"):
+        session.finished()
+
+
+def test_a_last_version_that_serving_refused_ends_the_run(session: Session) -> None:
+    session.status = status((7, "published"))
+    session.release = {"live": None, "refused": {"7": "sample 3 differs"}}
+
+    with pytest.raises(RunFailed, match="version 7 was refused: sample 3 differs"):
+        session.finished()
+
+
+def test_a_run_without_one_published_version_ends_with_the_last_refusal(session: Session) -> None:
+    session.status = status((7, "refused"), (8, "refused"))
+    session.release = {"live": None}
+
+    with pytest.raises(RunFailed, match="no version was published: why 8"):
+        session.finished()
+
+
+def test_abandoned_versions_are_not_waited_for(session: Session) -> None:
+    session.status = status((7, "published"), (9, "abandoned"))
+    session.release = {"live": 7}
+    session.seen.asked[7] = ASKED
+
+    assert session.finished()
+
+
+def test_each_role_has_its_file_and_the_token_is_nobody_elses_to_read(session: Session) -> None:
+    session._write_files()
+    token = session.places.token_file.read_text()
+    session._write_files()
+
+    assert session.places.token_file.stat().st_mode & 0o777 == 0o600
+    assert session.places.token_file.read_text() == token
+    assert len(token.strip()) >= 32
+    for role in session.supervisor.roles:
+        assert load(type(role.file), session.places.config_file(role)) == role.file
+
+
+def test_two_runs_in_one_folder_are_refused(session: Session) -> None:
+    with session._lock, pytest.raises(StateInUse, match="is used by another process"):
+        Session(session.places)._lock.acquire()
+
+
+def test_a_report_without_a_master_says_so(session: Session) -> None:
+    with pytest.raises(RunFailed, match="the master never answered"):
+        session.report()
+
+
+def test_a_report_is_written_whole(tmp_path: Path) -> None:
+    write_report(tmp_path / "new" / "report.json", {"live": 7})
+
+    assert (tmp_path / "new" / "report.json").read_text() == '{\n "live": 7\n}\n'
+    assert list((tmp_path / "new").iterdir()) == [tmp_path / "new" / "report.json"]

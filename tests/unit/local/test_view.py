@@ -1,0 +1,47 @@
+from typing import Any
+
+import pytest
+
+from elastic_ctr.local.view import stage
+
+
+def status(**given: Any) -> dict[str, Any]:
+    return {
+        "ready": True,
+        "generation": 1,
+        "pservers": [{"serving": True}, {"serving": False}],
+        "trainers": [{"id": 1}],
+        "current": None,
+        "finished": False,
+        "passes": [],
+        **given,
+    }
+
+
+def at(state: str, epoch: int = 1) -> dict[str, Any]:
+    return status(
+        current={"pass": "20200401/00", "state": state, "epoch": epoch, "reason": ""},
+        passes=[{"pass": "20200401/00", "state": state, "tasks": 4, "tasksDone": 1}],
+    )
+
+
+@pytest.mark.parametrize(
+    ("status_", "release", "sentence"),
+    [
+        (None, None, "the master starts"),
+        (status(ready=False), None, "generation 1: 1 pservers serve, 1 trainers joined"),
+        (at("waiting"), None, "pass 20200401/00 waits for its donefile"),
+        (at("checking"), None, "pass 20200401/00 is converted, checked and predicted (1 of 4 tasks)"),
+        (at("training"), None, "pass 20200401/00 is trained (1 of 4 tasks)"),
+        (at("training", 2), None, "pass 20200401/00 is trained, epoch 2 (1 of 4 tasks)"),
+        (at("saving"), None, "pass 20200401/00 is saved and exported"),
+        (at("stopped"), None, "pass 20200401/00 is stopped"),
+        (status(), {"candidate": 7}, "version 7 is spread and checked"),
+        (status(), {"candidate": None}, "looks for the next pass"),
+        (status(finished=True), None, "the last version is built"),
+    ],
+)
+def test_a_run_says_where_it_is_in_one_sentence(
+    status_: dict[str, Any] | None, release: dict[str, Any] | None, sentence: str
+) -> None:
+    assert stage(status_, release) == sentence

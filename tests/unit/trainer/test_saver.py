@@ -1,0 +1,157 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.store import FileStore
+from elastic_ctr.trainer.saver import Saver
+
+SLOTS = SlotList(("a", "b"))
+SAMPLES = [control.Sample(line="5:a 7:b", show=2, click=1), control.Sample(line="7:a 9:other", show=1, click=0)]
+
+
+class Engine:
+    """Paddle's calls in the order in which they were made; a key's values are the key itself."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.fails_at = ""
+
+    def _called(self, name: str) -> None:
+        if name == self.fails_at:
+            raise RuntimeError(f"{name} failed")
+        self.calls.append(name)
+
+    def flush(self) -> None:
+        self._called("flush")
+
+    def pull_dense(self) -> None:
+        self._called("pull_dense")
+
+    def pull(self, keys: Any) -> Any:
+        self._called("pull")
+        return np.stack([keys, keys], axis=1).astype(np.float32)
+
+    def score(self, pooled: Any) -> Any:
+        self._called("score")
+        return pooled.sum(axis=1) / 100
+
+    def export_dense(self, folder: Path) -> list[Path]:
+        self._called("export_dense")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "network.pdmodel").write_bytes(b"network")
+        return [folder / "network.pdmodel"]
+
+    def save(self, folder: str, mode: str) -> None:
+        self._called(f"{mode} {folder}")
+
+    def shrink(self) -> None:
+        self._called("shrink")
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+@pytest.fixture
+def saver(engine: Engine, tmp_path: Path) -> Saver:
+    (tmp_path / "scratch").mkdir()
+    return Saver(engine, FileStore(tmp_path / "store"), SLOTS, None, tmp_path / "scratch")  # type: ignore[arg-type]
+
+
+def order(version: int = 7) -> control.SaveOrder:
+    steps = [
+        control.SaveStep(name=name, folder=f"save/1-1-{name}") for name in ("shrink", "base", "batch", "checkpoint")
+    ]
+    return control.SaveOrder(version=version, samples=SAMPLES, steps=steps)
+
+
+def test_all_that_may_fail_comes_before_the_first_step_and_each_step_is_done_once(saver: Saver, engine: Engine) -> None:
+    saver.save(order())
+
+    assert engine.calls == [
+        "flush",
+        "pull_dense",
+        "pull",
+        "score",
+        "export_dense",
+        "shrink",
+        "base save/1-1-base",
+        "batch save/1-1-batch",
+        "checkpoint save/1-1-checkpoint",
+    ]
+
+
+@pytest.mark.parametrize("fails_at", ["flush", "pull_dense", "pull", "score", "export_dense"])
+def test_a_failure_before_the_steps_leaves_the_table_as_it_was(saver: Saver, engine: Engine, fails_at: str) -> None:
+    engine.fails_at = fails_at
+
+    with pytest.raises(RuntimeError, match=fails_at):
+        saver.save(order())
+
+    assert not {"shrink", "base save/1-1-base"} & set(engine.calls)
+
+
+def test_what_was_pulled_and_scored_is_told_and_the_network_is_published(saver: Saver, tmp_path: Path) -> None:
+    result = saver.save(order())
+
+    assert np.frombuffer(result.keys, "<u8").tolist() == [5, 7]
+    assert np.frombuffer(result.values, "<f4").tolist() == [5, 5, 7, 7]
+    np.testing.assert_allclose(np.frombuffer(result.live, "<f4"), [0.24, 0.14], rtol=1e-6)
+    assert [file.path for file in result.model_files] == ["output/ctr_model/7/network.pdmodel"]
+    assert {"shrink", "base", "batch", "checkpoint"} < set(result.seconds)
+    assert FileStore(tmp_path / "store").get_bytes("output/ctr_model/7/network.pdmodel") == b"network"
+
+
+def test_a_save_without_a_version_exports_nothing(saver: Saver, engine: Engine, tmp_path: Path) -> None:
+    result = saver.save(control.SaveOrder(steps=[control.SaveStep(name="checkpoint", folder="c")]))
+
+    assert engine.calls == ["flush", "pull_dense", "checkpoint c"]
+    assert not result.model_files
+    assert list(FileStore(tmp_path / "store").walk("output")) == []
+
+
+def test_what_an_attempt_that_was_cut_off_left_is_replaced(saver: Saver, tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "store")
+    store.put_bytes(b"half", "output/ctr_model/7/network.pdmodel")
+
+    saver.save(order())
+
+    assert store.get_bytes("output/ctr_model/7/network.pdmodel") == b"network"
+
+
+def score_order(keys: list[int]) -> control.SaveOrder:
+    values = np.stack([keys, np.zeros(len(keys))], axis=1).astype("<f4")
+    live = np.array([0.25, 0.5], "<f4")
+    return control.SaveOrder(
+        version=7,
+        samples=SAMPLES,
+        keys=np.array(keys, "<u8").tobytes(),
+        values=values.tobytes(),
+        live=live.tobytes(),
+    )
+
+
+def test_published_values_are_scored_and_stand_in_the_sample_file(saver: Saver, tmp_path: Path) -> None:
+    result = saver.score(score_order([5, 7]))
+
+    np.testing.assert_allclose(np.frombuffer(result.published, "<f4"), [0.12, 0.07], rtol=1e-6)
+    lines = [
+        json.loads(line)
+        for line in FileStore(tmp_path / "store").get_bytes("output/ctr_model/7/sample.jsonl").splitlines()
+    ]
+    assert [(line["line"], line["show"], line["click"], line["live"]) for line in lines] == [
+        ("5:a 7:b", 2, 1, 0.25),
+        ("7:a 9:other", 1, 0, 0.5),
+    ]
+    assert [line["published"] for line in lines] == np.frombuffer(result.published, "<f4").tolist()
+
+
+def test_values_of_other_keys_than_the_samples_are_refused(saver: Saver) -> None:
+    with pytest.raises(RuntimeError, match="of other keys than the sample's"):
+        saver.score(score_order([5, 8]))
