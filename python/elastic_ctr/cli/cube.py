@@ -1,13 +1,15 @@
 """`elastic-ctr cube`: ask cube-servers directly."""
 
 import json
-from collections.abc import Callable
 from typing import Annotated
 
 import numpy as np
 import typer
+from pydantic import ValidationError
 
 from elastic_ctr.cube.client import BlockingCubeClient, CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.release import ReleaseDocument
+from elastic_ctr.local.doors import DoorClosed, ask
 
 app = typer.Typer(name="cube", help="Ask the cube.", no_args_is_help=True)
 
@@ -15,15 +17,7 @@ EXIT_MISSING, EXIT_ERROR = 1, 2
 
 
 class NoLiveVersion(RuntimeError):
-    """There is nobody to say which version is live, or nothing is live yet: the sentence that says so."""
-
-
-def _nobody_knows() -> int:
-    raise NoLiveVersion("nobody here knows which version is live: say --version")
-
-
-# Who knows the live version: set by whoever knows where cube-transfer is.
-live_version: Callable[[], int] = _nobody_knows
+    """There is nobody to say which version is live or who holds it, or nothing is live yet: the sentence that says so."""
 
 
 @app.callback()
@@ -35,18 +29,29 @@ def cube() -> None:
 def seek(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys, unsigned 64-bit decimal.")],
     address: Annotated[
-        list[str] | None, typer.Option("--address", "-a", help="host:port of a cube-server; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--address",
+            "-a",
+            metavar="HOST:PORT",
+            help="A cube-server, may be repeated; when absent those that the release document names as holders.",
+        ),
     ] = None,
     version: Annotated[int | None, typer.Option("--version", help="Which version; the live one when absent.")] = None,
+    transfer: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Where cube-transfer is, asked for what --version and --address leave out."
+        ),
+    ] = "127.0.0.1:8300",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """Print the values of keys. Exits with 0 when all were found, 1 when some are missing, 2 on an error."""
     try:
         wanted = np.array([_key(text) for text in keys], np.uint64)
-        asked = live_version() if version is None else version
-        with BlockingCubeClient(
-            [part for given in address or ["127.0.0.1:8027"] for part in given.split(",")]
-        ) as client:
+        given = [part for each in address or [] for part in each.split(",")]
+        asked, servers = (version, given) if version is not None and given else _placed(transfer, version, given)
+        with BlockingCubeClient(servers) as client:
             values, missing = client.lookup(asked, wanted)
     except (ValueError, NoLiveVersion, CubeUnavailable, VersionNotHeld) as refused:
         typer.echo(str(refused), err=True)
@@ -59,6 +64,24 @@ def seek(
             typer.echo(f"{key}\t{asked}\t" + ("missing" if absent else " ".join(f"{value:.6g}" for value in row)))
     if missing.any():
         raise typer.Exit(EXIT_MISSING)
+
+
+def _placed(transfer: str, version: int | None, given: list[str]) -> tuple[int, list[str]]:
+    """The version and who holds it, from the release document for what is not given. Raises NoLiveVersion."""
+    try:
+        document = ReleaseDocument.model_validate(ask(f"http://{transfer}/release"))
+    except (DoorClosed, ValidationError) as closed:
+        raise NoLiveVersion(
+            f"{closed}; say --transfer, or --version and --address to ask a cube-server without it"
+        ) from closed
+    asked = document.live if version is None else version
+    if asked is None:
+        raise NoLiveVersion(f"no version is live yet at {transfer}; say --version for one that is held")
+    holders = document.holders.get(asked, {})
+    if not given and not holders:
+        held = ", ".join(str(each) for each in sorted(document.holders)) or "none"
+        raise NoLiveVersion(f"no cube-server holds version {asked}; held are: {held}")
+    return asked, given or sorted(holders, key=lambda each: (holders[each].draining, each))
 
 
 def _key(text: str) -> int:

@@ -5,21 +5,22 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
+from elastic_ctr.runtime.http import bearer
+
 
 class DoorClosed(OSError):
     """Nobody answered, or not with what was asked for."""
 
 
-def ask(url: str, body: Any = None, timeout: float = 5.0) -> Any:
+def ask(url: str, body: Any = None, timeout: float = 5.0, token: str | None = None) -> Any:
     """GET, or POST with a JSON body. Raises DoorClosed with the role's own sentence if it gave one."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
     try:
         data = None if body is None else json.dumps(body)
+        headers = {**bearer(token), **({"content-type": "application/json"} if data else {})}
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        connection.request(
-            "GET" if body is None else "POST", path, data, {"content-type": "application/json"} if data else {}
-        )
+        connection.request("GET" if body is None else "POST", path, data, headers)
         answer = connection.getresponse()
         text = answer.read()
         if answer.status != http.HTTPStatus.OK:

@@ -12,10 +12,11 @@ from typing import Any
 
 from elastic_ctr.config.load import dump
 from elastic_ctr.local.doors import DoorClosed, ask, predict
-from elastic_ctr.local.plan import Places, roles
+from elastic_ctr.local.plan import HOST, Places, ports, roles
 from elastic_ctr.local.report import Asked, Seen, build
 from elastic_ctr.local.supervisor import Supervisor
 from elastic_ctr.model.metrics import weighted_auc
+from elastic_ctr.runtime.lifecycle import PortInUse, listen
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store import StoreError, open_store
 from elastic_ctr.versions import layout
@@ -44,14 +45,24 @@ class Session:
 
     @contextmanager
     def running(self) -> Iterator["Session"]:
-        """All roles, from their start to their end. Raises StateInUse, OSError."""
+        """All roles, from their start to their end. Raises StateInUse, PortInUse, OSError."""
         with self._lock:
+            self._find_doors_free()
             self._write_files()
             self.supervisor.start()
             try:
                 yield self
             finally:
                 self.supervisor.stop()
+
+    def _find_doors_free(self) -> None:
+        """Before anything is started. Raises PortInUse naming the setting."""
+        for setting, found in ports(self.places.values):
+            for port in found:
+                try:
+                    listen(HOST, port).close()
+                except PortInUse as taken:
+                    raise PortInUse(f"{setting}: {taken.strerror}") from taken
 
     def _write_files(self) -> None:
         token = self.places.token_file

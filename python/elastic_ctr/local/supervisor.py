@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 _STABLE_SECONDS = 10.0
 _LONGEST_PAUSE = 10.0
+_MOST_FAILURES = 8
 REFUSED = 2
 """Exit code of a role that cannot start with what it was given: starting it again would not help."""
 
@@ -122,6 +123,11 @@ class Supervisor:
             if code == REFUSED:
                 raise RoleRefused(f"{each.role.name} cannot run: {self.last_words(each.role)}")
             each.failures += 1
+            if each.failures >= _MOST_FAILURES:
+                raise RoleRefused(
+                    f"{each.role.name} ended {each.failures} times in a row within {_STABLE_SECONDS:.0f} s of its start; "
+                    f"{self.places.log_file(each.role)} says why, last: {self.last_words(each.role)}"
+                )
             each.restart_at = now + (0 if each.failures == 1 else min(_LONGEST_PAUSE, 2.0 ** (each.failures - 2)))
             reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             log.warning("%s ended (%s) and is started again", each.role.name, reason)

@@ -79,13 +79,41 @@ def test_seek_prints_values_and_what_is_missing(pair: list[str]) -> None:
     ]
 
 
-def test_seek_exits_with_0_when_every_key_is_found(pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "live_version", lambda: 3)
+def document_of(pair: list[str], live: int | None = 3) -> dict[str, object]:
+    """What cube-transfer publishes, as JSON: the second server is draining."""
+    holders = {pair[0]: {"partitions": [0, 2]}, pair[1]: {"partitions": [1, 3], "draining": True}}
+    return {"generation": 1, "revision": 4, "placement": {"shards": 2}, "live": live, "holders": {"3": holders}}
 
-    found = CliRunner().invoke(command.app, ["seek", "5", "6", "-a", pair[0], "-a", pair[1]])
+
+def test_seek_finds_the_live_version_and_its_holders_in_the_release_document(
+    pair: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"http://there:8300/release": document_of(pair)}
+    monkeypatch.setattr(command, "ask", asked.pop)
+
+    found = CliRunner().invoke(command.app, ["seek", "5", "6", "--transfer", "there:8300"])
 
     assert found.exit_code == 0
     assert found.output.startswith("5\t3\t")
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "live", "reason"),
+    [
+        ([], None, "no version is live yet at there:8300; say --version"),
+        (["--version", "9"], 3, "no cube-server holds version 9; held are: 3"),
+    ],
+)
+def test_seek_says_what_the_release_document_does_not_name(
+    pair: list[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], live: int | None, reason: str
+) -> None:
+    monkeypatch.setattr(command, "ask", {"http://there:8300/release": document_of(pair, live)}.pop)
+
+    refused = CliRunner().invoke(command.app, ["seek", "5", "--transfer", "there:8300", *arguments])
+
+    assert refused.exit_code == 2
+    assert reason in refused.output
 
 
 @pytest.mark.parametrize(
@@ -93,7 +121,7 @@ def test_seek_exits_with_0_when_every_key_is_found(pair: list[str], monkeypatch:
     [
         (["x", "--version", "3"], "'x' is no key"),
         ([str(2**64), "--version", "3"], "is no key"),
-        (["5"], "say --version"),
+        (["5", "--transfer", "127.0.0.1:1"], "say --transfer, or --version and --address"),
         (["5", "--version", "9"], "version 9 is not held"),
     ],
 )

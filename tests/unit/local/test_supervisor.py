@@ -141,6 +141,25 @@ def test_a_role_that_fails_again_and_again_waits_longer_each_time(supervised: Ma
     assert one.restarts[0].reason == "exit code 3"
 
 
+def test_a_role_that_never_gets_past_its_start_ends_the_run_with_its_last_words(supervised: Made, clock: Clock) -> None:
+    one = supervised("import sys\nprint('no memory for the table')\nsys.exit(3)", STAYS)
+    words: list[str] = []
+
+    def refused() -> bool:
+        try:
+            one.watch()
+        except RoleRefused as wrong:
+            words.append(str(wrong))
+        clock.now = max(clock.now, one._all["ctr-role-0.part"].restart_at)
+        return bool(words)
+
+    until(refused)
+
+    assert "ctr-role-0.part ended 8 times in a row within 10 s of its start" in words[0]
+    assert words[0].endswith("no memory for the table")
+    assert len(one.restarts) == 7
+
+
 def test_a_role_that_ran_for_a_while_is_forgiven_its_failures(supervised: Made, clock: Clock) -> None:
     one = supervised(STAYS)
     for _ in range(2):
