@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import quote
 
 from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, checked_path
 
@@ -18,7 +19,7 @@ class FileStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        self.url = f"file://{self.root}"
+        self.url = f"file://{quote(str(self.root))}"
 
     def _at(self, path: str) -> Path:
         return self.root / checked_path(path)
@@ -103,6 +104,8 @@ class FileStore:
             found = sorted(self._at(folder).iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as failed:
+            raise StoreError(f"{folder} cannot be listed in {self.url}: {failed.strerror or failed}") from failed
         return [
             f"{each.name}/" if each.is_dir() else each.name for each in found if not each.name.startswith(_TEMPORARY)
         ]
@@ -117,10 +120,15 @@ class FileStore:
 
     def delete(self, path: str) -> None:
         target = self._at(path)
-        if target.is_dir():
-            shutil.rmtree(target, ignore_errors=True)
-        else:
-            target.unlink(missing_ok=True)
+        try:
+            if target.is_dir():
+                shutil.rmtree(target)
+            else:
+                target.unlink(missing_ok=True)
+        except FileNotFoundError:
+            pass  # somebody else deletes the same
+        except OSError as failed:
+            raise StoreError(f"{path} cannot be deleted from {self.url}: {failed.strerror or failed}") from failed
 
     def size(self, path: str) -> int:
         return self._stat(path).st_size

@@ -1,0 +1,154 @@
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from elastic_ctr.runtime.http import (
+    HttpServer,
+    HttpThread,
+    RequestRefused,
+    application,
+    bearer,
+    read_record,
+    read_token,
+    require_token,
+    serving,
+)
+from elastic_ctr.runtime.lifecycle import PortInUse
+from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.versions.manifest import Record
+
+
+class Order(Record):
+    version: int
+
+
+async def order(request: Request) -> Response:
+    require_token(request, "secret")
+    return JSONResponse({"version": (await read_record(request, Order, limit=100)).version})
+
+
+async def broken(request: Request) -> Response:
+    raise ValueError("/a/secret/path")
+
+
+async def refused(request: Request) -> Response:
+    raise RequestRefused(409, "another one is being built")
+
+
+@pytest.fixture
+def door() -> Iterator[httpx.Client]:
+    metrics = Metrics("test-role")
+    metrics.gauge("things", "Things.").set(3)
+    routes = [Route("/order", order, methods=["POST"]), Route("/broken", broken), Route("/refused", refused)]
+    app = application(routes, ready=lambda: (False, "not yet"), status=lambda: {"a": 1}, metrics=metrics)
+    thread = HttpThread(app, "127.0.0.1", 0).start()
+    with httpx.Client(base_url=f"http://127.0.0.1:{thread.port}", headers=bearer("secret")) as client:
+        yield client
+    thread.stop()
+
+
+def test_every_role_says_how_it_is(door: httpx.Client) -> None:
+    assert door.get("/healthz").text == "ok\n"
+    assert (door.get("/readyz").status_code, door.get("/readyz").text) == (503, "not yet\n")
+    assert door.get("/status").json() == {"a": 1}
+    assert "elastic_ctr_test_role_things 3.0" in door.get("/metrics").text
+
+
+def test_an_order_with_the_token_is_taken(door: httpx.Client) -> None:
+    assert door.post("/order", json={"version": 7}).json() == {"version": 7}
+
+
+@pytest.mark.parametrize("header", ["", "Bearer wrong", "Bearer secrets", "secret", "Bearer \xe9"])
+def test_an_order_without_the_right_token_is_refused(door: httpx.Client, header: str) -> None:
+    answer = door.post("/order", json={"version": 7}, headers={b"authorization": header.encode("latin-1")})
+
+    assert answer.status_code == 401
+    assert "authorization: Bearer <token>" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [(b"{", "Invalid JSON"), (b'{"version": "x"}', "version"), (b"{}", "version"), (b'{"version":1,"b":2}', "b: ")],
+)
+def test_a_body_that_is_not_understood_is_refused_by_field(door: httpx.Client, body: bytes, says: str) -> None:
+    answer = door.post("/order", content=body)
+
+    assert answer.status_code == 400
+    assert says in answer.json()["error"]
+
+
+def test_a_body_that_is_too_long_is_refused_declared_or_not(door: httpx.Client) -> None:
+    def chunks() -> Iterator[bytes]:
+        for _ in range(20):
+            yield b" " * 50
+
+    for answer in (door.post("/order", content=b" " * 200), door.post("/order", content=chunks())):
+        assert answer.status_code == 413
+        assert "100" in answer.json()["error"]
+
+
+def test_errors_are_sentences_and_tell_no_secrets(door: httpx.Client) -> None:
+    assert door.get("/refused").json() == {"error": "another one is being built"}
+    assert door.get("/nowhere").json() == {"error": "GET /nowhere: Not Found"}
+    answer = door.get("/broken")
+    assert answer.status_code == 500
+    assert "ValueError" in answer.json()["error"]
+    assert "path" not in answer.json()["error"]
+
+
+def test_a_door_on_a_used_port_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        with pytest.raises(PortInUse):
+            HttpThread(application([]), "127.0.0.1", port)
+
+
+async def test_a_door_inside_the_callers_loop_starts_and_stops() -> None:
+    async with serving(application([]), "127.0.0.1", 0) as server, httpx.AsyncClient() as client:
+        answer = await client.get(f"http://127.0.0.1:{server.port}/readyz")
+
+    assert answer.text == "ready\n"
+    async with httpx.AsyncClient() as client:
+        with pytest.raises(httpx.ConnectError):
+            await client.get(f"http://127.0.0.1:{server.port}/readyz")
+
+
+async def test_a_request_under_way_is_answered_before_the_door_closes() -> None:
+    came, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: Request) -> Response:
+        came.set()
+        await go_on.wait()
+        return JSONResponse({})
+
+    server = HttpServer(application([Route("/slow", slow)]), "127.0.0.1", 0)
+    await server.start()
+    async with httpx.AsyncClient() as client:
+        asking: asyncio.Task[Any] = asyncio.create_task(client.get(f"http://127.0.0.1:{server.port}/slow"))
+        await came.wait()
+        stopping = asyncio.create_task(server.stop())
+        await asyncio.sleep(0)
+        go_on.set()
+
+        assert (await asking).status_code == 200
+        await stopping
+
+
+def test_a_token_is_the_files_text_and_an_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(" secret\n")
+    (tmp_path / "empty").write_text("\n")
+
+    assert read_token(tmp_path / "token") == "secret"
+    assert read_token(None) is None
+    assert bearer(None) == {}
+    with pytest.raises(ValueError, match="is empty"):
+        read_token(tmp_path / "empty")

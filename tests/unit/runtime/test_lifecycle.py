@@ -1,0 +1,94 @@
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+
+from elastic_ctr.runtime.lifecycle import PortInUse, die_with_parent, listen, stop_on_signal, stop_on_signal_async
+
+_PARENT = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", '''
+import sys, time
+from elastic_ctr.runtime.lifecycle import die_with_parent
+die_with_parent(int(sys.argv[1]))
+print("bound", flush=True)
+time.sleep(600)
+''', str(os.getpid())])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_sets_the_stop_and_the_handler_is_given_back(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+
+    with stop_on_signal() as stop:
+        assert not stop.is_set()
+        os.kill(os.getpid(), number)
+        assert stop.wait(10)
+
+    assert signal.getsignal(number) is before
+
+
+async def test_a_signal_stops_an_event_loops_role() -> None:
+    with stop_on_signal_async() as stop:
+        threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM)).start()
+        await asyncio.wait_for(stop.wait(), 10)
+
+    assert stop.is_set()
+
+
+def test_a_child_ends_with_its_parent_however_that_ended() -> None:
+    with subprocess.Popen([sys.executable, "-c", _PARENT], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        lines = {parent.stdout.readline().strip(), parent.stdout.readline().strip()}
+        lines.discard(b"bound")
+        child = psutil.Process(int(lines.pop()))
+
+        parent.kill()
+        parent.wait()
+
+        psutil.wait_procs([child], timeout=30)
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_child_of_another_parent_than_it_expects_ends_at_once() -> None:
+    code = "from elastic_ctr.runtime.lifecycle import die_with_parent; die_with_parent(1)"
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+
+    assert ended.returncode == 1
+    assert b"the parent process 1 has ended" in ended.stderr
+    assert die_with_parent.__doc__
+
+
+def test_a_port_in_use_is_named_with_the_way_out() -> None:
+    with listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+
+        with pytest.raises(PortInUse, match=rf"127\.0\.0\.1:{port} is used by another process; .*another port"):
+            listen("127.0.0.1", port)
+
+
+def test_an_address_of_another_machine_is_refused_by_name() -> None:
+    with pytest.raises(OSError, match=r"192\.0\.2\.1:0 cannot be listened on"):
+        listen("192.0.2.1", 0)
+
+
+def test_ipv6_is_listened_on_where_the_machine_has_it() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this Python has no IPv6")
+    try:
+        sock = listen("::1", 0)
+    except OSError:
+        pytest.skip("this machine has no ::1")
+
+    with sock:
+        assert sock.family == socket.AF_INET6

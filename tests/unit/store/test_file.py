@@ -1,0 +1,98 @@
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_ctr.store import AlreadyPublished, FileStore, NotInStore, StoreError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "store")
+
+
+@given(st.binary(max_size=3 << 20), st.integers(0, 4 << 20))
+def test_a_file_is_read_from_any_byte_on(tmp_path_factory: pytest.TempPathFactory, data: bytes, offset: int) -> None:
+    store = FileStore(tmp_path_factory.mktemp("store"))
+    store.put_bytes(data, "a/b")
+
+    assert b"".join(store.read_from("a/b", offset)) == data[offset:]
+
+
+def test_a_list_is_sorted_and_marks_folders(store: FileStore) -> None:
+    for path in ("x/b", "x/a", "x/c/d", "x/c/e/f"):
+        store.put_bytes(b"", path)
+
+    assert store.list("x") == ["a", "b", "c/"]
+    assert list(store.walk("x")) == ["x/a", "x/b", "x/c/d", "x/c/e/f"]
+    assert store.list("nowhere") == store.list("x/a") == []
+
+
+def test_a_file_being_put_is_not_listed(store: FileStore) -> None:
+    store.put_bytes(b"", "x/a")
+    (store.root / "x" / ".put-unfinished").write_bytes(b"half")
+
+    assert store.list("x") == ["a"]
+    assert list(store.walk("x")) == ["x/a"]
+
+
+def test_a_deleted_folder_is_gone_with_all_it_held_and_deleting_again_is_done(store: FileStore) -> None:
+    store.put_bytes(b"", "x/c/d")
+
+    for _ in range(2):
+        store.delete("x")
+
+    assert not store.exists("x/c/d")
+    assert not store.exists("x")
+
+
+def test_size_and_time_are_the_files(store: FileStore) -> None:
+    store.put_bytes(b"12345", "a")
+    os.utime(store.root / "a", (7, 7))
+
+    assert store.size("a") == 5
+    assert store.modified_at("a") == 7
+    assert store.local_path("a") == store.root / "a"
+
+
+def test_a_published_file_may_be_read_by_every_role(store: FileStore) -> None:
+    store.put_bytes(b"", "a")
+
+    assert (store.root / "a").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("ask", ["get_bytes", "size", "modified_at"])
+def test_what_is_not_there_is_named(store: FileStore, ask: str) -> None:
+    with pytest.raises(NotInStore, match=r"a/b is not in file://"):
+        getattr(store, ask)("a/b")
+
+
+def test_a_missing_source_is_named(store: FileStore, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"cannot be published as a/b"):
+        store.put(tmp_path / "nowhere", "a/b")
+
+
+def test_a_failed_get_leaves_nothing(store: FileStore, tmp_path: Path) -> None:
+    with pytest.raises(NotInStore):
+        store.get("a", tmp_path / "new" / "target")
+
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_second_put_changes_nothing(store: FileStore) -> None:
+    store.put_bytes(b"first", "a")
+
+    with pytest.raises(AlreadyPublished, match="published files are never changed"):
+        store.put_bytes(b"second", "a")
+
+    assert store.get_bytes("a") == b"first"
+
+
+def test_a_folder_that_cannot_be_looked_at_is_a_store_error_and_not_an_empty_one(store: FileStore) -> None:
+    store.root.mkdir()
+    (store.root / "loop").symlink_to("loop")
+
+    with pytest.raises(StoreError, match="loop cannot be listed"):
+        store.list("loop")

@@ -1,0 +1,30 @@
+from pathlib import Path
+
+import pytest
+
+from elastic_ctr.store import FileStore, Store, StoreError, open_store
+
+
+def test_a_folder_is_a_store(tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+
+    store = open_store(f"file://{tmp_path}/with%20space")
+
+    assert isinstance(store, FileStore)
+    assert isinstance(store, Store)
+    assert store.root == folder.resolve()
+
+
+def test_a_store_is_found_again_by_its_own_address(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "100% sure")
+
+    again = open_store(store.url)
+
+    assert isinstance(again, FileStore)
+    assert again.root == store.root
+
+
+@pytest.mark.parametrize("url", ["", "somewhere", "file://host/dir", "ftp://x/y", "file:relative"])
+def test_an_address_that_is_no_store_is_refused_with_the_way_out(url: str) -> None:
+    with pytest.raises(StoreError, match="is not understood; give file:///a/folder"):
+        open_store(url)

@@ -1,0 +1,72 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_ctr.store import FileStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.donefile import (
+    Announcement,
+    DonefileDamaged,
+    announce,
+    announcement_of,
+    parse_donefile,
+    read_donefile,
+)
+from elastic_ctr.versions.manifest import VersionManifest
+
+
+def manifest(version: int, parent: int | None = None, base: int | None = None) -> VersionManifest:
+    return VersionManifest(
+        version=version, kind="base" if parent is None else "delta", base=version if base is None else base,
+        parent=parent, pass_id="p", event_time_max=0, created_at=0.0, partitions=4, dim=2, keys=0, slots=(),
+        sparse_dim=None, network="n", cube_files=(), model_files=(), samples=0, auc_live=None, auc_published=None,
+    )  # fmt: skip
+
+
+@given(st.lists(st.builds(Announcement, st.integers(1), st.integers(1), st.text())))
+def test_a_written_donefile_is_read_again(lines: list[Announcement]) -> None:
+    assert parse_donefile("\n".join(line.to_line() for line in lines), "d") == lines
+
+
+def test_ids_may_be_strings_and_other_fields_are_somebody_elses() -> None:
+    text = '{"id": "5", "key": "4", "input": "/x", "monitor_data": ""}\n\n'
+
+    assert parse_donefile(text, "d") == [Announcement(5, 4, "/x")]
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "7", '{"id": 1}', '{"id": "x", "key": 1, "input": ""}', "\x00"])
+def test_a_damaged_line_is_named_with_the_way_out(line: str) -> None:
+    text = Announcement(1, 1, "/x").to_line() + "\n" + line
+
+    with pytest.raises(DonefileDamaged, match=r"d line 2 .* mend or remove the line"):
+        parse_donefile(text, "d")
+
+
+def test_a_missing_donefile_means_nothing_new(tmp_path: Path) -> None:
+    assert read_donefile(FileStore(tmp_path), layout.BASE_DONEFILE) == []
+
+
+def test_the_key_of_a_patch_is_its_base_and_of_a_base_its_own() -> None:
+    assert announcement_of(manifest(4)) == Announcement(4, 4, "/output/ctr_cube/4/base")
+    assert announcement_of(manifest(6, 5, 4)) == Announcement(6, 4, "/output/ctr_cube/6/delta")
+
+
+def test_announcing_writes_a_line_for_every_manifest_and_drops_the_others(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.put_bytes(Announcement(1, 1, "/gone").to_line().encode(), layout.BASE_DONEFILE)
+    for each in (manifest(4), manifest(5, 4, 4), manifest(6, 5, 4)):
+        store.put_bytes(each.to_json(), layout.version_manifest(each.version))
+
+    announce(store)
+    announce(store)
+
+    assert [line.id for line in read_donefile(store, layout.BASE_DONEFILE)] == [4]
+    assert [line.id for line in read_donefile(store, layout.PATCH_DONEFILE)] == [5, 6]
+
+
+def test_without_a_version_no_donefile_is_written(tmp_path: Path) -> None:
+    announce(FileStore(tmp_path))
+
+    assert not FileStore(tmp_path).exists(layout.DONEFILES)
