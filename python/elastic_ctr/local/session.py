@@ -61,7 +61,7 @@ class Session:
             for port in found:
                 try:
                     listen(HOST, port).close()
-                except PortInUse as taken:
+                except PortInUse as taken:  # noqa: PERF203 (a few dozen ports, once)
                     raise PortInUse(f"{setting}: {taken.strerror}") from taken
 
     def _write_files(self) -> None:
