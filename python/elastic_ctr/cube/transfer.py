@@ -157,7 +157,8 @@ class CubeTransfer:
             document, news = self.document, self._news
             if document is None:
                 raise StillListening("transfer has no state and still learns what pods carry")
-            if after is None or document.revision > after or (generation or document.generation) < document.generation:
+            behind = generation is not None and generation < document.generation
+            if after is None or document.revision > after or behind:
                 return document
             left = until - time.monotonic()
             if left <= 0 or self._stopping:

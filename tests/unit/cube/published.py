@@ -1,0 +1,65 @@
+"""Versions in a store, as the master publishes them, small enough to make many."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.seqfile.writer import SequenceFileWriter
+from elastic_ctr.store import FileStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.donefile import announce
+from elastic_ctr.versions.manifest import VersionManifest, publish
+
+PARTITIONS = 3
+DIM = 2
+
+Keys = npt.NDArray[np.uint64]
+Values = npt.NDArray[np.float32]
+
+
+class RemoteStore(FileStore):
+    """As one on another machine: its files have no path here."""
+
+    def local_path(self, path: str) -> Path | None:  # noqa: ARG002
+        return None
+
+
+def keys_of(*keys: int) -> Keys:
+    return np.array(keys, np.uint64)
+
+
+def values_of(keys: Keys, version: int) -> Values:
+    return np.stack([keys.astype(np.float32), np.full(keys.size, version, np.float32)], axis=1)
+
+
+def publish_version(
+    store: FileStore,
+    work: Path,
+    version: int,
+    keys: Keys,
+    parent: int | None = None,
+    base: int | None = None,
+    **more: Any,
+) -> VersionManifest:
+    kind: Any = "base" if parent is None else "delta"
+    work.mkdir(parents=True, exist_ok=True)
+    entries = []
+    for partition in range(PARTITIONS):
+        own = keys[keys % PARTITIONS == partition]
+        file = work / "file.seq"
+        with SequenceFileWriter(file, seed=f"{version}-{partition}") as writer:
+            writer.write(own, values_of(own, version))
+        entries.append(publish(store, file, layout.cube_file(version, kind, partition, PARTITIONS), records=own.size))
+    fields: dict[str, Any] = {
+        "version": version, "kind": kind, "base": version if base is None else base, "parent": parent, "pass_id": "p",
+        "event_time_max": int(time.time()), "created_at": time.time(), "partitions": PARTITIONS, "dim": DIM,
+        "keys": int(keys.size), "slots": ("0",), "sparse_dim": None, "network": "n", "cube_files": tuple(entries),
+        "model_files": (), "samples": 0, "auc_live": None, "auc_published": None, **more,
+    }  # fmt: skip
+    manifest = VersionManifest(**fields)
+    store.put_bytes(manifest.to_json(), layout.version_manifest(version))
+    announce(store)
+    return manifest
