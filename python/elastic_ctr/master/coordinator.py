@@ -467,7 +467,9 @@ class Coordinator:
     def _took(self, ordinal: int, seconds: Mapping[str, float]) -> None:
         """Seconds of each stage of a pass, for the status and the benches."""
         known = self._ledger.fact(f"seconds-{ordinal}", {})
-        self._ledger.set_fact(f"seconds-{ordinal}", {**known, **{name: round(taken, 3) for name, taken in seconds.items()}})
+        self._ledger.set_fact(
+            f"seconds-{ordinal}", {**known, **{name: round(taken, 3) for name, taken in seconds.items()}}
+        )
 
     def _end_check(self, current: PassRow) -> bool:
         counts = self._ledger.counts(current.ordinal)
@@ -501,14 +503,16 @@ class Coordinator:
         return True
 
     def _order_save(self, current: PassRow) -> bool:
-        records = self._ledger.counts(current.ordinal)["records"]
+        is_last = self._data.end is not None and self._is_last(current)
+        # An empty last hour still has what the hours before it left unsaved.
+        records = self._ledger.unpublished() if is_last else self._ledger.counts(current.ordinal)["records"]
         plan = save_plan(
             Pass(current.ordinal, current.id, current.splits, current.event_time_max, current.ends_day),
             self._config,
             records=records,
             has_base=bool(self._ledger.chain()),
             base_due=bool(self._ledger.fact("base_due", default=False)),
-            is_last=self._data.end is not None and self._is_last(current),
+            is_last=is_last,
         )
         steps = plan.steps
         if any(row["pass"] == current.ordinal for row in self._ledger.checkpoints()) and plan.kind == "delta":

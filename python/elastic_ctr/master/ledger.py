@@ -38,6 +38,8 @@ create table if not exists refusals (task text not null, pass integer not null, 
   lines integer not null, examples text not null, primary key (task, reason));
 create table if not exists samples (task text not null, pass integer not null, position integer not null,
   line text not null, show integer not null, click integer not null, primary key (task, position));
+create index if not exists refusals_by_pass on refusals (pass);
+create index if not exists samples_by_pass on samples (pass);
 create table if not exists saves (
   pass integer primary key, generation integer not null, stage text not null, steps text not null, kind text,
   version integer, checkpoint text, result blob, jobs text not null default '{}', began_at real not null);
@@ -110,6 +112,7 @@ class SaveRow:
 _PASSES = (
     "ordinal, id, splits, event_time_max, ends_day, state, epoch, reason, auc_before, auc, trained_at, done_at, version"
 )
+_SUMS = ("records", "shows", "clicks", "ignored", "padding", "repeated", "tasks", "done", "trained", "parked_tasks", "parked")  # fmt: skip
 _TASK = "id, pass, path, start, stop, state, attempts, attempt, trainer, coalesce(lease_ends, 0), coalesce(leased_at, 0), running, records, trained"
 
 
@@ -321,20 +324,15 @@ class Ledger:
         files = self._one(f"select count(*) from files{where}", *values)
         if sums is None or refused is None or files is None:
             raise AssertionError("a sum is one row")
-        names = (
-            "records",
-            "shows",
-            "clicks",
-            "ignored",
-            "padding",
-            "repeated",
-            "tasks",
-            "done",
-            "trained",
-            "parked_tasks",
-            "parked",
+        return {**dict(zip(_SUMS, sums, strict=True)), "refused": refused[0], "files": files[0]}
+
+    def unpublished(self) -> int:
+        """Records of the passes after the last one that made a version."""
+        row = self._one(
+            "select coalesce(sum(records), 0) from tasks"
+            " where pass > (select coalesce(max(pass), 0) from versions where state = 'published')"
         )
-        return {**dict(zip(names, sums, strict=True)), "refused": refused[0], "files": files[0]}
+        return int(row[0]) if row else 0
 
     def refusals(self, ordinal: int) -> dict[str, tuple[int, list[str]]]:
         """Reason -> (lines, first examples) of a pass."""

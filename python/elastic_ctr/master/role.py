@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -89,20 +90,19 @@ class Master:
             gauge.set_function(lambda name=name: self._coordinator.counted()[name])  # type: ignore[misc]
         generation.set_function(lambda: self._coordinator.generation)
         app = application([], status=self.status, metrics=metrics)
-        page = HttpThread(app, self._config.host, self._config.status_port).start()
-        server = start_server(
-            ControlServicer(self._coordinator, self._ask, self._token), self._config.host, self._config.port
-        )
-        log.info("the ledger stands at generation %d", self._coordinator.generation)
-        try:
+        with ExitStack() as ends:
+            ends.callback(self._lock.release)
+            ends.callback(self._ledger.close)
+            page = HttpThread(app, self._config.host, self._config.status_port).start()
+            ends.callback(page.stop)
+            server = start_server(
+                ControlServicer(self._coordinator, self._ask, self._token), self._config.host, self._config.port
+            )
+            ends.callback(lambda: server.stop(grace=1).wait())
+            log.info("the ledger stands at generation %d", self._coordinator.generation)
             self._announce()
             while not stop.wait(_TICK):
                 self._turn()
-        finally:
-            server.stop(grace=1).wait()
-            page.stop()
-            self._ledger.close()
-            self._lock.release()
         return 0
 
     def _announce(self) -> None:

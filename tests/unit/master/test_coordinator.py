@@ -600,6 +600,32 @@ def test_a_day_that_ends_with_an_empty_hour_has_its_base_checked_with_the_lines_
     assert len(saver.task.save.samples) == 2 * len(range(8))
 
 
+def test_an_empty_last_hour_saves_what_the_hours_before_it_left_unsaved(tmp_path: Path) -> None:
+    one = world(
+        tmp_path,
+        data=data_of(end="20200401/02"),
+        config={"checkpoint_per_pass": 5, "delta_per_pass": 5},
+        records={"20200401/02/one": 0, "20200401/02/two": 0},
+    )
+
+    one.finish()
+
+    assert [(v["kind"], v["pass"]) for v in one.ledger.versions()] == [("base", 1), ("delta", 3)]
+    assert [row["pass"] for row in one.ledger.checkpoints()] == [1, 3]
+
+
+def test_an_empty_last_hour_after_a_version_of_everything_makes_none(tmp_path: Path) -> None:
+    one = world(
+        tmp_path,
+        data=data_of(end="20200401/02"),
+        records={"20200401/02/one": 0, "20200401/02/two": 0},
+    )
+
+    one.finish()
+
+    assert [v["pass"] for v in one.ledger.versions()] == [1, 2]
+
+
 def test_hours_added_after_the_end_are_trained_on_what_was_learned(tmp_path: Path) -> None:
     one = world(tmp_path)
     one.finish()

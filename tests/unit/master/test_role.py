@@ -1,0 +1,207 @@
+import json
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.control.client import MasterClient
+from elastic_ctr.master.role import Master
+from elastic_ctr.runtime.lock import StateInUse
+from elastic_ctr.store import FileStore, StoreError
+from elastic_ctr.store.source import FileSource
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import VersionManifest
+from master.world import MODEL, data_of
+
+# Looks at once and again: what is waited for here is a donefile, not a clock.
+DATA = data_of(path="/logs", sleepSeconds=0.01)
+
+
+def until(what: Callable[[], bool], seconds: float = 60) -> None:
+    ends = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+def free_ports() -> tuple[int, int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+class Running:
+    """The role in a thread, with its real doors."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port, self.status_port = free_ports()
+        self.store = FileStore(folder / "store")
+        self.master = Master(
+            data=DATA,
+            model=MODEL,
+            config=MasterConfig(port=self.port, status_port=self.status_port, state_dir=str(folder / "state")),
+            pservers=1,
+            epochs=1,
+            model_digest="digest",
+            source=FileSource(folder),
+            store=self.store,
+            token="",
+        )
+        self._stop = threading.Event()
+        self.codes: list[int] = []
+        self._thread = threading.Thread(target=lambda: self.codes.append(self.master.run(self._stop)))
+
+    def start(self) -> "Running":
+        self._thread.start()
+        until(self._answers)
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            self.get("/healthz")
+        except OSError:
+            return False
+        return True
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.status_port}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def status(self) -> dict[str, Any]:
+        return dict(json.loads(self.get("/status")))
+
+    def end(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    made = Running(tmp_path)
+    yield made
+    made.end()
+
+
+def hour(root: Path, split: str) -> Path:
+    folder = root / "logs" / split
+    folder.mkdir(parents=True)
+    (folder / "part").write_bytes(b"1 0 5:a\n")
+    return folder
+
+
+def test_it_says_which_donefile_it_waits_for_and_goes_on_once_it_is_there(running: Running, tmp_path: Path) -> None:
+    folder = hour(tmp_path, "20200401/00")
+    running.start()
+    until(lambda: running.status()["waitsFor"] == "20200401/00/donefile")
+
+    (folder / "donefile").touch()
+
+    until(lambda: (running.status()["current"] or {}).get("state") == "checking")
+    assert running.status()["waitsFor"] == ""
+    assert running.status()["passes"][0]["tasks"] == 1
+    assert "elastic_ctr" in running.get("/metrics")
+
+
+def test_it_answers_trainers_and_ends_with_zero_when_told(running: Running) -> None:
+    running.start()
+    client = MasterClient(f"127.0.0.1:{running.port}", "")
+
+    reply = client.call("JoinTrainer", control.JoinRequest(name="t"))
+    client.close()
+    running.end()
+
+    assert reply.model_digest == "digest"
+    assert running.codes == [0]
+
+
+def test_a_second_master_over_the_same_state_is_refused(running: Running, tmp_path: Path) -> None:
+    with pytest.raises(StateInUse, match="is used by another process"):
+        Running(tmp_path)
+
+
+def test_a_restarted_master_keeps_the_name_of_its_ledger(running: Running, tmp_path: Path) -> None:
+    running.start()
+    name = running.master._ledger.fact("id")
+    running.end()
+
+    again = Running(tmp_path).start()
+    kept = again.master._ledger.fact("id")
+    again.end()
+
+    assert kept == name
+
+
+def test_a_manifest_without_its_donefile_line_is_announced_at_start(running: Running) -> None:
+    manifest = VersionManifest(
+        version=7,
+        kind="base",
+        base=7,
+        parent=None,
+        pass_id="20200401/00",
+        event_time_max=0,
+        created_at=0.0,
+        partitions=4,
+        dim=2,
+        keys=0,
+        slots=("a",),
+        sparse_dim=None,
+        network="slot-dnn",
+        cube_files=(),
+        model_files=(),
+        samples=0,
+        auc_live=None,
+        auc_published=None,
+    )
+    running.store.put_bytes(manifest.to_json(), layout.version_manifest(7))
+
+    running.start()
+
+    until(lambda: running.store.exists(layout.BASE_DONEFILE))
+    assert json.loads(running.store.get_bytes(layout.BASE_DONEFILE)) == {
+        "id": 7,
+        "key": 7,
+        "input": "/output/ctr_cube/7/base",
+    }
+
+
+def test_a_source_that_is_away_is_told_and_tried_again(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (hour(tmp_path, "20200401/00") / "donefile").touch()
+    listed = FileSource.list
+    away = True
+
+    def list_(self: FileSource, folder: str) -> list[tuple[str, int]]:
+        if away:
+            raise StoreError("hdfs is away")
+        return listed(self, folder)
+
+    monkeypatch.setattr(FileSource, "list", list_)
+    running.start()
+    until(lambda: running.status()["error"] == "hdfs is away")
+
+    away = False
+
+    until(lambda: running.status()["error"] == "" and running.status()["current"] is not None)
+    until(lambda: running.status()["current"]["state"] == "checking")
+
+
+def test_a_taken_port_is_a_sentence_and_frees_the_state(running: Running, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", running.port))
+        taken.listen()
+        with pytest.raises(OSError, match=r"is in use; free it or set master\.config\.port"):
+            running.master.run(threading.Event())
+
+    again = Running(tmp_path)
+    again.start()
+    again.end()
