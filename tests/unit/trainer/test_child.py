@@ -1,0 +1,302 @@
+"""The order of a trainer's work, with the master's answers and the engine's calls written down by the tests."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.model import Model
+from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.model.metrics import BUCKETS
+from elastic_ctr.trainer import child as module
+from elastic_ctr.trainer.child import Spec, TrainerChild
+from elastic_ctr.trainer.watchdog import REJOIN
+
+LINES = b"1 0 5:a\n2 1 6:a\n1 0 17\n"
+
+
+class Client:
+    """Answers leases from a list, and leaves when it is empty."""
+
+    def __init__(self, joined: control.JoinReply, tasks: list[control.Task | control.LeaseReply]) -> None:
+        self.joined = joined
+        self.tasks = tasks
+        self.said: list[tuple[str, Any]] = []
+        self.answer = control.Acknowledgement()
+
+    def call(self, method: str, request: Any, *, give_up: Callable[[], bool] = lambda: False) -> Any:
+        return None if give_up() else self.call_once(method, request)
+
+    def call_once(self, method: str, request: Any, timeout: float = 10) -> Any:  # noqa: ARG002
+        self.said.append((method, request))
+        if method == "JoinTrainer":
+            return self.joined
+        if method != "LeaseTask":
+            return self.answer
+        if not self.tasks:
+            return control.LeaseReply(verdict=control.LeaseReply.WAIT if request.ahead else control.LeaseReply.LEAVE)
+        if request.ahead and isinstance(self.tasks[0], control.Task) and self.tasks[0].phase != control.TRAIN:
+            return control.LeaseReply(verdict=control.LeaseReply.WAIT)
+        coming = self.tasks.pop(0)
+        if isinstance(coming, control.LeaseReply):
+            return coming
+        return control.LeaseReply(verdict=control.LeaseReply.WORK, task=coming)
+
+    def close(self) -> None:
+        pass
+
+    def results(self) -> list[control.TaskResult]:
+        return [request for method, request in self.said if method == "ReportTask"]
+
+
+class Engine:
+    calls: list[str]
+    read: int | None
+
+    def __init__(self, *_: object, **__: object) -> None:
+        Engine.calls = []
+
+    def connect(self, trainer_id: int) -> None:
+        self.calls.append(f"connect {trainer_id}")
+
+    def initialise(self) -> None:
+        self.calls.append("initialise")
+
+    def load(self, folder: str) -> None:
+        self.calls.append(f"load {folder}")
+
+    def save(self, folder: str, mode: str) -> None:
+        self.calls.append(f"save {folder} {mode}")
+
+    def preload(self, file: Path) -> "Dataset":
+        self.calls.append(f"preload {file.stem}")
+        return Dataset(file)
+
+    def ready(self, dataset: "Dataset", records: int) -> "Dataset":
+        if len(dataset.file.read_bytes().splitlines()) != records:
+            raise RuntimeError("the scratch disk lost some")
+        return dataset
+
+    def train(self, dataset: "Dataset") -> Any:
+        self.calls.append(f"train {dataset.file.stem}")
+        return np.ones(BUCKETS), np.zeros(BUCKETS)
+
+    def predict(self, dataset: "Dataset") -> Any:
+        self.calls.append(f"predict {dataset.file.stem}")
+        return np.ones(BUCKETS), np.zeros(BUCKETS)
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class Dataset:
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def release_memory(self) -> None:
+        pass
+
+    def wait_preload_done(self) -> None:
+        pass
+
+
+class Watchdog:
+    """Starts no thread: the real one would end this process."""
+
+    events: list[str]
+
+    def __init__(self, *_: object) -> None:
+        Watchdog.events = []
+
+    def start(self) -> None:
+        pass
+
+    def hold(self, attempt: str) -> None:
+        self.events.append(f"hold {attempt}")
+
+    def release(self, attempt: str) -> None:
+        self.events.append(f"release {attempt}")
+
+    def running(self, attempt: str) -> None:
+        self.events.append(f"running {attempt}")
+
+
+def joined(**given: Any) -> control.JoinReply:
+    return control.JoinReply(
+        **{"verdict": control.JoinReply.JOIN, "trainer_id": 3, "generation": 1, "model_digest": "d", **given}
+    )
+
+
+def task(number: int, phase: "control.Phase", path: str = "log", records: int = 2) -> control.Task:
+    return control.Task(
+        id=f"l-1-{number}", attempt=f"l-1-{number}:x", phase=phase, path=path, records=records, pass_id="p", samples=4
+    )
+
+
+Made = Callable[..., tuple[TrainerChild, Client]]
+
+
+@pytest.fixture
+def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    monkeypatch.setattr(module, "Engine", Engine)
+    monkeypatch.setattr(module, "Watchdog", Watchdog)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/log").write_bytes(LINES)
+    spec = Spec(
+        name="trainer-0",
+        master="127.0.0.1:1",
+        token="",
+        model=Model(),
+        model_digest="d",
+        data=Data(source=Source(url=f"file://{tmp_path}/logs"), start="20200401/00", slots=("a",)),
+        trainer=TrainerConfig(),
+        store_url=f"file://{tmp_path}/store",
+        scratch=tmp_path / "scratch",
+    )
+
+    def made(
+        *tasks: control.Task | control.LeaseReply, reply: control.JoinReply | None = None
+    ) -> tuple[TrainerChild, Client]:
+        found = TrainerChild(spec)
+        found._client.close()
+        client = Client(reply or joined(), list(tasks))
+        found._client = client  # type: ignore[assignment]
+        return found, client
+
+    return made
+
+
+def test_a_task_is_converted_checked_and_predicted_and_then_trained_without_reading_it_again(trainer: Made) -> None:
+    one, client = trainer(task(0, control.CHECK), task(0, control.TRAIN))
+
+    assert one.run() == 0
+
+    assert Engine.calls == [
+        "connect 3",
+        "preload l-1-0",
+        "predict l-1-0",
+        "preload l-1-0",
+        "train l-1-0",
+        "close",
+    ]
+    check, train = client.results()
+    assert (check.records, check.error, [r.reason for r in check.refused]) == (2, "", ["no_colon"])
+    assert [s.line for s in check.samples] == ["5:a", "6:a"]
+    assert len(train.positives) == 8 * BUCKETS
+    assert client.said[-1][0] == "LeaveTrainer"
+
+
+def test_the_next_task_is_loaded_while_one_is_trained(trainer: Made) -> None:
+    one, _ = trainer(task(0, control.TRAIN), task(1, control.TRAIN), task(2, control.TRAIN))
+
+    assert one.run() == 0
+
+    assert Engine.calls[1:-1] == [
+        "preload l-1-0",
+        "preload l-1-1",
+        "train l-1-0",
+        "preload l-1-2",
+        "train l-1-1",
+        "train l-1-2",
+    ]
+
+
+def test_the_master_hears_that_a_task_runs_before_it_is_trained_and_a_release_before_its_result(trainer: Made) -> None:
+    one, _ = trainer(task(0, control.TRAIN))
+
+    one.run()
+
+    assert Watchdog.events == ["hold l-1-0:x", "running l-1-0:x", "release l-1-0:x", "running "]
+
+
+def test_an_evaluation_predicts_and_never_counts_as_running(trainer: Made) -> None:
+    one, _ = trainer(task(0, control.EVALUATE))
+
+    one.run()
+
+    assert "predict l-1-0" in Engine.calls
+    assert "running l-1-0:x" not in Watchdog.events
+
+
+def test_a_file_that_was_changed_since_its_check_is_told_and_not_trained(trainer: Made) -> None:
+    one, client = trainer(task(0, control.TRAIN, records=5), task(1, control.TRAIN))
+
+    assert one.run() == 0
+
+    first, second = client.results()
+    assert first.error == "log has 2 good lines where its check found 5: it was changed"
+    assert second.error == ""
+    assert "train l-1-0" not in Engine.calls
+
+
+def test_a_file_that_is_gone_is_told_and_the_trainer_goes_on(trainer: Made) -> None:
+    one, client = trainer(task(0, control.CHECK, path="none"), task(1, control.CHECK))
+
+    assert one.run() == 0
+
+    assert ["none is not in" in result.error for result in client.results()] == [True, False]
+
+
+def test_the_one_initializer_pushes_first_values(trainer: Made) -> None:
+    one, client = trainer(reply=joined(verdict=control.JoinReply.INITIALISE))
+
+    one.run()
+
+    assert Engine.calls[:2] == ["connect 3", "initialise"]
+    assert "ReportInitialised" in [method for method, _ in client.said]
+
+
+def test_an_initializer_with_a_checkpoint_loads_it_and_writes_it_out_to_be_counted(trainer: Made) -> None:
+    one, _ = trainer(reply=joined(verdict=control.JoinReply.INITIALISE, load=True))
+
+    one.run()
+
+    assert Engine.calls[:3] == ["connect 3", "load load", "save verify checkpoint"]
+
+
+def test_a_trainer_told_to_rejoin_ends_with_75(trainer: Made) -> None:
+    one, _ = trainer(control.LeaseReply(verdict=control.LeaseReply.REJOIN, reason="generation 1 is over"))
+
+    with pytest.raises(SystemExit) as ended:
+        one.run()
+
+    assert ended.value.code == REJOIN
+
+
+def test_a_trainer_with_other_settings_than_the_masters_ends_with_2_before_it_connects(trainer: Made) -> None:
+    one, client = trainer(task(0, control.TRAIN), reply=joined(model_digest="other"))
+
+    assert one.run() == 2
+    assert client.results() == []
+
+
+def test_a_trainer_that_is_told_to_leave_says_so(trainer: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, client = trainer(task(0, control.TRAIN), task(1, control.TRAIN), task(2, control.TRAIN))
+    trained = Engine.train
+
+    def train(self: Engine, dataset: Dataset) -> Any:
+        one.stop()
+        return trained(self, dataset)
+
+    monkeypatch.setattr(Engine, "train", train)
+
+    assert one.run() == 0
+
+    # What was leased ahead is finished too; nothing new is taken.
+    assert [result.task_id for result in client.results()] == ["l-1-0", "l-1-1"]
+    assert client.said[-1][0] == "LeaveTrainer"
+
+
+def test_converted_files_of_another_pass_are_forgotten(trainer: Made, tmp_path: Path) -> None:
+    stale = tmp_path / "scratch/tasks/l-0-0.txt"
+    stale.parent.mkdir(parents=True)
+    stale.touch()
+    one, _ = trainer(task(0, control.CHECK))
+
+    one.run()
+
+    assert [file.name for file in stale.parent.iterdir()] == ["l-1-0.txt"]
