@@ -17,7 +17,7 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.export.published import SampleValues, layout_of, publish_once, values_in_file
 from elastic_ctr.export.rows import partition_to_sequence_file
-from elastic_ctr.store import Store
+from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import fetch, read_checkpoint
 
@@ -121,11 +121,17 @@ class Folders:
                     break
                 kind = "base" if number == len(job.chain) - 1 else "delta"
                 old = layout.cube_file(older, kind, partition, self._model.partitions)
-                place = self._store.local_path(old)
-                if place is None:
-                    place = work / "older.seq"
-                    self._store.get(old, place)
-                sample.take(values_in_file(place, missing), written=False)
+                try:
+                    place = self._store.local_path(old)
+                    if place is None:
+                        place = work / "older.seq"
+                        self._store.get(old, place)
+                    sample.take(values_in_file(place, missing), written=False)
+                except (NotInStore, FileNotFoundError) as gone:
+                    raise StoreError(
+                        f"version {job.version} stands on {older}, and {old} is not in {self._store.url}; bring it back: "
+                        "what is served for keys that were not written now is not known without it"
+                    ) from gone
             file.unlink()
         result.keys, result.values, result.written = sample.packed()
         shutil.rmtree(work, ignore_errors=True)

@@ -242,6 +242,20 @@ def test_a_key_that_a_delta_leaves_out_is_found_in_the_newest_older_version(tmp_
     assert sample_of(result) == {4: ([3, 3, 3], 1), 8: ([2, 2, 2], 0), 12: ([1, 1, 1], 0)}
 
 
+@pytest.mark.parametrize("local", [True, False])
+def test_an_older_version_that_is_gone_is_named_and_nothing_is_guessed(
+    tmp_path: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch, local: bool
+) -> None:
+    export(tmp_path, store, 100, {0: [row(4, (1, 1, 1)), row(8, (1, 1, 1))]}, [])
+    export(tmp_path, store, 101, {0: [row(8, (2, 2, 2))]}, [], chain=[100])
+    store.delete("output/ctr_cube/101")
+    if not local:
+        monkeypatch.setattr(store, "local_path", lambda _: None)
+
+    with pytest.raises(StoreError, match=r"version 102 stands on 101, and output/ctr_cube/101/delta/feature-00000"):
+        export(tmp_path, store, 102, {0: [row(4, (3, 3, 3))]}, [8], chain=[100, 101])
+
+
 def test_a_save_with_a_file_missing_exports_nothing(tmp_path: Path, store: FileStore) -> None:
     saved(root(tmp_path), "save/1", {0: [], 1: []})
 
