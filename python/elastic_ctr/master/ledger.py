@@ -95,7 +95,7 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class SaveRow:
-    """What is being saved after a pass. stage: ordered -> saved -> exported -> done."""
+    """What is being saved after a pass. stage: ordered -> saved -> written -> exported -> scored -> done."""
 
     ordinal: int
     generation: int
