@@ -151,7 +151,7 @@ class Coordinator:
                     incarnations[str(state.index)] = state.incarnation
                     self._ledger.set_fact("pservers", incarnations)
             self.pservers.learn(state, now)
-            if state.lost and state.generation == self.generation:
+            if state.lost and state.generation == self.generation and not self.finished:
                 self._recover("pserver", f"the server process of pserver {state.index} has ended")
             for result in state.results:
                 self._take_result(state.index, result)

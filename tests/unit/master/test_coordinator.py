@@ -655,6 +655,17 @@ def test_a_pserver_started_again_after_the_end_is_no_recovery(tmp_path: Path) ->
     assert one.ledger.recoveries() == []
 
 
+def test_a_server_process_that_ends_after_the_end_is_no_recovery(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.finish()
+
+    one.pservers[0].lost = True
+
+    assert one.pservers[0].sync().leave
+    assert one.coordinator.generation == 1
+    assert one.ledger.recoveries() == []
+
+
 def test_a_pass_stopped_in_training_is_taken_up_from_the_last_checkpoint(tmp_path: Path) -> None:
     one = world(tmp_path, config={"max_attempts": 1})
     failing = one.until_phase(control.TRAIN)
