@@ -1,0 +1,164 @@
+"""What every command promises a person: complete help, exit codes as documented, a sentence for each refusal."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from elastic_ctr import __version__
+from elastic_ctr.cli.main import COMMANDS, build
+
+COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
+
+
+def every_command() -> Iterator[tuple[str, Any]]:
+    """Each command and group, by the words that call it."""
+
+    def below(words: str, command: Any) -> Iterator[tuple[str, Any]]:
+        yield words, command
+        for name, each in getattr(command, "commands", {}).items():
+            yield from below(f"{words} {name}", each)
+
+    yield from below("elastic-ctr", typer.main.get_command(build()))
+
+
+TREE = dict(every_command())
+
+
+def call(*words: object, given: str | None = None) -> Result:
+    return CliRunner().invoke(build(str(words[0]) if words else None), [str(word) for word in words], input=given)
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("words", TREE)
+def test_every_command_and_each_of_its_options_says_what_it_does(words: str) -> None:
+    command = TREE[words]
+
+    assert (command.help or "").strip().endswith((".", ":", "hours")), command.help
+    silent = [each.name for each in command.params if not (getattr(each, "help", None) or "").strip()]
+    assert silent == []
+    assert call(*words.split()[1:], "--help").exit_code == 0
+
+
+def test_each_command_is_there_when_it_alone_is_built() -> None:
+    for name in COMMANDS:
+        alone = typer.main.get_command(build(name))
+        assert list(getattr(alone, "commands", {})) == [name]
+
+
+def test_the_command_itself_shows_help_and_its_version() -> None:
+    without = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=False)
+    version = subprocess.run([COMMAND, "version"], capture_output=True, text=True, check=False)
+
+    assert without.returncode == 0
+    assert all(name in without.stdout for name in COMMANDS)
+    assert (version.returncode, version.stdout.strip()) == (0, __version__)
+
+
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["local", "run"], ["local", "run", "--no-such"], ["predict"], ["import", "csv"], ["master"]]
+)
+def test_what_is_no_command_or_lacks_an_option_exits_with_2(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ELASTIC_CTR_CONFIG", raising=False)
+
+    refused = call(*words)
+
+    assert refused.exit_code == 2
+    assert "Error" in refused.stderr
+
+
+def test_status_with_nobody_there_exits_with_2_and_a_sentence_for_each_role(nobody: str) -> None:
+    asked = call("status", "--address", nobody, "--transfer", nobody, "--serving", nobody)
+
+    assert asked.exit_code == 2
+    assert asked.output.count(f"http://{nobody}/status does not answer") == 3
+
+
+def test_local_status_and_down_with_nobody_there_say_so(tmp_path: Path, nobody: str) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(
+        "data: {source: {url: file:///clicks}, start: 20200401/00, slots: [0]}\n"
+        f"master: {{config: {{statusPort: {nobody.partition(':')[2]}}}}}\n"
+    )
+
+    status = call("local", "status", "-f", values, "--dir", tmp_path)
+    down = call("local", "down", "--dir", tmp_path)
+
+    assert (status.exit_code, down.exit_code) == (1, 0)
+    assert "nothing answers" in status.output
+    assert "nothing runs in" in down.output
+
+
+def test_predict_seek_and_rollback_with_nobody_there_exit_with_2_and_a_sentence(nobody: str) -> None:
+    predict = call("predict", "-", "--address", nobody, given="1 0 5:0\n")
+    seek = call("cube", "seek", "5", "--transfer", nobody)
+    direct = call("cube", "seek", "5", "--version", "7", "--address", nobody)
+    rollback = call("rollback", "7", "--transfer", nobody)
+
+    assert [each.exit_code for each in (predict, seek, direct, rollback)] == [2, 2, 2, 2]
+    assert "does not answer" in predict.output
+    assert f"http://{nobody}/release does not answer" in seek.output
+    assert "say --transfer" in seek.output
+    assert f"{nobody} does not answer as a cube-server" in direct.output
+    assert f"http://{nobody}/rollback does not answer" in rollback.output
+
+
+@pytest.mark.parametrize("words", [[], ["7", "--resume"]])
+def test_a_rollback_is_either_to_a_version_or_resumed(words: list[str]) -> None:
+    refused = call("rollback", *words)
+
+    assert refused.exit_code == 2
+    assert "say either a VERSION to go back to, or --resume" in refused.output
+
+
+def test_a_rollback_whose_token_is_not_there_or_is_none_says_which_file(tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text("secret: one\nother: two\n")
+
+    absent = call("rollback", "7", "--token-file", tmp_path / "token")
+    wrong = call("rollback", "7", "--token-file", tmp_path / "values.yaml")
+
+    assert (absent.exit_code, wrong.exit_code) == (2, 2)
+    assert f"{tmp_path / 'token'}" in absent.output
+    assert f"{tmp_path / 'values.yaml'} holds no token" in wrong.output
+    assert "secret" not in wrong.output
+
+
+ROLES = ["master", "trainer", "pserver", "cube-transfer", "cube-builder", "cube-agent", "cube-server", "serving"]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_refuses_a_file_it_cannot_read_or_does_not_know_with_2(role: str, tmp_path: Path) -> None:
+    strange = tmp_path / "config.yaml"
+    strange.write_text("shrads: 3\n")
+
+    absent, unknown = call(role, "--config", tmp_path / "nowhere.yaml"), call(role, "--config", strange)
+
+    assert (absent.exit_code, unknown.exit_code) == (2, 2)
+    assert f"{tmp_path}/nowhere.yaml cannot be read" in absent.output
+    assert f"{strange}: shrads is not a setting; remove it or mend its spelling" in unknown.output
+
+
+def test_files_that_are_damaged_or_not_there_are_named(tmp_path: Path) -> None:
+    junk = tmp_path / "part-00000.dict"
+    junk.write_bytes(b"junk")
+
+    dict_absent, dict_junk = call("dict", "stat", tmp_path / "no.dict"), call("dict", "stat", junk)
+    seq_absent, seq_junk = call("seqfile", "dump", tmp_path / "no.seq"), call("seqfile", "dump", junk)
+
+    assert [each.exit_code for each in (dict_absent, dict_junk, seq_absent, seq_junk)] == [2, 2, 2, 1]
+    for each in (dict_absent, seq_absent):
+        assert "no." in each.output
+    for each in (dict_junk, seq_junk):
+        assert "part-00000.dict" in "".join(each.output.split())

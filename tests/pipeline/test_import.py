@@ -1,0 +1,134 @@
+"""Click logs of other systems, from their files to predictions."""
+
+import csv
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import SHARED, Run, values_for
+from test_whole_run import COMMAND
+
+from elastic_ctr.features.line import parse_line
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.local.doors import predict
+from elastic_ctr.seqfile.reader import SequenceFileReader
+from elastic_ctr.store import open_store
+from elastic_ctr.versions.manifest import published_versions, read_version
+
+TALKINGDATA = SHARED / "data" / "talkingdata" / "train_sample.csv"
+AVAZU = SHARED / "data" / "avazu" / "small3.train.csv"
+CRITEO = SHARED / "data" / "criteo" / "train.csv"
+SPARSE_DIM = 10_007
+
+
+def absent(file: Path) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not file.exists(), reason=f"{file.parent.name}'s clicks are not beside this checkout")
+
+
+def imported(*arguments: str | Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [COMMAND, "import", *map(str, arguments), "--json"], check=False, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def lines_of(folder: Path) -> list[bytes]:
+    return [line for part in sorted(folder.glob("2*/*/part-*")) for line in part.read_bytes().splitlines(keepends=True)]
+
+
+def first_hours(source: Path, target: Path, hours: int) -> Counter[str]:
+    """The rows of the first hours, as they stand in the file; how many each hour has."""
+    with source.open(newline="") as given:
+        rows = list(csv.reader(given))
+    header, rows = rows[0], rows[1:]
+    time = header.index("click_time")
+    taken = sorted({row[time][:13] for row in rows})[:hours]
+    kept = [row for row in rows if row[time][:13] in taken]
+    with target.open("w", newline="") as out:
+        csv.writer(out, lineterminator="\n").writerows([header, *kept])
+    return Counter(row[time][:13] for row in kept)
+
+
+@absent(TALKINGDATA)
+@pytest.mark.timeout(240)
+def test_each_hour_of_a_click_log_becomes_a_version_and_no_record_is_lost(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    counted = first_hours(TALKINGDATA, tmp_path / "clicks.csv", 4)
+    data = tmp_path / "data"
+    summary = imported(
+        "csv", tmp_path / "clicks.csv", data, "--label", "is_attributed", "--time", "click_time",
+        "--fields", "app,device,os,channel",
+    )  # fmt: skip
+    slots = (data / "slot.conf").read_text().split()
+    model = {"sparseDim": SPARSE_DIM}
+
+    run = start(values_for(data, slots, summary["start"], summary["end"], model=model, trainer={"replicas": 1}))
+    report = run.finish(200)
+
+    assert summary["records"] == sum(counted.values())
+    passes = [(each["pass"], each["records"]) for each in report["passes"]]
+    assert passes == [(f"{hour[:4]}{hour[5:7]}{hour[8:10]}/{hour[11:]}", n) for hour, n in sorted(counted.items())]
+    assert [each["kind"] for each in report["passes"]] == ["base", "delta", "delta", "delta"]
+    assert report["live"] == report["passes"][-1]["version"]
+    ledger = report["ledger"]
+    assert ledger["records"] == ledger["trained"] == sum(counted.values())
+    assert ledger["refused"] == ledger["parked"] == 0
+
+    # Keys are taken modulo sparseDim by training and by serving alike.
+    store = open_store(run.places.store_url)
+    keys: set[int] = set()
+    for version in published_versions(store):
+        for entry in read_version(store, version).cube_files:
+            file = store.local_path(entry.path)
+            assert file is not None
+            with closing(SequenceFileReader(file)) as blocks:
+                for block, _ in blocks:
+                    keys.update(block.tolist())
+    feasigns = {int(word.partition(b":")[0]) for line in lines_of(data) for word in line.split()[2:]}
+    assert keys == {feasign % SPARSE_DIM for feasign in feasigns} - {0}
+    assert min(feasigns) > SPARSE_DIM
+    assert report["parity"]["samples"] >= min(512, *counted.values())
+    assert report["parity"]["maxAbsDiff"] <= 1e-5
+    feasign = max(feasigns)
+    [one, other], _ = predict(run.places.serving, "ctr", [f"{feasign}:app", f"{feasign % SPARSE_DIM}:app"])
+    assert one == other
+
+
+@absent(AVAZU)
+def test_a_csv_with_crlf_is_imported_as_if_it_had_none(tmp_path: Path) -> None:
+    fields = "C1,banner_pos,site_id,app_id,device_model,C21"
+    unix = tmp_path / "unix.csv"
+    unix.write_bytes(AVAZU.read_bytes().replace(b"\r\n", b"\n"))
+
+    both = []
+    for file, out in ((AVAZU, tmp_path / "crlf"), (unix, tmp_path / "lf")):
+        summary = imported(
+            "csv", file, out, "--label", "click", "--fields", fields, "--time", "hour", "--time-format", "%y%m%d%H"
+        )
+        both.append((summary, lines_of(out)))
+
+    assert both[0] == both[1]
+    summary, lines = both[0]
+    assert (summary["rows"], summary["records"], summary["clicks"], summary["refused"]) == (9567, 9567, 1626, {})
+    assert (summary["start"], summary["end"]) == ("20141021/00", "20141021/00")
+    slots = SlotList(tuple(fields.split(",")))
+    assert sum(parse_line(line.removesuffix(b"\n"), slots, None).click for line in lines) == 1626
+
+
+@absent(CRITEO)
+def test_criteos_own_rows_are_hours_of_39_slots(tmp_path: Path) -> None:
+    summary = imported("criteo", CRITEO, tmp_path / "hours", "--rows-per-hour", "2000")
+
+    assert (summary["rows"], summary["records"], summary["clicks"], summary["refused"]) == (7200, 7200, 1549, {})
+    assert (summary["start"], summary["end"], summary["slots"]) == ("20200401/00", "20200401/03", 39)
+    slots = SlotList(tuple((tmp_path / "hours" / "slot.conf").read_text().split()))
+    lines = lines_of(tmp_path / "hours")
+    assert len(lines) == 7200
+    assert sum(parse_line(line.removesuffix(b"\n"), slots, None).click for line in lines) == 1549

@@ -1,0 +1,113 @@
+"""What the documents say exists: commands, options, make targets, settings, files."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from elastic_ctr.cli.main import build
+from elastic_ctr.config.section import Section
+from elastic_ctr.config.values import Values
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_BLOCKS = "data|model|store|master|trainer|pserver|cube|cubeTransfer|serving"
+
+
+def commands_of(page: Path) -> Iterator[str]:
+    """Shell lines in fenced blocks, and inline code that is a command of ours."""
+    text = page.read_text()
+    for block in _FENCED.findall(text):
+        for line in block.splitlines()[1:-1]:
+            if line.startswith(("make ", ".venv/bin/elastic-ctr")):
+                yield line.partition(" # ")[0].strip()
+    for code in _INLINE.findall(_FENCED.sub("", text)):
+        if code.startswith(("make ", "elastic-ctr ", ".venv/bin/elastic-ctr ")):
+            yield code
+
+
+COMMANDS = [(page, line) for page in PAGES for line in commands_of(page)]
+TARGETS = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+TREE = typer.main.get_command(build())
+
+
+def name_of(page: object) -> str:
+    return str(page.relative_to(ROOT)) if isinstance(page, Path) else str(page)
+
+
+def wrong_with(line: str) -> str | None:
+    """The first word of a command line that the program does not know."""
+    words = shlex.split(line.replace("…", ""))
+    if words[0] == "make":
+        return next((word for word in words[1:] if word not in TARGETS), None)
+    command: Any = TREE
+    for word in words[1:]:
+        if hasattr(command, "commands") and not word.startswith("-"):
+            if word not in command.commands:
+                return word
+            command = command.commands[word]
+        elif word.startswith("-") and word not in ("-", "--help"):
+            known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+            if word.partition("=")[0] not in known:
+                return word
+    return None
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS, ids=name_of)
+def test_every_command_in_the_documents_exists(page: Path, line: str) -> None:
+    assert wrong_with(line) is None, f"{name_of(page)}: {line}"
+
+
+def test_the_documents_have_commands_and_a_wrong_one_is_found() -> None:
+    assert len(COMMANDS) > 20
+    assert wrong_with("make tset") == "tset"
+    assert wrong_with(".venv/bin/elastic-ctr local rnu") == "rnu"
+    assert wrong_with("elastic-ctr cube seek 5 --addres x") == "--addres"
+
+
+def settings(section: type[Section], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(key, description) of every setting and block."""
+    for name, field in section.model_fields.items():
+        key = f"{prefix}{field.alias or name}"
+        below = field.annotation
+        if isinstance(below, type) and issubclass(below, Section):
+            yield key, (below.__doc__ or "").strip()
+            yield from settings(below, f"{key}.")
+        else:
+            yield key, (field.description or "").strip()
+
+
+SETTINGS = dict(settings(Values))
+
+
+def test_every_setting_says_what_it_does() -> None:
+    assert [key for key, what in SETTINGS.items() if not what] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_setting_in_the_documents_exists(page: Path) -> None:
+    named = {code for code in _INLINE.findall(page.read_text()) if re.fullmatch(rf"({_BLOCKS})\.[A-Za-z][\w.]*", code)}
+    modules = {code for code in named if (ROOT / "python" / "elastic_ctr" / f"{code.replace('.', '/')}.py").exists()}
+
+    assert named - modules - SETTINGS.keys() == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    links = [link.partition("#")[0] for link in _LINK.findall(_FENCED.sub("", page.read_text())) if "://" not in link]
+
+    assert [link for link in links if link and not (page.parent / link).exists()] == []
+
+
+def test_the_changelog_begins_with_what_is_newest() -> None:
+    heads = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+    assert heads
+    assert heads[0] == "Unreleased" or re.match(r"\d+\.\d+\.\d+", heads[0])
