@@ -33,7 +33,9 @@ def status(
     if as_json:
         typer.echo(json.dumps({**answers, "errors": errors}))
     else:
-        _show(Console(), answers, errors)
+        out = Console()
+        # As in `local run`: a pipe has no width of its own.
+        _show(out if out.is_terminal else Console(width=160), answers, errors)
     raise typer.Exit(0 if not errors else 1 if answers else 2)
 
 

@@ -41,12 +41,15 @@ class RequestRefused(HTTPException):
 
 
 def read_token(path: Path | None) -> str | None:
-    """The token in a mounted file; None when no file is configured. Raises OSError, ValueError for an empty one."""
+    """The token in a mounted file; None when no file is configured. Raises OSError, ValueError when it holds none."""
     if path is None:
         return None
     token = path.read_text().strip()
     if not token:
         raise ValueError(f"{path} is empty; put the token in it, or leave the token file out of the configuration")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        # Never shown: whatever it is, it may be a secret.
+        raise ValueError(f"{path} holds no token, which is one word on one line; is it the right file?")
     return token
 
 
