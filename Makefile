@@ -1,7 +1,6 @@
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 BIN := .venv/bin
-export PYTHONWARNINGS := default
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit check format generate lock bench clean

@@ -28,9 +28,10 @@ from elastic_ctr.runtime.lifecycle import die_with_parent
 from elastic_ctr.store import open_store
 from elastic_ctr.store.source import open_source
 from elastic_ctr.trainer.engine import Engine
+from elastic_ctr.trainer.parent import WATCH_FILE
 from elastic_ctr.trainer.saver import Saver
 from elastic_ctr.trainer.tasks import convert_task, quarantine, result_of
-from elastic_ctr.trainer.watchdog import REJOIN, Watchdog
+from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, handed_over
 
 log = logging.getLogger(__name__)
 
@@ -139,9 +140,10 @@ class TrainerChild:
 
     def _initialise(self, *, load: bool) -> None:
         if load:
-            self._engine.load("load")
-            # Servers say nothing about what they loaded: written out again, the rows can be counted.
-            self._engine.save("verify", mode="checkpoint")
+            with handed_over(self._watchdog, self._spec.scratch / WATCH_FILE):
+                self._engine.load("load")
+                # Servers say nothing about what they loaded: written out again, the rows can be counted.
+                self._engine.save("verify", mode="checkpoint")
         else:
             self._engine.initialise()
         self._obey(self._client.call("ReportInitialised", self._member()))
@@ -285,7 +287,8 @@ class TrainerChild:
 
     def _save(self, task: control.Task) -> control.TaskResult:
         work = self._saver.save if task.phase == control.SAVE else self._saver.score
-        return control.TaskResult(save=work(task.save))
+        with handed_over(self._watchdog, self._spec.scratch / WATCH_FILE):
+            return control.TaskResult(save=work(task.save))
 
 
 def main() -> None:

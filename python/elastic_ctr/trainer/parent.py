@@ -13,7 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from elastic_ctr.control.client import MasterClient
+from elastic_ctr.trainer.watchdog import Watchdog
+
 log = logging.getLogger(__name__)
+
+WATCH_FILE = "watch.json"
 
 _REJOIN = 75
 # Starting it again would not help: its settings are not the master's.
@@ -49,7 +54,13 @@ class TrainerParent:
 
     def _wait(self, child: "subprocess.Popen[bytes]", stop: threading.Event) -> int:
         told_at = None
+        duty = _Duty(self._spec, self._scratch / WATCH_FILE, child.pid)
         while (code := _ended(child, 0.2)) is None:
+            if reason := duty.round():
+                log.warning("the training process is ended to rejoin: %s", reason)
+                child.kill()
+                child.wait()
+                return _REJOIN
             if stop.is_set() and told_at is None:
                 told_at = time.monotonic()
                 child.terminate()
@@ -57,6 +68,50 @@ class TrainerParent:
                 log.warning("the training process did not leave in %.0f s and is killed", self._grace_seconds)
                 child.kill()
         return code
+
+
+class _Duty:
+    """The watchdog's work while the child hands it over: its own threads stand still in a save or a load."""
+
+    def __init__(self, spec: Mapping[str, Any], file: Path, child: int) -> None:
+        self._spec = spec
+        self._file = file
+        self._child = child
+        self._watchdog: Watchdog | None = None
+        self._reasons: list[str] = []
+        self._next = 0.0
+        # What a dead child left is nobody's duty.
+        file.unlink(missing_ok=True)
+
+    def round(self) -> str:
+        """Once a period; why the child no longer belongs, else nothing."""
+        if not self._file.exists():
+            self._watchdog, self._reasons = None, []
+            return ""
+        if time.monotonic() < self._next or _is_stopped(self._child):
+            # A child that was stopped is lost, like one that is dead.
+            return ""
+        if self._watchdog is None:
+            try:
+                state = json.loads(self._file.read_text())
+            except (OSError, ValueError):
+                return ""
+            self._watchdog = Watchdog.taken_over(self._client(), state, self._reasons.append)
+        self._watchdog.round()
+        self._next = time.monotonic() + self._watchdog.period
+        # Taken back meanwhile: what this round asked was out of date.
+        return self._reasons[0] if self._reasons and self._file.exists() else ""
+
+    def _client(self) -> MasterClient:
+        token_file = self._spec.get("tokenFile")
+        return MasterClient(self._spec["master"], Path(token_file).read_text().strip() if token_file else "")
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False
 
 
 def _ended(child: "subprocess.Popen[bytes]", seconds: float) -> int | None:

@@ -5,11 +5,15 @@ cannot reach one ends at once and rejoins; the master decides what was lost.
 """
 
 import http.client
+import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -42,7 +46,13 @@ class Watchdog(threading.Thread):
     """Runs beside the engine, whose calls release the GIL. Ends the process with REJOIN when the trainer no longer belongs."""
 
     def __init__(
-        self, client: MasterClient, trainer_id: int, generation: int, endpoints: Sequence[str], lease_seconds: float
+        self,
+        client: MasterClient,
+        trainer_id: int,
+        generation: int,
+        endpoints: Sequence[str],
+        lease_seconds: float,
+        end: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(name="watchdog", daemon=True)
         self._client = client
@@ -54,6 +64,33 @@ class Watchdog(threading.Thread):
         self._held: set[str] = set()
         self._running = ""
         self._lock = threading.Lock()
+        self._end = end or _end_process
+
+    def state(self) -> dict[str, Any]:
+        """What another process needs to go on with this one's duty: see `taken_over`."""
+        with self._lock:
+            return {
+                "trainerId": self._trainer_id,
+                "generation": self._generation,
+                "endpoints": list(self._misses),
+                "leaseSeconds": self._lease_seconds,
+                "held": sorted(self._held),
+                "running": self._running,
+            }
+
+    @staticmethod
+    def taken_over(client: MasterClient, state: Mapping[str, Any], end: Callable[[str], None]) -> "Watchdog":
+        """The same duty, done round by round by whoever calls `round`; `end` is called instead of ending the process."""
+        watchdog = Watchdog(
+            client, state["trainerId"], state["generation"], state["endpoints"], state["leaseSeconds"], end
+        )
+        watchdog._held = set(state["held"])
+        watchdog._running = state["running"]
+        return watchdog
+
+    @property
+    def period(self) -> float:
+        return min(_PERIOD, self._lease_seconds / 4)
 
     def hold(self, attempt: str) -> None:
         with self._lock:
@@ -71,12 +108,14 @@ class Watchdog(threading.Thread):
             self._renew()
 
     def run(self) -> None:
-        period = min(_PERIOD, self._lease_seconds / 4)
         while True:
             began = time.monotonic()
-            self._look()
-            self._renew()
-            time.sleep(max(0.05, period - (time.monotonic() - began)))
+            self.round()
+            time.sleep(max(0.05, self.period - (time.monotonic() - began)))
+
+    def round(self) -> None:
+        self._look()
+        self._renew()
 
     def _renew(self) -> None:
         with self._lock:
@@ -118,8 +157,23 @@ class Watchdog(threading.Thread):
             log.warning("the master did not hear of the loss: %s", failed.code().name)
         self._end(f"{endpoint}: {reason}")
 
-    def _end(self, reason: str) -> None:
-        log.warning("rejoining: %s", reason)
-        logging.shutdown()
-        # Not sys.exit: the engine's threads may never come back from a lost server.
-        os._exit(REJOIN)
+
+@contextmanager
+def handed_over(watchdog: Watchdog, file: Path) -> Iterator[None]:
+    """While the engine holds the interpreter's lock (a save, a load), no thread of this process runs: the parent
+    finds the duty in `file` and does it.
+    """
+    temporary = file.with_suffix(".part")
+    temporary.write_text(json.dumps(watchdog.state()))
+    temporary.replace(file)
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _end_process(reason: str) -> None:
+    log.warning("rejoining: %s", reason)
+    logging.shutdown()
+    # Not sys.exit: the engine's threads may never come back from a lost server.
+    os._exit(REJOIN)
