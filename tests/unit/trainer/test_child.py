@@ -115,6 +115,12 @@ class Watchdog:
     def start(self) -> None:
         pass
 
+    def state(self) -> dict[str, object]:
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
     def hold(self, attempt: str) -> None:
         self.events.append(f"hold {attempt}")
 

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.trainer import parent
-from elastic_ctr.trainer.parent import TrainerParent
+from elastic_ctr.trainer.parent import TrainerParent, _Duty
+from elastic_ctr.trainer.watchdog import Watchdog
 
 Run = Callable[[str], int]
 
@@ -120,3 +122,30 @@ def test_a_child_that_does_not_leave_in_time_is_killed(tmp_path: Path, child: Ca
 
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGCONT)
+
+
+def duty_state(attempt: str) -> dict[str, object]:
+    return {
+        "trainerId": 1,
+        "generation": 1,
+        "endpoints": [],
+        "leaseSeconds": 0.0,
+        "held": [attempt],
+        "running": "",
+    }
+
+
+def test_the_parent_keeps_the_leases_of_the_duty_that_was_handed_over_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed: list[object] = []
+    monkeypatch.setattr(Watchdog, "round", lambda self: renewed.append(self.state()["held"]))
+    duty = _Duty({"master": "127.0.0.1:1"}, tmp_path / "watch.json", os.getpid())
+
+    assert duty.round() == ""
+    for attempt in ("save:1", "save:2"):
+        # The second comes before the parent has seen that the first one is over.
+        (tmp_path / "watch.json").write_text(json.dumps(duty_state(attempt)))
+        assert duty.round() == ""
+
+    assert renewed == [["save:1"], ["save:2"]]

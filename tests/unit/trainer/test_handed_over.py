@@ -1,0 +1,97 @@
+"""While the engine holds the interpreter's lock, the parent does the watchdog's work."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from elastic_ctr.trainer import parent as module
+from elastic_ctr.trainer.parent import WATCH_FILE
+from elastic_ctr.trainer.watchdog import Watchdog, handed_over
+
+
+class Rounds(Watchdog):
+    """Counts instead of asking the network."""
+
+    done = 0
+    refuse_after = 10**9
+
+    def round(self) -> None:
+        Rounds.done += 1
+        if Rounds.done > Rounds.refuse_after:
+            self._end("the lease went to another trainer")
+
+    @staticmethod
+    def taken_over(client: object, state: object, end: object) -> Watchdog:  # noqa: ARG004
+        return Rounds(client, 1, 1, [], 0.1, end)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def duty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[module._Duty]:
+    monkeypatch.setattr(module, "Watchdog", Rounds)
+    monkeypatch.setattr(module, "MasterClient", lambda *_: None)
+    Rounds.done, Rounds.refuse_after = 0, 10**9
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield module._Duty({"master": "127.0.0.1:1"}, tmp_path / WATCH_FILE, sleeper.pid)
+    sleeper.kill()
+    sleeper.wait()
+
+
+def rounds(duty: module._Duty, count: int) -> list[str]:
+    found = []
+    for _ in range(count):
+        found.append(duty.round())
+        time.sleep(0.03)
+    return found
+
+
+def test_without_a_hand_over_the_parent_does_nothing(duty: module._Duty) -> None:
+    assert rounds(duty, 3) == [""] * 3
+    assert Rounds.done == 0
+
+
+def test_what_is_handed_over_is_done_until_it_is_taken_back(duty: module._Duty, tmp_path: Path) -> None:
+    watchdog = Watchdog(None, 7, 2, ["127.0.0.1:1"], 10)  # type: ignore[arg-type]
+    watchdog.hold("save:1")
+
+    with handed_over(watchdog, tmp_path / WATCH_FILE):
+        state = json.loads((tmp_path / WATCH_FILE).read_text())
+        rounds(duty, 3)
+    seen = Rounds.done
+    rounds(duty, 3)
+
+    assert state["trainerId"] == 7
+    assert state["held"] == ["save:1"]
+    assert seen >= 1
+    assert Rounds.done == seen
+
+
+def test_a_child_that_no_longer_belongs_is_named_for_ending(duty: module._Duty, tmp_path: Path) -> None:
+    Rounds.refuse_after = 0
+    (tmp_path / WATCH_FILE).write_text("{}")
+
+    assert "the lease went to another trainer" in rounds(duty, 2)
+
+
+def test_nobody_speaks_for_a_child_that_is_stopped(duty: module._Duty, tmp_path: Path) -> None:
+    (tmp_path / WATCH_FILE).write_text("{}")
+    os.kill(duty._child, signal.SIGSTOP)
+    while Path(f"/proc/{duty._child}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
+
+    assert rounds(duty, 3) == [""] * 3
+    assert Rounds.done == 0
+
+
+def test_what_a_dead_child_handed_over_is_nobodys_duty(tmp_path: Path, duty: module._Duty) -> None:
+    (tmp_path / WATCH_FILE).write_text("{}")
+
+    module._Duty({}, tmp_path / WATCH_FILE, duty._child)
+
+    assert not (tmp_path / WATCH_FILE).exists()
