@@ -91,11 +91,13 @@ class _Duty:
         if time.monotonic() < self._next or _is_stopped(self._child):
             # A child that was stopped is lost, like one that is dead.
             return ""
-        if self._watchdog is None:
-            try:
-                state = json.loads(self._file.read_text())
-            except (OSError, ValueError):
-                return ""
+        try:
+            state = json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            return ""
+        if self._watchdog is None or state != self._watchdog.state():
+            # Another duty than the last one seen: two saves may follow each other between two rounds.
+            self._reasons = []
             self._watchdog = Watchdog.taken_over(self._client(), state, self._reasons.append)
         self._watchdog.round()
         self._next = time.monotonic() + self._watchdog.period

@@ -164,6 +164,7 @@ def handed_over(watchdog: Watchdog, file: Path) -> Iterator[None]:
     finds the duty in `file` and does it.
     """
     temporary = file.with_suffix(".part")
+    file.parent.mkdir(parents=True, exist_ok=True)
     temporary.write_text(json.dumps(watchdog.state()))
     temporary.replace(file)
     try:

@@ -115,12 +115,6 @@ class Watchdog:
     def start(self) -> None:
         pass
 
-    def state(self) -> dict[str, object]:
-        return {}
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
     def hold(self, attempt: str) -> None:
         self.events.append(f"hold {attempt}")
 
@@ -151,6 +145,7 @@ def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     monkeypatch.setattr(module, "Engine", Engine)
     monkeypatch.setattr(module, "Watchdog", Watchdog)
     (tmp_path / "logs").mkdir()
+    (tmp_path / "scratch").mkdir()
     (tmp_path / "logs/log").write_bytes(LINES)
     spec = Spec(
         name="trainer-0",
