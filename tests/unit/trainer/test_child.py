@@ -115,6 +115,9 @@ class Watchdog:
     def start(self) -> None:
         pass
 
+    def state(self) -> dict[str, object]:
+        return {}
+
     def hold(self, attempt: str) -> None:
         self.events.append(f"hold {attempt}")
 
