@@ -30,7 +30,7 @@ def forge(
     version: int,
     scratch: Path,
     *,
-    weights: Callable[[bytearray], None] = lambda data: None,
+    weights: Callable[[bytearray], None] = lambda _: None,
     rows: Callable[[Values], Values] = lambda values: values,
 ) -> None:
     """A base with the original's files, changed, and with right checksums: nothing but its answers can tell."""
@@ -91,7 +91,8 @@ def test_a_version_that_answers_wrongly_is_refused_and_the_old_one_stays_live(
         version = live + 1 + number
         forge(store, original, version, tmp_path / str(version), **changes)
         settled = run.until(
-            lambda version=version: run.session.live == version or str(version) in (run.session.release or {}).get("refused", {}),
+            lambda version=version: run.session.live == version  # type: ignore[misc]
+            or str(version) in (run.session.release or {}).get("refused", {}),
             60, f"version {version} is settled",
         )  # fmt: skip
         assert settled

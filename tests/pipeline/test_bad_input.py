@@ -1,0 +1,171 @@
+"""What cannot work ends in a sentence that names what and where, and leaves nothing behind."""
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from running import Run, merged, values_for
+from test_recovery import adds_up
+from test_whole_run import COMMAND, synthetic
+
+from elastic_ctr.store import open_store
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import published_versions
+
+GOOD: dict[str, Any] = {
+    "data": {"source": {"url": "file:///clicks"}, "start": "20200401/00", "end": "20200401/03", "slots": [0, 1]}
+}
+
+
+def local_run(folder: Path, values: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
+    (folder / "values.yaml").write_text(yaml.safe_dump(values))
+    return subprocess.run(
+        [COMMAND, "local", "run", "-f", "values.yaml", "--dir", "run"],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+def below(folder: Path) -> list[psutil.Process]:
+    """Processes that work in this folder."""
+    found = []
+    for each in psutil.process_iter():
+        try:
+            if each.status() != psutil.STATUS_ZOMBIE and any(str(folder) in word for word in each.cmdline()):
+                found.append(each)
+        except psutil.Error:  # noqa: PERF203 (each may end while it is looked at)
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentences"),
+    [
+        (
+            {"data": {"slots": []}, "trainer": {"replcas": 3}, "cube": {"config": {"shards": "two"}}},
+            [
+                "data.slots: ",
+                "trainer.replcas is not a setting; remove it or mend its spelling",
+                "cube.config.shards: ",
+            ],
+        ),
+        ({"data": {"end": "20200331/23"}}, ["data: end 20200331/23 is before start 20200401/00; swap them"]),
+        ({"data": {"slots": [0, 1, 0]}}, ["data.slots: "]),
+    ],
+)
+def test_values_that_cannot_be_used_are_named_and_nothing_is_started(
+    tmp_path: Path, changes: dict[str, Any], sentences: list[str]
+) -> None:
+    refused = local_run(tmp_path, merged(GOOD, changes))
+
+    assert refused.returncode == 2
+    assert [each for each in sentences if each not in refused.stderr] == []
+    assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_port_that_is_taken_is_named_with_its_setting_and_nothing_is_left_running(tmp_path: Path) -> None:
+    values = values_for(tmp_path, ["0"], "20200401/00", "20200401/00")
+    port = values["cubeTransfer"]["config"]["port"]
+
+    with socket.create_server(("127.0.0.1", port)):
+        refused = local_run(tmp_path, values)
+
+    assert refused.returncode == 2
+    assert f"cubeTransfer.config.port: 127.0.0.1:{port} is used by another process" in refused.stderr
+    assert below(tmp_path) == []
+
+
+def test_a_role_that_cannot_start_ends_the_run_with_its_last_words(tmp_path: Path) -> None:
+    values = values_for(tmp_path, ["0"], "20200401/00", "20200401/00")
+    (tmp_path / "run" / "scratch").mkdir(parents=True)
+    (tmp_path / "run" / "scratch" / "cube-builder").write_text("in the way")
+
+    refused = local_run(tmp_path, values)
+
+    assert refused.returncode == 2
+    assert "ctr-cube-builder-0 cannot run: " in refused.stderr
+    assert "scratch/cube-builder" in refused.stderr.replace("\n", "")
+    assert below(tmp_path) == []
+
+
+def test_ctrl_c_ends_every_process_with_130(tmp_path: Path) -> None:
+    values = values_for(tmp_path / "data", ["0"], "20200401/00", "20200401/00", pserver={"replicas": 1})
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    process = subprocess.Popen(
+        [COMMAND, "local", "run", "-f", tmp_path / "values.yaml", "--dir", tmp_path / "run"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        ends = time.monotonic() + 60
+        # A trainer's and a pserver's own child, and the workers, are there: the run is in the middle of its start.
+        while time.monotonic() < ends and len(psutil.Process(process.pid).children(recursive=True)) < 14:
+            time.sleep(0.1)
+        everyone = psutil.Process(process.pid).children(recursive=True)
+
+        process.send_signal(signal.SIGINT)
+        code = process.wait(40)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert code == 130
+    assert len(everyone) >= 14
+    _, alive = psutil.wait_procs(everyone, timeout=10)
+    assert alive == []
+    assert not (tmp_path / "run" / "local.pid").exists()
+
+
+@contextmanager
+def no_room_for(pids: list[int], size: int) -> Iterator[None]:
+    """These processes cannot write a file larger than this: what a full disk is to them."""
+    before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids}
+    for pid, (_, hard) in before.items():
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        for pid, limits in before.items():
+            if psutil.pid_exists(pid):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.timeout(240)
+def test_a_disk_that_is_full_while_publishing_names_no_version_and_is_tried_again_until_there_is_room(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    slots = synthetic(tmp_path / "data", 1, 20_000)
+    run = start(values_for(tmp_path / "data", slots, "20200401/00", "20200401/00", trainer={"replicas": 1}))
+    store = open_store(run.places.store_url)
+
+    def complaints() -> list[str]:
+        return [each["error"] for each in (run.session.status or {}).get("pservers", []) if each["error"]]
+
+    run.until(lambda: run.state() == "20200401/00 training", 90, "the hour is trained")
+    with no_room_for([run.pid("ctr-pserver-0"), run.pid("ctr-pserver-1")], 20_000):
+        [said, *_] = run.until(complaints, 90, "a pserver says that there is no room")
+        assert run.state() == "20200401/00 saving"
+        assert published_versions(store) == []
+        assert not store.exists(layout.BASE_DONEFILE)
+        # Half-written files are nowhere to be seen.
+        assert all(store.size(path) > 0 for path in store.walk("output"))
+    report = run.finish(150)
+
+    assert "File too large" in said
+    adds_up(report, 20_000)
+    assert [each["kind"] for each in report["passes"]] == ["base"]
+    assert report["live"] == published_versions(store)[0]
+    assert report["recoveries"] == []
+    leftovers = [
+        name for _, _, names in os.walk(run.places.folder / "store") for name in names if name.startswith(".put-")
+    ]
+    assert leftovers == []

@@ -1,0 +1,324 @@
+"""One system that stands, as `local up` starts it: what an operator asks of it, and what strangers send to it."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from running import values_for
+from test_gate import forge
+from test_whole_run import COMMAND, synthetic
+
+from elastic_ctr.config.load import settings
+from elastic_ctr.config.values import Values
+from elastic_ctr.local.doors import DoorClosed, ask, predict
+from elastic_ctr.local.plan import Places
+from elastic_ctr.store import open_store
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import published_versions, read_version
+
+MANUAL = Path(__file__).parents[2] / "docs" / "operations.md"
+Done = subprocess.CompletedProcess[str]
+
+
+def command(*arguments: object, given: str | None = None) -> Done:
+    return subprocess.run(
+        [COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=240, input=given
+    )
+
+
+class Standing:
+    """A folder in which `local up` has started everything."""
+
+    def __init__(self, folder: Path) -> None:
+        slots = synthetic(folder / "data", 1, 6_000)
+        given = values_for(
+            folder / "data", slots, "20200401/00", "20200401/00", trainer={"replicas": 1}, pserver={"replicas": 1}
+        )
+        self.values = folder / "values.yaml"
+        self.values.write_text(yaml.safe_dump(given))
+        self.places = Places(folder / "run", settings(Values, given, "values.yaml"))
+        self.up = command("local", "up", "-f", self.values, "--dir", self.places.folder)
+        assert self.up.returncode == 0, self.up.stderr
+        self.store = open_store(self.places.store_url)
+        self.scratch = folder
+        self.base = published_versions(self.store)[0]
+
+    def status(self) -> dict[str, Any]:
+        return dict(ask(f"http://{self.places.transfer}/status"))
+
+    def until(self, what: str, condition: Callable[[dict[str, Any]], Any], seconds: float = 60) -> Any:
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            try:
+                if found := condition(self.status()):
+                    return found
+            except DoorClosed:
+                pass
+            time.sleep(0.1)
+        raise AssertionError(f"{what}: not within {seconds} s; {self.status()}")
+
+    def publish(self) -> int:
+        """Another base like the first one, under the next name."""
+        version = max(published_versions(self.store)) + 1
+        forge(self.store, read_version(self.store, self.base), version, self.scratch / str(version))
+        return version
+
+    def goes_live(self, version: int) -> None:
+        self.until(f"version {version} goes live", lambda status: status["live"] == version)
+
+    def live(self) -> int:
+        """The live version, once no other is on its way."""
+        return int(self.until("a version is live", lambda s: s["candidate"] is None and not s["next"] and s["live"]))
+
+    def processes(self) -> list[psutil.Process]:
+        """The runner and everything below it."""
+        runner = psutil.Process(int((self.places.folder / "local.pid").read_text()))
+        return [runner, *runner.children(recursive=True)]
+
+    def named(self, role: str) -> list[psutil.Process]:
+        return [each for each in self.processes() if role in each.cmdline()]
+
+    def lines(self, count: int) -> list[str]:
+        part = self.places.values.data.source.url.removeprefix("file://") + "/20200401/00/part-00000"
+        return Path(part).read_text().splitlines()[:count]
+
+
+def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that are not gone."""
+    return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
+    folder = tmp_path_factory.mktemp("standing")
+    try:
+        yield Standing(folder)
+    finally:
+        command("local", "down", "--dir", folder / "run")
+
+
+def test_up_says_where_predictions_are_and_status_says_where_everything_is(system: Standing) -> None:
+    folder = system.places.folder
+
+    again = command("local", "up", "-f", system.values, "--dir", folder)
+    local = command("local", "status", "-f", system.values, "--dir", folder)
+    serving_admin = f"127.0.0.1:{system.places.values.serving.config.admin_port}"
+    whole = command(
+        "status", "--address", system.places.master_status.removeprefix("http://"), "--transfer",
+        system.places.transfer, "--serving", serving_admin,
+    )  # fmt: skip
+    partly = command("status", "--address", "127.0.0.1:1", "--transfer", "127.0.0.1:1", "--serving", serving_admin)
+
+    assert f"predictions: http://{system.places.serving}" in system.up.stderr
+    assert (again.returncode, local.returncode, whole.returncode, partly.returncode) == (2, 0, 0, 1)
+    assert "is up already" in again.stderr
+    assert f"live: {system.status()['live']}" in local.stdout
+    assert "20200401/00" in whole.stdout
+    assert "127.0.0.1:1/status does not answer" in " ".join(partly.stdout.split())
+
+
+def test_seek_needs_to_know_only_where_transfer_is(system: Standing) -> None:
+    live = system.live()
+    key = system.lines(1)[0].split()[2].partition(":")[0]
+
+    found = command("cube", "seek", key, "--transfer", system.places.transfer)
+    missing = command("cube", "seek", key, "999999999999", "--transfer", system.places.transfer)
+    not_held = command("cube", "seek", key, "--transfer", system.places.transfer, "--version", 1)
+
+    assert (found.returncode, missing.returncode, not_held.returncode) == (0, 1, 2)
+    assert found.stdout.startswith(f"{key}\t{live}\t")
+    assert len(found.stdout.split()) == 2 + system.places.values.model.embedding_dim
+    assert missing.stdout.splitlines()[1] == f"999999999999\t{live}\tmissing"
+    assert "no cube-server holds version 1; held are: " in not_held.stderr
+
+
+def test_predict_names_bad_lines_and_answers_the_others(system: Standing) -> None:
+    good, other = system.lines(2)
+
+    asked = command("predict", "-", "--address", system.places.serving, given=f"{good}\n1 2 5:0\nnonsense\n{other}\n")
+
+    answers = asked.stdout.splitlines()
+    assert asked.returncode == 1
+    assert [answer == "nan" for answer in answers] == [False, True, True, False]
+    assert "line 2: click_above_show" in asked.stderr
+    assert "line 3: " in asked.stderr
+    assert "2 lines" in asked.stderr
+
+
+def test_what_cannot_be_answered_is_refused_by_the_field_and_the_next_request_is_answered(system: Standing) -> None:
+    host, port = system.places.serving.split(":")
+    slot = system.places.values.data.slots[0]
+
+    def line(data: list[Any]) -> bytes:
+        return json.dumps(
+            {"inputs": [{"name": "line", "shape": [len(data)], "datatype": "BYTES", "data": data}]}
+        ).encode()
+
+    def post(path: str, body: bytes, length: int | None = None) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(host, int(port), timeout=30)
+        try:
+            connection.putrequest("POST", path)
+            connection.putheader("content-length", str(len(body) if length is None else length))
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            said = json.loads(answer.read())
+            return answer.status, str(said.get("error") or said.get("err_msg"))
+        finally:
+            connection.close()
+
+    v2, old = "/v2/models/ctr/infer", "/ElasticCTRPredictionService/inference"
+    text = {"name": slot, "shape": [1], "datatype": "UINT64", "data": ["seven"]}
+    limit = system.places.values.serving.config.max_body_bytes
+    answers = {
+        "wrong JSON": post(v2, b'{"inputs": ['),
+        "unknown slot": post(v2, json.dumps({"inputs": [{**text, "name": "nobody", "data": [7]}]}).encode()),
+        "text for a number": post(v2, json.dumps({"inputs": [text]}).encode()),
+        "a feasign of text": post(
+            old, json.dumps({"instances": [{"slots": [{"slot_name": slot, "feasigns": ["x"]}]}]}).encode()
+        ),
+        "a bad line": post(v2, line(["1:0", "five:0"])),
+        "100,001 instances": post(v2, line(["1:0"] * 100_001)),
+        "too long": post(v2, b"{", limit + 1),
+    }
+    probabilities, versions = predict(system.places.serving, "ctr", ["1:0", ""])
+
+    codes = {name: code for name, (code, _) in answers.items()}
+    assert codes == {
+        "wrong JSON": 400, "unknown slot": 400, "text for a number": 400, "a feasign of text": 400, "a bad line": 400,
+        "100,001 instances": 413, "too long": 413,
+    }  # fmt: skip
+    for name, part in (
+        ("wrong JSON", "JSON"), ("unknown slot", "nobody"), ("text for a number", "seven"), ("a feasign of text", "feasigns"),
+        ("a bad line", "[1]"), ("100,001 instances", "100001"), ("too long", str(limit)),
+    ):  # fmt: skip
+        assert part in answers[name][1], (name, answers[name])
+    assert len(probabilities) == 2
+    assert set(versions) == {system.live()}
+
+
+def test_every_metric_stands_in_the_manual_and_nothing_else(system: Standing) -> None:
+    values = system.places.values
+    predict(system.places.serving, "ctr", ["1:0"])
+    doors = {
+        "master": values.master.config.status_port, "cube-transfer": values.cube_transfer.config.port,
+        "cube-builder": values.cube_transfer.config.builder_port, "cube-server": values.cube.config.admin_port,
+        "cube-agent": values.cube.config.agent_port, "serving": values.serving.config.admin_port,
+    }  # fmt: skip
+
+    found = []
+    for role, port in doors.items():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            text = page.read().decode()
+        kinds = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE"))
+        for line in text.splitlines():
+            if line.startswith("# HELP"):
+                name, what = line.split(None, 3)[2:]
+                if not name.endswith("_created"):
+                    found.append(f"| {role} | `{name}` | {kinds[name]} | {what} |")
+    manual = [line for line in MANUAL.read_text().splitlines() if line.startswith("|") and "`elastic_ctr_" in line]
+
+    assert manual == found, "\n".join(found)
+
+
+def test_a_rollback_holds_until_it_is_resumed(system: Standing) -> None:
+    older = system.live()
+    newer = system.publish()
+    system.goes_live(newer)
+    transfer = ("--transfer", system.places.transfer)
+    known = ("--token-file", system.places.token_file)
+
+    (system.scratch / "other-token").write_text("guessed\n")
+    unknown = command("rollback", older, *transfer, "--token-file", system.scratch / "other-token")
+    never = command("rollback", 1, *transfer, *known)
+    back = command("rollback", older, *transfer, *known)
+    system.goes_live(older)
+    held = system.status()["held"]
+    both = command("rollback", older, "--resume", *transfer, *known)
+    on = command("rollback", "--resume", *transfer, *known)
+    system.goes_live(newer)
+
+    assert (unknown.returncode, never.returncode, back.returncode, both.returncode, on.returncode) == (2, 2, 0, 2, 0)
+    assert "with the right token" in unknown.stderr
+    assert "version 1 " in never.stderr
+    assert "until `elastic-ctr rollback --resume`" in back.stdout
+    assert held
+    assert "either a VERSION" in both.stderr
+    assert not system.status()["held"]
+
+
+def test_a_donefile_that_names_what_is_not_there_stands_in_nobodys_way(system: Standing) -> None:
+    nowhere = max(published_versions(system.store)) + 1000
+    donefile = system.places.folder / "store" / layout.BASE_DONEFILE
+    line = {"id": nowhere, "key": nowhere, "input": f"/{layout.cube_folder(nowhere, 'base')}"}
+    donefile.write_text(donefile.read_text() + json.dumps(line) + "\n")
+
+    def named(status: dict[str, Any]) -> list[str]:
+        return [each for each in status["problems"] if str(nowhere) in each]
+
+    [problem] = system.until("the status names it", named)
+    system.goes_live(system.publish())
+
+    assert "has no manifest in the store" in problem
+
+
+def test_a_version_with_a_file_cut_short_is_refused_and_the_old_one_answers(system: Standing) -> None:
+    live = system.live()
+    version = max(published_versions(system.store)) + 1
+    agents = system.named("cube-agent")
+    for builder in system.named("cube-builder"):
+        # Nobody reads the files before they are cut.
+        builder.send_signal(signal.SIGSTOP)
+    try:
+        forge(system.store, read_version(system.store, system.base), version, system.scratch / str(version))
+        file = system.places.folder / "store" / layout.cube_file(version, "base", 3, 12)
+        os.truncate(file, file.stat().st_size // 2)
+    finally:
+        for builder in system.named("cube-builder"):
+            builder.send_signal(signal.SIGCONT)
+    reason = system.until("the version is refused", lambda status: status["refused"].get(str(version)))
+
+    assert "feature-00003-of-00012.seq" in reason
+    assert system.status()["live"] == live
+
+    for agent in agents:
+        agent.send_signal(signal.SIGSTOP)
+    try:
+        version = system.publish()
+        system.until("it is built", lambda status: version in status["built"])
+        part = system.places.folder / "store" / layout.dictionary_folder(version) / "part-00005.dict"
+        os.truncate(part, part.stat().st_size // 2)
+    finally:
+        for agent in agents:
+            agent.send_signal(signal.SIGCONT)
+    reason = system.until("the version is refused", lambda status: status["refused"].get(str(version)))
+
+    assert "part-00005.dict" in reason
+    assert system.status()["live"] == live
+    assert set(predict(system.places.serving, "ctr", ["1:0"])[1]) == {live}
+    system.goes_live(system.publish())
+
+
+def test_down_leaves_nothing_running_and_what_was_published(system: Standing) -> None:
+    running = system.processes()
+    published = published_versions(system.store)
+
+    down = command("local", "down", "--dir", system.places.folder)
+    again = command("local", "down", "--dir", system.places.folder)
+    status = command("local", "status", "-f", system.values, "--dir", system.places.folder)
+
+    assert (down.returncode, again.returncode, status.returncode) == (0, 0, 1)
+    assert "nothing runs" in again.stdout
+    assert "nothing answers" in status.stdout
+    assert len(running) > 12
+    assert gone(running) == []
+    assert published_versions(system.store) == published
