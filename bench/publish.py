@@ -112,7 +112,10 @@ def main() -> int:
                     break
                 time.sleep(0.3)
             transfer = ask(f"http://{session.places.transfer}/status")
-        result = {"versions": stages(session, transfer), "peakMegabytes": {k: round(v) for k, v in sorted(peaks.items())}}
+        result: dict[str, Any] = {
+            "versions": stages(session, transfer),
+            "peakMegabytes": {k: round(v) for k, v in sorted(peaks.items())},
+        }
     worst = max(
         (taken for each in result["versions"] for name, taken in each["stages"].items() if name not in PADDLES_OWN),
         default=0.0,
@@ -122,7 +125,9 @@ def main() -> int:
         print(json.dumps(result))
         return 0
     for each in result["versions"]:
-        print(f"version {each['version']} ({each['kind']}, {each['keys']:,} keys): trained to live {each['trainedToLive']} s")
+        print(
+            f"version {each['version']} ({each['kind']}, {each['keys']:,} keys): trained to live {each['trainedToLive']} s"
+        )
         for name, taken in each["stages"].items():
             own = "  (Paddle)" if name in PADDLES_OWN else ""
             print(f"  {name:20} {taken:8.2f} s{own}")

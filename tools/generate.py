@@ -22,7 +22,8 @@ def control_code() -> dict[Path, str]:
     with tempfile.TemporaryDirectory() as folder:
         outs = [f"--{kind}_out={folder}" for kind in ("python", "pyi", "grpc_python")]
         subprocess.run(
-            [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'python'}", *outs, str(ROOT / "python" / PROTO)], check=True
+            [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'python'}", *outs, str(ROOT / "python" / PROTO)],
+            check=True,
         )
         made = sorted(Path(folder).rglob("*.py*"))
         return {ROOT / "python" / file.relative_to(folder): file.read_text() for file in made}

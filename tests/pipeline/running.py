@@ -40,13 +40,31 @@ def values_for(data: Path, slots: list[Any], start: str, end: str, /, **changes:
     """A values file for a folder of hours, on ports of its own, quick to look and to decide."""
     port = free_ports(120)
     given: dict[str, Any] = {
-        "data": {"source": {"url": f"file://{data}"}, "path": "/", "start": start, "end": end, "slots": slots, "sleepSeconds": 0.5},
+        "data": {
+            "source": {"url": f"file://{data}"},
+            "path": "/",
+            "start": start,
+            "end": end,
+            "slots": slots,
+            "sleepSeconds": 0.5,
+        },
         "model": {"layers": [64, 32], "partitions": 12},
         "master": {"config": {"port": port, "statusPort": port + 1, "leaseSeconds": 4, "pserverTimeoutSeconds": 3}},
         "trainer": {"replicas": 2, "config": {"batchSize": 256}},
         "pserver": {"replicas": 2, "config": {"port": port + 20, "adminPort": port + 2}},
-        "cube": {"replicasPerShard": 1, "config": {"shards": 2, "port": port + 60, "adminPort": port + 61, "agentPort": port + 62}},
-        "cubeTransfer": {"config": {"port": port + 10, "builderPort": port + 11, "pollSeconds": 0.3, "candidateSeconds": 20, "silentSeconds": 5}},
+        "cube": {
+            "replicasPerShard": 1,
+            "config": {"shards": 2, "port": port + 60, "adminPort": port + 61, "agentPort": port + 62},
+        },
+        "cubeTransfer": {
+            "config": {
+                "port": port + 10,
+                "builderPort": port + 11,
+                "pollSeconds": 0.3,
+                "candidateSeconds": 20,
+                "silentSeconds": 5,
+            }
+        },
         "serving": {"replicas": 1, "config": {"port": port + 80, "adminPort": port + 81}},
     }
     return merged(given, changes)
@@ -55,7 +73,10 @@ def values_for(data: Path, slots: list[Any], start: str, end: str, /, **changes:
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return {
         **below,
-        **{k: merged(below[k], v) if isinstance(v, dict) and isinstance(below.get(k), dict) else v for k, v in above.items()},
+        **{
+            k: merged(below[k], v) if isinstance(v, dict) and isinstance(below.get(k), dict) else v
+            for k, v in above.items()
+        },
     }
 
 

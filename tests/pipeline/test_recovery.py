@@ -4,7 +4,9 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,9 +17,12 @@ from elastic_ctr.store import open_store
 from elastic_ctr.versions.manifest import published_versions, read_version
 
 
-def adds_up(report: dict[str, object], records: int) -> None:
+def is_up(run: Run, name: str) -> bool:
+    return name in run.session.supervisor.pids()
+
+
+def adds_up(report: dict[str, Any], records: int) -> None:
     ledger = report["ledger"]
-    assert isinstance(ledger, dict)
     assert ledger["records"] == records
     assert ledger["trained"] + ledger["refused"] + ledger["parked"] == records
     assert ledger["refused"] == ledger["parked"] == 0
@@ -39,17 +44,32 @@ def test_every_role_is_killed_in_turn_and_the_last_version_is_right(tmp_path: Pa
     run.kill("ctr-pserver-1")
     run.until(lambda: run.generation() == generation + 1, 60, "a lost pserver is a new generation")
     run.until(lambda: run.session.live is not None, 120, "a version goes live")
-    for name in ("ctr-cube-s0-0.agent", "ctr-cube-s1-0.server", "ctr-cube-transfer-0", "ctr-serving-0", "ctr-cube-builder-0"):
+    for name in (
+        "ctr-cube-s0-0.agent",
+        "ctr-cube-s1-0.server",
+        "ctr-cube-transfer-0",
+        "ctr-serving-0",
+        "ctr-cube-builder-0",
+    ):
         run.kill(name)
-        run.until(lambda name=name: name in run.session.supervisor.pids(), 20, f"{name} is back")
+        run.until(partial(is_up, run, name), 20, f"{name} is back")
     report = run.finish(200)
 
     adds_up(report, 72_000)
-    assert report["ledger"]["rolledBack"] > 0  # type: ignore[index]
-    assert report["parity"]["maxAbsDiff"] <= 1e-5  # type: ignore[index]
+    assert report["ledger"]["rolledBack"] > 0
+    assert report["parity"]["maxAbsDiff"] <= 1e-5
     assert report["live"] == max(each["version"] for each in report["passes"])
     roles = {each["role"] for each in report["recoveries"]}
-    assert roles >= {"master", "trainer", "pserver", "cube-agent", "cube-server", "cube-transfer", "serving", "cube-builder"}
+    assert roles >= {
+        "master",
+        "trainer",
+        "pserver",
+        "cube-agent",
+        "cube-server",
+        "cube-transfer",
+        "serving",
+        "cube-builder",
+    }
 
 
 @pytest.mark.timeout(240)
@@ -67,7 +87,9 @@ def test_after_a_pservers_loss_the_table_is_the_checkpoints_and_a_sleeping_train
     run.until(lambda: run.generation() == 2, 30, "the loss is declared")
     run.until(lambda: (run.session.status or {}).get("ready"), 60, "the checkpoint is loaded and counted")
     os.kill(sleeper.pid, signal.SIGCONT)
-    run.until(lambda: not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE, 60, "the sleeper ends to rejoin")
+    run.until(
+        lambda: not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE, 60, "the sleeper ends to rejoin"
+    )
     report = run.finish(150)
 
     adds_up(report, 60_000)
@@ -76,7 +98,7 @@ def test_after_a_pservers_loss_the_table_is_the_checkpoints_and_a_sleeping_train
     [loaded] = [line for line in log.splitlines() if "is loaded:" in line]
     name = loaded.split("checkpoint ")[1].split(" ")[0]
     assert f"is loaded: {sum_of_base(store)} rows" in loaded, name
-    assert report["parity"]["maxAbsDiff"] <= 1e-5  # type: ignore[index]
+    assert report["parity"]["maxAbsDiff"] <= 1e-5
 
 
 def sum_of_base(store: object) -> int:
@@ -101,5 +123,3 @@ def test_a_killed_parent_takes_its_child_with_it(tmp_path: Path, start: Callable
     report = run.finish(150)
 
     adds_up(report, 20_000)
-
-

@@ -115,9 +115,15 @@ def test_refused_lines_are_counted_and_kept_apart_and_the_rest_is_trained(
         for line in file.read_text().splitlines()
     ]
     assert len(quarantined) == len(bad)
-    assert {"not_a_number", "negative", "click_above_show", "no_colon", "feasign_too_large", "empty", "too_long"} <= set(
-        quarantined
-    )
+    assert {
+        "not_a_number",
+        "negative",
+        "click_above_show",
+        "no_colon",
+        "feasign_too_large",
+        "empty",
+        "too_long",
+    } <= set(quarantined)
 
 
 def test_a_pass_with_too_many_refused_lines_stops_before_it_changes_anything(
@@ -141,7 +147,9 @@ def test_a_pass_with_too_many_refused_lines_stops_before_it_changes_anything(
 
 def test_the_front_door_names_what_is_wrong_and_goes_on(tmp_path: Path, start: Callable[..., Run]) -> None:
     hour(tmp_path / "data", "20200401/00", b"".join(b"1 %d %d:0\n" % (i % 2, i) for i in range(1, 501)))
-    values = values_for(tmp_path / "data", ["0"], "20200401/00", "20200401/00", trainer={"replicas": 1}, pserver={"replicas": 1})
+    values = values_for(
+        tmp_path / "data", ["0"], "20200401/00", "20200401/00", trainer={"replicas": 1}, pserver={"replicas": 1}
+    )
     run = start(values)
     run.finish()
 
@@ -151,5 +159,3 @@ def test_the_front_door_names_what_is_wrong_and_goes_on(tmp_path: Path, start: C
     assert set(versions) == {run.session.live}
     # A key nobody has seen and no key at all are both zeros.
     assert probabilities[1] == probabilities[2]
-
-

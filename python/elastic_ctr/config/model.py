@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from elastic_ctr.config.section import EXACT, Count, Section
 
+# One file each in elastic_ctr.model; a test keeps the two lists equal.
+NetworkName = Literal["slot-dnn", "deepfm"]
 RuleName = Literal["naive", "adagrad", "std_adagrad", "adagrad_v2", "adam", "shared_adam"]
 
 
@@ -67,11 +69,7 @@ class Dense(Section):
 class Model(Section):
     """The network and its embeddings."""
 
-    network: str = Field(
-        default="slot-dnn",
-        pattern=r"^[a-z0-9][a-z0-9-]*$",
-        description="A network of this package: slot-dnn or deepfm.",
-    )
+    network: NetworkName = Field(default="slot-dnn", description="A network of this package.")
     embedding_dim: int = Field(
         default=9, ge=2, le=512, description="Floats a key: the first-order weight and the vector after it."
     )

@@ -1,0 +1,196 @@
+"""How much is learned: AUC of predictions asked from serving, beside the truth and beside logistic regression.
+
+    python bench/quality.py [--only easy,sparse,criteo,avazu] [--data ../shared/data] [--json]
+
+easy, sparse: one pass of a million synthetic lines whose true probabilities are known. `share` is (AUC - 0.5) of served
+predictions over (AUC - 0.5) of the truth, on 50,000 other lines of the same truth; `logloss` is the ratio to the truth's.
+criteo, avazu: five-fold; each fold is imported, trained and asked through the whole pipeline; beside it scikit-learn's logistic
+regression on the same hashed features, the best of C = 0.03, 0.1, 1 by its own test score. Skipped where the files are not.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from scipy.sparse import csr_matrix
+from sklearn.linear_model import LogisticRegression
+
+from elastic_ctr.cli.local import load_values
+from elastic_ctr.local.doors import predict
+from elastic_ctr.local.plan import Places
+from elastic_ctr.local.session import Session
+from elastic_ctr.model.metrics import weighted_auc, weighted_logloss
+
+COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
+FOLDS = 5
+# Few thousand lines: a small tower, first-order weights that learn faster than vectors, small steps, several rounds.
+SMALL_DATA = {
+    "model": {
+        "network": "deepfm", "layers": [32],
+        "table": {"embed": {"learningRate": 0.005}, "embedx": {"learningRate": 0.001}},
+    },
+    "trainer": {"replicas": 1, "config": {"batchSize": 64, "epochs": 5}},
+    "pserver": {"replicas": 1},
+}  # fmt: skip
+Line = tuple[str, int, int]
+
+
+def command(*words: str) -> None:
+    subprocess.run([COMMAND, *words], check=True, capture_output=True)
+
+
+def lines_of(folder: Path) -> list[Line]:
+    """(features, show, click) of every line of a tree of hours."""
+    found = []
+    for part in sorted(folder.glob("2*/*/part-*")):
+        for line in part.read_text().splitlines():
+            show, click, features = (*line.split(" ", 2), "")[:3]
+            found.append((features, int(show), int(click)))
+    return found
+
+
+@contextmanager
+def served(folder: Path, data: Path, values: dict[str, Any]) -> Iterator[Session]:
+    """Everything trained and live."""
+    file = folder / "values.yaml"
+    file.write_text(yaml.safe_dump({**values, "master": {"config": {"evaluate": False}}}))
+    session = Session(Places(folder / "run", load_values([data / "values.yaml", file], None)))
+    with session.running():
+        while True:
+            session.look()
+            if session.finished():
+                break
+        yield session
+
+
+def asked(session: Session, lines: list[Line]) -> list[float]:
+    found: list[float] = []
+    for start in range(0, len(lines), 2000):
+        found += predict(session.places.serving, "ctr", [line[0] for line in lines[start : start + 2000]])[0]
+    return found
+
+
+def synthetic(preset: str, rows: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command("synth", "--hours", "1", "--rows", str(rows), "--seed", "1", "--preset", preset, str(folder / "train"))
+        command(
+            "synth", "--hours", "1", "--rows", "50000", "--seed", "2", "--truth-seed", "1", "--preset", preset,
+            str(folder / "held"),
+        )  # fmt: skip
+        lines = lines_of(folder / "held")
+        truth = [
+            float(p)
+            for part in sorted((folder / "held" / "truth").glob("*/*/part-*"))
+            for p in part.read_text().split()
+        ]
+        with served(folder, folder / "train", {}) as session:
+            found = asked(session, lines)
+    clicks, shows = [line[2] for line in lines], [line[1] for line in lines]
+    auc, best = weighted_auc(found, clicks, shows) or 0.5, weighted_auc(truth, clicks, shows) or 0.5
+    return {
+        "name": preset,
+        "auc": round(auc, 4),
+        "truth": round(best, 4),
+        "share": round((auc - 0.5) / (best - 0.5), 4),
+        "goal": 0.95 if preset == "easy" else 0.80,
+        "logloss": round(weighted_logloss(found, clicks, shows) / weighted_logloss(truth, clicks, shows), 4),
+    }
+
+
+def imported(name: str, raw: Path, out: Path) -> None:
+    if name == "criteo":
+        command("import", "criteo", str(raw), str(out))
+    else:
+        fields = "C1,banner_pos,site_id,site_domain,site_category,app_id,app_domain,app_category,device_id,device_ip,"
+        fields += "device_model,device_type,device_conn_type,C14,C15,C16,C17,C18,C19,C20,C21"
+        command("import", "csv", str(raw), "--label", "click", "--fields", fields, str(out))
+
+
+def regression(train: list[Line], test: list[Line]) -> float:
+    names: dict[str, int] = {}
+
+    def matrix(lines: list[Line], *, learn: bool) -> csr_matrix:
+        rows, columns = [], []
+        for number, (features, _, _) in enumerate(lines):
+            for token in features.split():
+                column = names.setdefault(token, len(names)) if learn else names.get(token)
+                if column is not None:
+                    rows.append(number)
+                    columns.append(column)
+        return csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(lines), max(len(names), 1)))
+
+    x = matrix(train, learn=True)
+    x_test = matrix(test, learn=False)
+    found = []
+    for strength in (0.03, 0.1, 1.0):
+        model = LogisticRegression(C=strength, max_iter=500).fit(x, [line[2] for line in train])
+        found.append(
+            weighted_auc(model.predict_proba(x_test)[:, 1], [line[2] for line in test], [1] * len(test)) or 0.5
+        )
+    return max(found)
+
+
+def real(name: str, raw: Path) -> dict[str, Any]:
+    header: list[str] = []
+    lines = raw.read_text().splitlines()
+    if name == "avazu":
+        header, lines = lines[:1], lines[1:]
+    order = np.random.default_rng(0).permutation(len(lines))
+    ours, theirs = [], []
+    for fold in range(FOLDS):
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            test = set(order[fold::FOLDS].tolist())
+            for part, chosen in (("train", [i for i in order.tolist() if i not in test]), ("test", sorted(test))):
+                (folder / f"{part}.txt").write_text("\n".join(header + [lines[i] for i in chosen]) + "\n")
+                imported(name, folder / f"{part}.txt", folder / part)
+            held = lines_of(folder / "test")
+            with served(folder, folder / "train", SMALL_DATA) as session:
+                found = asked(session, held)
+            ours.append(weighted_auc(found, [line[2] for line in held], [1] * len(held)) or 0.5)
+            theirs.append(regression(lines_of(folder / "train"), held))
+            print(f"  {name} fold {fold}: served {ours[-1]:.4f}, regression {theirs[-1]:.4f}", file=sys.stderr)
+    return {
+        "name": name,
+        "auc": round(statistics.mean(ours), 4),
+        "regression": round(statistics.mean(theirs), 4),
+        "difference": round(statistics.mean(ours) - statistics.mean(theirs), 4),
+        "goal": -0.005,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="easy,sparse,criteo,avazu")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    results = []
+    files = {"criteo": given.data / "criteo" / "train.csv", "avazu": given.data / "avazu" / "small3.train.csv"}
+    for name in given.only.split(","):
+        if name in ("easy", "sparse"):
+            results.append(synthetic(name, given.rows))
+        elif files[name].exists():
+            results.append(real(name, files[name]))
+        else:
+            print(f"{name}: {files[name]} is not here; left out", file=sys.stderr)
+            continue
+        print(
+            json.dumps(results[-1]) if given.json else "  ".join(f"{k} {v}" for k, v in results[-1].items()), flush=True
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
