@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--bare", nargs=2, type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.bare:
-        run_bare(*given.bare, given.rows)
+        run_bare(given.bare[0], given.bare[1], given.rows)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data = folder / "data"
