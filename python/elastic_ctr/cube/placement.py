@@ -189,8 +189,15 @@ def doomed_versions(
     in_use: Collection[int],
     keep_versions: int,
 ) -> tuple[int, ...]:
-    """What retention deletes: neither among the newest keep_versions, nor in use, nor what one of those stands on."""
+    """What retention deletes: neither among the newest keep_versions, nor in use, nor what one of those stands on.
+
+    The newest version's whole chain stays, built or not: the next export looks up there what its own files leave out.
+    """
     keep = {*sorted(manifests)[-keep_versions:], *in_use}
+    link = max(manifests, default=None)
+    while link is not None and link in manifests:
+        keep |= {link, manifests[link].base}
+        link = manifests[link].parent
     open_ends = list(keep)
     while open_ends:
         version = open_ends.pop()

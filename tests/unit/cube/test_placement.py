@@ -241,6 +241,15 @@ def test_retention_keeps_the_newest_what_is_in_use_and_what_those_stand_on(data:
             unbuilt_chain(version, left, left_built)
 
 
+def test_retention_keeps_the_newest_versions_whole_chain_though_all_of_it_is_built() -> None:
+    known = {1: manifest(1), **{v: manifest(v, v - 1, 1) for v in range(2, 10)}}
+    built = {v: dictionary(v, full=None if v == 1 else 1) for v in known}
+
+    # Export looks up there what a delta with thresholds leaves out.
+    assert doomed_versions(known, built, {9}, 2) == ()
+    assert doomed_versions({**known, 10: manifest(10)}, {**built, 10: dictionary(10)}, {10}, 2) == tuple(range(2, 9))
+
+
 def test_nothing_is_let_go_while_no_version_is_live() -> None:
     said = document(None, {})
 
