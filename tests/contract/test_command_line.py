@@ -101,6 +101,18 @@ def test_local_status_and_down_with_nobody_there_say_so(tmp_path: Path, nobody: 
     assert "nothing runs in" in down.output
 
 
+def test_down_ends_no_process_that_only_has_the_number_of_a_runner_that_is_gone(tmp_path: Path) -> None:
+    stranger = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    (tmp_path / "local.pid").write_text(f"{stranger.pid}\n")
+
+    down = call("local", "down", "--dir", tmp_path)
+    alive = stranger.poll() is None
+    stranger.communicate()
+
+    assert (down.exit_code, alive, stranger.returncode) == (0, True, 0)
+    assert "nothing runs in" in down.output
+
+
 def test_predict_seek_and_rollback_with_nobody_there_exit_with_2_and_a_sentence(nobody: str) -> None:
     predict = call("predict", "-", "--address", nobody, given="1 0 5:0\n")
     seek = call("cube", "seek", "5", "--transfer", nobody)

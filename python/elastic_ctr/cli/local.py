@@ -22,6 +22,7 @@ from elastic_ctr.local.session import RunFailed, Session, write_report
 from elastic_ctr.local.supervisor import RoleRefused
 from elastic_ctr.local.view import following, stage
 from elastic_ctr.runtime.lifecycle import stop_on_signal
+from elastic_ctr.runtime.lock import StateInUse, StateLock
 from elastic_ctr.runtime.logging import configure
 from elastic_ctr.store import StoreError
 
@@ -159,7 +160,10 @@ def up(values: ValuesFile, folder: Folder = DEFAULT_FOLDER, set_file: SetFile = 
 
 @app.command()
 def down(folder: Folder = DEFAULT_FOLDER) -> None:
-    """End what `up` or `run` started in this folder. What was published stays."""
+    """End what `up` or `run` started in this folder. What was published stays.
+
+    Exit codes: 0 nothing runs any more; 2 something does not end.
+    """
     pid = _pid(folder.resolve())
     if pid is None:
         typer.echo(f"nothing runs in {folder}")
@@ -168,6 +172,8 @@ def down(folder: Folder = DEFAULT_FOLDER) -> None:
     ends = time.monotonic() + _GRACE_SECONDS + 10
     while _pid(folder.resolve()) is not None and time.monotonic() < ends:
         time.sleep(0.1)
+    if _pid(folder.resolve()) is not None:
+        refuse(f"process {pid} was told to end and has not; {folder}/logs says what it waits for")
     typer.echo(f"ended {pid}")
 
 
@@ -204,7 +210,10 @@ def _pid(folder: Path) -> int | None:
     """The runner of a folder, if it is alive."""
     try:
         pid = int((folder / "local.pid").read_text())
-        os.kill(pid, 0)
+        # The number alone may be another process's by now: a runner holds the lock.
+        with StateLock(folder / "state"):
+            return None
+    except StateInUse:
+        return pid
     except (OSError, ValueError):
         return None
-    return pid
