@@ -16,6 +16,7 @@ from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.hours import look, ranges
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.publisher import Publisher, rows_of
+from elastic_ctr.master.saving import first_generation
 from elastic_ctr.master.servicer import ControlServicer, start_server
 from elastic_ctr.master.status import status
 from elastic_ctr.runtime.http import HttpThread, application
@@ -23,6 +24,7 @@ from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.store.source import Source
+from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import announce
 from elastic_ctr.versions.manifest import published_versions
 
@@ -57,6 +59,7 @@ class Master:
         self._lock.acquire()
         self._ledger = Ledger(Path(config.state_dir) / "ledger.db")
         if self._ledger.fact("id") is None:
+            self._ledger.set_fact("generation", first_generation(store.list(layout.CHECKPOINTS)))
             self._ledger.set_fact("id", uuid.uuid4().hex[:8])
         self._coordinator = Coordinator(
             self._ledger,

@@ -1,6 +1,7 @@
 """From a trained pass to a committed checkpoint and version: the arithmetic of a save, and the files it commits."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,12 @@ def folder_of(save: SaveRow, step: str) -> str:
 def checkpoint_name(one: PassRow, generation: int) -> str:
     """The generation is in it: what a lost generation left half-uploaded is never written into."""
     return f"{one.id.replace('/', '-')}-g{generation}"
+
+
+def first_generation(checkpoints: Iterable[str]) -> int:
+    """Above every generation that left a checkpoint: a master whose ledger was lost must not write into them."""
+    used = (re.search(r"-g(\d+)$", name.rstrip("/")) for name in checkpoints)
+    return max((int(each[1]) for each in used if each), default=0) + 1
 
 
 def jobs_of(save: SaveRow, sample_keys: bytes, chain: Sequence[int]) -> list[control.Job]:

@@ -14,6 +14,7 @@ from elastic_ctr.master.saving import (
     checkpoint_name,
     compare,
     describe_refusals,
+    first_generation,
     folder_of,
     jobs_of,
     judge,
@@ -198,3 +199,8 @@ def test_refusals_are_told_most_frequent_first_with_an_example() -> None:
     told = describe_refusals({"empty": (3, []), "no_colon": (12, ["1 0 17", "x"])})
 
     assert told == 'no_colon 12 (first: "1 0 17"), empty 3'
+
+
+def test_a_ledger_that_is_new_beside_old_checkpoints_begins_above_their_generations() -> None:
+    assert first_generation([]) == 1
+    assert first_generation(["20200401-00-g1/", "20200401-0005-g12/", "20200401-02-g3", "somebody-elses"]) == 13
