@@ -153,6 +153,10 @@ def test_a_disk_that_is_full_while_publishing_names_no_version_and_is_tried_agai
     run.until(lambda: run.state() == "20200401/00 training", 90, "the hour is trained")
     with no_room_for([run.pid("ctr-pserver-0"), run.pid("ctr-pserver-1")], 20_000):
         [said, *_] = run.until(complaints, 90, "a pserver says that there is no room")
+        shown = subprocess.run(
+            [COMMAND, "status", "--address", run.places.master_status.removeprefix("http://")],
+            capture_output=True, text=True, check=False, timeout=60,
+        ).stdout  # fmt: skip
         assert run.state() == "20200401/00 saving"
         assert published_versions(store) == []
         assert not store.exists(layout.BASE_DONEFILE)
@@ -161,6 +165,7 @@ def test_a_disk_that_is_full_while_publishing_names_no_version_and_is_tried_agai
     report = run.finish(150)
 
     assert "File too large" in said
+    assert "File too large" in shown
     adds_up(report, 20_000)
     assert [each["kind"] for each in report["passes"]] == ["base"]
     assert report["live"] == published_versions(store)[0]

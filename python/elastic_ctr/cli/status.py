@@ -9,7 +9,7 @@ from rich.table import Table
 
 from elastic_ctr.local.doors import DoorClosed, ask
 from elastic_ctr.local.report import number
-from elastic_ctr.local.view import stage
+from elastic_ctr.local.view import stage, troubles
 
 
 def status(
@@ -44,8 +44,8 @@ def _show(console: Console, answers: dict[str, Any], errors: dict[str, str]) -> 
         console.print(f"training  {stage(master, None)}", highlight=False)
         if master["waitsFor"]:
             console.print(f"          waits for {master['waitsFor']}", highlight=False)
-        if master["error"]:
-            console.print(f"          {master['error']}", style="red", highlight=False)
+        for trouble in troubles(master):
+            console.print(f"          {trouble}", style="red", highlight=False)
         console.print(_passes(master["passes"]))
         counts = ", ".join(f"{name} {value:,}" for name, value in master["ledger"].items())
         console.print(f"ledger    {counts}", highlight=False)

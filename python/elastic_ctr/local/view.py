@@ -44,6 +44,14 @@ def stage(status: dict[str, Any] | None, release: dict[str, Any] | None) -> str:
     return "the last version is built" if status["finished"] else "looks for the next pass"
 
 
+def troubles(status: dict[str, Any] | None) -> list[str]:
+    """What does not work just now and is tried again: a run that stands still says why."""
+    if status is None:
+        return []
+    found = [f"pserver {each['index']}: {each['error']}" for each in status["pservers"] if each["error"]]
+    return found if not status["error"] else [status["error"], *found]
+
+
 @contextmanager
 def following(console: Console) -> Iterator[Callable[[Session], None]]:
     """A function to call after each look."""
@@ -60,6 +68,10 @@ def following(console: Console) -> Iterator[Callable[[Session], None]]:
         if not said or said[-1] != short:
             said.append(short)
             console.print(now, highlight=False)
+        for text in troubles(session.status):
+            if text not in said:
+                said.insert(0, text)
+                console.print(text, style="yellow", highlight=False)
         for version, asked in session.seen.asked.items():
             text = f"version {version} is live: {asked.samples} samples, largest difference {asked.max_abs_diff:.1e}"
             if text not in said:
@@ -77,4 +89,5 @@ def _picture(session: Session) -> Group:
     parts.append(
         Text(stage(session.status, session.release) + (f"; {restarts} restarts" if restarts else ""), style="cyan")
     )
+    parts += [Text(each, style="yellow") for each in troubles(session.status)]
     return Group(*parts)

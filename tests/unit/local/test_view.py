@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.local.view import stage
+from elastic_ctr.local.view import stage, troubles
 
 
 def status(**given: Any) -> dict[str, Any]:
@@ -45,3 +45,14 @@ def test_a_run_says_where_it_is_in_one_sentence(
     status_: dict[str, Any] | None, release: dict[str, Any] | None, sentence: str
 ) -> None:
     assert stage(status_, release) == sentence
+
+
+def test_a_run_that_stands_still_says_why() -> None:
+    pservers = [{"index": 0, "error": ""}, {"index": 1, "error": "the disk is full"}]
+
+    assert troubles(None) == []
+    assert troubles({"error": "", "pservers": pservers[:1]}) == []
+    assert troubles({"error": "the store is gone", "pservers": pservers}) == [
+        "the store is gone",
+        "pserver 1: the disk is full",
+    ]
