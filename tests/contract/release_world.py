@@ -165,10 +165,10 @@ class World:
     def address(self, pod: str) -> str:
         return f"{HOST}:{self.port(pod)}"
 
-    def start_server(self, pod: str) -> None:
+    def start_server(self, pod: str, **options: Any) -> None:
         arguments = {
             "dict_dir": str(self.root / pod), "host": HOST, "port": self.port(pod),
-            "admin_port": self.port(f"{pod}.admin"), "token": TOKEN,
+            "admin_port": self.port(f"{pod}.admin"), "token": TOKEN, **options,
         }  # fmt: skip
         (self.root / pod).mkdir(exist_ok=True)
         self.start(f"{pod}.server", "server", "CubeServer", arguments)
@@ -209,6 +209,7 @@ class World:
             process.kill()
         for process in self.processes.values():
             process.wait()
+        self.processes.clear()
 
     def log(self, role: str) -> str:
         return (self.root / f"{role}.log").read_text()

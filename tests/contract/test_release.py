@@ -2,11 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from release_world import World, eventually, values_of, world
+from release_world import PARTITIONS, TOKEN, World, eventually, values_of, world
+
+from elastic_ctr.runtime.http import bearer
+from elastic_ctr.versions.manifest import check, read_dictionary
 
 BASE = 1_000
 
@@ -282,3 +287,47 @@ def test_who_does_not_know_the_token_changes_nothing(cube: World) -> None:
 
         assert answer.status_code == 401
         assert "token" in answer.json()["error"]
+
+
+def test_a_builder_killed_in_the_middle_publishes_nothing_half_and_the_rerun_is_byte_identical(cube: World) -> None:
+    cube.start_builder()
+    cube.base(BASE, keys=60_000)
+    folder = cube.store.root / f"output/ctr_dict/{BASE}"
+    order: dict[str, Any] = {"url": f"{cube.url('builder')}/build", "headers": bearer(TOKEN), "json": {"version": BASE}}
+    eventually("the builder takes the order", lambda: httpx.post(**order).status_code == 200)
+    eventually("parts are being published", lambda: list(folder.glob("*.dict")))
+
+    cube.kill("builder")
+    was_whole = (folder / "manifest.json").exists()
+    left = {each.name: each.read_bytes() for each in folder.glob("*.dict")}
+    cube.start_builder()
+    eventually("the builder takes the order", lambda: httpx.post(**order).status_code == 200)
+    eventually("it is built", lambda: httpx.get(f"{cube.url('builder')}/build").json()["stage"] == "done")
+
+    manifest = read_dictionary(cube.store, BASE)
+    assert not was_whole or len(left) == PARTITIONS
+    assert [each.name for each in sorted(folder.glob("*.dict"))] == [f"part-{p:05d}.dict" for p in range(PARTITIONS)]
+    for name, data in left.items():
+        assert (folder / name).read_bytes() == data
+    for entry in manifest.files:
+        check(cube.store, entry, cube.store.root / entry.path)
+
+
+def test_a_pod_fetches_from_a_store_on_another_file_system_by_copying(cube: World) -> None:
+    if not Path("/dev/shm").is_dir() or Path("/dev/shm").stat().st_dev == cube.root.stat().st_dev:
+        pytest.skip("there is no second file system at /dev/shm")
+    with TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        cube.agent_options["cache_dir"] = elsewhere
+        cube.shards = 1
+        cube.start_builder()
+        cube.start_transfer()
+        cube.start_server("ctr-cube-s0-0", dict_dir=elsewhere)
+        cube.start_agent("ctr-cube-s0-0")
+        keys = cube.base(BASE)
+        cube.live(BASE)
+
+        values, _ = cube.seek(BASE, keys)
+
+        np.testing.assert_array_equal(values, values_of(keys, BASE))
+        assert len(list(Path(elsewhere).glob(f"{BASE}/*.dict"))) == PARTITIONS
+        cube.close()
