@@ -32,14 +32,27 @@ from elastic_ctr.model.metrics import weighted_auc, weighted_logloss
 
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 FOLDS = 5
-# Few thousand lines: a small tower, first-order weights that learn faster than vectors, small steps, several rounds.
-SMALL_DATA = {
-    "model": {
-        "network": "deepfm", "layers": [32],
-        "table": {"embed": {"learningRate": 0.005}, "embedx": {"learningRate": 0.001}},
+# A few thousand lines: a small tower, first-order weights that learn faster than vectors, small batches, several rounds.
+SMALL_DATA: dict[str, dict[str, Any]] = {
+    "criteo": {
+        "model": {
+            "network": "deepfm", "layers": [32],
+            "table": {"embed": {"learningRate": 0.005}, "embedx": {"learningRate": 0.001}},
+        },
+        "trainer": {"replicas": 1, "config": {"batchSize": 64, "epochs": 5}},
+        "pserver": {"replicas": 1},
     },
-    "trainer": {"replicas": 1, "config": {"batchSize": 64, "epochs": 5}},
-    "pserver": {"replicas": 1},
+    "avazu": {
+        "model": {
+            "network": "deepfm", "layers": [32], "embeddingDim": 5,
+            "table": {
+                "embed": {"name": "adagrad", "learningRate": 0.05, "initialRange": 0.001},
+                "embedx": {"name": "adagrad", "learningRate": 0.02, "initialRange": 0.001},
+            },
+        },
+        "trainer": {"replicas": 1, "config": {"batchSize": 64, "epochs": 4}},
+        "pserver": {"replicas": 1},
+    },
 }  # fmt: skip
 Line = tuple[str, int, int]
 
@@ -155,7 +168,7 @@ def real(name: str, raw: Path) -> dict[str, Any]:
                 (folder / f"{part}.txt").write_text("\n".join(header + [lines[i] for i in chosen]) + "\n")
                 imported(name, folder / f"{part}.txt", folder / part)
             held = lines_of(folder / "test")
-            with served(folder, folder / "train", SMALL_DATA) as session:
+            with served(folder, folder / "train", SMALL_DATA[name]) as session:
                 found = asked(session, held)
             ours.append(weighted_auc(found, [line[2] for line in held], [1] * len(held)) or 0.5)
             theirs.append(regression(lines_of(folder / "train"), held))

@@ -89,7 +89,7 @@ class CubeAgent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until stop is set, then drain, report that nothing is held any more, and end."""
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(trust_env=False) as client:
             self._client = client
             self._server = Server(self._server_url, self._token, client)
             work = [asyncio.create_task(each) for each in (self._follow(), self._work(), self._report_on())]

@@ -106,7 +106,7 @@ def run_cube_drain(*, agent_url: str, token: str | None = None, grace_seconds: f
     False when grace was over first. An agent that does not answer has ended already.
     """
     until = time.monotonic() + grace_seconds
-    with httpx.Client(timeout=5.0) as client:
+    with httpx.Client(timeout=5.0, trust_env=False) as client:
         try:
             client.post(f"{agent_url.rstrip('/')}/drain", headers=bearer(token)).raise_for_status()
             while time.monotonic() < until:

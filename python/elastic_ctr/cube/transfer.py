@@ -104,7 +104,7 @@ class CubeTransfer:
         """Work until stop is set. Raises StateInUse, StateDamaged, OSError."""
         with StateLock(self._state_dir):
             self._remember()
-            async with httpx.AsyncClient() as client:
+            async with httpx.AsyncClient(trust_env=False) as client:
                 self.builder = Builder(self._builder_url, self._token, client)
                 stopped = asyncio.create_task(stop.wait())
                 work = [asyncio.create_task(each) for each in (self._watch(), self._build(self.builder), self._tick())]

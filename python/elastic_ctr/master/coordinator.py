@@ -83,6 +83,7 @@ class Coordinator:
         self._started_at = clock()
         self._initializer: _Holder | None = None
         self._saver: _Holder | None = None
+        self._granted: set[tuple[int, int]] = set()
         self._verifying = False
         self._results: dict[int, dict[str, control.JobResult]] = {}
         self._trainers: dict[int, tuple[str, float]] = {}
@@ -125,11 +126,11 @@ class Coordinator:
                 # Whoever restarts the master has mended the data or the settings: look again from the start. Once a
                 # round of training has begun something of it may be in the table, whatever was reported.
                 begun = current.epoch > 0
-                self._ledger.set_pass(current.ordinal, state="checked" if begun else "waiting", reason="")
                 self._ledger.set_fact("save_failures", 0)
                 self._ledger.set_fact("load_failures", 0)
                 if begun:
                     self._recover("master", "a stopped pass is taken up again")
+                self._ledger.set_pass(current.ordinal, state="waiting", epoch=0, reason="")
             if self.finished and not self._calendar_is_done():
                 # data.end was moved. The servers may have left and come back empty since.
                 self._ledger.set_fact("finished", value=False)
@@ -213,6 +214,7 @@ class Coordinator:
                 reply.reason = "waits for the first values"
                 return reply
             self._initializer = _Holder(trainer_id, "", self._clock() + self._config.lease_seconds)
+            self._granted.add((generation, trainer_id))
             self._ledger.set_fact("touched", generation)
             reply.verdict = control.JoinReply.INITIALISE
             reply.load = self._last_checkpoint() is not None
@@ -233,17 +235,26 @@ class Coordinator:
             if reason := self._stale(member.trainer_id, member.generation):
                 return control.Acknowledgement(rejoin=True, reason=reason)
             holder = self._initializer
-            if self.initialised:
+            if self._initialised_by() == member.trainer_id:
                 return control.Acknowledgement()
+            if self.initialised:
+                # It slept while another did its work: first values or a checkpoint now lie over what was learned since.
+                self._recover("trainer", f"trainer {member.trainer_id} initialised when others were training already")
+                return control.Acknowledgement(rejoin=True, reason="another trainer had initialised")
             if holder is None or holder.trainer != member.trainer_id:
                 return control.Acknowledgement(rejoin=True, reason="another trainer initialises")
             self._initializer = None
+            self._ledger.set_fact("initialised_by", [self.generation, member.trainer_id])
             if self._last_checkpoint() is None:
                 self._open_gate()
             else:
                 self._verifying = True
                 self._results = {}
             return control.Acknowledgement()
+
+    def _initialised_by(self) -> int:
+        generation, trainer = self._ledger.fact("initialised_by", (0, 0))
+        return int(trainer) if generation == self.generation else 0
 
     def _open_gate(self) -> None:
         with self._ledger:
@@ -363,6 +374,12 @@ class Coordinator:
             if reason := self._stale(request.trainer_id, request.generation):
                 return control.Acknowledgement(rejoin=True, reason=reason)
             ends = self._clock() + self._config.lease_seconds
+            late = (
+                self.generation,
+                request.trainer_id,
+            ) in self._granted and self._initialised_by() != request.trainer_id
+            if late and (self._initializer is None or self._initializer.trainer != request.trainer_id):
+                return control.Acknowledgement(rejoin=True, reason="another trainer initialises")
             for holder in (self._initializer, self._saver):
                 if holder is not None and holder.trainer == request.trainer_id:
                     holder.ends = ends
@@ -808,9 +825,11 @@ class Coordinator:
 
     def hours_found(self, one: PassRow, files: dict[str, int], ranges: list[tuple[str, int, int]]) -> None:
         with self._lock, self._ledger:
-            # The ledger's own name is in it: a trainer's scratch may outlive a ledger.
+            # The ledger's own name is in it, for a trainer's scratch may outlive a ledger; and which look this is, for
+            # it may hold the lines of a file that was mended since.
+            look = self._ledger.count_up("looks")
             named = [
-                (f"{self._ledger.fact('id', 'ledger')}-{one.ordinal}-{number}", *each)
+                (f"{self._ledger.fact('id', 'ledger')}-{one.ordinal}-{look}.{number}", *each)
                 for number, each in enumerate(ranges)
             ]
             self._ledger.fill_pass(one.ordinal, files, named)

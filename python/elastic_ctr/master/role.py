@@ -34,6 +34,27 @@ _TICK = 0.1
 _ASK_SECONDS = 2.0
 
 
+def remember_settings(ledger: Ledger, data: Data, model_digest: str) -> None:
+    """What a ledger's passes and table were made with may not change under it. Raises ValueError naming the key."""
+    now = {
+        "data.start": data.start,
+        "data.splitInterval": data.split_interval,
+        "data.splitsPerPass": data.splits_per_pass,
+        "data.path": data.path,
+        "model and data.slots": model_digest,
+    }
+    known = ledger.fact("made_with")
+    if known is None:
+        ledger.set_fact("made_with", now)
+        return
+    for key, value in now.items():
+        if known[key] != value:
+            raise ValueError(
+                f"{key} was {known[key]} when this ledger began and is {value} now: hours would be left out or trained twice, "
+                "or another model trained on; put it back, or begin with an empty state and store (another --dir)"
+            )
+
+
 class Master:
     """Owns the state directory; everything else asks it over its doors."""
 
@@ -58,6 +79,12 @@ class Master:
         self._lock = StateLock(Path(config.state_dir))
         self._lock.acquire()
         self._ledger = Ledger(Path(config.state_dir) / "ledger.db")
+        try:
+            remember_settings(self._ledger, data, model_digest)
+        except ValueError:
+            self._ledger.close()
+            self._lock.release()
+            raise
         if self._ledger.fact("id") is None:
             self._ledger.set_fact("generation", first_generation(store.list(layout.CHECKPOINTS)))
             self._ledger.set_fact("id", uuid.uuid4().hex[:8])

@@ -33,7 +33,7 @@ GENERATION_PORTS = 16
 _PERIOD = 0.5
 _RETRY_SECONDS = 2.0
 _VERIFY = "verify-"
-_START_SECONDS = 60.0
+_SILENT_SECONDS = 60.0
 
 
 class PserverParent:
@@ -77,8 +77,7 @@ class PserverParent:
         self._wanted: set[str] = set()
         self._failed_starts = 0
         self._mourned = 0
-        self._has_served = False
-        self._child_since = 0.0
+        self._answered_at = 0.0
 
     # -- what others ask -------------------------------------------------------------------------------------------
 
@@ -134,10 +133,10 @@ class PserverParent:
     def _state(self) -> control.PserverState:
         serving = self._serving()
         if serving:
-            self._has_served = True
-        elif self._alive() and not self._has_served and time.monotonic() - self._child_since > _START_SECONDS:
-            # A server that cannot listen says so in its log and stays.
-            log.error("the server process did not answer within %.0f s", _START_SECONDS)
+            self._answered_at = time.monotonic()
+        elif self._alive() and time.monotonic() - self._answered_at > _SILENT_SECONDS:
+            # One that cannot listen says so in its log and stays; one that hangs blocks every trainer without a word.
+            log.error("the server process has not answered for %.0f s and is ended", _SILENT_SECONDS)
             self._child.kill()  # type: ignore[union-attr]
             self._child.wait()  # type: ignore[union-attr]
         lost = self._child is not None and self._child.poll() is not None
@@ -222,8 +221,7 @@ class PserverParent:
         }
         file = self._folder() / "spec.json"
         file.write_text(json.dumps(spec))
-        self._has_served = False
-        self._child_since = time.monotonic()
+        self._answered_at = time.monotonic()
         with (self._folder() / "server.log").open("ab") as out:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "elastic_ctr.pserver.child", str(file)], stdout=out, stderr=out

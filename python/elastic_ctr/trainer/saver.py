@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.export.published import publish_once
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.store import AlreadyPublished, Store
+from elastic_ctr.store import Store
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.tasks import sample_keys
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import publish
 
 
 class Saver:
@@ -54,13 +54,8 @@ class Saver:
         return result
 
     def _publish(self, file: Path, version: int) -> control.File:
-        path = f"{layout.model_folder(version)}/{file.name}"
-        try:
-            entry = publish(self._store, file, path)
-        except AlreadyPublished:
-            # Of an attempt that was cut off; no manifest names it.
-            self._store.delete(path)
-            entry = publish(self._store, file, path)
+        # While the tables stand still an attempt that was cut off wrote the same bytes; others may be committed by now.
+        entry = publish_once(self._store, file, f"{layout.model_folder(version)}/{file.name}", 0)
         return control.File(path=entry.path, bytes=entry.bytes, sha256=entry.sha256)
 
     def score(self, order: control.SaveOrder) -> control.SaveResult:

@@ -104,8 +104,8 @@ class Watchdog(threading.Thread):
         """Its records are being trained from now on: the master hears it before the first gradient is pushed."""
         with self._lock:
             self._running = attempt
-        if attempt:
-            self._renew()
+        while attempt and not self._renew():
+            time.sleep(self.period)
 
     def run(self) -> None:
         while True:
@@ -117,7 +117,8 @@ class Watchdog(threading.Thread):
         self._look()
         self._renew()
 
-    def _renew(self) -> None:
+    def _renew(self) -> bool:
+        """Whether the master has heard it."""
         with self._lock:
             held, running = sorted(self._held), self._running
         request = control.RenewRequest(
@@ -127,12 +128,13 @@ class Watchdog(threading.Thread):
             answer = self._client.call_once("RenewLeases", request, timeout=5)
         except grpc.RpcError as failed:
             log.warning("the master did not take a renewal: %s", failed.code().name)
-            return
+            return False
         with self._lock:
             # What was given back meanwhile is not missed.
             still = set(held) <= self._held
         if answer.rejoin and still:
             self._end(answer.reason)
+        return True
 
     def _look(self) -> None:
         for endpoint in self._misses:

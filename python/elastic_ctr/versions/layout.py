@@ -47,7 +47,7 @@ def dictionary_manifest(version: int) -> str:
 
 
 def checkpoint_folder(name: str) -> str:
-    """Name is `<pass with dashes>-<ordinal>`, for example `20200401-00-3`."""
+    """Name is `<pass with a dash>-g<generation>`, for example `20200401-00-g3`."""
     return f"{CHECKPOINTS}/{name}"
 
 

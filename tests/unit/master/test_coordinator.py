@@ -298,6 +298,25 @@ def test_an_initializer_that_misses_its_lease_is_replaced_within_the_generation(
     assert one.coordinator.generation == 1
 
 
+def test_an_initializer_that_wakes_after_the_gate_has_opened_is_a_recovery(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.until(lambda: one.trainers[0].initialises is not None)
+    late = one.trainers[0].member()
+    one.now += LEASE
+    one.coordinator.tick()
+    one.trainers[1].join()
+    one.coordinator.initialised_by(one.trainers[1].member())
+    again = one.coordinator.initialised_by(one.trainers[1].member())
+
+    renewed = one.coordinator.renew(control.RenewRequest(trainer_id=late.trainer_id, generation=late.generation))
+    answer = one.coordinator.initialised_by(late)
+
+    assert not again.rejoin, "the same report twice is one"
+    assert renewed.rejoin
+    assert answer.rejoin
+    assert one.coordinator.generation == 2, "what it wrote lies over what was learned"
+
+
 def test_an_initializer_that_renews_is_not_replaced(tmp_path: Path) -> None:
     one = world(tmp_path)
     one.until(lambda: one.trainers[0].initialises is not None)

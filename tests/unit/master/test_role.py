@@ -12,7 +12,8 @@ import pytest
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.client import MasterClient
-from elastic_ctr.master.role import Master
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.role import Master, remember_settings
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.store.source import FileSource
@@ -205,3 +206,16 @@ def test_a_taken_port_is_a_sentence_and_frees_the_state(running: Running, tmp_pa
     again = Running(tmp_path)
     again.start()
     again.end()
+
+
+def test_a_ledger_goes_on_only_with_the_settings_it_began_with(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    remember_settings(ledger, DATA, "digest")
+    remember_settings(ledger, DATA, "digest")
+
+    with pytest.raises(ValueError, match=r"model and data\.slots was digest when this ledger began and is other now"):
+        remember_settings(ledger, DATA, "other")
+    with pytest.raises(ValueError, match=r"data\.splitsPerPass was 1 .* put it back, or begin with an empty state"):
+        remember_settings(ledger, DATA.model_copy(update={"splits_per_pass": 2}), "digest")
+
+    ledger.close()

@@ -7,7 +7,7 @@ import pytest
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.store import FileStore
+from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.trainer.saver import Saver
 
 SLOTS = SlotList(("a", "b"))
@@ -116,13 +116,17 @@ def test_a_save_without_a_version_exports_nothing(saver: Saver, engine: Engine, 
     assert list(FileStore(tmp_path / "store").walk("output")) == []
 
 
-def test_what_an_attempt_that_was_cut_off_left_is_replaced(saver: Saver, tmp_path: Path) -> None:
+def test_a_file_that_is_published_is_never_replaced(saver: Saver, tmp_path: Path) -> None:
     store = FileStore(tmp_path / "store")
-    store.put_bytes(b"half", "output/ctr_model/7/network.pdmodel")
-
     saver.save(order())
+    saver.save(order())
+    store.delete("output/ctr_model/7/network.pdmodel")
+    store.put_bytes(b"another's", "output/ctr_model/7/network.pdmodel")
 
-    assert store.get_bytes("output/ctr_model/7/network.pdmodel") == b"network"
+    with pytest.raises(StoreError, match=r"network\.pdmodel is published already with other bytes"):
+        saver.save(order())
+
+    assert store.get_bytes("output/ctr_model/7/network.pdmodel") == b"another's"
 
 
 def score_order(keys: list[int]) -> control.SaveOrder:
