@@ -29,7 +29,9 @@ def _slot_names(given: object) -> object:
 class Source(Section):
     """Where the click logs are."""
 
-    url: str = Field(description="Address of the file system with the logs: file:///some/dir or hdfs://namenode:9000.")
+    url: str = Field(
+        description="Where the logs are: file:///some/dir. hdfs://namenode:9000 is a right address that is refused at start until its reader is there."
+    )
     user: str = Field(default="root", min_length=1, description="Who reads there; HDFS checks it, files do not.")
 
     @field_validator("url")
