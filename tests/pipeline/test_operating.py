@@ -8,6 +8,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,19 @@ class Standing:
 def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that are not gone."""
     return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+@contextmanager
+def stopped(processes: list[psutil.Process]) -> Iterator[None]:
+    """They sleep meanwhile."""
+    assert processes
+    for each in processes:
+        each.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for each in processes:
+            each.send_signal(signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")
@@ -262,44 +276,40 @@ def test_a_donefile_that_names_what_is_not_there_stands_in_nobodys_way(system: S
     line = {"id": nowhere, "key": nowhere, "input": f"/{layout.cube_folder(nowhere, 'base')}"}
     donefile.write_text(donefile.read_text() + json.dumps(line) + "\n")
 
-    def named(status: dict[str, Any]) -> list[str]:
-        return [each for each in status["problems"] if str(nowhere) in each]
+    def named(status: dict[str, Any], version: int = nowhere) -> list[str]:
+        return [each for each in status["problems"] if str(version) in each]
 
     [problem] = system.until("the status names it", named)
+    with stopped(system.named("cube-transfer")):
+        # It looks when the file is gone already.
+        lacking = system.publish()
+        file = layout.cube_file(lacking, "base", 7, 12)
+        system.store.delete(file)
+    [missing] = system.until("the status names it", lambda status: named(status, lacking))
     system.goes_live(system.publish())
 
     assert "has no manifest in the store" in problem
+    assert f"cannot be built: {file} is not in the store" in missing
 
 
 def test_a_version_with_a_file_cut_short_is_refused_and_the_old_one_answers(system: Standing) -> None:
     live = system.live()
     version = max(published_versions(system.store)) + 1
-    agents = system.named("cube-agent")
-    for builder in system.named("cube-builder"):
-        # Nobody reads the files before they are cut.
-        builder.send_signal(signal.SIGSTOP)
-    try:
+    # Nobody reads the files before they are cut.
+    with stopped(system.named("cube-builder")):
         forge(system.store, read_version(system.store, system.base), version, system.scratch / str(version))
         file = system.places.folder / "store" / layout.cube_file(version, "base", 3, 12)
         os.truncate(file, file.stat().st_size // 2)
-    finally:
-        for builder in system.named("cube-builder"):
-            builder.send_signal(signal.SIGCONT)
     reason = system.until("the version is refused", lambda status: status["refused"].get(str(version)))
 
     assert "feature-00003-of-00012.seq" in reason
     assert system.status()["live"] == live
 
-    for agent in agents:
-        agent.send_signal(signal.SIGSTOP)
-    try:
+    with stopped(system.named("cube-agent")):
         version = system.publish()
         system.until("it is built", lambda status: version in status["built"])
         part = system.places.folder / "store" / layout.dictionary_folder(version) / "part-00005.dict"
         os.truncate(part, part.stat().st_size // 2)
-    finally:
-        for agent in agents:
-            agent.send_signal(signal.SIGCONT)
     reason = system.until("the version is refused", lambda status: status["refused"].get(str(version)))
 
     assert "part-00005.dict" in reason
