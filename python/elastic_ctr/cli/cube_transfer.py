@@ -27,4 +27,5 @@ def cube_transfer(config: ConfigFile) -> None:
             token=token_of(settings.auth),
             poll_seconds=own.poll_seconds,
             silent_seconds=own.silent_seconds,
+            listen_seconds=own.listen_seconds,
         )

@@ -110,6 +110,9 @@ class CubeTransferConfig(Section):
         default=120, description="After this a silent serving pod is named and no longer waited for."
     )
     silent_seconds: Seconds = Field(default=10, description="A pod that does not report for so long answers nothing.")
+    listen_seconds: Seconds = Field(
+        default=10, description="Started without its state it first learns for so long what pods and readers carry."
+    )
     keep_versions: Count = Field(default=5, description="Versions kept in the store besides those in use.")
     overlay_share: Share = Field(default=0.02, description="A larger delta is merged into full parts.")
 

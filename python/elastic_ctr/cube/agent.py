@@ -230,7 +230,9 @@ class CubeAgent:
             except ManifestDamaged as damaged:
                 self._failed(version, str(damaged), damaged=True)
             except (StoreError, ServerRefused) as failed:
-                self._failed(version, str(failed))
+                self._failed(
+                    version, str(failed), damaged=isinstance(failed, NotInStore) and self._cache.is_published(version)
+                )
             except OSError as failed:
                 if isinstance(failed, ServerSilent):
                     raise

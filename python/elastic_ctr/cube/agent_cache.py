@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, ManifestDamaged, digest_of, read_dictionary
 
 
@@ -35,6 +36,13 @@ class Cache:
         self._checked: dict[Path, tuple[int, int]] = {}
         self._manifests: dict[int, DictionaryManifest] = {}
         self.stopped = threading.Event()
+
+    def is_published(self, version: int) -> bool:
+        """The store answers and knows the version: a part it misses of it is missing for good."""
+        try:
+            return self._store.exists(layout.dictionary_manifest(version))
+        except (StoreError, OSError):
+            return False
 
     def manifest(self, version: int) -> DictionaryManifest:
         """Raises NotInStore, StoreError, ManifestDamaged, OSError."""

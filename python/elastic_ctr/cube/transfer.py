@@ -36,6 +36,8 @@ _RETENTION_SECONDS = 60.0
 # Between two writes that only say which pods report.
 _KEEP_SECONDS = 1.0
 
+_STANDSTILL = 1.0
+
 
 class StillListening(RuntimeError):
     """There is no document yet: a transfer without state first hears what pods carry."""
@@ -279,9 +281,16 @@ class CubeTransfer:
 
     async def _tick(self) -> None:
         """Time alone changes things: pods fall silent, slow ones are no longer waited for, listening ends."""
+        period = min(0.25, self._poll_seconds)
+        before = time.monotonic()
         while True:
-            await asyncio.sleep(min(0.25, self._poll_seconds))
+            await asyncio.sleep(period)
             now = time.monotonic()
+            # Frozen, throttled or waiting for a disk: reports lie unread, and that is nobody's silence.
+            stood_still, before = now - before - period, now
+            if stood_still > _STANDSTILL:
+                self.agents.forgive(stood_still)
+                self.readers.forgive(stood_still)
             for pod in self.agents.expire(now):
                 log.warning("cube pod %s is silent: nothing is expected of it until it reports again", pod)
             for pod in self.readers.expire(now):

@@ -139,7 +139,12 @@ def roles(places: Places) -> Iterator[Role]:
         f"{places.master_status}/healthz",
     )
     transfer = values.cube_transfer.config.model_copy(
-        update={"host": HOST, "state_dir": str(state / "cube-transfer"), "scratch_dir": str(scratch / "cube-builder")}
+        update={
+            "host": HOST,
+            "state_dir": str(state / "cube-transfer"),
+            "scratch_dir": str(scratch / "cube-builder"),
+            "listen_seconds": min(values.cube_transfer.config.listen_seconds, 2),
+        }
     )
     yield Role(
         "ctr-cube-transfer-0",

@@ -17,12 +17,14 @@ from elastic_ctr.serving.worker import MANIFEST_FILE, SAMPLE_FILE
 from elastic_ctr.serving.workers import Worker, WorkerLost, Workers
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import ManifestDamaged, VersionManifest, fetch, read_version
+from elastic_ctr.versions.manifest import ManifestDamaged, VersionManifest, fetch, published_versions, read_version
 
 log = logging.getLogger(__name__)
 
 # A damaged file may have been damaged on its way; a process may have been ended by somebody else.
 _TRIES = 2
+# Somebody may have killed the process; the third time it was the version.
+_LOSSES = 3
 _AGAIN_SECONDS = 0.5
 
 
@@ -49,6 +51,7 @@ class Releases:
         self._scratch = scratch
         self._folders: dict[int, Path] = {}
         self._failures: Counter[int] = Counter()
+        self._losses: Counter[int] = Counter()
         self._delayed = False
         self._stages: dict[int, str] = {}
 
@@ -132,6 +135,10 @@ class Releases:
         try:
             folder = await self._fetched(version)
         except (VersionUnusable, ManifestDamaged, NotInStore) as unusable:
+            if isinstance(unusable, NotInStore) and not await asyncio.to_thread(self._store_is_there):
+                # A store that is away says nothing about the version.
+                self._again(workers, f"version {version}: {unusable}")
+                return
             self._failures[version] += 1
             self._again(workers, f"version {version}: {unusable}")
             if self._failures[version] >= _TRIES:
@@ -156,16 +163,23 @@ class Releases:
         if workers.running:
             self.on_change.set()
 
+    def _store_is_there(self) -> bool:
+        try:
+            return bool(published_versions(self._store))
+        except (StoreError, OSError):
+            return False
+
     async def _check_in(self, worker: Worker, version: int, folder: Path, workers: Workers) -> bool:
         try:
             outcome = await worker.order("check", version=version, folder=str(folder))
         except WorkerLost as lost:
-            self._failures[version] += 1
-            if self._failures[version] >= _TRIES:
+            self._losses[version] += 1
+            if self._losses[version] >= _LOSSES:
                 self._refuse(version, f"version {version} ended the process that checked it ({lost})", workers)
             raise
         if "passed" in outcome:
             worker.passed.add(version)
+            self._losses.pop(version, None)
             self.passed[version] = max(self.passed.get(version, 0.0), outcome["passed"])
             log.info(
                 "version %d has passed in worker %d (largest difference %.3g)", version, worker.index, outcome["passed"]

@@ -31,6 +31,16 @@ def test_a_silent_pod_expires_and_is_told_once() -> None:
     assert [each.pod for each in pods.reports] == ["b-s1-0"]
 
 
+def test_a_listener_that_stood_still_holds_it_against_nobody() -> None:
+    pods: Pods[AgentReport] = Pods(10)
+    pods.hear(report("a-s1-0"), 0)
+
+    pods.forgive(60)
+
+    assert pods.expire(65) == []
+    assert pods.expire(71) == ["a-s1-0"]
+
+
 def test_what_was_heard_before_a_restart_expires_unless_it_is_heard_again() -> None:
     pods: Pods[AgentReport] = Pods(10)
     pods.recall([report("a-s1-0"), report("b-s1-0")], -9)

@@ -160,7 +160,7 @@ async def test_a_new_pod_falls_back_on_the_previous_version_when_the_live_one_fa
     assert not ready
 
 
-async def test_a_version_that_ends_the_process_that_checks_it_is_refused_the_second_time(tmp_path: Path) -> None:
+async def test_a_version_that_ends_the_process_that_checks_it_is_refused_the_third_time(tmp_path: Path) -> None:
     async with pod(tmp_path, workers=1) as it:
         it.document(live=1)
         await it.until(lambda: it.releases.serving == 1)
@@ -169,8 +169,22 @@ async def test_a_version_that_ends_the_process_that_checks_it_is_refused_the_sec
         await it.until(lambda: 2 in it.releases.refused)
 
     assert "ended the process that checked it" in it.releases.refused[2]
-    assert it.did("check").count((0, 2)) == 2
+    assert it.did("check").count((0, 2)) == 3
     assert it.releases.serving == 1
+
+
+async def test_a_store_that_is_away_for_a_while_refuses_nothing(tmp_path: Path) -> None:
+    async with pod(tmp_path, workers=1) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        (tmp_path / "store").rename(tmp_path / "away")
+        it.document(live=1, candidate=2)
+        await asyncio.sleep(1.2)
+        refused = dict(it.releases.refused)
+        (tmp_path / "away").rename(tmp_path / "store")
+        await it.until(lambda: 2 in it.running[0].passed)
+
+    assert refused == {}
 
 
 async def test_what_cannot_be_checked_yet_is_checked_again(tmp_path: Path) -> None:
