@@ -5,7 +5,6 @@ that the server could be asked: a server that was restarted holds nothing, and i
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Collection, Mapping
@@ -20,6 +19,7 @@ from elastic_ctr.cube.agent_server import Held, Server, ServerRefused, ServerSil
 from elastic_ctr.cube.placement import covered_without, owed_partitions, unneeded_partitions
 from elastic_ctr.cube.release import AgentReport, ReleaseDocument
 from elastic_ctr.runtime.http import bearer
+from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions.manifest import DictionaryManifest, ManifestDamaged
 
@@ -204,8 +204,7 @@ class CubeAgent:
                 self._complain("server", str(failed))
             except OSError as failed:
                 self._complain("disk", f"the cache cannot be used: {failed.strerror or failed}")
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._something.wait(), min(0.5, self._report_seconds))
+            await happened(self._something, min(0.5, self._report_seconds))
             self._something.clear()
 
     async def _look(self) -> Held:
@@ -351,8 +350,7 @@ class CubeAgent:
         while True:
             self._report_now.clear()
             await self._report(self._holds())
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._report_now.wait(), self._report_seconds)
+            await happened(self._report_now, self._report_seconds)
 
     def _holds(self) -> dict[int, tuple[int, ...]]:
         """What the server answers, without what is about to be unloaded while others answer it."""

@@ -5,7 +5,6 @@ Everything that may change what is so ends in `_decide`, which asks the rules an
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ from elastic_ctr.cube.transfer_pods import AddressRule, Pods, address_rule
 from elastic_ctr.cube.transfer_retention import delete_leftovers, delete_versions, followed_by_checkpoints
 from elastic_ctr.cube.transfer_state import ReleaseState, RollbackRefused, Rules, View
 from elastic_ctr.runtime.lock import StateLock
+from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.store import Store, StoreError
 
 log = logging.getLogger(__name__)
@@ -165,8 +165,7 @@ class CubeTransfer:
             left = until - time.monotonic()
             if left <= 0 or self._stopping:
                 return None
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(news.wait(), left)
+            await happened(news, left)
 
     # What is so
 

@@ -521,12 +521,11 @@ class Coordinator:
 
     def _order_save(self, current: PassRow) -> bool:
         is_last = self._data.end is not None and self._is_last(current)
-        # An empty last hour still has what the hours before it left unsaved.
-        records = self._ledger.unpublished() if is_last else self._ledger.counts(current.ordinal)["records"]
         plan = save_plan(
             Pass(current.ordinal, current.id, current.splits, current.event_time_max, current.ends_day),
             self._config,
-            records=records,
+            # An hour without records still saves what the hours before it left unsaved.
+            records=self._ledger.unpublished(),
             has_base=bool(self._ledger.chain()),
             base_due=bool(self._ledger.fact("base_due", default=False)),
             is_last=is_last,

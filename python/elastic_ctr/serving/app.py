@@ -20,6 +20,7 @@ from elastic_ctr.cube.release import ReaderReport, ReleaseDocument
 from elastic_ctr.runtime.http import HttpServer, application
 from elastic_ctr.runtime.lifecycle import PortInUse, stop_on_signal_async
 from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.follower import Follower
 from elastic_ctr.serving.releases import Releases, tell
@@ -126,8 +127,7 @@ class ServingProcess:
         while True:
             changed.clear()
             await self.follower.report(self.report())
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(changed.wait(), REPORT_SECONDS)
+            await happened(changed, REPORT_SECONDS)
 
     def report(self) -> ReaderReport:
         releases = self.releases

@@ -7,7 +7,6 @@ bounded, answers that nobody reads stop the reading of further requests, and wha
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple, cast
 import httptools
 import orjson
 
+from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving.refusal import Refusal
 
 Reply = Callable[[int, bytes], None]
@@ -93,8 +93,7 @@ class Door:
         for connection in list(self.connections):
             connection.close_when_idle()
         if self.connections:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._emptied.wait(), grace_seconds)
+            await happened(self._emptied, grace_seconds)
         for connection in list(self.connections):
             connection.abort()
         if self._sweeping is not None:

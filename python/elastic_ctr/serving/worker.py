@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -26,6 +25,7 @@ from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime import logging as runtime_logging
 from elastic_ctr.runtime.lifecycle import die_with_parent
+from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving import predictor
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.http_door import Door, Limits
@@ -221,8 +221,7 @@ class Worker:
         """Ask the parent for the newest document; without one in time go by the last."""
         self._document_came.clear()
         self._say({"event": "not-held"})
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._document_came.wait(), DOCUMENT_SECONDS)
+        await happened(self._document_came, DOCUMENT_SECONDS)
         live = None if self._document is None else self._document.live
         return live if live in self._passed else None
 
