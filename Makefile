@@ -42,7 +42,7 @@ generate: setup ## Write what is generated: the control protocol's code, the con
 lock: ## Lock the requirements anew (needs uv)
 	@for name in dev paddle cube; do \
 	  uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links $$([ $$name = dev ] || echo --constraint requirements/dev.txt) \
+	    $$([ $$name = dev ] || echo --constraint requirements/dev.txt) \
 	    requirements/$$name.in --output-file requirements/$$name.txt; \
 	done
 
