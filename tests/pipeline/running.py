@@ -115,6 +115,10 @@ class Run:
     def generation(self) -> int:
         return int((self.session.status or {}).get("generation", 0))
 
+    def trained(self) -> int:
+        """Records in the model by the ledger."""
+        return int((self.session.status or {"ledger": {"trained": 0}})["ledger"]["trained"])
+
     def pid(self, name: str) -> int:
         return self.session.supervisor.pids()[name]
 
