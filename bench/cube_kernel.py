@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from elastic_ctr.cube import table as tables
-from elastic_ctr.cube.builder import build_full
-from elastic_ctr.cube.hashing import Keys
-from elastic_ctr.cube.table import Paths, VersionTable
+from elastic_ctr.cube.builder.part import build_full
+from elastic_ctr.cube.dictionary import table as tables
+from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 
 CALLS = (30, 300, 13_312)
 ASKED = 2_000_000

@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.cube.client import CubeClient
+from elastic_ctr.cube.client.reader import CubeClient
 from elastic_ctr.cube.release import ReaderReport, ReleaseDocument
 from elastic_ctr.runtime.http import bearer
 from elastic_ctr.seqfile.writer import SequenceFileWriter
@@ -148,7 +148,7 @@ class World:
     def start_builder(self, **options: Any) -> None:
         arguments = {"store_url": self.store.url, "host": HOST, "port": self.port("builder"), "token": TOKEN}
         arguments |= {"scratch_dir": str(self.root / "builder"), **options}
-        self.start("builder", "build_job_service", "run_cube_builder", arguments)
+        self.start("builder", "builder.service", "run_cube_builder", arguments)
 
     def start_transfer(self, **options: Any) -> None:
         arguments = {
@@ -157,7 +157,7 @@ class World:
             "replicas": self.replicas, "token": TOKEN, "poll_seconds": 0.1, "silent_seconds": 2.0,
             "listen_seconds": 1.0, "candidate_seconds": 3.0, **self.transfer_options, **options,
         }  # fmt: skip
-        self.start("transfer", "transfer_service", "run_cube_transfer", arguments)
+        self.start("transfer", "transfer.service", "run_cube_transfer", arguments)
 
     def pods(self) -> list[tuple[str, int]]:
         return [(f"ctr-cube-s{s}-{r}", s) for s in range(self.shards) for r in range(self.replicas)]
@@ -180,7 +180,7 @@ class World:
             "port": self.port(f"{pod}.agent"), "token": TOKEN, "drain_seconds": 0.5, "report_seconds": 0.2,
             "quiet_seconds": 0.5, "grace_seconds": 20.0, **self.agent_options,
         }  # fmt: skip
-        self.start(f"{pod}.agent", "agent_service", "run_cube_agent", arguments)
+        self.start(f"{pod}.agent", "agent.service", "run_cube_agent", arguments)
 
     def start_pod(self, pod: str) -> None:
         self.start_server(pod)

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from elastic_ctr.cube.builder import build_full
+from elastic_ctr.cube.builder.part import build_full
 from elastic_ctr.cube.release import Holder, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.runtime.http import HttpServer, RequestRefused, application, read_record
 from elastic_ctr.serving.app import Serving, ServingProcess
@@ -205,7 +205,7 @@ class Cube:
 
 CUBE = """
 import sys
-from elastic_ctr.cube.server import CubeServer
+from elastic_ctr.cube.server.parent import CubeServer
 server = CubeServer(sys.argv[1], port=0, admin_port=0)
 server.bind()
 print(server.port, server.admin_port, flush=True)

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from elastic_ctr.cube.builder import build_full
+from elastic_ctr.cube.builder.part import build_full
 
 _START = """
 import sys
-from elastic_ctr.cube.server import CubeServer
+from elastic_ctr.cube.server.parent import CubeServer
 server = CubeServer(sys.argv[1], port=0, admin_port=0, max_keys=1000)
 server.bind()
 print(server.port, server.admin_port, flush=True)

@@ -7,7 +7,7 @@ import numpy as np
 import typer
 from pydantic import ValidationError
 
-from elastic_ctr.cube.client import BlockingCubeClient, CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.client.reader import BlockingCubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.local.doors import DoorClosed, ask
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from elastic_ctr.cli.roles import ConfigFile, refusing, settings_of, token_of
 from elastic_ctr.config.role_files import CubeBuilderFile
-from elastic_ctr.cube.build_job_service import run_cube_builder
+from elastic_ctr.cube.builder.service import run_cube_builder
 
 
 def cube_builder(config: ConfigFile) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from elastic_ctr.cli.roles import ConfigFile, settings_of, token_of
 from elastic_ctr.config.role_files import CubeServerFile
-from elastic_ctr.cube.server import CubeServer, PortInUse
+from elastic_ctr.cube.server.parent import CubeServer, PortInUse
 
 _log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from elastic_ctr.cli.roles import ConfigFile, refusing, settings_of, token_of
 from elastic_ctr.config.role_files import CubeTransferFile
-from elastic_ctr.cube.transfer_service import run_cube_transfer
+from elastic_ctr.cube.transfer.service import run_cube_transfer
 
 
 def cube_transfer(config: ConfigFile) -> None:

@@ -14,8 +14,8 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from elastic_ctr.cube.format import Flags, Values
-from elastic_ctr.cube.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Flags, Values
+from elastic_ctr.cube.dictionary.hashing import Keys
 
 MAGIC = b"ECTR"
 PROTOCOL = 1

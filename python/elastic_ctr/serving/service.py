@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from elastic_ctr.cube.client import CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving import open_inference, source_protocol
 from elastic_ctr.serving.counters import Counters

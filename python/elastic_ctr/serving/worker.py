@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 import elastic_ctr
-from elastic_ctr.cube.client import CubeClient, CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime import logging as runtime_logging

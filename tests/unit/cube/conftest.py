@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from elastic_ctr.cube import table
+from elastic_ctr.cube.dictionary import table
 
 # The first example of a test may compile; how long that takes says nothing. Fixtures here choose a code path only.
 settings.register_profile(

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from elastic_ctr.cube.builder import build_full, build_overlay
-from elastic_ctr.cube.format import Values
-from elastic_ctr.cube.hashing import Keys
-from elastic_ctr.cube.table import Paths, VersionTable
+from elastic_ctr.cube.builder.part import build_full, build_overlay
+from elastic_ctr.cube.dictionary.format import Values
+from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 
 MAX_KEY = 2**64 - 1
 SPECIAL_KEYS = (0, 1, 2**63 - 1, 2**63, 2**64 - 2, MAX_KEY)

@@ -7,7 +7,7 @@ import numpy as np
 from typing_extensions import Self
 
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.hashing import Keys
+from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.wire import Hello, Kind, Reply
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import psutil
 
-from elastic_ctr.cube.holdings import Holdings
-from elastic_ctr.cube.loop import LookupLoop
-from elastic_ctr.cube.table import Paths, VersionTable
+from elastic_ctr.cube.dictionary.table import Paths, VersionTable
+from elastic_ctr.cube.server.holdings import Holdings
+from elastic_ctr.cube.server.loop import LookupLoop
 
 _START = """
 import json, logging, sys
-from elastic_ctr.cube.server import CubeServer
+from elastic_ctr.cube.server.parent import CubeServer
 logging.basicConfig(level=logging.INFO)
 server = CubeServer(**json.loads(sys.argv[1]))
 server.bind()

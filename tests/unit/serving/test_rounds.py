@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from elastic_ctr.cube.client import CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.counters import Counters

@@ -1,0 +1,1 @@
+"""`cube-agent`: brings one cube-server the parts that its pod owes."""

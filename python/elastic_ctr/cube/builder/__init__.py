@@ -1,0 +1,1 @@
+"""`cube-builder`: from published records to dictionary parts."""

@@ -1,0 +1,282 @@
+"""From the published files of a version to its dictionary parts: what to build, and one partition of it.
+
+A base becomes full parts. A delta becomes an overlay, merge(overlay of its nearest built ancestor, the deltas since),
+over that ancestor's full parts; past `overlay_share` of their keys the whole version becomes full parts instead. Where no
+ancestor is built down to the base, base and deltas become full parts at once. The result depends on the published
+files and on which ancestors are built, on nothing else: a build that was cut off is repeated byte for byte.
+"""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_ctr.cube.builder.part import PartFile, build_full, build_overlay, merge_full
+from elastic_ctr.cube.dictionary.format import DictionaryDamaged
+from elastic_ctr.cube.placement import unbuilt_chain
+from elastic_ctr.seqfile.format import SequenceFileDamaged
+from elastic_ctr.seqfile.reader import SequenceFileReader
+from elastic_ctr.store import AlreadyPublished, NotInStore, Store, StoreError, open_store
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import (
+    DictionaryManifest,
+    FileEntry,
+    ManifestDamaged,
+    VersionManifest,
+    check,
+    checked_file,
+    read_dictionary,
+    read_version,
+)
+
+Step = Literal["full", "overlay", "merge", "publish"]
+Stage = Literal["reading", "building", "publishing"]
+
+
+class BuildRefused(ValueError):
+    """The version can never be built from what is published: which file, why. Final."""
+
+
+class Plan(NamedTuple):
+    """What one version is built from: its nearest built ancestor, if any, and the versions since, oldest first."""
+
+    manifest: VersionManifest
+    ancestor: DictionaryManifest | None
+    inputs: tuple[VersionManifest, ...]
+
+    @property
+    def full_version(self) -> int:
+        """Whose folder holds the full parts, as long as the version is not merged into full parts itself."""
+        return self.manifest.version if self.ancestor is None else self.ancestor.full_version
+
+
+def plan_build(version: int, store: Store) -> Plan:
+    """Raises NotInStore, StoreError, ManifestDamaged, BuildRefused."""
+    manifests = {version: read_version(store, version)}
+    dictionaries: dict[int, DictionaryManifest] = {}
+    oldest = manifests[version]
+    while oldest.kind == "delta" and oldest.parent is not None and oldest.parent < oldest.version:
+        try:
+            dictionaries[oldest.parent] = read_dictionary(store, oldest.parent)
+            break
+        except NotInStore:
+            oldest = read_version(store, oldest.parent)
+            manifests[oldest.version] = oldest
+    try:
+        chain = unbuilt_chain(version, manifests, dictionaries)
+    except LookupError as gap:
+        raise BuildRefused(str(gap)) from gap
+    parent = manifests[chain[0]].parent
+    ancestor = dictionaries.get(parent) if parent is not None and manifests[chain[0]].kind == "delta" else None
+    plan = Plan(manifests[version], ancestor, tuple(manifests[each] for each in chain))
+    _check_shapes(plan)
+    return plan
+
+
+def _check_shapes(plan: Plan) -> None:
+    own = plan.manifest
+    others: list[tuple[int, int, int]] = [(each.version, each.dim, each.partitions) for each in plan.inputs]
+    if plan.ancestor is not None:
+        others.append((plan.ancestor.version, plan.ancestor.dim, plan.ancestor.partitions))
+    for version, dim, partitions in others:
+        if (dim, partitions) != (own.dim, own.partitions):
+            raise BuildRefused(
+                f"version {own.version} has dim {own.dim} over {own.partitions} partitions, version {version} that it "
+                f"stands on has dim {dim} over {partitions}; a model keeps both for life: publish a new base"
+            )
+
+
+class Task(NamedTuple):
+    """One step of one partition, for a worker process."""
+
+    store_url: str
+    plan: Plan
+    step: Step
+    partition: int
+    scratch: Path
+
+
+@dataclass
+class Outcome:
+    """What a worker says. `entry` is the finished part, in scratch until published; `failed` a sentence."""
+
+    partition: int
+    entry: FileEntry | None = None
+    failed: str | None = None
+    final: bool = False
+    seconds: dict[Stage, float] = field(default_factory=dict)
+
+
+def run_task(task: Task) -> Outcome:
+    """Do one step of one partition. Errors are told, not raised: not all of them survive the way between processes."""
+    outcome = Outcome(task.partition)
+    try:
+        outcome.entry = _done(task, outcome.seconds)
+    except (ManifestDamaged, SequenceFileDamaged, DictionaryDamaged, BuildRefused) as damaged:
+        outcome.failed, outcome.final = str(damaged), True
+    except StoreError as failed:
+        outcome.failed = str(failed)
+    except ValueError as refused:
+        outcome.failed = f"partition {task.partition} of version {task.plan.manifest.version}: {refused}"
+        outcome.final = True
+    except OSError as failed:
+        outcome.failed = f"partition {task.partition} cannot be built in {task.scratch}: {failed.strerror or failed}"
+    return outcome
+
+
+def _done(task: Task, seconds: dict[Stage, float]) -> FileEntry:
+    store = open_store(task.store_url)
+    version = task.plan.manifest.version
+    path = layout.dictionary_part(version, task.partition)
+    if task.step == "publish":
+        began = time.monotonic()
+        size, sha256, records = _describe(task.scratch, task.partition)
+        entry = FileEntry(path=path, bytes=size, sha256=sha256, records=records)
+        publish_again(store, _scratch_part(task.scratch, task.partition), entry)
+        seconds["publishing"] = time.monotonic() - began
+        return entry
+    with tempfile.TemporaryDirectory(dir=task.scratch) as name:
+        part = _built(task, store, Path(name), seconds)
+    _note(task.scratch, task.partition, part)
+    return FileEntry(path=path, bytes=part.bytes, sha256=part.sha256, records=part.records)
+
+
+def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) -> PartFile:
+    began = time.monotonic()
+    plan, partition = task.plan, task.partition
+    version, partitions, dim = plan.manifest.version, plan.manifest.partitions, plan.manifest.dim
+    out = _scratch_part(task.scratch, partition)
+    if task.step == "merge":
+        assert plan.ancestor is not None
+        full = ancestor_file(store, plan.full_version, plan.ancestor, partition, folder)
+        seconds["reading"] = time.monotonic() - began
+        part = merge_full(full, out, out, version=version)
+        seconds["building"] = time.monotonic() - began - seconds["reading"]
+        return part
+    files = [checked_file(store, input_file(each, partition), folder) for each in plan.inputs]
+    parent = None
+    if plan.ancestor is not None and plan.ancestor.kind == "overlay":
+        parent = ancestor_file(store, plan.ancestor.version, plan.ancestor, partition, folder)
+    seconds["reading"] = time.monotonic() - began
+    blocks = _blocks(plan, partition, files)
+    if task.step == "full":
+        part = build_full(blocks, out, version=version, partition=partition, partitions=partitions, dim=dim)
+    else:
+        part = build_overlay(
+            parent, blocks, out,
+            version=version, partition=partition, partitions=partitions, dim=dim, base=plan.full_version,
+        )  # fmt: skip
+    seconds["building"] = time.monotonic() - began - seconds["reading"]
+    return part
+
+
+def _blocks(plan: Plan, partition: int, files: list[Path]) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.float32]]]:
+    for manifest, file in zip(plan.inputs, files, strict=True):
+        entry = input_file(manifest, partition)
+        with SequenceFileReader(file, name=entry.path, expected_records=entry.records) as reader:
+            yield from reader
+
+
+def input_file(manifest: VersionManifest, partition: int) -> FileEntry:
+    """A partition's SequenceFile. Raises BuildRefused when the manifest names none."""
+    path = layout.cube_file(manifest.version, manifest.kind, partition, manifest.partitions)
+    for entry in manifest.cube_files:
+        if entry.path == path:
+            return entry
+    raise BuildRefused(f"the manifest of version {manifest.version} names no file {path}; publish the version again")
+
+
+def ancestor_file(
+    store: Store, full_or_overlay: int, ancestor: DictionaryManifest, partition: int, folder: Path
+) -> Path:
+    """A built part of the ancestor, or of the full version below it."""
+    manifest = ancestor if full_or_overlay == ancestor.version else read_dictionary(store, full_or_overlay)
+    return checked_file(store, manifest.part(partition), folder)
+
+
+def past_share(plan: Plan, overlay_keys: int, store: Store, overlay_share: float) -> bool:
+    """Whether an overlay has grown so large that full parts are better; decided for the version as a whole."""
+    below = plan.ancestor
+    if below is None:
+        return False
+    if below.version != below.full_version:
+        below = read_dictionary(store, below.full_version)
+    return overlay_keys > overlay_share * below.keys
+
+
+def publish_again(store: Store, source: Path, entry: FileEntry) -> None:
+    """Put a part. What an earlier, unfinished build left there is kept if it is the same, and replaced if not.
+
+    Nobody reads a part before the dictionary's manifest names it. Raises StoreError.
+    """
+    try:
+        store.put(source, entry.path)
+    except AlreadyPublished:
+        with tempfile.TemporaryDirectory(dir=source.parent) as name:
+            try:
+                found = store.local_path(entry.path)
+                if found is None:
+                    found = Path(name) / "part"
+                    store.get(entry.path, found)
+                check(store, entry, found)
+            except ManifestDamaged:
+                store.delete(entry.path)
+                store.put(source, entry.path)
+
+
+def publish_dictionary(
+    store: Store, plan: Plan, kind: Literal["full", "overlay"], entries: Collection[FileEntry]
+) -> DictionaryManifest:
+    """Written last: this makes the dictionary one that may be loaded. Raises StoreError."""
+    own = plan.manifest
+    manifest = DictionaryManifest(
+        version=own.version,
+        kind=kind,
+        full_version=own.version if kind == "full" else plan.full_version,
+        base=own.base,
+        parent=own.parent,
+        partitions=own.partitions,
+        dim=own.dim,
+        keys=sum(entry.records for entry in entries),
+        files=tuple(sorted(entries, key=lambda entry: entry.path)),
+    )
+    path = layout.dictionary_manifest(own.version)
+    try:
+        store.put_bytes(manifest.to_json(), path)
+    except AlreadyPublished:
+        if store.get_bytes(path) != manifest.to_json():
+            raise
+    return manifest
+
+
+def _scratch_part(scratch: Path, partition: int) -> Path:
+    return scratch / f"part-{partition:05d}.dict"
+
+
+def _note(scratch: Path, partition: int, part: PartFile) -> None:
+    (scratch / f"part-{partition:05d}.txt").write_text(f"{part.bytes} {part.sha256} {part.records}")
+
+
+def _describe(scratch: Path, partition: int) -> tuple[int, str, int]:
+    size, sha256, records = (scratch / f"part-{partition:05d}.txt").read_text().split()
+    return int(size), sha256, int(records)
+
+
+def fresh_scratch(scratch: Path, version: int) -> Path:
+    """An empty folder for one build; whatever stood in scratch belonged to a build that is over."""
+    for old in scratch.iterdir() if scratch.is_dir() else ():
+        if old.is_dir():
+            shutil.rmtree(old, ignore_errors=True)
+    folder = scratch / str(version)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def steps_of(plan: Plan) -> Step:
+    return "full" if plan.ancestor is None else "overlay"

@@ -1,0 +1,344 @@
+"""Dictionary parts from records: pure functions of their input, byte-identical for the same input.
+
+Each writes a temporary file beside the target, syncs it and renames it, so that a part is there whole or not at all.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from elastic_ctr.cube.builder.runs import Block, Runs, Sorted, unmix
+from elastic_ctr.cube.dictionary import hashing, perfect_hash
+from elastic_ctr.cube.dictionary.format import (
+    MAX_DIM,
+    DictionaryPart,
+    Kind,
+    PartHeader,
+    Section,
+    Values,
+    lay_out,
+    presence_bits_for,
+    stride_for,
+)
+from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY, Keys
+
+Progress = Callable[[int, int], None]
+MEMORY_BYTES = 512 << 20
+_CHUNK = 4 << 20
+
+
+class PartFile(NamedTuple):
+    """A finished part: where it is, its length, its SHA-256 in hexadecimal, its records."""
+
+    path: Path
+    bytes: int
+    sha256: str
+    records: int
+
+
+class Identity(NamedTuple):
+    """Whose part it is; base is the version of the full part below an overlay, 0 when not said."""
+
+    version: int
+    partition: int
+    partitions: int
+    dim: int
+    base: int = 0
+
+
+def build_full(
+    blocks: Iterable[tuple[Keys, Values]],
+    out: Path,
+    *,
+    version: int,
+    partition: int,
+    partitions: int,
+    dim: int,
+    memory_bytes: int = MEMORY_BYTES,
+    progress: Progress | None = None,
+) -> PartFile:
+    """A full part from blocks of keys u64[n] and values f32[n, dim]; of a repeated key the last stays.
+
+    Memory is bounded by about memory_bytes; beyond it sorted runs go to a folder beside out. Raises ValueError for a
+    key of another partition or a block of another dim.
+    """
+    identity = Identity(version, partition, partitions, dim)
+    return _build("full", identity, _present(blocks), out, memory_bytes, progress)
+
+
+def build_overlay(
+    parent_overlay: Path | None,
+    delta_blocks: Iterable[tuple[Keys, Values]],
+    out: Path,
+    *,
+    version: int,
+    partition: int,
+    partitions: int,
+    dim: int,
+    base: int = 0,
+    deletions: Iterable[Keys] = (),
+    memory_bytes: int = MEMORY_BYTES,
+    progress: Progress | None = None,
+) -> PartFile:
+    """The overlay of a version: its parent's overlay, then its delta, then deletions (tombstones); later wins.
+
+    Raises ValueError when the parent overlay is of another partition, dim or base, and DictionaryDamaged.
+    """
+    identity = Identity(version, partition, partitions, dim, base)
+    parent: Iterable[Block] = ()
+    if parent_overlay is not None:
+        part = _trusted(parent_overlay, "overlay", identity)
+        if base and part.header.base not in {0, base}:
+            raise ValueError(
+                f"{parent_overlay} lies over version {part.header.base}, the new overlay over {base}; "
+                "build it from the deltas since that base"
+            )
+        parent = (Block(*block) for block in part.blocks())
+    blocks = chain(parent, _present(delta_blocks), _gone(deletions, dim))
+    return _build("overlay", identity, blocks, out, memory_bytes, progress)
+
+
+def merge_full(
+    full: Path,
+    overlay: Path | None,
+    out: Path,
+    *,
+    version: int,
+    deletions: Iterable[Keys] = (),
+    memory_bytes: int = MEMORY_BYTES,
+    progress: Progress | None = None,
+) -> PartFile:
+    """The full part that answers as full with overlay on top does, without the keys in deletions.
+
+    Raises ValueError when the two do not belong together, and DictionaryDamaged.
+    """
+    below = DictionaryPart.open(full).header
+    identity = Identity(version, below.partition, below.partitions, below.dim)
+    blocks: Iterator[Block] = (Block(*block) for block in _trusted(full, "full", identity).blocks())
+    if overlay is not None:
+        above = _trusted(overlay, "overlay", identity)
+        if above.header.base not in {0, below.version}:
+            raise ValueError(f"{overlay} lies over version {above.header.base}, not over {below.version} of {full}")
+        blocks = chain(blocks, (Block(*block) for block in above.blocks()))
+    return _build("full", identity, chain(blocks, _gone(deletions, below.dim)), out, memory_bytes, progress)
+
+
+def _present(blocks: Iterable[tuple[Keys, Values]]) -> Iterator[Block]:
+    for keys, values in blocks:
+        yield Block(keys, values, np.zeros(keys.size, np.bool_))
+
+
+def _gone(deletions: Iterable[Keys], dim: int) -> Iterator[Block]:
+    for keys in deletions:
+        yield Block(keys, np.zeros((keys.size, dim), np.float32), np.ones(keys.size, np.bool_))
+
+
+def _trusted(path: Path, kind: Kind, identity: Identity) -> DictionaryPart:
+    part = DictionaryPart.open(path)
+    head = part.header
+    if head.kind != kind:
+        raise ValueError(f"{path} is a part of kind {head.kind}; kind {kind} is needed here")
+    if (head.partition, head.partitions, head.dim) != (identity.partition, identity.partitions, identity.dim):
+        raise ValueError(
+            f"{path} is partition {head.partition} of {head.partitions} with dim {head.dim}; "
+            f"partition {identity.partition} of {identity.partitions} with dim {identity.dim} is needed"
+        )
+    part.verify()
+    return part
+
+
+def _checked(blocks: Iterable[Block], identity: Identity) -> Iterator[Block]:
+    for block in blocks:
+        strange = block.keys[hashing.partition_of(block.keys, identity.partitions) != identity.partition]
+        if strange.size:
+            raise ValueError(
+                f"key {strange[0]} belongs to partition {int(strange[0]) % identity.partitions} of "
+                f"{identity.partitions}, not to {identity.partition}; was the model saved with another shard_num?"
+            )
+        yield block
+
+
+def _build(
+    kind: Kind, identity: Identity, blocks: Iterable[Block], out: Path, memory_bytes: int, progress: Progress | None
+) -> PartFile:
+    if not 1 <= identity.dim <= MAX_DIM:
+        raise ValueError(f"dim {identity.dim} is outside 1 to {MAX_DIM}")
+    if not 0 <= identity.partition < identity.partitions:
+        raise ValueError(f"partition {identity.partition} is not one of {identity.partitions}")
+    out = Path(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with Runs(identity.dim, out.parent, memory_bytes, keep_deleted=kind == "overlay") as runs:
+        runs.collect(_checked(blocks, identity))
+        handle, name = tempfile.mkstemp(prefix=f".{out.name}-", dir=out.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "w+b") as stream:
+                header = _write(stream, kind, identity, runs, progress)
+                stream.flush()
+                os.fsync(stream.fileno())
+                stream.seek(0)
+                sha256 = hashlib.sha256()
+                while chunk := stream.read(_CHUNK):
+                    sha256.update(chunk)
+            temporary.chmod(0o644)
+            temporary.replace(out)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    _sync_folder(out.parent)
+    return PartFile(out, header.file_bytes, sha256.hexdigest(), header.keys)
+
+
+class _Pieces:
+    """Cuts the groups of a build into its sub-parts; one may begin in a group and end in another."""
+
+    def __init__(self, groups: Iterable[Sorted], sub_parts: int) -> None:
+        self._groups = groups
+        self._sub_parts = sub_parts
+
+    def __iter__(self) -> Iterator[Sorted]:
+        carried: list[Sorted] = []
+        done = 0
+        for group in self._groups:
+            bounds = np.searchsorted(
+                hashing.high_product(group.mixed, self._sub_parts),
+                np.arange(done, self._sub_parts, dtype=np.uint64),
+                "right",
+            )
+            start = 0
+            # All but the last sub-part seen may be closed: later groups have larger hashes.
+            last = int(hashing.high_product(group.mixed[-1:], self._sub_parts)[0]) if group.mixed.size else done
+            for number in range(done, last):
+                end = int(bounds[number - done])
+                yield _joined([*carried, _cut(group, start, end)])
+                carried, start = [], end
+            done = last
+            carried.append(_cut(group, start, None))
+        yield _joined(carried)
+        for _ in range(done + 1, self._sub_parts):
+            yield _joined([_cut(carried[0], 0, 0)])
+
+
+def _cut(records: Sorted, start: int, end: int | None) -> Sorted:
+    return Sorted(records.mixed[start:end], records.values[start:end], records.deleted[start:end])
+
+
+def _joined(pieces: list[Sorted]) -> Sorted:
+    if len(pieces) == 1:
+        return pieces[0]
+    mixed, values, deleted = zip(*pieces, strict=True)
+    return Sorted(np.concatenate(mixed), np.concatenate(values), np.concatenate(deleted))
+
+
+def _counts(runs: Runs, sub_parts: int) -> Keys:
+    counts = np.zeros(sub_parts, np.uint64)
+    for mixed in runs.hashes():
+        numbers = hashing.high_product(mixed, sub_parts).astype(np.int64)
+        counts += np.bincount(numbers, minlength=sub_parts).astype(np.uint64)
+    return counts
+
+
+def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: Runs, progress: Progress | None) -> PartHeader:
+    sub_parts = perfect_hash.sub_parts_for(runs.keys)
+    counts = _counts(runs, sub_parts)
+    fullest = int(counts.max())
+    slots, buckets = perfect_hash.slots_for(fullest), perfect_hash.buckets_for(fullest)
+    stride = stride_for(identity.dim)
+    presence = np.zeros(presence_bits_for(runs.keys) // 64 if kind == "overlay" else 0, np.uint64)
+    tombstones = np.zeros(sub_parts * slots if kind == "overlay" else 0, np.bool_)
+    seeds = np.zeros(sub_parts, np.uint64)
+    pilots = np.zeros((sub_parts, buckets), np.uint16)
+    deleted = sum(int(group.deleted.sum()) for group in runs.groups()) if kind == "overlay" else 0
+    shape = {
+        "sub_parts": sub_parts, "slots": slots, "buckets": buckets, "stride": stride,
+        "presence_bits": presence.size * 64, "tombstones": deleted,
+    }  # fmt: skip
+    places, length = lay_out(shape)
+    os.ftruncate(stream.fileno(), length)
+    stream.seek(places["records"][0])
+    records = xxhash.xxh3_64()
+    done = 0
+    for number, piece in enumerate(_Pieces(runs.groups(), sub_parts)):
+        seed, pilots[number], at = perfect_hash.place(piece.mixed, slots, buckets)
+        seeds[number] = seed
+        data = _records(piece, at, slots, stride)
+        records.update(data)
+        stream.write(data)
+        if kind == "overlay":
+            _mark(presence, piece.mixed)
+            tombstones[at + number * slots] = piece.deleted
+        done += piece.mixed.size
+        if progress is not None:
+            progress(done, runs.keys)
+    bodies = {
+        "sub_parts": np.stack([seeds, counts], axis=1).tobytes(),
+        "pilots": pilots.tobytes(),
+        "presence": presence.tobytes(),
+        "tombstones": np.packbits(tombstones, bitorder="little").tobytes() if deleted else b"",
+    }
+    sections = {name: Section(*places[name], xxhash.xxh3_64_intdigest(body)) for name, body in bodies.items()}
+    sections["records"] = Section(*places["records"], records.intdigest())
+    for name, body in bodies.items():
+        stream.seek(places[name][0])
+        stream.write(body)
+    header = _header(kind, identity, runs, shape, sections, length)
+    stream.seek(0)
+    stream.write(header.pack())
+    return header
+
+
+def _records(piece: Sorted, at: NDArray[np.int64], slots: int, stride: int) -> memoryview:
+    rows = np.zeros((slots, stride), np.uint8)
+    keys = rows.view(np.uint64)
+    keys[:, 0] = EMPTY_KEY
+    keys[at, 0] = unmix(piece.mixed)
+    # A deleted key's values mean nothing: zeros, so that equal content is equal bytes.
+    values: Values = np.where(piece.deleted[:, None], np.float32(0), piece.values)
+    rows.view(np.float32)[at, 2 : 2 + piece.values.shape[1]] = values
+    return rows.data.cast("B")
+
+
+def _mark(presence: Keys, mixed: Keys) -> None:
+    bits = mixed & np.uint64(presence.size * 64 - 1)
+    np.bitwise_or.at(presence, (bits >> np.uint64(6)).astype(np.int64), np.uint64(1) << (bits & np.uint64(63)))
+
+
+def _header(
+    kind: Kind, identity: Identity, runs: Runs, shape: dict[str, int], sections: dict[str, Section], length: int
+) -> PartHeader:
+    values, gone = runs.empty_key if runs.empty_key is not None else (None, False)
+    return PartHeader(
+        kind=kind,
+        dim=identity.dim,
+        stride=shape["stride"],
+        version=identity.version,
+        base=identity.base,
+        partition=identity.partition,
+        partitions=identity.partitions,
+        keys=runs.keys + (values is not None),
+        sub_parts=shape["sub_parts"],
+        slots=shape["slots"],
+        buckets=shape["buckets"],
+        presence_bits=shape["presence_bits"],
+        tombstones=shape["tombstones"],
+        file_bytes=length,
+        empty_key="absent" if values is None else "deleted" if gone else "present",
+        empty_key_values=b"" if values is None or gone else values.tobytes(),
+        sections=sections,
+    )
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

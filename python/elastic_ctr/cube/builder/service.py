@@ -1,0 +1,224 @@
+"""`cube-builder`: builds one version at a time, in worker processes, on the orders of transfer in the same pod.
+
+POST /build {"version": V}   start the build, or join the one under way or done; 409 while another one runs
+GET  /build                  a BuildProgress
+"""
+
+import logging
+import multiprocessing
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from elastic_ctr.cube.builder.job import (
+    BuildRefused,
+    Outcome,
+    Plan,
+    Step,
+    Task,
+    fresh_scratch,
+    past_share,
+    plan_build,
+    publish_dictionary,
+    run_task,
+    steps_of,
+)
+from elastic_ctr.cube.builder.progress import BuildOrder, BuildProgress
+from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
+from elastic_ctr.runtime.lifecycle import die_with_parent, stop_on_signal
+from elastic_ctr.runtime.lock import StateLock
+from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.store import NotInStore, Store, StoreError, open_store
+from elastic_ctr.versions.manifest import FileEntry, ManifestDamaged, read_dictionary
+
+log = logging.getLogger(__name__)
+
+
+class BuildFailed(Exception):
+    """A build that did not come to its end; `final` as in BuildProgress."""
+
+    def __init__(self, sentence: str, *, final: bool) -> None:
+        super().__init__(sentence)
+        self.final = final
+
+
+class CubeBuilder:
+    """Owns the worker processes and the progress; `build` runs in one thread that lives as long as they do."""
+
+    def __init__(self, store: Store, scratch: Path, *, jobs: int = 1, overlay_share: float = 0.02) -> None:
+        self._store = store
+        self._scratch = scratch
+        self._jobs = jobs
+        self._overlay_share = overlay_share
+        self._progress = BuildProgress()
+        self._lock = threading.Lock()
+        self._orders: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._pool: ProcessPoolExecutor | None = None
+        self._thread = threading.Thread(target=self._work, name="build", daemon=True)
+
+    @property
+    def progress(self) -> BuildProgress:
+        with self._lock:
+            return self._progress
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends after the partition under way; the rest is built again at the next start."""
+        self._orders.put(None)
+        pool = self._pool
+        if pool is not None:
+            for process in list((pool._processes or {}).values()):  # noqa: SLF001 (nothing public ends them at once)
+                process.terminate()
+        self._thread.join(timeout=10)
+
+    def order(self, version: int) -> BuildProgress:
+        """Raises RequestRefused (409) while another version is being built."""
+        with self._lock:
+            now = self._progress
+            busy = now.stage not in {"idle", "done", "failed"}
+            if busy and now.version != version:
+                raise RequestRefused(409, f"version {now.version} is being built; order {version} when it is done")
+            if not busy and (now.version != version or now.stage == "failed"):
+                self._progress = BuildProgress(version=version, stage="planning")
+                self._orders.put(version)
+            return self._progress
+
+    def build(self, version: int) -> None:
+        """Build and publish one dictionary; done already is done. Raises BuildFailed."""
+        try:
+            read_dictionary(self._store, version)
+        except NotInStore:
+            pass
+        else:
+            return
+        try:
+            plan = plan_build(version, self._store)
+        except (BuildRefused, ManifestDamaged) as refused:
+            raise BuildFailed(str(refused), final=True) from refused
+        scratch = fresh_scratch(self._scratch, version)
+        entries = self._all(steps_of(plan), plan, scratch, "building")
+        full = plan.ancestor is None
+        if past_share(plan, sum(entry.records for entry in entries), self._store, self._overlay_share):
+            self._all("merge", plan, scratch, "merging")
+            full = True
+        entries = self._all("publish", plan, scratch, "publishing")
+        publish_dictionary(self._store, plan, "full" if full else "overlay", entries)
+        fresh_scratch(self._scratch, version).rmdir()
+
+    def _all(self, step: Step, plan: Plan, scratch: Path, stage: str) -> list[FileEntry]:
+        partitions = plan.manifest.partitions
+        self._tell(stage=stage, partitions=partitions, partitions_done=0)
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                self._jobs, multiprocessing.get_context("spawn"), die_with_parent, (os.getpid(),)
+            )
+        url = self._store.url
+        futures = [self._pool.submit(run_task, Task(url, plan, step, p, scratch)) for p in range(partitions)]
+        try:
+            return [entry for entry in map(self._taken, as_completed(futures)) if entry is not None]
+        except BrokenProcessPool as broken:
+            self._pool = None
+            raise BuildFailed(
+                "a worker process of the build was killed; was there too little memory? It is tried again", final=False
+            ) from broken
+        finally:
+            _cancel(futures)
+
+    def _taken(self, future: "Future[Outcome]") -> FileEntry | None:
+        outcome = future.result()
+        if outcome.failed is not None:
+            raise BuildFailed(outcome.failed, final=outcome.final)
+        seconds = dict(self.progress.seconds_by_stage)
+        for stage, spent in outcome.seconds.items():
+            seconds[stage] = round(seconds.get(stage, 0.0) + spent, 6)
+        self._tell(partitions_done=self.progress.partitions_done + 1, seconds_by_stage=seconds)
+        return outcome.entry
+
+    def _tell(self, **changes: object) -> None:
+        with self._lock:
+            self._progress = self._progress.model_copy(update=changes)
+
+    def _work(self) -> None:
+        while (version := self._orders.get()) is not None:
+            began = time.monotonic()
+            try:
+                self.build(version)
+            except BuildFailed as failed:
+                self._tell(stage="failed", error=str(failed), final=failed.final)
+                log.warning("version %s is not built: %s", version, failed)
+            except (StoreError, OSError) as failed:
+                self._tell(stage="failed", error=str(failed), final=False)
+                log.warning("version %s is not built yet: %s", version, failed)
+            except Exception as failed:
+                self._tell(stage="failed", error=f"{type(failed).__name__}: {failed}", final=False)
+                log.exception("version %s is not built", version)
+            else:
+                spent = round(time.monotonic() - began, 3)
+                self._tell(stage="done", seconds=spent)
+                log.info("version %s is built in %.3f s", version, spent)
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+def _cancel(futures: Iterable["Future[Outcome]"]) -> None:
+    for future in futures:
+        future.cancel()
+
+
+def builder_routes(builder: CubeBuilder, token: str | None) -> list[Route]:
+    async def order(request: Request) -> Response:
+        require_token(request, token)
+        wanted = await read_record(request, BuildOrder, limit=1 << 10)
+        return _json(builder.order(wanted.version))
+
+    async def progress(request: Request) -> Response:  # noqa: ARG001 (the signature of an endpoint)
+        return _json(builder.progress)
+
+    return [Route("/build", order, methods=["POST"]), Route("/build", progress, methods=["GET"])]
+
+
+def _json(progress: BuildProgress) -> JSONResponse:
+    return JSONResponse(progress.model_dump(mode="json", by_alias=True))
+
+
+def builder_metrics(builder: CubeBuilder) -> Metrics:
+    metrics = Metrics("cube-builder")
+    done = metrics.gauge("partitions_done", "Partitions done of the stage under way.")
+    done.set_function(lambda: builder.progress.partitions_done)
+    failed = metrics.gauge("failed", "1 when the last build failed.")
+    failed.set_function(lambda: float(builder.progress.stage == "failed"))
+    return metrics
+
+
+def run_cube_builder(
+    *,
+    store_url: str,
+    host: str,
+    port: int,
+    scratch_dir: Path,
+    jobs: int = 1,
+    overlay_share: float = 0.02,
+    token: str | None = None,
+) -> None:
+    """Serve orders until SIGTERM or SIGINT. Raises PortInUse, StateInUse, StoreError."""
+    with stop_on_signal() as stop, StateLock(scratch_dir):
+        builder = CubeBuilder(open_store(store_url), scratch_dir, jobs=jobs, overlay_share=overlay_share)
+        status = lambda: builder.progress.model_dump(mode="json", by_alias=True)  # noqa: E731 (one line, used once)
+        app = application(builder_routes(builder, token), status=status, metrics=builder_metrics(builder))
+        door = HttpThread(app, host, port).start()
+        builder.start()
+        log.info("building on orders at %s:%s, %s partitions at a time", host, door.port, jobs)
+        stop.wait()
+        door.stop()
+        builder.stop()

@@ -1,0 +1,320 @@
+"""One pipelined connection of a reader to a cube-server: requests of one turn of the event loop go as one frame.
+
+Nothing that the server sends is taken on trust: a reply must answer a request that waits, in its version, with its
+number of keys and to the byte; otherwise the connection is dropped and its requests fail.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from elastic_ctr.cube import wire
+from elastic_ctr.cube.dictionary.format import Flags, Values
+from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.wire import Head, Hello, Kind, Status, WireError
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+_SUSPECT_SECONDS = 1.0
+_CONNECT_SECONDS = 5.0
+_HUNG_AFTER = 3  # attempts in a row that saw no reply at all
+
+
+class Attempt:
+    """One question put to one server. `done` is called once, unless the attempt was given up before."""
+
+    def __init__(self, kind: Kind, version: int, keys: Keys, dim: int, done: Callable[["Attempt"], None]) -> None:
+        self.kind = kind
+        self.version = version
+        self.keys = keys
+        self.values: Values = np.empty((0, dim), np.float32)
+        self.missing: Flags = np.empty(0, np.bool_)
+        self.status: Status | None = None
+        self.reason = ""
+        self.timer: asyncio.TimerHandle | None = None
+        self._dim = dim
+        self._left = max(1, keys.size)
+        self._done: Callable[[Attempt], None] | None = done
+
+    @property
+    def open(self) -> bool:
+        return self._done is not None
+
+    def answered(self, start: int, values: Values, missing: Flags) -> None:
+        """A piece of the answer; large questions are answered in several."""
+        if not self.open:
+            return
+        if missing.size == self.keys.size:
+            self.values, self.missing = values, missing
+        else:
+            if self.missing.size == 0:
+                self.values = np.empty((self.keys.size, self._dim), np.float32)
+                self.missing = np.empty(self.keys.size, np.bool_)
+            self.values[start : start + missing.size] = values
+            self.missing[start : start + missing.size] = missing
+        self._left -= max(1, missing.size)
+        if self._left == 0:
+            self._finish(Status.OK, "")
+
+    def refused(self, status: Status) -> None:
+        self._finish(status, f"answered {status.name.lower().replace('_', ' ')}")
+
+    def failed(self, reason: str) -> None:
+        self._finish(None, reason)
+
+    def give_up(self) -> None:
+        """Its answer is not wanted any more."""
+        self._done = None
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def _finish(self, status: Status | None, reason: str) -> None:
+        done = self._done
+        self.give_up()
+        if done is not None:
+            self.status, self.reason = status, reason
+            done(self)
+
+
+class _Piece(NamedTuple):
+    attempt: Attempt
+    start: int
+    size: int
+
+
+class _Frame(NamedTuple):
+    version: int
+    keys: int
+    pieces: list[_Piece]
+
+
+class Connection(asyncio.Protocol):
+    """Connects when first asked, and again after a growing pause when it was lost."""
+
+    def __init__(self, address: str, dim: int, on_hello: Callable[[Hello], None]) -> None:
+        """on_hello may raise WireError: such a server is not spoken to."""
+        self.address = address
+        self.draining = False
+        self.frames = 0
+        self.drops = 0
+        self._dim = dim
+        self._on_hello = on_hello
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._greeted = False
+        self._max_keys = 0
+        self._data = bytearray()
+        self._queue: list[Attempt] = []
+        self._flush_planned = False
+        self._frames: dict[int, _Frame] = {}
+        self._next_id = 0
+        self._pause = FIRST_PAUSE
+        self._down_until = 0.0
+        self._suspect_until = 0.0
+        self._silent = 0
+        self._connecting: asyncio.Task[None] | None = None
+        self._closed = False
+        self._error = "not connected yet"
+
+    @property
+    def trusted(self) -> bool:
+        """Neither down nor slow a moment ago."""
+        now = self._loop.time()
+        return now >= self._down_until and now >= self._suspect_until
+
+    @property
+    def idle(self) -> bool:
+        return not self._frames and not self._queue
+
+    def ask(self, attempt: Attempt) -> None:
+        self._queue.append(attempt)
+        if self._greeted:
+            self._plan_flush()
+        elif self._connecting is None and not self._closed:
+            self._connecting = self._loop.create_task(self._connect())
+
+    def timed_out(self) -> None:
+        """An attempt has waited too long: prefer others for a while; a server silent for long is dropped."""
+        self._suspect_until = self._loop.time() + _SUSPECT_SECONDS
+        self._silent += 1
+        if self._silent >= _HUNG_AFTER and self._transport is not None:
+            self._drop(f"no reply to {self._silent} requests in a row")
+
+    def renew(self) -> None:
+        """Connect again at the next question, without a pause: the greeting may have changed."""
+        if self._transport is not None and self.idle:
+            self._transport.abort()
+            self._transport = None
+            self._greeted = False
+            self._data.clear()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        self._fail_all("the client was closed")
+
+    async def _connect(self) -> None:
+        try:
+            await asyncio.sleep(max(0.0, self._down_until - self._loop.time()))
+            host, _, port = self.address.rpartition(":")
+            connecting = self._loop.create_connection(lambda: self, host.strip("[]"), int(port))
+            await asyncio.wait_for(connecting, _CONNECT_SECONDS)
+        except asyncio.TimeoutError:
+            self._down(f"cannot connect within {_CONNECT_SECONDS:.0f} s")
+        except (OSError, ValueError) as failed:
+            self._down(f"cannot connect: {failed}")
+        finally:
+            self._connecting = None
+            # Asked again while this attempt was failing.
+            if self._transport is None and self._queue and not self._closed:
+                self._connecting = self._loop.create_task(self._connect())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(Hello(dim=self._dim).pack())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None:
+            return  # renewed
+        self._transport = None
+        self._greeted = False
+        self._data.clear()
+        if not self._closed:
+            self._down(self._error if exc is None else f"connection lost: {exc}")
+
+    def _drop(self, reason: str) -> None:
+        self.drops += 1
+        self._error = reason
+        self._greeted = False
+        if self._transport is not None:
+            self._transport.abort()
+        self._fail_all(reason)
+
+    def _down(self, reason: str) -> None:
+        self._down_until = self._loop.time() + self._pause * random.uniform(0.5, 1.5)  # noqa: S311 - only spreads
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._fail_all(reason)
+
+    def _fail_all(self, reason: str) -> None:
+        frames, self._frames = self._frames, {}
+        queue, self._queue = self._queue, []
+        for attempt in [*(piece.attempt for frame in frames.values() for piece in frame.pieces), *queue]:
+            attempt.failed(reason)
+
+    def _plan_flush(self) -> None:
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Everything asked in this turn: one frame per version, or as many as the server's limit makes of it."""
+        self._flush_planned = False
+        if not self._greeted or self._transport is None:
+            return
+        queue, self._queue = self._queue, []
+        gathered: dict[int, list[_Piece]] = {}
+        sizes: dict[int, int] = {}
+        for attempt in queue:
+            version = attempt.version
+            if not attempt.open:
+                continue
+            if attempt.kind == Kind.KEEP_ALIVE:
+                self._send(attempt.kind, version, [_Piece(attempt, 0, 0)])
+                continue
+            start = 0
+            while True:
+                room = self._max_keys - sizes.get(version, 0)
+                size = min(room, attempt.keys.size - start)
+                gathered.setdefault(version, []).append(_Piece(attempt, start, size))
+                sizes[version] = sizes.get(version, 0) + size
+                start += size
+                if start == attempt.keys.size:
+                    break
+                self._send(Kind.LOOKUP, version, gathered.pop(version))
+                sizes[version] = 0
+        for version, pieces in gathered.items():
+            self._send(Kind.LOOKUP, version, pieces)
+
+    def _send(self, kind: Kind, version: int, pieces: list[_Piece]) -> None:
+        pieces = [piece for piece in pieces if piece.size or piece.attempt.keys.size == 0]
+        if not pieces or self._transport is None:
+            return
+        parts = [attempt.keys[start : start + size] for attempt, start, size in pieces]
+        keys = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        self._next_id += 1
+        self._frames[self._next_id] = _Frame(version, keys.size, pieces)
+        self.frames += 1
+        self._transport.write(wire.pack_request(kind, self._next_id, version, keys))
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        try:
+            if not self._greeted:
+                self._take_hello()
+            if self._greeted:
+                self._take_replies()
+        except WireError as wrong:
+            self._drop(f"wrong reply: {wrong}")
+
+    def _take_hello(self) -> None:
+        if len(self._data) < wire.HELLO_BYTES:
+            return
+        hello = Hello.unpack(bytes(self._data[: wire.HELLO_BYTES]))
+        if hello.protocol != wire.PROTOCOL:
+            raise WireError(f"it speaks protocol {hello.protocol}, this client {wire.PROTOCOL}")
+        if hello.dim not in {0, self._dim}:
+            raise WireError(f"it holds values of dim {hello.dim}, this client needs {self._dim}")
+        if hello.max_keys < 1:
+            raise WireError("it takes no keys")
+        self._on_hello(hello)
+        del self._data[: wire.HELLO_BYTES]
+        self._max_keys = hello.max_keys
+        self._greeted = True
+        self._pause, self._down_until, self._error = FIRST_PAUSE, 0.0, "the server hung up"
+        if self._queue:
+            self._plan_flush()
+
+    def _take_replies(self) -> None:
+        data = self._data
+        at = 0
+        while len(data) - at >= wire.HEADER_BYTES:
+            head = Head.unpack(data, at)
+            frame = self._frames.get(head.id)
+            if frame is None or head.version != frame.version:
+                raise WireError(f"it answers request {head.id} in version {head.version}, which nobody asked")
+            n = frame.keys if head.code == Status.OK else 0
+            # Before waiting for the rest: a wrong length must not make us gather gigabytes.
+            if head.n != n or head.frame_bytes != wire.reply_bytes(n, self._dim):
+                raise WireError(f"{head.n} values in {head.frame_bytes} bytes answer {frame.keys} keys")
+            if len(data) - at < head.frame_bytes:
+                break
+            reply = wire.unpack_reply(bytes(data[at : at + head.frame_bytes]), self._dim)
+            at += head.frame_bytes
+            del self._frames[head.id]
+            self._silent = 0
+            self.draining = reply.draining
+            _deliver(frame, reply)
+        del data[:at]
+
+
+def _deliver(frame: _Frame, reply: wire.Reply) -> None:
+    at = 0
+    for attempt, start, size in frame.pieces:
+        if reply.status == Status.OK:
+            attempt.answered(start, reply.values[at : at + size], reply.missing[at : at + size])
+            at += size
+        else:
+            attempt.refused(reply.status)
+
+
+def as_keys(keys: Any) -> Keys:
+    """Raises ValueError unless keys is uint64[n]."""
+    array = np.ascontiguousarray(keys)
+    if array.dtype != np.uint64 or array.ndim != 1:
+        raise ValueError(f"keys are {array.dtype}{array.shape}; uint64[n] is needed")
+    return cast("Keys", array)

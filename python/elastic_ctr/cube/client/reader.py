@@ -1,0 +1,356 @@
+"""The reader's side of cube: any keys of a version, from whoever is said to hold them.
+
+It never computes a shard: partition = key % partitions, and the holders that it was told say who has it. Concurrent
+lookups of the same version share frames; a slow holder is hedged and a failed one replaced by another of the same
+partition, those that drain last. All values of one answer are of the version that was asked for.
+"""
+
+import asyncio
+import random
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_ctr.cube.client.blocking import BlockingCubeClient
+from elastic_ctr.cube.client.connection import Attempt, Connection, as_keys
+from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.client.local_table import LocalTable
+from elastic_ctr.cube.dictionary.format import Flags, Values
+from elastic_ctr.cube.dictionary.hashing import PADDING_KEY, Keys
+from elastic_ctr.cube.wire import Hello, Kind, Status, WireError
+
+__all__ = ["BlockingCubeClient", "ClientStats", "CubeClient", "CubeUnavailable", "LocalTable", "VersionNotHeld"]
+
+_NO_KEYS = np.zeros(0, np.uint64)
+
+
+@dataclass
+class ClientStats:
+    """Counts since the client was made."""
+
+    lookups: int = 0
+    keys: int = 0
+    frames: int = 0
+    hedged: int = 0
+    retried: int = 0
+    timeouts: int = 0
+    dropped_connections: int = 0
+    not_held: int = 0
+    unavailable: int = 0
+
+
+class _Route(NamedTuple):
+    """Partitions that the same servers hold."""
+
+    addresses: tuple[str, ...]
+    partitions: frozenset[int]
+
+
+@dataclass
+class _Routes:
+    """Where the partitions of one version are; number_of[partition] is the place in routes, -1 without a holder."""
+
+    routes: list[_Route]
+    number_of: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @classmethod
+    def of(cls, holders: Mapping[str, Sequence[int]]) -> "_Routes":
+        by_partition: dict[int, list[str]] = {}
+        for address, partitions in sorted(holders.items()):
+            for partition in partitions:
+                by_partition.setdefault(int(partition), []).append(address)
+        groups: dict[tuple[str, ...], set[int]] = {}
+        for partition, addresses in by_partition.items():
+            groups.setdefault(tuple(addresses), set()).add(partition)
+        return cls([_Route(addresses, frozenset(numbers)) for addresses, numbers in sorted(groups.items())])
+
+    def spread(self, partitions: int) -> NDArray[np.int64]:
+        if self.number_of.size != partitions:
+            self.number_of = np.full(partitions, -1, np.int64)
+            for number, route in enumerate(self.routes):
+                self.number_of[[partition for partition in route.partitions if partition < partitions]] = number
+        return self.number_of
+
+
+class CubeClient:
+    """Lookups over asyncio; one per event loop.
+
+    timeout_ms bounds each attempt, hedge_ms (None: never) is when a second holder is asked too, retries is how many
+    attempts may follow the first. partitions, when absent, is learned from the first server that says it.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        partitions: int | None = None,
+        timeout_ms: float = 200,
+        hedge_ms: float | None = 20,
+        retries: int = 2,
+    ) -> None:
+        self.dim = dim
+        self.partitions = partitions
+        self.stats = ClientStats()
+        self._timeout = timeout_ms / 1000
+        self._hedge = None if hedge_ms is None else hedge_ms / 1000
+        self._retries = retries
+        self._versions: dict[int, _Routes] = {}
+        self._holders: dict[int, dict[str, Sequence[int]]] = {}
+        self._draining: frozenset[str] = frozenset()
+        self._connections: dict[str, Connection] = {}
+        self._leaving: set[Connection] = set()
+        # Readers spread over replicas, and one reader stays with one: its concurrent lookups then share frames.
+        self._salt = random.randrange(1 << 32)  # noqa: S311 - only spreads
+        self._closed = False
+
+    def set_holders(self, holders: Mapping[int, Mapping[str, Sequence[int]]], draining: Collection[str] = ()) -> None:
+        """Who holds which partitions of which version, "host:port" each; replaces what was said before.
+
+        Lookups under way go on. Call it in the event loop of the lookups.
+        """
+        changed = {version: dict(theirs) for version, theirs in holders.items()}
+        self._versions = {
+            version: self._versions[version] if self._holders.get(version) == theirs else _Routes.of(theirs)
+            for version, theirs in changed.items()
+        }
+        self._holders = changed
+        self._draining = frozenset(draining)
+        known = {address for theirs in changed.values() for address in theirs}
+        for address in [address for address in self._connections if address not in known]:
+            self._leaving.add(self._connections.pop(address))
+        self._close_idle()
+
+    async def lookup(self, version: int, keys: Keys) -> tuple[Values, Flags]:
+        """Keys u64[n] to (values f32[n, dim], missing bool[n]), all of that version.
+
+        Missing keys and the padding key 0 are zeros; only the former are marked. Raises VersionNotHeld when a holder
+        says so or a needed partition has none, CubeUnavailable when no holder answers, ValueError.
+        """
+        keys = as_keys(keys)
+        self.stats.lookups += 1
+        self.stats.keys += keys.size
+        padding = keys == np.uint64(PADDING_KEY)
+        try:
+            if not padding.any():
+                return await self._lookup(version, keys)
+            values = np.zeros((keys.size, self.dim), np.float32)
+            missing = np.zeros(keys.size, np.bool_)
+            real = np.flatnonzero(~padding)
+            values[real], missing[real] = await self._lookup(version, keys[real])
+        except VersionNotHeld:
+            self.stats.not_held += 1
+            raise
+        except CubeUnavailable:
+            self.stats.unavailable += 1
+            raise
+        return values, missing
+
+    async def keep_alive(self, versions: Iterable[int]) -> dict[int, set[str]]:
+        """Tell every holder of these versions that they are still read; who confirmed, by version. Never raises."""
+        loop = asyncio.get_running_loop()
+        confirmed: dict[int, set[str]] = {}
+        waiting: list[asyncio.Future[None]] = []
+
+        def put(version: int, address: str) -> None:
+            future = loop.create_future()
+
+            def done(attempt: Attempt) -> None:
+                if attempt.status == Status.OK:
+                    confirmed[version].add(address)
+                if not future.done():
+                    future.set_result(None)
+
+            attempt = Attempt(Kind.KEEP_ALIVE, version, _NO_KEYS, self.dim, done)
+            attempt.timer = loop.call_later(self._timeout, attempt.failed, "no reply")
+            self._connection(address).ask(attempt)
+            waiting.append(future)
+
+        for version in versions:
+            confirmed[version] = set()
+            for address in self._holders.get(version, {}):
+                put(version, address)
+        await asyncio.gather(*waiting)
+        return confirmed
+
+    async def close(self) -> None:
+        self._closed = True
+        for connection in [*self._connections.values(), *self._leaving]:
+            connection.close()
+        self._connections.clear()
+        self._leaving.clear()
+        # Aborted transports close their sockets in the next turn.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def _lookup(self, version: int, keys: Keys) -> tuple[Values, Flags]:
+        if self._closed:
+            raise CubeUnavailable("this cube client is closed")
+        routes = self._versions.get(version)
+        if routes is None or not routes.routes:
+            raise VersionNotHeld(version, "no holder of it is known")
+        if keys.size == 0:
+            return np.zeros((0, self.dim), np.float32), np.zeros(0, np.bool_)
+        if self.partitions is None:
+            await self._learn(version)
+        assert self.partitions is not None
+        numbers = routes.spread(self.partitions)[(keys % np.uint64(self.partitions)).astype(np.int64)]
+        if (numbers < 0).any():
+            partition = int(keys[np.argmin(numbers)]) % self.partitions
+            raise VersionNotHeld(version, f"no holder of its partition {partition} is known")
+        first = int(numbers[0])
+        if (numbers == first).all():
+            return await self._ask(version, routes.routes[first], keys)
+        values = np.empty((keys.size, self.dim), np.float32)
+        missing = np.empty(keys.size, np.bool_)
+        places = [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
+        answers = await asyncio.gather(
+            *(self._ask(version, routes.routes[numbers[at[0]]], keys[at]) for at in places), return_exceptions=True
+        )
+        # "Not held" first: its reader knows what to do about it.
+        if failures := [answer for answer in answers if isinstance(answer, BaseException)]:
+            raise next((failure for failure in failures if isinstance(failure, VersionNotHeld)), failures[0])
+        for at, answer in zip(places, answers, strict=True):
+            assert not isinstance(answer, BaseException)
+            values[at], missing[at] = answer
+        return values, missing
+
+    async def _ask(self, version: int, route: _Route, keys: Keys) -> tuple[Values, Flags]:
+        return await _Question(self, Kind.LOOKUP, version, keys, self._ordered(route.addresses)).answer()
+
+    async def _learn(self, version: int) -> None:
+        """Ask any holder for nothing: its hello says over how many partitions keys are spread."""
+        addresses = self._ordered(tuple(self._holders[version]))
+        for _ in range(2):
+            await _Question(self, Kind.KEEP_ALIVE, version, _NO_KEYS, addresses).answer()
+            if self.partitions is not None:
+                return
+            # Greeted before the server held anything: a new greeting knows more.
+            for address in addresses:
+                self._connection(address).renew()
+        raise VersionNotHeld(version, "those said to hold it hold nothing yet")
+
+    def _ordered(self, addresses: tuple[str, ...]) -> list[str]:
+        """Whom to ask first: not draining, not known to fail, and then this client's own favourite."""
+        if len(addresses) == 1:
+            return list(addresses)
+
+        def reluctance(address: str) -> tuple[bool, bool, int]:
+            connection = self._connections.get(address)
+            draining = address in self._draining or (connection is not None and connection.draining)
+            failing = connection is not None and not connection.trusted
+            return failing, draining, zlib.crc32(address.encode(), self._salt)
+
+        return sorted(addresses, key=reluctance)
+
+    def _connection(self, address: str) -> Connection:
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = Connection(address, self.dim, self._on_hello)
+        return connection
+
+    def _on_hello(self, hello: Hello) -> None:
+        if hello.partitions == 0:
+            return
+        if self.partitions is None:
+            self.partitions = hello.partitions
+        elif hello.partitions != self.partitions:
+            raise WireError(f"it spreads keys over {hello.partitions} partitions, this client over {self.partitions}")
+
+    def _close_idle(self) -> None:
+        for connection in [connection for connection in self._leaving if connection.idle]:
+            self._leaving.discard(connection)
+            connection.close()
+        if self._leaving:
+            asyncio.get_running_loop().call_later(self._timeout, self._close_idle)
+
+    def refresh_stats(self) -> ClientStats:
+        """The stats with what the connections counted."""
+        connections = [*self._connections.values(), *self._leaving]
+        self.stats.frames = sum(connection.frames for connection in connections)
+        self.stats.dropped_connections = sum(connection.drops for connection in connections)
+        return self.stats
+
+
+class _Question:
+    """Keys that the same servers hold, put to one of them and, if need be, to the others."""
+
+    def __init__(self, client: CubeClient, kind: Kind, version: int, keys: Keys, addresses: list[str]) -> None:
+        self._client = client
+        self._kind = kind
+        self._version = version
+        self._keys = keys
+        self._addresses = addresses
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[tuple[Values, Flags]] = self._loop.create_future()
+        self._attempts: list[Attempt] = []
+        self._reasons: list[str] = []
+        self._not_held = False
+        self._hedge: asyncio.TimerHandle | None = None
+
+    async def answer(self) -> tuple[Values, Flags]:
+        self._try()
+        hedge = self._client._hedge  # noqa: SLF001 - one thing in two classes
+        if hedge is not None and len(self._addresses) > 1:
+            self._hedge = self._loop.call_later(hedge, self._try_another_too)
+        try:
+            return await self._future
+        finally:
+            if self._hedge is not None:
+                self._hedge.cancel()
+            for attempt in self._attempts:
+                attempt.give_up()
+
+    def _try(self) -> None:
+        client = self._client
+        address = self._addresses[len(self._attempts) % len(self._addresses)]
+        connection = client._connection(address)  # noqa: SLF001
+        attempt = Attempt(self._kind, self._version, self._keys, client.dim, lambda done: self._done(done, address))
+        attempt.timer = self._loop.call_later(client._timeout, self._time_out, attempt, connection)  # noqa: SLF001
+        self._attempts.append(attempt)
+        connection.ask(attempt)
+
+    def _time_out(self, attempt: Attempt, connection: Connection) -> None:
+        self._client.stats.timeouts += 1
+        attempt.failed(f"no reply within {self._client._timeout * 1000:.0f} ms")  # noqa: SLF001
+        connection.timed_out()
+
+    def _try_another_too(self) -> None:
+        if not self._future.done() and self._may_try():
+            self._client.stats.hedged += 1
+            self._try()
+
+    def _may_try(self) -> bool:
+        return len(self._attempts) <= self._client._retries  # noqa: SLF001
+
+    def _done(self, attempt: Attempt, address: str) -> None:
+        if self._future.done():
+            return
+        if attempt.status == Status.OK or (self._kind == Kind.KEEP_ALIVE and attempt.status is not None):
+            self._future.set_result((attempt.values, attempt.missing))
+            return
+        self._reasons.append(f"{address} {attempt.reason}")
+        self._not_held |= attempt.status in {Status.VERSION_NOT_HELD, Status.PARTITION_NOT_HELD}
+        untried = len(self._attempts) < len(self._addresses)
+        # Who said "not held" is not asked again: only others may still have it.
+        if self._may_try() and (untried or not self._not_held):
+            self._client.stats.retried += 1
+            self._loop.call_soon(self._try_unless_done)
+        elif not any(other.open for other in self._attempts):
+            self._fail()
+
+    def _try_unless_done(self) -> None:
+        if not self._future.done():
+            self._try()
+
+    def _fail(self) -> None:
+        reasons = "; ".join(self._reasons)
+        if self._not_held:
+            self._future.set_exception(VersionNotHeld(self._version, reasons))
+        else:
+            self._future.set_exception(
+                CubeUnavailable(f"no holder of version {self._version} answered: {reasons}; is the cube running?")
+            )

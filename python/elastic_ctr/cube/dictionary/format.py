@@ -1,0 +1,300 @@
+"""The dictionary part: one immutable, memory-mapped file per partition and version. Own format, little-endian.
+
+    header        4096 bytes, fields in `_FIXED`, five sections (offset, length, xxh3), the record of the all-ones key,
+                  xxh3 of the bytes before it in the last 8
+    sub-parts     per sub-part: seed u64, keys u64
+    pilots        u16[sub-parts x buckets]
+    presence      overlay only: bitmap of a power of two bits, at least 64 per key, bit = mix(key) & (bits - 1)
+    tombstones    overlay with deletions only: one bit per slot
+    records       [key u64 | dim f32 | padding] every `stride` bytes; an empty slot has the all-ones key
+
+A full part answers for every key of its partition; an overlay answers for the keys it has, the full part below it for
+the rest. Where a key stands is defined in `hashing`. Bytes between sections are zero. The same records give the same
+bytes, whatever their order was.
+"""
+
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY, Keys
+
+Kind = Literal["full", "overlay"]
+Values = NDArray[np.float32]
+Flags = NDArray[np.bool_]
+
+MAGIC = b"ECTRDICT"
+FORMAT_VERSION = 1
+HEADER_BYTES = 4096
+MAX_DIM = 900  # the values of the all-ones key stand in the header
+SUB_PART_BYTES = 16
+PRESENCE_BITS_PER_KEY = 64
+
+_FLOAT32 = 1
+_KINDS: dict[int, Kind] = {1: "full", 2: "overlay"}
+_KIND_CODES: dict[Kind, int] = {name: code for code, name in _KINDS.items()}
+_ABSENT, _PRESENT, _DELETED = 0, 1, 2
+
+# magic, format, header bytes, dim, dtype, stride, kind, version, base, partition, partitions, keys, sub-parts,
+# slots, buckets, state of the all-ones key, presence bits, tombstones, file bytes
+_FIXED = struct.Struct("<8s6I2Q2IQ4I3Q")
+_SECTION = struct.Struct("<3Q")
+_SECTIONS = ("sub_parts", "pilots", "presence", "tombstones", "records")
+_EMPTY_KEY_VALUES = 256
+_CHECKSUM_AT = HEADER_BYTES - 8
+_CHUNK = 16 << 20
+
+
+class DictionaryDamaged(ValueError):
+    """A dictionary part cannot be trusted."""
+
+    def __init__(self, path: Path | str, reason: str) -> None:
+        super().__init__(f"dictionary part {path} is damaged: {reason}; fetch or build it again")
+        self.path = Path(path)
+        self.reason = reason
+
+
+class Section(NamedTuple):
+    offset: int
+    length: int
+    checksum: int
+
+
+@dataclass(frozen=True)
+class PartHeader:
+    """What the first 4096 bytes say. `keys` counts the all-ones key and the tombstones too.
+
+    `base` is, for an overlay, the version of the full part it was made for, or 0 when that was not said.
+    """
+
+    kind: Kind
+    dim: int
+    stride: int
+    version: int
+    base: int
+    partition: int
+    partitions: int
+    keys: int
+    sub_parts: int
+    slots: int
+    buckets: int
+    presence_bits: int
+    tombstones: int
+    file_bytes: int
+    empty_key: Literal["absent", "present", "deleted"]
+    empty_key_values: bytes
+    sections: dict[str, Section]
+
+    def pack(self) -> bytes:
+        state = {"absent": _ABSENT, "present": _PRESENT, "deleted": _DELETED}[self.empty_key]
+        head = bytearray(HEADER_BYTES)
+        _FIXED.pack_into(
+            head, 0, MAGIC, FORMAT_VERSION, HEADER_BYTES, self.dim, _FLOAT32, self.stride, _KIND_CODES[self.kind],
+            self.version, self.base, self.partition, self.partitions, self.keys, self.sub_parts, self.slots,
+            self.buckets, state, self.presence_bits, self.tombstones, self.file_bytes,
+        )  # fmt: skip
+        for number, name in enumerate(_SECTIONS):
+            _SECTION.pack_into(head, _FIXED.size + number * _SECTION.size, *self.sections[name])
+        head[_EMPTY_KEY_VALUES : _EMPTY_KEY_VALUES + len(self.empty_key_values)] = self.empty_key_values
+        struct.pack_into("<Q", head, _CHECKSUM_AT, xxhash.xxh3_64_intdigest(bytes(head[:_CHECKSUM_AT])))
+        return bytes(head)
+
+
+def stride_for(dim: int) -> int:
+    """Bytes from record to record: key and values, rounded up so that every key is aligned."""
+    return (8 + 4 * dim + 7) // 8 * 8
+
+
+def presence_bits_for(keys: int) -> int:
+    bits = PRESENCE_BITS_PER_KEY
+    while bits < PRESENCE_BITS_PER_KEY * keys:
+        bits *= 2
+    return bits
+
+
+def records_alignment(length: int) -> int:
+    """Large sections start on a huge page, where half a page of padding is nothing; small ones on a page."""
+    return 2 << 20 if length >= 32 << 20 else 4096
+
+
+def lay_out(header_fields: dict[str, int]) -> tuple[dict[str, tuple[int, int]], int]:
+    """Offsets and lengths of the sections, and the length of the file. The one place that knows the order."""
+    f = header_fields
+    slots = f["sub_parts"] * f["slots"]
+    lengths = {
+        "sub_parts": f["sub_parts"] * SUB_PART_BYTES,
+        "pilots": 2 * f["sub_parts"] * f["buckets"],
+        "presence": f["presence_bits"] // 8,
+        "tombstones": -(-slots // 8) if f["tombstones"] else 0,
+        "records": slots * f["stride"],
+    }
+    at = HEADER_BYTES
+    places: dict[str, tuple[int, int]] = {}
+    for name in _SECTIONS:
+        alignment = records_alignment(lengths[name]) if name == "records" else 64
+        at = -(-at // alignment) * alignment
+        places[name] = (at, lengths[name])
+        at += lengths[name]
+    return places, at
+
+
+def read_header(data: bytes, path: Path, file_bytes: int) -> PartHeader:
+    """Parse and check everything that the header alone can prove. Raises DictionaryDamaged."""
+
+    def refuse(reason: str) -> DictionaryDamaged:
+        return DictionaryDamaged(path, reason)
+
+    if len(data) < HEADER_BYTES:
+        raise refuse(f"{len(data)} bytes are less than a header")
+    if data[:8] != MAGIC:
+        raise refuse("it does not start as a dictionary part")
+    fields = _FIXED.unpack_from(data)
+    _, form, header_bytes, dim, dtype, stride, kind, version, base, partition, partitions = fields[:11]
+    keys, sub_parts, slots, buckets, state, presence_bits, tombstones, length = fields[11:]
+    if form != FORMAT_VERSION or header_bytes != HEADER_BYTES:
+        raise refuse(f"format version {form} is not {FORMAT_VERSION}, the one this program reads")
+    if struct.unpack_from("<Q", data, _CHECKSUM_AT)[0] != xxhash.xxh3_64_intdigest(data[:_CHECKSUM_AT]):
+        raise refuse("the checksum of the header does not match")
+    if not 1 <= dim <= MAX_DIM or dtype != _FLOAT32:
+        raise refuse(f"dim {dim} or number type {dtype} is unknown")
+    if stride < stride_for(dim) or stride % 8:
+        raise refuse(f"a stride of {stride} bytes does not hold records of dim {dim}")
+    if kind not in _KINDS or state not in {_ABSENT, _PRESENT, _DELETED}:
+        raise refuse(f"kind {kind} or all-ones state {state} is unknown")
+    if not partition < partitions:
+        raise refuse(f"partition {partition} is not one of {partitions}")
+    if min(sub_parts, slots, buckets) < 1 or keys > sub_parts * slots + 1:
+        raise refuse(f"{keys} keys do not fit {sub_parts} sub-parts of {slots} slots")
+    full = _KINDS[kind] == "full"
+    if full and (presence_bits or tombstones or base or state == _DELETED):
+        raise refuse("a full part has no presence filter, no tombstones and no base")
+    if not full and (presence_bits < 64 or presence_bits & (presence_bits - 1)):
+        raise refuse(f"a presence filter of {presence_bits} bits is not a power of two")
+    if length != file_bytes:
+        raise refuse(f"it has {file_bytes} bytes, its header says {length}")
+    shape = {
+        "sub_parts": sub_parts, "slots": slots, "buckets": buckets, "stride": stride,
+        "presence_bits": presence_bits, "tombstones": tombstones,
+    }  # fmt: skip
+    places, end = lay_out(shape)
+    sections = {
+        name: Section(*_SECTION.unpack_from(data, _FIXED.size + number * _SECTION.size))
+        for number, name in enumerate(_SECTIONS)
+    }
+    if end != length or any(sections[name][:2] != places[name] for name in _SECTIONS):
+        raise refuse("its sections do not fit its length")
+    return PartHeader(
+        kind=_KINDS[kind], dim=dim, stride=stride, version=version, base=base, partition=partition,
+        partitions=partitions, keys=keys, sub_parts=sub_parts, slots=slots, buckets=buckets,
+        presence_bits=presence_bits, tombstones=tombstones, file_bytes=length,
+        empty_key=cast("Any", ("absent", "present", "deleted")[state]),
+        empty_key_values=data[_EMPTY_KEY_VALUES : _EMPTY_KEY_VALUES + 4 * dim] if state == _PRESENT else b"",
+        sections=sections,
+    )  # fmt: skip
+
+
+class DictionaryPart:
+    """A mapped part. Its arrays are views of the file and live as long as somebody refers to them."""
+
+    def __init__(self, path: Path, header: PartHeader, data: NDArray[np.uint8]) -> None:
+        self.path = path
+        self.header = header
+        self._data = data
+        self.sub_parts = self._section("sub_parts", np.uint64).reshape(-1, 2)
+        self.pilots = self._section("pilots", np.uint16)
+        self.presence = self._section("presence", np.uint64)
+        self.tombstones = self._section("tombstones", np.uint8)
+        self.records = self._section("records", np.uint8)
+        slots = header.sub_parts * header.slots
+        self.keys: Keys = self.records.view(np.uint64).reshape(slots, -1)[:, 0]
+        self.values: Values = self.records.view(np.float32).reshape(slots, -1)[:, 2 : 2 + header.dim]
+        self.empty_key_values: Values = np.frombuffer(header.empty_key_values, np.float32)
+
+    def _section(self, name: str, dtype: Any) -> NDArray[Any]:
+        offset, length, _ = self.header.sections[name]
+        return cast("NDArray[Any]", self._data[offset : offset + length].view(dtype))
+
+    @classmethod
+    def open(cls, path: Path | str, *, populate: bool = False) -> "DictionaryPart":
+        """Map a part and check its header; the time taken does not depend on its size.
+
+        populate reads the whole file into memory now, so that no lookup waits for the disk. Raises DictionaryDamaged,
+        and OSError when the file cannot be opened.
+        """
+        path = Path(path)
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(0)
+            header = read_header(stream.read(HEADER_BYTES), path, size)
+            flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if populate else 0)
+            mapped = mmap.mmap(stream.fileno(), size, flags=flags, prot=mmap.PROT_READ)
+        try:
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+        except (AttributeError, OSError):
+            pass  # only speed is lost where the kernel has no huge pages for files
+        return cls(path, header, np.frombuffer(mapped, np.uint8))
+
+    def verify(self) -> None:
+        """Read every byte: checksums, padding, sub-part counts. Raises DictionaryDamaged."""
+        at = HEADER_BYTES
+        for name in _SECTIONS:
+            offset, length, checksum = self.header.sections[name]
+            if self._data[at:offset].any():
+                raise DictionaryDamaged(self.path, f"there are bytes before its {name} that belong to nothing")
+            digest = xxhash.xxh3_64()
+            for start in range(offset, offset + length, _CHUNK):
+                digest.update(self._data[start : min(start + _CHUNK, offset + length)].data)
+            if digest.intdigest() != checksum:
+                raise DictionaryDamaged(self.path, f"the checksum of its {name} does not match")
+            at = offset + length
+        counted = int(self.sub_parts[:, 1].sum()) + (self.header.empty_key != "absent")
+        if counted != self.header.keys:
+            raise DictionaryDamaged(self.path, f"its sub-parts have {counted} keys, its header {self.header.keys}")
+
+    def deleted(self, slots: NDArray[np.int64]) -> Flags:
+        """Which of these slots carry a tombstone."""
+        if self.tombstones.size == 0:
+            return np.zeros(slots.shape, np.bool_)
+        return cast("Flags", (self.tombstones[slots >> 3] >> (slots & 7).astype(np.uint8)) & 1 != 0)
+
+    def blocks(self) -> Iterator[tuple[Keys, Values, Flags]]:
+        """Every record, a sub-part at a time: keys u64[n], values f32[n, dim], deleted bool[n]."""
+        for start in range(0, self.keys.size, self.header.slots):
+            used = np.flatnonzero(self.keys[start : start + self.header.slots] != EMPTY_KEY) + start
+            yield np.ascontiguousarray(self.keys[used]), np.ascontiguousarray(self.values[used]), self.deleted(used)
+        if self.header.empty_key != "absent":
+            gone = self.header.empty_key == "deleted"
+            values = np.zeros(self.header.dim, np.float32) if gone else self.empty_key_values
+            yield np.full(1, EMPTY_KEY, np.uint64), values.reshape(1, -1).copy(), np.full(1, gone)
+
+
+def describe(path: Path | str) -> dict[str, object]:
+    """What `elastic-ctr dict stat` prints. Raises DictionaryDamaged when the file is not whole."""
+    part = DictionaryPart.open(path)
+    part.verify()
+    head = part.header
+    return {
+        "path": str(path),
+        "kind": head.kind,
+        "version": head.version,
+        "base": head.base or None,
+        "partition": head.partition,
+        "partitions": head.partitions,
+        "dim": head.dim,
+        "stride": head.stride,
+        "keys": head.keys,
+        "tombstones": head.tombstones + (head.empty_key == "deleted"),
+        "subParts": head.sub_parts,
+        "slots": head.sub_parts * head.slots,
+        "load": round(head.keys / (head.sub_parts * head.slots), 4),
+        "bytes": head.file_bytes,
+        "bytesPerKey": round(head.file_bytes / head.keys, 2) if head.keys else None,
+        "checksums": "ok",
+    }

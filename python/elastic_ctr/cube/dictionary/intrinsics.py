@@ -1,0 +1,144 @@
+"""What numba has no word for: prefetch, 128-bit products, reads and writes at an address of any alignment.
+
+Addresses are plain integers and nothing here is checked: whoever computes one answers for it. The frames of the wire
+and the pointers into mapped files are not aligned, hence the align of 1.
+"""
+# ruff: noqa: ARG001  (numba reads the parameters of an intrinsic by their number; LLVM gets them as args)
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from elastic_ctr.cube.dictionary.compiled import intrinsic
+
+_I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+_BYTES = ir.IntType(8).as_pointer()
+
+
+@intrinsic
+def high64(typing: Any, a: Any, b: Any) -> Any:
+    """The upper 64 bits of the 128-bit product of two u64."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), _I64)
+
+    return types.uint64(types.uint64, types.uint64), emit
+
+
+@intrinsic
+def prefetch(typing: Any, address: Any) -> Any:
+    """Ask for the cache line at a u64 address; never faults."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], _BYTES)
+        kind = ir.FunctionType(ir.VoidType(), [_BYTES, _I32, _I32, _I32])
+        function = builder.module.globals.get("llvm.prefetch.p0") or ir.Function(
+            builder.module, kind, "llvm.prefetch.p0"
+        )
+        builder.call(function, [pointer, _I32(0), _I32(3), _I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.uint64), emit
+
+
+def _load(numba_type: Any, llvm_type: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(builder.inttoptr(args[0], llvm_type.as_pointer()), align=1)
+
+    return numba_type(types.uint64), emit
+
+
+def _store(numba_type: Any, llvm_type: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], builder.inttoptr(args[0], llvm_type.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, numba_type), emit
+
+
+@intrinsic
+def load_u8(typing: Any, address: Any) -> Any:
+    return _load(types.uint8, ir.IntType(8))
+
+
+@intrinsic
+def load_u16(typing: Any, address: Any) -> Any:
+    return _load(types.uint16, ir.IntType(16))
+
+
+@intrinsic
+def load_u32(typing: Any, address: Any) -> Any:
+    return _load(types.uint32, _I32)
+
+
+@intrinsic
+def load_i32(typing: Any, address: Any) -> Any:
+    return _load(types.int32, _I32)
+
+
+@intrinsic
+def load_u64(typing: Any, address: Any) -> Any:
+    return _load(types.uint64, _I64)
+
+
+@intrinsic
+def load_f32(typing: Any, address: Any) -> Any:
+    return _load(types.float32, ir.FloatType())
+
+
+@intrinsic
+def store_u8(typing: Any, address: Any, value: Any) -> Any:
+    return _store(types.uint8, ir.IntType(8))
+
+
+@intrinsic
+def store_u16(typing: Any, address: Any, value: Any) -> Any:
+    return _store(types.uint16, ir.IntType(16))
+
+
+@intrinsic
+def store_u32(typing: Any, address: Any, value: Any) -> Any:
+    return _store(types.uint32, _I32)
+
+
+@intrinsic
+def store_u64(typing: Any, address: Any, value: Any) -> Any:
+    return _store(types.uint64, _I64)
+
+
+@intrinsic
+def store_f32(typing: Any, address: Any, value: Any) -> Any:
+    return _store(types.float32, ir.FloatType())
+
+
+@intrinsic
+def copy_bytes(typing: Any, target: Any, source: Any, length: Any) -> Any:
+    """Copy a u64 number of bytes; the two may overlap. A number known when compiling becomes a few vector moves."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        name = "llvm.memmove.p0.p0.i64"
+        kind = ir.FunctionType(ir.VoidType(), [_BYTES, _BYTES, _I64, _I1])
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        pointers = [builder.inttoptr(args[0], _BYTES), builder.inttoptr(args[1], _BYTES)]
+        builder.call(function, [*pointers, args[2], _I1(0)])
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64, types.uint64), emit
+
+
+@intrinsic
+def zero_bytes(typing: Any, target: Any, length: Any) -> Any:
+    """Write a u64 number of zero bytes."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        name = "llvm.memset.p0.i64"
+        i8 = ir.IntType(8)
+        kind = ir.FunctionType(ir.VoidType(), [_BYTES, i8, _I64, _I1])
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        builder.call(function, [builder.inttoptr(args[0], _BYTES), i8(0), args[1], _I1(0)])
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64), emit

@@ -1,0 +1,291 @@
+"""One version's parts as one table: any keys of any partitions in one pass, full parts with at most one overlay each.
+
+Padding key 0 is answered with zeros and is not missing. A missing key is answered with zeros and its flag.
+A key whose partition is not held is an error, never a guess.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from elastic_ctr.cube.dictionary import hashing
+from elastic_ctr.cube.dictionary.compiled import numba_wanted
+from elastic_ctr.cube.dictionary.format import MAX_DIM, DictionaryPart, Flags, Values, stride_for
+from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY, PADDING_KEY, Keys
+
+_log = logging.getLogger(__name__)
+
+Offsets = NDArray[np.int64]
+
+
+class PartsDoNotFit(ValueError):
+    """Parts that cannot form one version: which, why."""
+
+
+class PartitionNotHeld(LookupError):
+    def __init__(self, version: int, partition: int) -> None:
+        super().__init__(f"partition {partition} of version {version} is not held here; ask another holder")
+        self.version = version
+        self.partition = partition
+
+
+class Parts(NamedTuple):
+    """What answers for one partition: the overlay where it has the key, the full part otherwise."""
+
+    full: DictionaryPart
+    overlay: DictionaryPart | None = None
+
+
+class Paths(NamedTuple):
+    full: Path
+    overlay: Path | None = None
+
+    def open(self, *, populate: bool = False) -> Parts:
+        overlay = DictionaryPart.open(self.overlay, populate=populate) if self.overlay is not None else None
+        return Parts(DictionaryPart.open(self.full, populate=populate), overlay)
+
+
+@lru_cache(maxsize=32)
+def compiled_lookup(dim: int, stride: int, *, accumulate: bool) -> Callable[..., int] | None:
+    """The compiled kernel, tried once; None where numba is absent, unwanted or cannot compile."""
+    if not numba_wanted():
+        return None
+    try:
+        from elastic_ctr.cube.dictionary.kernel import SCRATCH, WIDTH, lookup_kernel
+
+        kernel = lookup_kernel(dim, stride, accumulate=accumulate)
+        nothing = np.zeros(0, np.uint64)
+        kernel(
+            np.zeros((1, WIDTH), np.uint64), np.uint64(0), False, nothing, 0, np.zeros(0, np.uint8),
+            np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(SCRATCH, np.uint64),
+        )  # fmt: skip
+    except Exception:  # noqa: BLE001 - whatever the compiler says, there is another way
+        _log.exception("the compiled lookup cannot be used here; lookups run on numpy, several times slower")
+        return None
+    return kernel
+
+
+def lookup_path(dim: int = 9) -> str:
+    """`numba` or `numpy`: which way lookups of that dim go in this process."""
+    return "numpy" if compiled_lookup(dim, stride_for(dim), accumulate=False) is None else "numba"
+
+
+# Stands in for what is not there, so that the kernel has no case for it: a part without keys, a filter without bits.
+_NO_PILOTS = np.zeros(1, np.uint16)
+_NO_SUB_PARTS = np.zeros((1, 2), np.uint64)
+_NO_RECORDS = np.full(MAX_DIM + 8, EMPTY_KEY, np.uint64)
+_NO_PRESENCE = np.zeros(1, np.uint64)
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.ctypes.data)
+
+
+def _table_rows(partitions: int, parts: Mapping[int, Parts]) -> NDArray[np.uint64]:
+    """The kernel's view: addresses and sizes per partition; whoever keeps it keeps the parts."""
+    from elastic_ctr.cube.dictionary import kernel
+
+    rows = np.zeros((partitions, kernel.WIDTH), np.uint64)
+    for at in (0, kernel.OVERLAY):
+        rows[:, at + kernel.PILOTS] = _address(_NO_PILOTS)
+        rows[:, at + kernel.RECORDS] = _address(_NO_RECORDS)
+        rows[:, at + kernel.SUB_PARTS] = _address(_NO_SUB_PARTS)
+        rows[:, [at + kernel.SUB_PART_COUNT, at + kernel.SLOTS, at + kernel.BUCKETS]] = 1
+    rows[:, kernel.PRESENCE] = _address(_NO_PRESENCE)
+    for partition, pair in parts.items():
+        row = rows[partition]
+        for at, part in ((0, pair.full), (kernel.OVERLAY, pair.overlay)):
+            if part is None:
+                continue
+            row[at + kernel.PILOTS] = _address(part.pilots)
+            row[at + kernel.RECORDS] = _address(part.records)
+            row[at + kernel.SUB_PARTS] = _address(part.sub_parts)
+            row[at + kernel.SUB_PART_COUNT] = part.header.sub_parts
+            row[at + kernel.SLOTS] = part.header.slots
+            row[at + kernel.BUCKETS] = part.header.buckets
+            row[at + kernel.EMPTY_KEY_AT] = _address(part.empty_key_values) if part.empty_key_values.size else 0
+            row[at + kernel.EMPTY_KEY_DELETED] = part.header.empty_key == "deleted"
+        if pair.overlay is not None:
+            row[kernel.PRESENCE] = _address(pair.overlay.presence)
+            row[kernel.PRESENCE_MASK] = pair.overlay.header.presence_bits - 1
+            row[kernel.TOMBSTONES] = _address(pair.overlay.tombstones) if pair.overlay.tombstones.size else 0
+    return rows
+
+
+def check_fit(partitions: int, dim: int, parts: Mapping[int, Parts]) -> None:
+    """Raises PartsDoNotFit when a part is of another partition, dim, kind or base than it is given as."""
+    for partition, pair in parts.items():
+        for part, kind in ((pair.full, "full"), (pair.overlay, "overlay")):
+            if part is None:
+                continue
+            head = part.header
+            if head.kind != kind:
+                raise PartsDoNotFit(f"{part.path} is a part of kind {head.kind}, given as {kind}")
+            if (head.partition, head.partitions) != (partition, partitions):
+                raise PartsDoNotFit(
+                    f"{part.path} is partition {head.partition} of {head.partitions}, given as {partition} of {partitions}"
+                )
+            if head.dim != dim or head.stride != stride_for(dim):
+                raise PartsDoNotFit(
+                    f"{part.path} has dim {head.dim} and stride {head.stride}, not dim {dim} and stride {stride_for(dim)}"
+                )
+        if pair.overlay is not None and pair.overlay.header.base not in {0, pair.full.header.version}:
+            raise PartsDoNotFit(
+                f"{pair.overlay.path} lies over version {pair.overlay.header.base}, "
+                f"{pair.full.path} is of version {pair.full.header.version}"
+            )
+
+
+class VersionTable:
+    """All parts of one version that are held here. Immutable; lookups may run in any number of threads."""
+
+    def __init__(self, version: int, dim: int, partitions: int, parts: Mapping[int, Parts]) -> None:
+        """Raises PartsDoNotFit when a part is of another partition, dim, kind or base than it is given as."""
+        if partitions < 1 or not 1 <= dim <= MAX_DIM:
+            raise PartsDoNotFit(f"dim {dim} over {partitions} partitions is no table")
+        if strange := [number for number in parts if not 0 <= number < partitions]:
+            raise PartsDoNotFit(f"partition {strange[0]} is not one of {partitions}")
+        check_fit(partitions, dim, parts)
+        self.version = version
+        self.dim = dim
+        self.partitions = partitions
+        self.parts = dict(parts)
+        self.overlaid = any(pair.overlay is not None for pair in parts.values())
+        self.complete = len(parts) == partitions
+        self.held = np.zeros(partitions, np.bool_)
+        self.held[list(parts)] = True
+        self.reciprocal = np.uint64(0xFFFF_FFFF_FFFF_FFFF // partitions)
+        self._copy = compiled_lookup(dim, stride_for(dim), accumulate=False)
+        self.rows = _table_rows(partitions, parts) if self._copy is not None else None
+
+    @classmethod
+    def open(
+        cls, version: int, dim: int, partitions: int, paths: Mapping[int, Paths], *, populate: bool = False
+    ) -> "VersionTable":
+        """Map the parts of a version. Raises DictionaryDamaged, PartsDoNotFit, OSError."""
+        return cls(version, dim, partitions, {number: path.open(populate=populate) for number, path in paths.items()})
+
+    def merged(self, parts: Mapping[int, Parts]) -> "VersionTable":
+        """This version with more, or newer, parts."""
+        return VersionTable(self.version, self.dim, self.partitions, {**self.parts, **parts})
+
+    def without(self, partitions: set[int]) -> "VersionTable":
+        kept = {number: pair for number, pair in self.parts.items() if number not in partitions}
+        return VersionTable(self.version, self.dim, self.partitions, kept)
+
+    def not_held(self, keys: Keys) -> int | None:
+        """The partition of the first key that cannot be answered here, or None."""
+        if self.complete:
+            return None
+        numbers = hashing.partition_of(keys, self.partitions)
+        absent = ~self.held[numbers.astype(np.int64)] & (keys != np.uint64(PADDING_KEY))
+        return int(numbers[np.argmax(absent)]) if absent.any() else None
+
+    def lookup(self, keys: Keys) -> tuple[Values, Flags]:
+        """Keys u64[n] to (values f32[n, dim], missing bool[n]). Raises PartitionNotHeld."""
+        keys = self._checked(keys)
+        if self._copy is None:
+            return self._lookup_numpy(keys)
+        values = np.empty((keys.size, self.dim), np.float32)
+        missing = np.empty(keys.size, np.uint8)
+        places = np.arange(0, keys.size * 4 * self.dim, 4 * self.dim, dtype=np.int64)
+        self._run(self._copy, keys, values.reshape(-1).view(np.uint8), places, missing)
+        return values, missing.view(np.bool_)
+
+    def lookup_pooled(self, keys: Keys, offsets: Offsets, out: Values | None = None) -> Values:
+        """The sum of the values of keys[offsets[s]:offsets[s + 1]] for each segment s, in order; missing keys add nothing.
+
+        offsets i64[segments + 1] ascends from 0 to n. out is float32 of shape [segments, dim], or [a, b, dim] with
+        a * b = segments, of any strides whose last is 4: a view into the matrix the network is fed with will do. It
+        is overwritten and returned. Raises PartitionNotHeld, ValueError.
+        """
+        keys = self._checked(keys)
+        offsets = np.ascontiguousarray(offsets, np.int64)
+        lengths = np.diff(offsets)
+        if offsets.size < 1 or offsets[0] != 0 or offsets[-1] != keys.size or (lengths < 0).any():
+            raise ValueError(f"segment offsets must ascend from 0 to {keys.size}, the number of keys")
+        if out is None:
+            out = np.empty((lengths.size, self.dim), np.float32)
+        if out.dtype != np.float32 or out.shape[-1] != self.dim or out.size != lengths.size * self.dim:
+            raise ValueError(f"out is {out.dtype}{out.shape}; float32[{lengths.size}, {self.dim}] is needed")
+        out[...] = 0
+        if keys.size == 0:
+            return out
+        add = compiled_lookup(self.dim, stride_for(self.dim), accumulate=True)
+        if self._copy is None or add is None or out.strides[-1] != 4 or min(out.strides) < 0:
+            values, _ = self.lookup(keys)
+            np.add.at(out.reshape(-1, self.dim) if out.flags.c_contiguous else out, _segments(out, lengths), values)
+            return out
+        starts = np.zeros(1, np.int64)
+        for size, step in zip(out.shape[:-1], out.strides[:-1], strict=True):
+            starts = (starts[:, None] + np.arange(size, dtype=np.int64) * step).reshape(-1)
+        reach = int(starts.max()) + 4 * self.dim
+        flat = as_strided(out.view(np.uint8), shape=(reach,), strides=(1,))
+        self._run(add, keys, flat, np.repeat(starts, lengths), np.empty(keys.size, np.uint8))
+        return out
+
+    def _checked(self, keys: Keys) -> Keys:
+        keys = np.ascontiguousarray(keys)
+        if keys.dtype != np.uint64 or keys.ndim != 1:
+            raise ValueError(f"keys are {keys.dtype}{keys.shape}; uint64[n] is needed")
+        if (partition := self.not_held(keys)) is not None:
+            raise PartitionNotHeld(self.version, partition)
+        return keys
+
+    def _run(
+        self,
+        kernel: Callable[..., int],
+        keys: Keys,
+        out: NDArray[np.uint8],
+        places: Offsets,
+        missing: NDArray[np.uint8],
+    ) -> None:
+        scratch = np.empty(256, np.uint64)
+        kernel(self.rows, self.reciprocal, self.overlaid, keys, keys.size, out, places, missing, scratch)
+
+    def _lookup_numpy(self, keys: Keys) -> tuple[Values, Flags]:
+        """The same answers without a compiler, a partition at a time."""
+        values = np.zeros((keys.size, self.dim), np.float32)
+        missing = np.ones(keys.size, np.bool_)
+        numbers = hashing.partition_of(keys, self.partitions).astype(np.uint32)
+        order = np.argsort(numbers, kind="stable")
+        for chosen in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
+            if chosen.size and (pair := self.parts.get(int(numbers[chosen[0]]))) is not None:
+                some = keys[chosen]
+                mixed = hashing.mix(some)
+                for part in pair:
+                    if part is not None:
+                        _find(part, some, mixed, chosen, values, missing)
+        padding = keys == np.uint64(PADDING_KEY)
+        values[padding], missing[padding] = 0, False
+        return values, missing
+
+
+def _segments(out: Values, lengths: Offsets) -> Any:
+    """For each key the index of its segment in out, whose segments may span two axes."""
+    numbers = np.repeat(np.arange(lengths.size), lengths)
+    return numbers if out.flags.c_contiguous or out.ndim == 2 else np.unravel_index(numbers, out.shape[:-1])
+
+
+def _find(part: DictionaryPart, keys: Keys, mixed: Keys, at: NDArray[np.int64], values: Values, missing: Flags) -> None:
+    """Write what the part says of these keys over what is there; at says where in values and missing."""
+    head = part.header
+    sub_parts = hashing.high_product(mixed, head.sub_parts).astype(np.int64)
+    hashed = hashing.seeded(mixed, part.sub_parts[sub_parts, 0])
+    buckets = hashing.bucket_of(hashed, head.buckets).astype(np.int64) + sub_parts * head.buckets
+    slots = hashing.slot_of(hashed, part.pilots[buckets].astype(np.uint64), head.slots).astype(np.int64)
+    slots += sub_parts * head.slots
+    found = (part.keys[slots] == keys) & (keys != np.uint64(EMPTY_KEY))
+    deleted = part.deleted(slots[found])
+    values[at[found]] = np.where(deleted[:, None], np.float32(0), part.values[slots[found]])
+    missing[at[found]] = deleted
+    if head.empty_key != "absent":
+        marked = at[keys == np.uint64(EMPTY_KEY)]
+        values[marked] = part.empty_key_values if head.empty_key == "present" else np.float32(0)
+        missing[marked] = head.empty_key == "deleted"

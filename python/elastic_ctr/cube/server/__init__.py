@@ -1,0 +1,1 @@
+"""`cube-server`: answers lookups from the parts it was told to hold."""

@@ -1,0 +1,140 @@
+"""What a server holds: a set of (version, partition), all of one dim and one number of partitions. Immutable.
+
+`Assignment`s are what the parent of the server was told, by file; `Holdings` are the same opened, in a worker.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from elastic_ctr.cube.dictionary.table import Parts, Paths, VersionTable
+from elastic_ctr.cube.server.counters import MAX_VERSIONS
+
+
+class DoesNotFit(ValueError):
+    """Something that cannot be held beside what is held: what, why, the way out."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The files of one version; place is its column among the counters."""
+
+    dim: int
+    partitions: int
+    place: int
+    parts: Mapping[int, Paths]
+
+
+@dataclass(frozen=True)
+class Assignments:
+    versions: Mapping[int, Assignment] = field(default_factory=dict)
+
+    def held(self) -> dict[int, list[int]]:
+        return {version: sorted(own.parts) for version, own in sorted(self.versions.items())}
+
+    def loaded(self, version: int, dim: int, partitions: int, parts: Mapping[int, Paths]) -> "Assignments":
+        """These and that; parts given before for the same partition are replaced. Raises DoesNotFit."""
+        for other, theirs in self.versions.items():
+            if (theirs.dim, theirs.partitions) != (dim, partitions):
+                raise DoesNotFit(
+                    f"version {version} has dim {dim} over {partitions} partitions, version {other} that is held has "
+                    f"dim {theirs.dim} over {theirs.partitions}; unload {other} first"
+                )
+        own = self.versions.get(version)
+        if own is not None:
+            return self._with(version, replace(own, parts={**own.parts, **parts}))
+        taken = {theirs.place for theirs in self.versions.values()}
+        place = next((number for number in range(MAX_VERSIONS) if number not in taken), None)
+        if place is None:
+            raise DoesNotFit(f"{MAX_VERSIONS} versions are held already; unload some before version {version}")
+        return self._with(version, Assignment(dim, partitions, place, dict(parts)))
+
+    def unloaded(self, version: int, partitions: Iterable[int] | None = None) -> "Assignments":
+        """Without those partitions of the version (None: without all of them); what is not held is no error."""
+        own = self.versions.get(version)
+        if own is None:
+            return self
+        gone = set(own.parts if partitions is None else partitions)
+        rest = {number: paths for number, paths in own.parts.items() if number not in gone}
+        if rest:
+            return self._with(version, replace(own, parts=rest))
+        return Assignments({other: theirs for other, theirs in self.versions.items() if other != version})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            str(version): {
+                "dim": own.dim,
+                "partitions": own.partitions,
+                "place": own.place,
+                "parts": {
+                    str(number): [str(paths.full), None if paths.overlay is None else str(paths.overlay)]
+                    for number, paths in own.parts.items()
+                },
+            }
+            for version, own in self.versions.items()
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Assignments":
+        def paths(full: str, overlay: str | None) -> Paths:
+            return Paths(Path(full), None if overlay is None else Path(overlay))
+
+        return cls(
+            {
+                int(version): Assignment(
+                    own["dim"],
+                    own["partitions"],
+                    own["place"],
+                    {int(number): paths(*files) for number, files in own["parts"].items()},
+                )
+                for version, own in document.items()
+            }
+        )
+
+    def _with(self, version: int, own: Assignment) -> "Assignments":
+        return Assignments({**self.versions, version: own})
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Open tables by version, and the place of each version among the counters."""
+
+    tables: Mapping[int, VersionTable] = field(default_factory=dict)
+    places: Mapping[int, int] = field(default_factory=dict)
+    assigned: Assignments = field(default_factory=Assignments)
+
+    @property
+    def dim(self) -> int:
+        """0 while nothing is held."""
+        return next((table.dim for table in self.tables.values()), 0)
+
+    @property
+    def partitions(self) -> int:
+        """0 while nothing is held."""
+        return next((table.partitions for table in self.tables.values()), 0)
+
+    @classmethod
+    def of(cls, *tables: VersionTable) -> "Holdings":
+        return cls({table.version: table for table in tables}, {table.version: at for at, table in enumerate(tables)})
+
+    def changed(self, assigned: Assignments, *, populate: bool = True) -> "Holdings":
+        """What is assigned, opening only the files that are not open yet.
+
+        Raises DictionaryDamaged, PartsDoNotFit, OSError.
+        """
+        tables = {version: self._table(version, own, populate) for version, own in assigned.versions.items()}
+        return Holdings(tables, {version: own.place for version, own in assigned.versions.items()}, assigned)
+
+    def _table(self, version: int, own: Assignment, populate: bool) -> VersionTable:
+        before = self.assigned.versions.get(version)
+        if before == own:
+            return self.tables[version]
+        known: dict[Paths, Parts] = {}
+        if before is not None:
+            known = {paths: self.tables[version].parts[number] for number, paths in before.parts.items()}
+        parts = {
+            number: known[paths] if paths in known else paths.open(populate=populate)
+            for number, paths in own.parts.items()
+        }
+        return VersionTable(version, own.dim, own.partitions, parts)

@@ -1,0 +1,146 @@
+"""`cube-server`: the parent process. It holds the ports, the workers and the admin door; it answers no lookups."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+
+from elastic_ctr.cube.server.activity import Activity
+from elastic_ctr.cube.server.admin import Admin
+from elastic_ctr.cube.server.loop import MAX_CONNECTIONS
+from elastic_ctr.cube.server.workers import Workers
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_MAX_KEYS = 65536
+_LOOK_SECONDS = 1.0
+
+
+class PortInUse(RuntimeError):
+    def __init__(self, what: str, host: str, port: int) -> None:
+        super().__init__(f"port {port} of {host} is in use; set {what} to a free one or end who holds it")
+
+
+class _AdminServer(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the parent's: it has workers to end, too."""
+        yield
+
+
+class CubeServer:
+    """Answers lookups on (host, port) from parts under dict_dir, with `workers` processes.
+
+    dict_dir is the only folder that parts are loaded from. A port of 0 becomes a free one at `bind`, which reads it
+    back into `port` and `admin_port`. max_keys bounds one request. Without a token, whoever reaches the admin port
+    may change what is held.
+    """
+
+    def __init__(
+        self,
+        dict_dir: Path | str,
+        host: str = "127.0.0.1",
+        port: int = 8027,
+        admin_port: int = 8028,
+        workers: int = 1,
+        max_keys: int = DEFAULT_MAX_KEYS,
+        token: str | None = None,
+        *,
+        admin_host: str = "127.0.0.1",
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
+        if not 1 <= max_keys <= 1 << 24:
+            raise ValueError(f"a request of {max_keys} keys cannot be: set it between 1 and {1 << 24}")
+        if workers < 1:
+            raise ValueError(f"{workers} workers answer nothing: set at least 1")
+        self.dict_dir = Path(dict_dir)
+        self.host = host
+        self.port = port
+        self.admin_host = admin_host
+        self.admin_port = admin_port
+        self._worker_count = workers
+        self._max_keys = max_keys
+        self._max_connections = max_connections
+        self._token = token
+        self._reserved: socket.socket | None = None
+        self._admin_socket: socket.socket | None = None
+
+    def bind(self) -> None:
+        """Take both ports. Raises PortInUse."""
+        if self._admin_socket is not None:
+            return
+        # Sockets of the same user may share a port by SO_REUSEPORT: ask first without it, or two servers would.
+        probe = _bound("port", self.host, self.port, share=False)
+        self.port = probe.getsockname()[1]
+        probe.close()
+        self._reserved = _bound("port", self.host, self.port, share=True)
+        try:
+            self._admin_socket = _bound("adminPort", self.admin_host, self.admin_port, share=False)
+        except PortInUse:
+            self._reserved.close()
+            raise
+        # From here on it can be connected to; who does waits until the door is served.
+        self._admin_socket.listen()
+        self.admin_port = self._admin_socket.getsockname()[1]
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT. Raises PortInUse."""
+        self.bind()
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        assert self._admin_socket is not None
+        assert self._reserved is not None
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        workers = Workers(self.host, self.port, self._worker_count, self._max_keys, self._max_connections)
+        facts = {"address": f"{self.host}:{self.port}", "maxKeys": self._max_keys}
+        admin = Admin(workers, Activity(workers.counts), self.dict_dir, self._token, facts)
+        config = uvicorn.Config(admin.app(), log_level="warning", access_log=False, lifespan="off")
+        http = _AdminServer(config)
+        workers.start()
+        looking = asyncio.create_task(_look(admin))
+        serving = asyncio.create_task(http.serve(sockets=[self._admin_socket]))
+        _log.info(
+            "lookups on %s:%d, admin on %s:%d, parts from %s",
+            self.host, self.port, self.admin_host, self.admin_port, self.dict_dir,
+        )  # fmt: skip
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait([stopping, serving, looking], return_when=asyncio.FIRST_COMPLETED)
+        _log.info("ending")
+        http.should_exit = True
+        for task in (stopping, looking):
+            task.cancel()
+        await asyncio.gather(serving, stopping, looking, return_exceptions=True)
+        await workers.stop()
+        self._reserved.close()
+        self._admin_socket.close()
+
+
+async def _look(admin: Admin) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        admin.look()
+
+
+def _bound(what: str, host: str, port: int, *, share: bool) -> socket.socket:
+    taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if share:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        taken.bind((host, port))
+    except OSError as failed:
+        taken.close()
+        if failed.errno == errno.EADDRINUSE:
+            raise PortInUse(what, host, port) from failed
+        raise
+    return taken

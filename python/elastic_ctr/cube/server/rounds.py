@@ -1,0 +1,345 @@
+"""The lookup loop as machine code: accept, read, check, look up, answer, without the interpreter and without the GIL.
+
+A round takes what every ready connection has sent, answers all of it with one pass over the table, and sends. It
+leaves the machine code only when the wake descriptor is readable; then Python puts new tables in and enters again.
+Nothing that a peer sends is used before its length was checked.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_ctr.cube import wire
+from elastic_ctr.cube.dictionary.compiled import bounds_checked, compiled
+from elastic_ctr.cube.dictionary.intrinsics import (
+    copy_bytes,
+    load_u8,
+    load_u16,
+    load_u32,
+    load_u64,
+    store_u8,
+    store_u16,
+    store_u32,
+    store_u64,
+    zero_bytes,
+)
+from elastic_ctr.cube.dictionary.kernel import look_up, partition_of
+from elastic_ctr.cube.server.counters import (
+    BAD_REQUESTS,
+    IN_FLIGHT,
+    KEEP_ALIVES,
+    KEYS,
+    MISSING,
+    NOT_HELD,
+    REQUESTS,
+    VERSIONS_AT,
+)
+from elastic_ctr.cube.server.sockets import (
+    CLOSED,
+    CLOSING,
+    EVENT_BYTES,
+    EVENT_DATA,
+    HELLO,
+    INPUT,
+    KEY_AT,
+    KEY_COUNT,
+    MAX_LOOKUPS,
+    OPEN,
+    OUT_END,
+    REPLY_AT,
+    ROUND_BYTES,
+    ROUND_KEYS,
+    ROUND_LOOKUPS,
+    ROUND_SENDS,
+    SKIP,
+    STATE,
+    VERSION_AT,
+    Buffers,
+    accept,
+    input_of,
+    receive,
+    send_round,
+    send_waiting,
+    wait,
+)
+
+FLUSH_KEYS = 4096  # beyond this a round is answered before more is read: what it touched is still in the cache
+
+_CHECKED = bounds_checked()
+_MAGIC = np.uint32(int.from_bytes(wire.MAGIC, "little"))
+_PROTOCOL = np.uint16(wire.PROTOCOL)
+_HEAD = wire.HEADER_BYTES
+_HELLO_BYTES = wire.HELLO_BYTES
+_LOOKUP, _KEEP_ALIVE = np.uint16(wire.Kind.LOOKUP), np.uint16(wire.Kind.KEEP_ALIVE)
+_OK, _NO_VERSION, _NO_PARTITION, _BAD = (
+    np.uint16(status)
+    for status in (
+        wire.Status.OK,
+        wire.Status.VERSION_NOT_HELD,
+        wire.Status.PARTITION_NOT_HELD,
+        wire.Status.BAD_REQUEST,
+    )
+)
+_0, _4, _8 = np.uint64(0), np.uint64(4), np.uint64(8)
+
+
+class Tables(NamedTuple):
+    """What is held, versions in any order; one row at least, count says how many mean something."""
+
+    size: int
+    versions: NDArray[np.uint64]  # [versions]
+    places: NDArray[np.int64]  # [versions]: column among the counters
+    rows: NDArray[np.uint64]  # [versions, partitions, WIDTH]
+    overlaid: NDArray[np.bool_]
+    complete: NDArray[np.bool_]
+    held: NDArray[np.bool_]  # [versions, partitions]
+    reciprocal: np.uint64
+    dim: int
+    partitions: int
+    draining: int
+
+
+@compiled
+def _put_head(b: Any, t: Any, length: Any, status: Any, n: Any, request: Any, version: Any) -> None:
+    at = b.round[ROUND_BYTES]
+    if _CHECKED and at + length > b.replies.size:
+        raise IndexError("a reply outside the round")
+    to = np.uint64(b.replies.ctypes.data) + np.uint64(at)
+    store_u32(to, np.uint32(length - 4))
+    store_u16(to + np.uint64(4), status)
+    store_u16(to + np.uint64(6), np.uint16(t.draining))
+    store_u32(to + np.uint64(8), np.uint32(n))
+    store_u64(to + np.uint64(12), request)
+    store_u64(to + np.uint64(20), version)
+    b.round[ROUND_BYTES] = at + length
+
+
+@compiled
+def _find_version(t: Any, version: Any) -> Any:
+    for index in range(t.size):
+        if t.versions[index] == version:
+            return index
+    return -1
+
+
+@compiled
+def _all_held(t: Any, index: Any, keys: Any) -> Any:
+    if t.complete[index]:
+        return True
+    for key in keys:
+        if key != _0 and not t.held[index, partition_of(key, np.uint64(t.partitions), t.reciprocal)]:
+            return False
+    return True
+
+
+@compiled
+def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
+    """Take every whole request that the connection has sent into the round.
+
+    True when the round is full and must be answered before the rest can be taken.
+    """
+    full = False
+    dim = t.dim
+    length = np.int64(0)
+    row = b.connections[fd]
+    at: Any
+    base = input_of(b, fd)
+    have = row[INPUT]
+    at = np.int64(0)
+    began = b.round[ROUND_BYTES]
+    while row[CLOSING] == 0:
+        if row[SKIP] > 0:
+            skipped = min(row[SKIP], have - at)
+            at += skipped
+            row[SKIP] -= skipped
+            if row[SKIP] > 0:
+                break
+        if have - at < (_HELLO_BYTES if row[STATE] == HELLO else _HEAD):
+            break
+        from_ = base + np.uint64(at)
+        n = np.int64(0)
+        whole = np.int64(_HELLO_BYTES)
+        kind = np.uint16(0)
+        need = np.int64(_HELLO_BYTES)
+        if row[STATE] == OPEN:
+            length, kind, n = np.int64(load_u32(from_)), load_u16(from_ + _4), np.int64(load_u32(from_ + _8))
+            whole = _HEAD + 8 * n
+            need = np.int64(_HEAD)
+            if kind == _LOOKUP and n <= b.max_keys and length == whole - 4:
+                if have - at < whole:
+                    break
+                need = _HEAD + 4 * dim * n + (n + 7) // 8
+        # Room in the round, and in this connection's own output should its peer not read.
+        if (
+            b.round[ROUND_BYTES] + need > b.replies.size
+            or b.round[ROUND_BYTES] - began + need > b.output_bytes
+            or b.round[ROUND_KEYS] + n > b.keys.size
+            or b.round[ROUND_LOOKUPS] == MAX_LOOKUPS
+            or b.round[ROUND_SENDS] == MAX_LOOKUPS - 1
+        ) and b.round[ROUND_BYTES] > 0:
+            full = True
+            break
+        if row[STATE] == HELLO:
+            ours = np.uint64(b.replies.ctypes.data) + np.uint64(b.round[ROUND_BYTES])
+            store_u32(ours, _MAGIC)
+            store_u16(ours + _4, _PROTOCOL)
+            store_u16(ours + np.uint64(6), np.uint16(dim if t.size > 0 else 0))
+            store_u32(ours + _8, np.uint32(t.partitions if t.size > 0 else 0))
+            store_u32(ours + np.uint64(12), np.uint32(b.max_keys))
+            b.round[ROUND_BYTES] += _HELLO_BYTES
+            if load_u32(from_) != _MAGIC or load_u16(from_ + _4) != _PROTOCOL:
+                row[CLOSING] = 1
+            row[STATE] = OPEN
+            at += _HELLO_BYTES
+            continue
+        request, version = load_u64(from_ + np.uint64(12)), load_u64(from_ + np.uint64(20))
+        if length != whole - 4:
+            # Where this frame ends is not certain: nothing after it can be trusted.
+            _put_head(b, t, _HEAD, _BAD, 0, request, version)
+            counts[BAD_REQUESTS] += 1
+            row[CLOSING] = 1
+        elif kind == _KEEP_ALIVE and n == 0:
+            index = _find_version(t, version)
+            counts[KEEP_ALIVES] += 1
+            if index >= 0:
+                counts[VERSIONS_AT + t.places[index]] += 1
+            _put_head(b, t, _HEAD, _OK if index >= 0 else _NO_VERSION, 0, request, version)
+            at += _HEAD
+        elif kind != _LOOKUP or n > b.max_keys:
+            _put_head(b, t, _HEAD, _BAD, 0, request, version)
+            counts[BAD_REQUESTS] += 1
+            row[SKIP] = 8 * n
+            at += _HEAD
+        else:
+            index = _find_version(t, version)
+            counts[REQUESTS] += 1
+            counts[KEYS] += n
+            first = b.round[ROUND_KEYS]
+            keys = b.keys[first : first + n]
+            copy_bytes(np.uint64(keys.ctypes.data), from_ + np.uint64(_HEAD), np.uint64(8 * n))
+            if index < 0:
+                _put_head(b, t, _HEAD, _NO_VERSION, 0, request, version)
+                counts[NOT_HELD] += 1
+            elif not _all_held(t, index, keys):
+                _put_head(b, t, _HEAD, _NO_PARTITION, 0, request, version)
+                counts[NOT_HELD] += 1
+                counts[VERSIONS_AT + t.places[index]] += 1
+            else:
+                counts[VERSIONS_AT + t.places[index]] += 1
+                number = b.round[ROUND_LOOKUPS]
+                reply = b.round[ROUND_BYTES]
+                b.lookups[number, REPLY_AT], b.lookups[number, KEY_COUNT] = reply, n
+                b.lookups[number, KEY_AT], b.lookups[number, VERSION_AT] = first, index
+                for i in range(n):
+                    b.places[first + i] = reply + _HEAD + 4 * dim * i
+                b.round[ROUND_LOOKUPS] = number + 1
+                b.round[ROUND_KEYS] = first + n
+                _put_head(b, t, need, _OK, n, request, version)
+            at += whole
+    if row[CLOSING] != 0:
+        at = have
+    if at > 0 and have > at:
+        copy_bytes(base, base + np.uint64(at), np.uint64(have - at))
+    row[INPUT] = have - at
+    if b.round[ROUND_BYTES] > began:
+        number = b.round[ROUND_SENDS]
+        b.sends[number, 0], b.sends[number, 1], b.sends[number, 2] = fd, began, b.round[ROUND_BYTES]
+        b.round[ROUND_SENDS] = number + 1
+    return full
+
+
+@compiled
+def _mark_missing(b: Any, dim: Any, first: Any, after: Any, lost: Any) -> None:
+    """Write the miss bits of those lookups of the round."""
+    for number in range(first, after):
+        n = b.lookups[number, KEY_COUNT]
+        at = np.uint64(b.replies.ctypes.data) + np.uint64(b.lookups[number, REPLY_AT] + _HEAD + 4 * dim * n)
+        zero_bytes(at, np.uint64((n + 7) // 8))
+        if lost > 0:
+            base = b.lookups[number, KEY_AT]
+            for i in range(n):
+                if b.missing[base + i] != 0:
+                    byte = at + np.uint64(i >> 3)
+                    store_u8(byte, np.uint8(load_u8(byte) | np.uint8(1 << (i & 7))))
+
+
+@compiled
+def _take_event(b: Any, t: Any, counts: Any, fd: Any) -> Any:
+    """Go on with a ready connection; True when the round is full before all its requests were taken."""
+    row = b.connections[fd]
+    if row[STATE] == CLOSED:
+        return False
+    if row[OUT_END] > 0:
+        send_waiting(b, counts, fd)
+        if row[STATE] == CLOSED or row[OUT_END] > 0:
+            return False
+        # What had been read before the output stopped is not announced again.
+        return _take_requests(b, t, counts, fd)
+    if not receive(b, counts, fd):
+        return False
+    return _take_requests(b, t, counts, fd)
+
+
+@cache
+def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.int64]], None]:
+    """serve(buffers, tables, counts i64[counters.WIDTH]) for tables of that dim; returns when woken."""
+
+    @compiled
+    def serve(b: Any, t: Any, counts: Any) -> None:
+        events = np.uint64(b.events.ctypes.data)
+        woken = False
+        while not woken:
+            ready = wait(b)
+            number = np.int64(0)
+            unfinished = np.int64(-1)
+            while number <= ready:
+                full = False
+                if unfinished >= 0:
+                    fd = unfinished
+                    unfinished = np.int64(-1)
+                    if b.connections[fd, STATE] != CLOSED and b.connections[fd, OUT_END] == 0:
+                        full = _take_requests(b, t, counts, fd)
+                elif number < ready:
+                    fd = np.int64(load_u32(events + np.uint64(number * EVENT_BYTES + EVENT_DATA)))
+                    if fd == b.wake:
+                        woken = True
+                    elif fd == b.listener:
+                        accept(b, counts)
+                    else:
+                        full = _take_event(b, t, counts, fd)
+                else:
+                    fd = np.int64(-1)
+                last = number == ready
+                if full:
+                    unfinished = fd
+                else:
+                    number += 1
+                if b.round[ROUND_BYTES] == 0 or not (full or last or b.round[ROUND_KEYS] > FLUSH_KEYS):
+                    continue
+                # Answer what was gathered, one pass per run of lookups in the same version, and send.
+                lookups = b.round[ROUND_LOOKUPS]
+                counts[IN_FLIGHT] = lookups
+                first = np.int64(0)
+                while first < lookups:
+                    index = b.lookups[first, VERSION_AT]
+                    start = b.lookups[first, KEY_AT]
+                    end = start
+                    after = first
+                    while after < lookups and b.lookups[after, VERSION_AT] == index:
+                        end = b.lookups[after, KEY_AT] + b.lookups[after, KEY_COUNT]
+                        after += 1
+                    lost = look_up(
+                        dim, stride, False, t.rows[index], t.reciprocal, t.overlaid[index], b.keys[start:end],
+                        end - start, b.replies, b.places[start:end], b.missing[start:end], b.scratch,
+                    )  # fmt: skip
+                    counts[MISSING] += lost
+                    _mark_missing(b, dim, first, after, lost)
+                    first = after
+                send_round(b, counts)
+                b.round[:] = 0
+                counts[IN_FLIGHT] = 0
+
+    return serve

@@ -1,0 +1,28 @@
+"""`python -m elastic_ctr.cube.server.warm DIM...`: compile lookups now, as when an image is made, not when the first pod starts."""
+
+import sys
+
+import numpy as np
+
+from elastic_ctr.cube.dictionary.format import stride_for
+from elastic_ctr.cube.dictionary.perfect_hash import place
+from elastic_ctr.cube.dictionary.table import compiled_lookup
+from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server.compiled_loop import CompiledLoop
+from elastic_ctr.cube.server.loop import MAX_CONNECTIONS
+from elastic_ctr.cube.server.rounds import serve_loop
+
+
+def warm(dims: list[int]) -> None:
+    """Fill numba's cache (`NUMBA_CACHE_DIR`) with the loop, the lookups and the builder for values of these dims."""
+    place(np.arange(3, dtype=np.uint64), 4, 1)
+    for dim in dims:
+        for accumulate in (False, True):
+            compiled_lookup(dim, stride_for(dim), accumulate=accumulate)
+        loop = CompiledLoop(counters.private(), 1, MAX_CONNECTIONS)
+        loop.try_out(serve_loop(dim, stride_for(dim)), dim)
+        loop.stop()
+
+
+if __name__ == "__main__":
+    warm([int(dim) for dim in sys.argv[1:]] or [9])

@@ -1,0 +1,104 @@
+"""A worker of cube-server: one lookup loop, told what to hold by its parent over a socket. `python -m` starts it.
+
+Orders and answers are JSON, one a line. The worker ends when its parent does, whatever way that happens.
+"""
+
+import argparse
+import ctypes
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Iterable
+from typing import IO, Any
+
+from elastic_ctr.cube.dictionary.format import DictionaryDamaged
+from elastic_ctr.cube.dictionary.table import PartsDoNotFit
+from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server.choice import make_loop
+from elastic_ctr.cube.server.holdings import Assignments, Holdings
+from elastic_ctr.cube.server.loop import LookupLoop
+
+_PR_SET_PDEATHSIG = 1
+_BACKLOG = 1024
+_OTHER_FILES = 128
+
+
+def die_with(parent: int) -> None:
+    """Be killed when the parent's thread that started us ends; it may have ended before we asked."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def listener(host: str, port: int) -> socket.socket:
+    """A socket that shares its port with those of the other workers."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listening.bind((host, port))
+    listening.listen(_BACKLOG)
+    return listening
+
+
+def allowed_connections(wanted: int) -> int:
+    """Raise the limit of open files as far as allowed; out of descriptors, accepting would spin."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + _OTHER_FILES
+    if soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(1, min(wanted, soft - _OTHER_FILES))
+
+
+def obey(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:
+    """Carry out one order. A refused one has changed nothing."""
+    try:
+        if order["do"] == "hold":
+            holdings = loop.holdings.changed(Assignments.from_json(order["versions"]))
+            loop.replace(holdings, draining=bool(order["draining"]))
+        elif order["do"] == "listen":
+            loop.listen(listener(order["host"], order["port"]))
+            loop.start()
+    except (DictionaryDamaged, PartsDoNotFit, OSError) as refused:
+        return {"error": str(refused)}
+    return {"ok": True, "path": loop.name}
+
+
+def work(loop: LookupLoop, orders: Iterable[bytes], answers: IO[bytes]) -> None:
+    """Obey until the parent hangs up."""
+    for line in orders:
+        answers.write(json.dumps(obey(loop, json.loads(line))).encode() + b"\n")
+        answers.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="cube-server worker")
+    for name in ("parent", "control", "counters", "workers", "index", "max-keys", "max-connections"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    given = parser.parse_args()
+    die_with(given.parent)
+    # Ctrl-C reaches the whole terminal; the parent decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s worker-{given.index} %(message)s")
+    row = counters.attach(given.counters, given.workers)[given.index]
+    row[[counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
+    loop = make_loop(row, given.max_keys, allowed_connections(given.max_connections))
+    loop.replace(Holdings(), draining=False)
+    with (
+        socket.socket(fileno=given.control) as control,
+        control.makefile("rb") as orders,
+        control.makefile("wb") as answers,
+    ):
+        try:
+            work(loop, orders, answers)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the parent is gone, and so are we
+    loop.stop()
+
+
+if __name__ == "__main__":
+    main()

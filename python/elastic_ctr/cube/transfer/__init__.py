@@ -1,0 +1,1 @@
+"""`cube-transfer`: which versions cube holds, and which one is live."""

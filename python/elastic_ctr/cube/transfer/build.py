@@ -1,0 +1,90 @@
+"""The builder as transfer sees it: one order at a time, asked after until it is done."""
+
+import asyncio
+import logging
+import time
+
+import httpx
+from pydantic import ValidationError
+
+from elastic_ctr.cube.builder.progress import BuildProgress
+from elastic_ctr.runtime.http import bearer
+
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.1
+_LONGEST_BACK_OFF = 30.0
+
+
+class BuilderSilent(OSError):
+    """The builder does not answer: where, why."""
+
+
+class Builder:
+    """Orders builds. `progress` is the last that was heard, `trouble` why there is none."""
+
+    def __init__(self, url: str, token: str | None, client: httpx.AsyncClient) -> None:
+        self._url = url.rstrip("/")
+        self._headers = bearer(token)
+        self._client = client
+        self._failures: dict[int, int] = {}
+        self._not_before: dict[int, float] = {}
+        self.progress: BuildProgress | None = None
+        self.trouble: str | None = None
+        self.seconds: dict[int, BuildProgress] = {}
+
+    def may_try(self, version: int) -> bool:
+        """Whether the pause after the last failure is over."""
+        return time.monotonic() >= self._not_before.get(version, 0.0)
+
+    async def build(self, version: int) -> BuildProgress:
+        """Order a version and wait until it is done or failed. Never raises but when cancelled."""
+        try:
+            progress = await self._ask("POST", version)
+            while progress.stage not in {"done", "failed"}:
+                await asyncio.sleep(_POLL_SECONDS)
+                progress = await self._ask("GET", version)
+                if progress.version != version:
+                    # A builder that was restarted has forgotten: order again, what is published already is kept.
+                    progress = await self._ask("POST", version)
+            self.trouble = None
+        except BuilderSilent as silent:
+            if self.trouble is None:
+                log.warning("%s", silent)
+            self.trouble = str(silent)
+            progress = BuildProgress(version=version, stage="failed", error=str(silent))
+        self.progress = progress
+        self._weigh(version, progress)
+        return progress
+
+    def _weigh(self, version: int, progress: BuildProgress) -> None:
+        if progress.stage == "done":
+            self.seconds[version] = progress
+            while len(self.seconds) > 64:
+                del self.seconds[min(self.seconds)]
+        failures = 0 if progress.stage == "done" else self._failures.get(version, 0) + 1
+        self._failures = {version: failures}
+        pause = min(_LONGEST_BACK_OFF, 0.5 * 2**failures) if failures else 0.0
+        self._not_before = {version: time.monotonic() + pause}
+
+    async def _ask(self, method: str, version: int) -> BuildProgress:
+        body = {"version": version} if method == "POST" else None
+        try:
+            answer = await self._client.request(
+                method, f"{self._url}/build", json=body, headers=self._headers, timeout=10.0
+            )
+        except httpx.HTTPError as failed:
+            raise BuilderSilent(
+                f"the builder at {self._url} does not answer ({type(failed).__name__}); versions are built when it does"
+            ) from failed
+        try:
+            if answer.status_code == 409:
+                # It builds what was ordered before a restart of ours: that one is as welcome.
+                return BuildProgress(version=version, stage="failed", error=str(answer.json()["error"]))
+            answer.raise_for_status()
+            self.progress = BuildProgress.model_validate_json(answer.content)
+        except (httpx.HTTPStatusError, ValidationError, ValueError, KeyError) as wrong:
+            raise BuilderSilent(
+                f"the builder at {self._url} answered {answer.status_code}: {answer.text[:200]}; do both have one token?"
+            ) from wrong
+        return self.progress

@@ -1,0 +1,392 @@
+"""`cube-transfer`: says which versions cube holds and which one is live.
+
+One event loop owns the state. The store is looked at, and retention done, in a thread; the builder is another process.
+Everything that may change what is so ends in `_decide`, which asks the rules and publishes.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+
+from elastic_ctr.cube.placement import (
+    doomed_versions,
+    holders_by_version,
+    next_to_build,
+    shards_up,
+)
+from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument, RollbackOrder
+from elastic_ctr.cube.transfer import state as rules_of
+from elastic_ctr.cube.transfer.build import Builder
+from elastic_ctr.cube.transfer.catalog import Catalog, Scan
+from elastic_ctr.cube.transfer.memory import RESERVED, Memory, MemoryFile
+from elastic_ctr.cube.transfer.pods import AddressRule, Pods, address_rule
+from elastic_ctr.cube.transfer.retention import delete_leftovers, delete_versions, followed_by_checkpoints
+from elastic_ctr.cube.transfer.state import ReleaseState, RollbackRefused, Rules, View
+from elastic_ctr.runtime.lock import StateLock
+from elastic_ctr.runtime.waiting import happened
+from elastic_ctr.store import Store, StoreError
+
+log = logging.getLogger(__name__)
+
+_RETENTION_SECONDS = 60.0
+# Between two writes that only say which pods report.
+_KEEP_SECONDS = 1.0
+
+_STANDSTILL = 1.0
+
+
+class StillListening(RuntimeError):
+    """There is no document yet: a transfer without state first hears what pods carry."""
+
+
+class CubeTransfer:
+    """The release document and everything that leads to it. Made and used inside one event loop.
+
+    `placement` is what agents are told; `allowed_address` says whose addresses readers may be told. After
+    `silent_seconds` without a report a pod holds nothing. Without state, `listen_seconds` are spent hearing reports
+    before anything is published.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        state_dir: Path,
+        *,
+        builder_url: str,
+        shards: int,
+        replicas: int = 1,
+        min_ready_replicas: int = 1,
+        candidate_seconds: float = 120.0,
+        keep_versions: int = 5,
+        allowed_address: AddressRule = address_rule(None),  # noqa: B008 (a pure function of a constant)
+        token: str | None = None,
+        poll_seconds: float = 1.0,
+        silent_seconds: float = 10.0,
+        listen_seconds: float = 10.0,
+    ) -> None:
+        self.allowed_address = allowed_address
+        self.agents: Pods[AgentReport] = Pods(silent_seconds)
+        # A serving pod that went away silently may have been the one to refuse: it is waited for as long as a slow one.
+        self.readers: Pods[ReaderReport] = Pods(max(silent_seconds, candidate_seconds))
+        self.rules = Rules(min_ready_replicas, candidate_seconds)
+        self.shards = shards
+        self.scan: Scan | None = None
+        self.store_trouble: str | None = None
+        self.state_trouble: str | None = None
+        self.state: ReleaseState | None = None
+        self.document: ReleaseDocument | None = None
+        self._store = store
+        self._state_dir = state_dir
+        self._file = MemoryFile(state_dir)
+        self._memory: Memory | None = None
+        self._kept_at = 0.0
+        self._builder_url = builder_url
+        self._token = token
+        self._placement = Placement(shards=shards, replicas=replicas)
+        self._keep_versions = keep_versions
+        self._poll_seconds = poll_seconds
+        self._listen_seconds = listen_seconds
+        self._silent_seconds = silent_seconds
+        self._catalog = Catalog(store)
+        self._carried: ReleaseDocument | None = None
+        self._news = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._began = time.monotonic()
+        self._revision = 0
+        self._retention_at = 0.0
+        self._stopping = False
+        self._told: tuple[str, ...] = ()
+        self.builder: Builder | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until stop is set. Raises StateInUse, StateDamaged, OSError."""
+        with StateLock(self._state_dir):
+            self._remember()
+            async with httpx.AsyncClient(trust_env=False) as client:
+                self.builder = Builder(self._builder_url, self._token, client)
+                stopped = asyncio.create_task(stop.wait())
+                work = [asyncio.create_task(each) for each in (self._watch(), self._build(self.builder), self._tick())]
+                try:
+                    done, _ = await asyncio.wait([stopped, *work], return_when=asyncio.FIRST_COMPLETED)
+                    for task in done - {stopped}:
+                        task.result()
+                finally:
+                    self._stopping = True
+                    self._wake()
+                    for task in (stopped, *work):
+                        task.cancel()
+                    await asyncio.gather(stopped, *work, return_exceptions=True)
+
+    # What comes in
+
+    def hear_agent(self, report: AgentReport) -> None:
+        self._learn(report.document)
+        if self.agents.hear(report.model_copy(update={"document": None}), time.monotonic()):
+            self._decide()
+
+    def hear_reader(self, report: ReaderReport) -> None:
+        self._learn(report.document)
+        if self.readers.hear(report.model_copy(update={"document": None}), time.monotonic()):
+            self._decide()
+
+    def order(self, order: RollbackOrder) -> ReleaseState:
+        """Raises RollbackRefused, StillListening."""
+        view = self._view()
+        if self.state is None or view is None:
+            raise StillListening("transfer has just started and still learns what pods hold; repeat this in 10 s")
+        if order.resume:
+            after = rules_of.resumed(self.state)
+            log.info("resumed: the newest version is promoted again")
+        elif order.version is not None:
+            after = rules_of.rolled_back(self.state, order.version, view, self.rules)
+            log.info("rollback to version %s; nothing else is promoted until it is resumed", order.version)
+        else:
+            raise RollbackRefused("say which version, or resume")
+        self._decide(after)
+        return self.state
+
+    async def next_document(self, after: int | None, generation: int | None, seconds: float) -> ReleaseDocument | None:
+        """The document once its revision is above `after`, None when there is none within seconds.
+
+        Raises StillListening.
+        """
+        until = time.monotonic() + seconds
+        while True:
+            document, news = self.document, self._news
+            if document is None:
+                raise StillListening("transfer has no state and still learns what pods carry")
+            behind = generation is not None and generation < document.generation
+            if after is None or document.revision > after or behind:
+                return document
+            left = until - time.monotonic()
+            if left <= 0 or self._stopping:
+                return None
+            await happened(news, left)
+
+    # What is so
+
+    @property
+    def listening(self) -> bool:
+        return self.state is None
+
+    def now_building(self) -> int | None:
+        """The version that the builder should build now."""
+        if self.state is None or self.scan is None:
+            return None
+        return next_to_build(self.scan.usable, self.scan.dictionaries, self.state.live, self.state.refused)
+
+    def view(self) -> View | None:
+        return self._view()
+
+    def heard_seconds_ago(self, at: float) -> float:
+        return round(time.monotonic() - at, 3)
+
+    def _remember(self) -> None:
+        self._memory = self._file.read()
+        self._began = time.monotonic()
+        if self._memory is None:
+            log.info("no state here: listening %.0f s for what pods carry", self._listen_seconds)
+            return
+        self.state = self._memory.state
+        self._revision = self._memory.revisions
+        # Who does not report again before listening ends is gone.
+        self.agents.recall(self._memory.agents, self._began + self._listen_seconds - self._silent_seconds)
+        log.info("going on: generation %s, live %s", self.state.generation, self.state.live)
+        self._decide()
+
+    def _learn(self, document: ReleaseDocument | None) -> None:
+        """A pod carries a newer document than ours only if our state was lost, or is an old copy."""
+        if document is None:
+            return
+        if self.state is None:
+            if document.is_newer_than(self._carried):
+                self._carried = document
+        elif document.is_newer_than(self.document):
+            log.warning(
+                "a pod carries generation %s revision %s, ours is older: its content is taken up, one generation later",
+                document.generation, document.revision,
+            )  # fmt: skip
+            self._revision = max(self._revision, document.revision)
+            self._decide(rules_of.state_overtaken(self.state, document))
+
+    def _view(self) -> View | None:
+        if self.scan is None:
+            return None
+        reports = self.agents.reports
+        damaged: dict[int, str] = {}
+        for report in sorted(reports, key=lambda each: each.pod):
+            for version, reason in report.refused.items():
+                damaged.setdefault(version, f"{report.pod}: {reason}")
+        return View(
+            now=time.time(),
+            built=self.scan.dictionaries,
+            holders=holders_by_version(reports),
+            readers=self.readers.reports,
+            damaged=damaged,
+            listened=time.monotonic() - self._began >= self._listen_seconds,
+        )
+
+    def _decide(self, state: ReleaseState | None = None) -> None:
+        """Ask the rules, keep what changed, then publish: in this order, or a restart would take something back."""
+        before = self.state
+        state = state or before
+        if state is None:
+            return
+        view = self._view()
+        if view is not None:
+            state = rules_of.advance(state, view, self.rules)
+        self.state = state
+        holders = holders_by_version(self.agents.reports)
+        placement = self._placement.model_copy(update={"up": shards_up(self.agents.reports, self.shards)})
+        document = rules_of.document_of(state, self._revision, placement, holders)
+        changed = document != self.document
+        if changed:
+            document = document.model_copy(update={"revision": self._revision + 1})
+        if self._kept(state, document.revision) and changed:
+            self._revision = document.revision
+            self.document = document
+            _tell(before, state)
+            self._wake()
+
+    def _kept(self, state: ReleaseState, revision: int) -> bool:
+        """Whether the state file says it. While it cannot be written nothing new is published."""
+        memory = self._memory
+        now = time.monotonic()
+        agents = tuple(sorted(self.agents.reports, key=lambda each: each.pod))
+        reserved = memory is not None and memory.state == state and revision <= memory.revisions
+        if reserved and memory is not None and (memory.agents == agents or now - self._kept_at < _KEEP_SECONDS):
+            return True
+        revisions = memory.revisions if memory is not None and revision <= memory.revisions else revision + RESERVED
+        memory = Memory(state=state, revisions=revisions, agents=agents)
+        try:
+            self._file.write(memory)
+        except OSError as failed:
+            if self.state_trouble is None:
+                log.warning("the state cannot be written, so nothing new is published: %s", failed)
+            self.state_trouble = f"{self._file.path} cannot be written: {failed.strerror or failed}"
+            return reserved
+        self._memory, self._kept_at, self.state_trouble = memory, now, None
+        return True
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    # What goes on by itself
+
+    async def _tick(self) -> None:
+        """Time alone changes things: pods fall silent, slow ones are no longer waited for, listening ends."""
+        period = min(0.25, self._poll_seconds)
+        before = time.monotonic()
+        while True:
+            await asyncio.sleep(period)
+            now = time.monotonic()
+            # Frozen, throttled or waiting for a disk: reports lie unread, and that is nobody's silence.
+            stood_still, before = now - before - period, now
+            if stood_still > _STANDSTILL:
+                self.agents.forgive(stood_still)
+                self.readers.forgive(stood_still)
+            for pod in self.agents.expire(now):
+                log.warning("cube pod %s is silent: nothing is expected of it until it reports again", pod)
+            for pod in self.readers.expire(now):
+                log.warning("serving pod %s is silent: it is no longer waited for", pod)
+            if self.state is None and now - self._began >= self._listen_seconds:
+                self._revision = self._carried.revision if self._carried is not None else 0
+                state = rules_of.state_after_loss(self._carried)
+                log.info("starting generation %s with live %s", state.generation, state.live)
+                self._decide(state)
+            else:
+                self._decide()
+
+    async def _watch(self) -> None:
+        while True:
+            await self._look()
+            await asyncio.sleep(self._poll_seconds)
+
+    async def _look(self) -> None:
+        async with self._looking:
+            await self._look_once()
+
+    async def _look_once(self) -> None:
+        deleted = () if self.state is None else self.state.deleted
+        try:
+            scan = await asyncio.to_thread(self._catalog.scan, deleted)
+        except (StoreError, OSError) as failed:
+            if self.store_trouble is None:
+                log.warning("the store cannot be looked at: %s", failed)
+            self.store_trouble = str(failed)
+            return
+        self.store_trouble = None
+        self.scan = scan
+        for problem in scan.problems:
+            if problem not in self._told:
+                log.warning("%s", problem)
+        self._told = scan.problems
+        if self.state is not None:
+            now = time.time()
+            moments: dict[int, Mapping[str, float]] = {
+                version: {"published": manifest.created_at, "seen": now}
+                | ({"built": now} if version in scan.dictionaries else {})
+                for version, manifest in scan.manifests.items()
+            }
+            self._decide(rules_of.with_times(self.state, moments))
+            await self._retain(scan)
+
+    async def _retain(self, scan: Scan) -> None:
+        now = time.monotonic()
+        if now < self._retention_at or self.state is None:
+            return
+        self._retention_at = now + _RETENTION_SECONDS
+        try:
+            in_use = {*self.state.wanted, *await asyncio.to_thread(followed_by_checkpoints, self._store)}
+            building = self.now_building()
+            newest_built = sorted(scan.dictionaries)[-1:]
+            in_use |= {*newest_built, *scan.usable[-1:], *(() if building is None else (building,))}
+            doomed = doomed_versions(scan.manifests, scan.dictionaries, in_use, self._keep_versions)
+            deleted = await asyncio.to_thread(delete_versions, self._store, doomed)
+            published = scan.manifests.keys() - set(deleted)
+            built = scan.dictionaries.keys() - set(deleted)
+            for folder in await asyncio.to_thread(delete_leftovers, self._store, published, built, time.time()):
+                log.info("%s is deleted: it has no manifest and has not changed for a day", folder)
+        except (StoreError, OSError) as failed:
+            log.warning("old versions cannot be deleted now: %s", failed)
+            return
+        if deleted:
+            # Looked at again before anything is decided: a deleted version must not be chosen.
+            self.scan = scan._replace(
+                manifests={v: m for v, m in scan.manifests.items() if v not in deleted},
+                dictionaries={v: d for v, d in scan.dictionaries.items() if v not in deleted},
+            )
+            self._decide(rules_of.forgotten(self.state, deleted))
+
+    async def _build(self, builder: Builder) -> None:
+        while True:
+            version = self.now_building()
+            if version is None or not builder.may_try(version):
+                await asyncio.sleep(min(0.1, self._poll_seconds))
+                continue
+            log.info("version %s is being built", version)
+            progress = await builder.build(version)
+            if progress.stage == "done":
+                await self._look()
+            elif progress.final and self.state is not None:
+                log.warning("version %s is refused: %s", version, progress.error)
+                self._decide(rules_of.refuse(self.state, version, progress.error or "it cannot be built"))
+
+
+def _tell(before: ReleaseState | None, after: ReleaseState) -> None:
+    """One line per step of a version."""
+    if before is None:
+        return
+    if after.live != before.live:
+        times = after.times.get(after.live or 0)
+        took = "" if times is None or times.published is None or times.live is None else times.live - times.published
+        log.info("version %s is live%s", after.live, f", {took:.3f} s after it was published" if took != "" else "")
+    if after.candidate is not None and after.candidate != before.candidate:
+        log.info("version %s is the candidate", after.candidate)
+    for version in after.refused.keys() - before.refused.keys():
+        log.warning("version %s is refused: %s", version, after.refused[version])

@@ -1,0 +1,204 @@
+"""What transfer tells people and Prometheus. Nothing here changes anything."""
+
+import time
+from functools import partial
+from typing import Any
+
+from elastic_ctr.cube.placement import abandoned_versions, skipped_versions
+from elastic_ctr.cube.transfer import state as rules_of
+from elastic_ctr.cube.transfer.role import CubeTransfer
+from elastic_ctr.cube.transfer.state import ReleaseState, Times
+from elastic_ctr.runtime.metrics import Metrics
+
+
+def status_of(transfer: CubeTransfer) -> dict[str, Any]:
+    """Everything there is to know, as JSON."""
+    state, document, scan = transfer.state, transfer.document, transfer.scan
+    built = {} if scan is None else scan.dictionaries
+    manifests = {} if scan is None else scan.manifests
+    progress = None if transfer.builder is None else transfer.builder.progress
+    live = None if state is None or state.live is None else manifests.get(state.live)
+    return {
+        "role": "cube-transfer",
+        "listening": transfer.listening,
+        "generation": None if state is None else state.generation,
+        "revision": None if document is None else document.revision,
+        "live": None if state is None else state.live,
+        "previous": None if state is None else state.previous,
+        "held": state is not None and state.held,
+        "candidate": None if state is None or state.candidate is None else _candidate(transfer, state),
+        "published": sorted(manifests),
+        "built": sorted(built),
+        "building": None if progress is None else progress.model_dump(mode="json", by_alias=True),
+        "next": transfer.now_building(),
+        "skipped": []
+        if state is None
+        else list(skipped_versions(manifests, state.was_live, state.live, state.candidate, state.refused)),
+        "abandoned": list(abandoned_versions(manifests)),
+        "refused": {} if state is None else {str(v): reason for v, reason in sorted(state.refused.items())},
+        "problems": problems_of(transfer),
+        "shards": _shards(transfer),
+        "readers": _readers(transfer),
+        "freshness": {
+            "eventTimeMax": None if live is None else live.event_time_max,
+            "ageSeconds": None if live is None else round(time.time() - live.event_time_max, 3),
+        },
+        "versions": {} if state is None else {str(v): _times(transfer, v, each) for v, each in state.times.items()},
+    }
+
+
+def problems_of(transfer: CubeTransfer) -> list[str]:
+    """What an operator should look at, as sentences."""
+    found = [] if transfer.scan is None else list(transfer.scan.problems)
+    builder = None if transfer.builder is None else transfer.builder.trouble
+    found += [each for each in (transfer.store_trouble, transfer.state_trouble, builder) if each is not None]
+    dead = _dead_shards(transfer)
+    if dead and not transfer.listening:
+        found.append(
+            f"no pod of shard {', '.join(map(str, dead))} is up: the pods of the other shards load what it owes"
+        )
+    state = transfer.state
+    if state is not None:
+        for reader in transfer.readers.reports:
+            for version, reason in reader.refused.items():
+                if version not in state.refused:
+                    found.append(f"{reader.pod} cannot answer with version {version}: {reason}")
+    return found
+
+
+def _dead_shards(transfer: CubeTransfer) -> list[int]:
+    up = () if transfer.document is None else transfer.document.placement.up
+    return [shard for shard in range(transfer.shards) if shard not in up]
+
+
+def _candidate(transfer: CubeTransfer, state: ReleaseState) -> dict[str, Any]:
+    view = transfer.view()
+    waits: list[str] = []
+    missing: tuple[int, ...] = ()
+    silent: tuple[str, ...] = ()
+    if view is not None:
+        missing = rules_of.lacking(state, view, transfer.rules)
+        replicas = transfer.rules.min_ready_replicas
+        if missing:
+            waits.append(f"{len(missing)} partitions have fewer than {replicas} holders: {_some(missing)}")
+        elif not view.listened:
+            waits.append("transfer has just started and listens for pods")
+        elif not state.restoring:
+            silent = rules_of.gate(state, view, transfer.rules).silent
+            if silent:
+                waits.append(f"no answer yet from serving pods {', '.join(silent)}")
+    return {
+        "version": state.candidate,
+        "restoring": state.restoring,
+        "waitsFor": waits,
+        "missingPartitions": list(missing),
+        "silentReaders": list(silent),
+        "completeSeconds": None if state.complete_since is None else round(time.time() - state.complete_since, 3),
+    }
+
+
+def _some(partitions: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, partitions[:8]))
+    return shown if len(partitions) <= 8 else f"{shown}, …"
+
+
+def _shards(transfer: CubeTransfer) -> list[dict[str, Any]]:
+    heard = list(transfer.agents.heard())
+    dead = set(_dead_shards(transfer))
+    return [
+        {
+            "shard": shard,
+            "up": shard not in dead and shard < transfer.shards,
+            "pods": [
+                {
+                    "pod": report.pod,
+                    "address": report.address,
+                    "draining": report.draining,
+                    "holds": {str(version): len(parts) for version, parts in sorted(report.holds.items())},
+                    "errors": list(report.errors),
+                    "secondsSinceReport": transfer.heard_seconds_ago(at),
+                }
+                for report, at in heard
+                if report.shard == shard
+            ],
+        }
+        for shard in sorted({*range(transfer.shards), *(each.report.shard for each in heard)})
+    ]
+
+
+def _readers(transfer: CubeTransfer) -> list[dict[str, Any]]:
+    return [
+        {
+            "pod": report.pod,
+            "passed": list(report.passed),
+            "refused": {str(version): reason for version, reason in report.refused.items()},
+            "pinned": list(report.pinned),
+            "maxAbsDiff": {str(version): diff for version, diff in report.max_abs_diff.items()},
+            "secondsSinceReport": transfer.heard_seconds_ago(at),
+        }
+        for report, at in transfer.readers.heard()
+    ]
+
+
+def _times(transfer: CubeTransfer, version: int, times: Times) -> dict[str, Any]:
+    build = None if transfer.builder is None else transfer.builder.seconds.get(version)
+    to_live = None if times.live is None or times.published is None else round(times.live - times.published, 3)
+    return {
+        **times.model_dump(mode="json", by_alias=True),
+        "secondsToLive": to_live,
+        "buildSeconds": None if build is None else build.seconds,
+        "buildSecondsByStage": {} if build is None else build.seconds_by_stage,
+    }
+
+
+def metrics_of(transfer: CubeTransfer) -> Metrics:
+    """Gauges that look at the transfer when they are asked."""
+    metrics = Metrics("cube-transfer")
+
+    def number(value: float | None) -> float:
+        return float("nan") if value is None else float(value)
+
+    def live_times() -> Times | None:
+        state = transfer.state
+        return None if state is None or state.live is None else state.times.get(state.live)
+
+    def age() -> float:
+        state, scan = transfer.state, transfer.scan
+        live = None if state is None or scan is None or state.live is None else scan.manifests.get(state.live)
+        return number(None if live is None else time.time() - live.event_time_max)
+
+    def to_live() -> float:
+        times = live_times()
+        if times is None or times.live is None or times.published is None:
+            return number(None)
+        return times.live - times.published
+
+    def build_seconds(stage: str) -> float:
+        progress = None if transfer.builder is None else transfer.builder.progress
+        return number(None if progress is None else progress.seconds_by_stage.get(stage))
+
+    gauges = {
+        "live_version": ("Id of the live version.", lambda: number(transfer.state.live if transfer.state else None)),
+        "candidate_version": (
+            "Id of the candidate.",
+            lambda: number(transfer.state.candidate if transfer.state else None),
+        ),
+        "generation": (
+            "Generation of the release.",
+            lambda: number(transfer.state.generation if transfer.state else None),
+        ),
+        "held": ("1 while a rollback holds.", lambda: float(bool(transfer.state and transfer.state.held))),
+        "refused_versions": ("Refused versions.", lambda: float(len(transfer.state.refused) if transfer.state else 0)),
+        "cube_pods": ("Cube pods that report.", lambda: float(len(transfer.agents.reports))),
+        "serving_pods": ("Serving pods that report.", lambda: float(len(transfer.readers.reports))),
+        "dead_shards": ("Shards without a pod that is up.", lambda: float(len(_dead_shards(transfer)))),
+        "problems": ("Sentences in the status that ask for the operator.", lambda: float(len(problems_of(transfer)))),
+        "freshness_seconds": ("Age of the newest event that the live version has learned.", age),
+        "publish_to_live_seconds": ("From publishing to live, of the live version.", to_live),
+    }
+    for name, (what, value) in gauges.items():
+        metrics.gauge(name, what).set_function(value)
+    stages = metrics.gauge("build_seconds", "Seconds of the last build by stage, over its processes.", ("stage",))
+    for stage in ("reading", "building", "publishing"):
+        stages.labels(stage).set_function(partial(build_seconds, stage))
+    return metrics

@@ -1,0 +1,219 @@
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cube.published import RemoteStore
+from elastic_ctr.cube.agent.cache import Cache, FetchStopped
+from elastic_ctr.store import FileStore, NotInStore, StoreError
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import DictionaryManifest, ManifestDamaged, publish
+
+DATA = bytes(range(256)) * 1000
+
+
+def put_dictionary(store: FileStore, work: Path, version: int, full: int | None = None) -> DictionaryManifest:
+    work.mkdir(exist_ok=True)
+    files = []
+    for partition in range(2):
+        (work / "part").write_bytes(bytes([version, partition]) + DATA)
+        files.append(publish(store, work / "part", layout.dictionary_part(version, partition)))
+    manifest = DictionaryManifest(
+        version=version, kind="full" if full is None else "overlay", full_version=full or version,
+        base=full or version, parent=full, partitions=2, dim=2, keys=0, files=tuple(files),
+    )  # fmt: skip
+    store.put_bytes(manifest.to_json(), layout.dictionary_manifest(version))
+    return manifest
+
+
+class Counting(RemoteStore):
+    """Remembers from where files were read, and may stop in the middle."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.offsets: list[int] = []
+        self.cut_after: int | None = None
+
+    def read_from(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        self.offsets.append(offset)
+        for sent, block in enumerate(super().read_from(path, offset)):
+            step = 65536
+            for start in range(0, len(block), step):
+                if self.cut_after is not None and sent * len(block) + start >= self.cut_after:
+                    raise StoreError("the connection was lost")
+                yield block[start : start + step]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "store")
+
+
+def cache_of(store: FileStore, tmp_path: Path) -> Cache:
+    return Cache(store, tmp_path / "cache", 1e12)
+
+
+def test_a_file_of_this_machine_gets_a_second_name_and_is_not_copied(store: FileStore, tmp_path: Path) -> None:
+    put_dictionary(store, tmp_path / "work", 7)
+
+    full, overlay = cache_of(store, tmp_path).parts(7, 1)
+
+    assert overlay is None
+    assert full.is_relative_to(tmp_path / "cache")
+    assert full.samefile(store.root / layout.dictionary_part(7, 1))
+
+
+def test_an_overlay_comes_with_the_full_part_below_it(store: FileStore, tmp_path: Path) -> None:
+    put_dictionary(store, tmp_path / "work", 7)
+    put_dictionary(store, tmp_path / "work", 8, full=7)
+
+    full, overlay = cache_of(RemoteStore(store.root), tmp_path).parts(8, 0)
+
+    assert overlay is not None
+    assert full.read_bytes() == b"\x07\x00" + DATA
+    assert overlay.read_bytes() == b"\x08\x00" + DATA
+
+
+def test_what_was_fetched_needs_no_store_after_a_restart(store: FileStore, tmp_path: Path) -> None:
+    put_dictionary(store, tmp_path / "work", 7)
+    put_dictionary(store, tmp_path / "work", 8, full=7)
+    remote = RemoteStore(store.root)
+    cache_of(remote, tmp_path).parts(8, 0)
+    store.delete("output")
+
+    again = cache_of(remote, tmp_path)
+
+    assert again.at_hand(8) == {0}
+    assert again.parts(8, 0)[0].exists()
+    with pytest.raises(NotInStore):
+        again.parts(8, 1)
+
+
+def test_a_fetch_that_was_cut_off_goes_on_where_it_was(store: FileStore, tmp_path: Path) -> None:
+    put_dictionary(store, tmp_path / "work", 7)
+    remote = Counting(store.root)
+    remote.cut_after = 100_000
+
+    with pytest.raises(StoreError, match="the connection was lost"):
+        cache_of(remote, tmp_path).parts(7, 0)
+    remote.cut_after = None
+    full, _ = cache_of(remote, tmp_path).parts(7, 0)
+
+    assert full.read_bytes() == b"\x07\x00" + DATA
+    assert remote.offsets == [0, 131072]
+
+
+def test_a_store_whose_file_is_too_short_is_asked_again_later(store: FileStore, tmp_path: Path) -> None:
+    put_dictionary(store, tmp_path / "work", 7)
+    path = store.root / layout.dictionary_part(7, 0)
+    path.write_bytes(path.read_bytes()[:1000])
+
+    with pytest.raises(StoreError, match=r"ended after 1000 of 256002 bytes"):
+        cache_of(RemoteStore(store.root), tmp_path).parts(7, 0)
+
+
+@pytest.mark.parametrize("kind", [FileStore, RemoteStore])
+def test_a_damaged_part_is_named_and_not_kept_and_a_mended_one_is_taken(
+    store: FileStore, tmp_path: Path, kind: type[FileStore]
+) -> None:
+    put_dictionary(store, tmp_path / "work", 7)
+    path = store.root / layout.dictionary_part(7, 0)
+    right = path.read_bytes()
+    path.write_bytes(right[:-1] + b"\x00")
+    cache = cache_of(kind(store.root), tmp_path)
+
+    with pytest.raises(ManifestDamaged, match=r"part-00000\.dict in .* is not what the dictionary's manifest says"):
+        cache.parts(7, 0)
+    assert [each.name for each in (tmp_path / "cache" / "7").iterdir()] == ["manifest.json"]
+    path.write_bytes(right)
+
+    assert cache.parts(7, 0)[0].read_bytes() == right
+
+
+def test_a_part_that_went_bad_on_this_disk_is_fetched_again(store: FileStore, tmp_path: Path) -> None:
+    put_dictionary(store, tmp_path / "work", 7)
+    remote = RemoteStore(store.root)
+    full, _ = cache_of(remote, tmp_path).parts(7, 0)
+    full.write_bytes(full.read_bytes()[:-1] + b"\x00")
+
+    again, _ = cache_of(remote, tmp_path).parts(7, 0)
+
+    assert again.read_bytes() == b"\x07\x00" + DATA
+
+
+def test_a_part_that_the_server_refused_is_read_again(store: FileStore, tmp_path: Path) -> None:
+    put_dictionary(store, tmp_path / "work", 7)
+    cache = cache_of(RemoteStore(store.root), tmp_path)
+    full, overlay = cache.parts(7, 0)
+    found = full.stat()
+    full.write_bytes(full.read_bytes()[:-1] + b"\x00")
+    os.utime(full, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert cache.parts(7, 0)[0].read_bytes()[-1] == 0
+
+    cache.distrust([full, overlay])
+
+    assert cache.parts(7, 0)[0].read_bytes() == b"\x07\x00" + DATA
+
+
+def test_files_that_no_needed_version_stands_on_are_deleted(store: FileStore, tmp_path: Path) -> None:
+    for version, full in ((5, None), (6, None), (7, None), (8, 7)):
+        put_dictionary(store, tmp_path / "work", version, full)
+    cache = cache_of(store, tmp_path)
+    for version in (5, 6, 8):
+        cache.parts(version, 0)
+
+    assert sorted(cache.forget([6, 8])) == [5]
+    assert sorted(each.name for each in (tmp_path / "cache").iterdir()) == ["6", "7", "8"]
+    assert store.exists(layout.dictionary_part(5, 0))
+
+
+def test_nothing_is_deleted_while_it_is_not_known_what_a_version_stands_on(store: FileStore, tmp_path: Path) -> None:
+    put_dictionary(store, tmp_path / "work", 5)
+    cache = cache_of(store, tmp_path)
+    cache.parts(5, 0)
+
+    assert cache.forget([6]) == []
+
+
+def test_an_agent_that_ends_leaves_what_it_has_fetched_for_the_next_start(store: FileStore, tmp_path: Path) -> None:
+    put_dictionary(store, tmp_path / "work", 7)
+    cache = cache_of(Counting(store.root), tmp_path)
+    cache.stopped.set()
+
+    with pytest.raises(FetchStopped):
+        cache.parts(7, 0)
+
+    assert (tmp_path / "cache" / "7" / "part-00000.part").exists()
+
+
+class Clock:
+    """Time that passes only while somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Waiting(threading.Event):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._clock.now += timeout or 0.0
+        return False
+
+
+def test_fetching_keeps_to_its_bytes_a_second(store: FileStore, tmp_path: Path) -> None:
+    put_dictionary(store, tmp_path / "work", 7)
+    clock = Clock()
+    cache = Cache(RemoteStore(store.root), tmp_path / "cache", 100_000, clock)
+    cache.stopped = Waiting(clock)
+
+    cache.parts(7, 0)
+
+    assert clock.now == pytest.approx(256_002 / 100_000)

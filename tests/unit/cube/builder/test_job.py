@@ -1,0 +1,249 @@
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cube.published import DIM, PARTITIONS, Keys, keys_of, publish_version, values_of
+from elastic_ctr.cube.builder.job import (
+    BuildRefused,
+    Outcome,
+    Step,
+    Task,
+    fresh_scratch,
+    past_share,
+    plan_build,
+    publish_again,
+    publish_dictionary,
+    run_task,
+    steps_of,
+)
+from elastic_ctr.cube.dictionary.format import DictionaryPart
+from elastic_ctr.store import FileStore, NotInStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, digest_of, read_dictionary
+
+MANY = np.arange(1, 301, dtype=np.uint64)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "store")
+
+
+def every(step: Step, store: FileStore, version: int, scratch: Path) -> list[Outcome]:
+    plan = plan_build(version, store)
+    return [run_task(Task(store.url, plan, step, p, scratch)) for p in range(PARTITIONS)]
+
+
+def build(store: FileStore, scratch: Path, version: int, share: float = 0.02) -> DictionaryManifest:
+    """As the service does, in this process."""
+    plan = plan_build(version, store)
+    folder = fresh_scratch(scratch, version)
+    outcomes = every(steps_of(plan), store, version, folder)
+    assert [each.failed for each in outcomes] == [None] * PARTITIONS
+    keys = sum(each.entry.records for each in outcomes if each.entry)
+    full = plan.ancestor is None
+    if past_share(plan, keys, store, share):
+        assert not [each for each in every("merge", store, version, folder) if each.failed]
+        full = True
+    entries = [each.entry for each in every("publish", store, version, folder) if each.entry]
+    return publish_dictionary(store, plan, "full" if full else "overlay", entries)
+
+
+def records(store: FileStore, version: int) -> dict[int, list[float]]:
+    """What a version answers, keys to values."""
+    manifest = read_dictionary(store, version)
+    found: dict[int, list[float]] = {}
+    for folder in dict.fromkeys((manifest.full_version, version)):
+        for partition in range(PARTITIONS):
+            part = DictionaryPart.open(store.root / layout.dictionary_part(folder, partition))
+            for block in part.blocks():
+                found.update(zip(map(int, block[0]), map(list, block[1].tolist()), strict=True))
+    return found
+
+
+def expected(*said: tuple[Keys, int]) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for keys, version in said:
+        found.update(zip(map(int, keys), values_of(keys, version).tolist(), strict=True))
+    return found
+
+
+def checksums(store: FileStore, version: int) -> dict[str, str]:
+    folder = store.root / layout.dictionary_folder(version)
+    return {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in sorted(folder.iterdir())}
+
+
+def test_a_base_becomes_full_parts(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+
+    manifest = build(store, tmp_path / "scratch", 10)
+
+    assert (manifest.kind, manifest.full_version, manifest.keys, manifest.dim) == ("full", 10, 300, DIM)
+    assert records(store, 10) == expected((MANY, 10))
+    for entry in manifest.files:
+        assert digest_of(store.root / entry.path) == (entry.bytes, entry.sha256)
+
+
+def test_a_delta_becomes_an_overlay_with_its_parents_and_the_later_wins(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    publish_version(store, tmp_path / "work", 11, keys_of(1, 2), parent=10, base=10)
+    publish_version(store, tmp_path / "work", 12, keys_of(2, 301), parent=11, base=10)
+    for version in (10, 11):
+        build(store, tmp_path / "scratch", version)
+
+    manifest = build(store, tmp_path / "scratch", 12)
+
+    assert (manifest.kind, manifest.full_version, manifest.keys) == ("overlay", 10, 3)
+    assert records(store, 12) == expected((MANY, 10), (keys_of(1, 2), 11), (keys_of(2, 301), 12))
+
+
+def test_an_overlay_holds_every_delta_of_the_versions_that_were_skipped(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    build(store, tmp_path / "scratch", 10)
+    for version in (11, 12, 13):
+        publish_version(store, tmp_path / "work", version, keys_of(version, 1), parent=version - 1, base=10)
+
+    manifest = build(store, tmp_path / "scratch", 13)
+
+    assert manifest.kind == "overlay"
+    assert records(store, 13) == expected((MANY, 10), (keys_of(11, 1), 11), (keys_of(12, 1), 12), (keys_of(13, 1), 13))
+
+
+def test_where_even_the_base_was_skipped_everything_becomes_full_parts_at_once(
+    store: FileStore, tmp_path: Path
+) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    publish_version(store, tmp_path / "work", 11, keys_of(1), parent=10, base=10)
+
+    manifest = build(store, tmp_path / "scratch", 11)
+
+    assert (manifest.kind, manifest.full_version, manifest.base) == ("full", 11, 10)
+    assert records(store, 11) == expected((MANY, 10), (keys_of(1), 11))
+
+
+def test_past_the_share_the_whole_version_becomes_full_parts_and_the_next_lies_over_it(
+    store: FileStore, tmp_path: Path
+) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    publish_version(store, tmp_path / "work", 11, MANY[:6], parent=10, base=10)
+    publish_version(store, tmp_path / "work", 12, MANY[6:7], parent=11, base=10)
+    publish_version(store, tmp_path / "work", 13, keys_of(400), parent=12, base=10)
+
+    built = [build(store, tmp_path / "scratch", version) for version in (10, 11, 12, 13)]
+
+    assert [each.kind for each in built] == ["full", "overlay", "full", "overlay"]
+    assert [each.full_version for each in built] == [10, 10, 12, 12]
+    assert records(store, 13) == expected((MANY, 10), (MANY[:6], 11), (MANY[6:7], 12), (keys_of(400), 13))
+
+
+def test_a_build_is_repeated_byte_for_byte(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    publish_version(store, tmp_path / "work", 11, MANY[:5], parent=10, base=10)
+    build(store, tmp_path / "scratch", 10)
+    build(store, tmp_path / "scratch", 11)
+    first = checksums(store, 11)
+
+    store.delete(layout.dictionary_folder(11))
+    build(store, tmp_path / "elsewhere", 11)
+
+    assert checksums(store, 11) == first
+
+
+def test_what_a_cut_off_build_left_is_kept_if_it_is_the_same_and_replaced_if_not(
+    store: FileStore, tmp_path: Path
+) -> None:
+    (tmp_path / "part").write_bytes(b"right")
+    size, sha256 = digest_of(tmp_path / "part")
+    entry = FileEntry(path="a/part", bytes=size, sha256=sha256)
+
+    publish_again(store, tmp_path / "part", entry)
+    inode = (store.root / "a/part").stat().st_ino
+    publish_again(store, tmp_path / "part", entry)
+    assert (store.root / "a/part").stat().st_ino == inode
+
+    (store.root / "a/part").write_bytes(b"wrong")
+    publish_again(store, tmp_path / "part", entry)
+    assert store.get_bytes("a/part") == b"right"
+
+
+def test_a_damaged_file_refuses_the_version_for_good(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    path = store.root / layout.cube_file(10, "base", 1, PARTITIONS)
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+
+    [_, damaged, right] = every("full", store, 10, fresh_scratch(tmp_path / "scratch", 10))
+
+    assert damaged.final
+    assert "feature-00001-of-00003.seq" in str(damaged.failed)
+    assert right.failed is None
+
+
+def test_another_number_of_records_than_the_manifest_says_refuses_the_version(store: FileStore, tmp_path: Path) -> None:
+    manifest = publish_version(store, tmp_path / "work", 10, MANY)
+    store.delete(layout.version_manifest(10))
+    files = tuple(entry.model_copy(update={"records": entry.records + 1}) for entry in manifest.cube_files)
+    store.put_bytes(manifest.model_copy(update={"cube_files": files}).to_json(), layout.version_manifest(10))
+
+    [outcome, *_] = every("full", store, 10, fresh_scratch(tmp_path / "scratch", 10))
+
+    assert outcome.final
+    assert "100" in str(outcome.failed)
+
+
+def test_a_store_that_does_not_answer_refuses_nothing(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    plan = plan_build(10, store)
+    store.delete(layout.cube_folder(10, "base"))
+
+    outcome = run_task(Task(store.url, plan, "full", 0, fresh_scratch(tmp_path / "scratch", 10)))
+
+    assert not outcome.final
+    assert "is not in" in str(outcome.failed)
+
+
+def test_a_full_or_missing_scratch_refuses_nothing(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+
+    outcome = run_task(Task(store.url, plan_build(10, store), "full", 0, tmp_path / "nowhere"))
+
+    assert not outcome.final
+    assert "cannot be built in" in str(outcome.failed)
+
+
+def test_a_manifest_that_names_too_few_files_refuses_the_version(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    plan = plan_build(10, store)
+    short = plan.manifest.model_copy(update={"cube_files": plan.manifest.cube_files[1:]})
+
+    outcome = run_task(
+        Task(store.url, plan._replace(manifest=short, inputs=(short,)), "full", 0, fresh_scratch(tmp_path / "s", 10))
+    )
+
+    assert outcome.final
+    assert "names no file" in str(outcome.failed)
+
+
+def test_a_delta_of_another_dim_is_refused_before_anything_is_built(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    publish_version(store, tmp_path / "work", 11, MANY[:3], parent=10, base=10, dim=7)
+
+    with pytest.raises(BuildRefused, match=r"version 11 has dim 7 .* version 10 that it stands on has dim 2"):
+        plan_build(11, store)
+
+
+def test_a_delta_that_is_its_own_parent_is_refused(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 11, MANY[:3], parent=11, base=10)
+
+    with pytest.raises(BuildRefused, match="names no earlier parent"):
+        plan_build(11, store)
+
+
+def test_a_missing_parent_is_asked_for_again_later(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 11, MANY[:3], parent=10, base=10)
+
+    with pytest.raises(NotInStore):
+        plan_build(11, store)

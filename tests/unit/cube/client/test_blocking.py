@@ -1,0 +1,146 @@
+"""The blocking client and the command that uses it."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from cube.parts import as_keys, values_for, write_parts
+from cube.running import Running
+from elastic_ctr.cli import cube as command
+from elastic_ctr.cli import dict_stat
+from elastic_ctr.cube.client.blocking import BlockingCubeClient
+from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.dictionary.table import VersionTable
+from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server.choice import make_loop
+
+KEYS = np.arange(1, 101, dtype=np.uint64)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[list[str]]:
+    """Two servers, of the even and of the odd partitions of version 3."""
+    servers = []
+    for number in (0, 1):
+        paths = write_parts(tmp_path / str(number), KEYS, partitions=4, version=3, only=[number, number + 2])
+        servers.append(Running(make_loop(counters.private(), 10, 1000)))
+        servers[-1].hold(VersionTable.open(3, 4, 4, paths))
+    yield [f"127.0.0.1:{server.port}" for server in servers]
+    for server in servers:
+        server.stop()
+
+
+def test_each_partition_is_asked_where_it_is(pair: list[str]) -> None:
+    with BlockingCubeClient(pair) as client:
+        values, missing = client.lookup(3, np.append(KEYS, as_keys([0, 700])))
+
+    assert values[:-2].tolist() == values_for(KEYS, 4, 3).tolist()
+    assert missing.tolist() == [False] * 101 + [True]
+
+
+def test_what_none_of_them_holds_is_not_held(pair: list[str]) -> None:
+    with BlockingCubeClient(pair) as client, pytest.raises(VersionNotHeld, match="answered version not held; "):
+        client.lookup(4, KEYS)
+    with BlockingCubeClient(pair[:1]) as client, pytest.raises(VersionNotHeld, match="answered partition not held"):
+        client.lookup(3, KEYS)
+
+
+def test_a_server_that_is_not_there_is_said_so(pair: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+
+    with BlockingCubeClient([nobody, *pair]) as client:
+        assert not client.lookup(3, KEYS)[1].any()
+    with pytest.raises(CubeUnavailable, match=f"{nobody} does not answer as a cube-server"):
+        BlockingCubeClient([nobody])
+    with pytest.raises(CubeUnavailable, match="write host:port"):
+        BlockingCubeClient(["nonsense"])
+    with pytest.raises(CubeUnavailable, match="no address"):
+        BlockingCubeClient([])
+
+
+def test_seek_prints_values_and_what_is_missing(pair: list[str]) -> None:
+    given = ["seek", "5", "700", "--version", "3", "--address", ",".join(pair)]
+
+    plain = CliRunner().invoke(command.app, given)
+    as_json = CliRunner().invoke(command.app, [*given, "--json"])
+
+    row = values_for(as_keys([5]), 4, 3)[0]
+    assert plain.exit_code == as_json.exit_code == 1
+    assert plain.output == "5\t3\t" + " ".join(f"{value:.6g}" for value in row) + "\n700\t3\tmissing\n"
+    assert [json.loads(line) for line in as_json.output.splitlines()] == [
+        {"key": 5, "version": 3, "values": row.tolist()},
+        {"key": 700, "version": 3, "values": None},
+    ]
+
+
+def document_of(pair: list[str], live: int | None = 3) -> dict[str, object]:
+    """What cube-transfer publishes, as JSON: the second server is draining."""
+    holders = {pair[0]: {"partitions": [0, 2]}, pair[1]: {"partitions": [1, 3], "draining": True}}
+    return {"generation": 1, "revision": 4, "placement": {"shards": 2}, "live": live, "holders": {"3": holders}}
+
+
+def test_seek_finds_the_live_version_and_its_holders_in_the_release_document(
+    pair: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"http://there:8300/release": document_of(pair)}
+    monkeypatch.setattr(command, "ask", asked.pop)
+
+    found = CliRunner().invoke(command.app, ["seek", "5", "6", "--transfer", "there:8300"])
+
+    assert found.exit_code == 0
+    assert found.output.startswith("5\t3\t")
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "live", "reason"),
+    [
+        ([], None, "no version is live yet at there:8300; say --version"),
+        (["--version", "9"], 3, "no cube-server holds version 9; held are: 3"),
+    ],
+)
+def test_seek_says_what_the_release_document_does_not_name(
+    pair: list[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], live: int | None, reason: str
+) -> None:
+    monkeypatch.setattr(command, "ask", {"http://there:8300/release": document_of(pair, live)}.pop)
+
+    refused = CliRunner().invoke(command.app, ["seek", "5", "--transfer", "there:8300", *arguments])
+
+    assert refused.exit_code == 2
+    assert reason in refused.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["x", "--version", "3"], "'x' is no key"),
+        ([str(2**64), "--version", "3"], "is no key"),
+        (["5", "--transfer", "127.0.0.1:1"], "say --transfer, or --version and --address"),
+        (["5", "--version", "9"], "version 9 is not held"),
+    ],
+)
+def test_seek_says_what_is_wrong_and_exits_with_2(pair: list[str], arguments: list[str], reason: str) -> None:
+    refused = CliRunner().invoke(command.app, ["seek", *arguments, "-a", ",".join(pair)])
+
+    assert refused.exit_code == 2
+    assert reason in refused.output
+
+
+def test_dict_stat_describes_a_part_and_refuses_a_damaged_one(tmp_path: Path) -> None:
+    path = write_parts(tmp_path, KEYS)[0].full
+
+    whole = CliRunner().invoke(dict_stat.app, ["stat", str(path), "--json"])
+    plain = CliRunner().invoke(dict_stat.app, ["stat", str(path)])
+    path.write_bytes(path.read_bytes()[:-1])
+    damaged = CliRunner().invoke(dict_stat.app, ["stat", str(path)])
+
+    assert (whole.exit_code, json.loads(whole.output)["keys"]) == (0, 100)
+    assert "bytesPerKey" in plain.output
+    assert damaged.exit_code == 2
+    assert "is damaged" in damaged.output

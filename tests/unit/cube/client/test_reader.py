@@ -1,0 +1,495 @@
+"""The reader's client against lookup loops of this process, and against servers that misbehave."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cube.parts import as_keys, values_for, write_parts
+from cube.running import Running
+from elastic_ctr.cube import wire
+from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.dictionary.format import Values
+from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.table import VersionTable
+from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server.choice import make_loop
+from elastic_ctr.cube.wire import Hello, Kind, Status
+
+DIM, PARTITIONS = 4, 6
+KEYS = np.arange(1, 601, dtype=np.uint64)
+ALL = list(range(PARTITIONS))
+# Far beyond what any answer takes: a test that needs a timeout says a shorter one.
+PATIENT = 30_000
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[], Running]]:
+    """Starts servers; their loops run in threads of this process."""
+    started: list[Running] = []
+
+    def start_one(max_keys: int = 1000) -> Running:
+        started.append(Running(make_loop(counters.private(), max_keys, 1000)))
+        return started[-1]
+
+    yield start_one
+    for server in started:
+        server.stop()
+
+
+@contextlib.asynccontextmanager
+async def client_of(dim: int = DIM, **settings: object) -> AsyncIterator[CubeClient]:
+    client = CubeClient(dim, **{"timeout_ms": PATIENT, "hedge_ms": None, **settings})  # type: ignore[arg-type]
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@contextlib.asynccontextmanager
+async def impostor(talk: Talk) -> AsyncIterator[str]:
+    """A server that says what the test wants; its address."""
+
+    ended: list[asyncio.Event] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ended.append(over := asyncio.Event())
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await talk(reader, writer)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        over.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    try:
+        yield f"{host}:{port}"
+    finally:
+        server.close()
+        for over in ended:
+            await over.wait()
+
+
+async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dim: int = DIM) -> None:
+    await reader.readexactly(wire.HELLO_BYTES)
+    writer.write(Hello(dim, PARTITIONS, 1000).pack())
+
+
+async def _request(reader: asyncio.StreamReader) -> tuple[wire.Head, Keys]:
+    head = await reader.readexactly(wire.HEADER_BYTES)
+    return wire.unpack_request(head + await reader.readexactly(wire.Head.unpack(head).length - wire.AFTER_LENGTH))
+
+
+def _prefer(client: CubeClient, order: list[str]) -> None:
+    """Whom this client asks first is drawn; these tests need it said."""
+
+    def ordered(addresses: tuple[str, ...]) -> list[str]:
+        return [address for address in order if address in addresses]
+
+    client._ordered = ordered  # type: ignore[method-assign]
+
+
+async def _once_available(client: CubeClient) -> Values:
+    """The client may still pause from failures before; the limit is only there to end a test that has failed."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 60
+    while True:
+        try:
+            return (await client.lookup(1, KEYS))[0]
+        except CubeUnavailable:  # noqa: PERF203
+            assert loop.time() < end
+
+
+def address(server: Running) -> str:
+    return f"127.0.0.1:{server.port}"
+
+
+def table_of(folder: Path, version: int = 1, only: list[int] | None = None) -> VersionTable:
+    paths = write_parts(folder, KEYS, dim=DIM, version=version, partitions=PARTITIONS, only=only)
+    return VersionTable.open(version, DIM, PARTITIONS, paths)
+
+
+async def test_keys_come_from_the_holders_of_their_partitions(start: Callable[[], Running], tmp_path: Path) -> None:
+    even, odd = start(), start()
+    even.hold(table_of(tmp_path / "even", only=[0, 2, 4]))
+    odd.hold(table_of(tmp_path / "odd", only=[1, 3, 5]))
+
+    async with client_of() as client:
+        client.set_holders({1: {address(even): [0, 2, 4], address(odd): [1, 3, 5]}}, set())
+        keys = np.random.default_rng(1).permutation(np.concatenate([KEYS, as_keys([0, 0, 7000, 2**64 - 1])]))
+        values, missing = await client.lookup(1, keys)
+
+    known = (keys > 0) & (keys <= KEYS[-1])
+    assert (missing == (~known & (keys > 0))).all()
+    assert values.tobytes() == np.where(known[:, None], values_for(keys, DIM), np.float32(0)).tobytes()
+
+
+async def test_concurrent_lookups_share_frames(start: Callable[[], Running], tmp_path: Path) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+
+    async with client_of() as client:
+        client.set_holders({1: {address(server): ALL}}, set())
+        await client.lookup(1, KEYS[:1])
+        before = client.refresh_stats().frames
+        answers = await asyncio.gather(*(client.lookup(1, KEYS[at : at + 5]) for at in range(100)))
+
+        assert client.refresh_stats().frames - before == 1
+    for at, (values, missing) in enumerate(answers):
+        assert values.tobytes() == values_for(KEYS[at : at + 5], DIM).tobytes()
+        assert not missing.any()
+
+
+async def test_a_lookup_larger_than_a_frame_is_cut(tmp_path: Path) -> None:
+    server = Running(make_loop(counters.private(), 100, 1000))
+    server.hold(table_of(tmp_path))
+    keys = np.resize(KEYS, 1001)
+
+    async with client_of() as client:
+        client.set_holders({1: {address(server): ALL}}, set())
+        many = await asyncio.gather(*(client.lookup(1, keys[start:]) for start in (0, 1, 950)))
+
+    server.stop()
+    for start_at, (values, _) in zip((0, 1, 950), many, strict=True):
+        assert values.tobytes() == values_for(keys[start_at:], DIM).tobytes()
+
+
+async def test_no_keys_and_padding_alone_are_answered(start: Callable[[], Running], tmp_path: Path) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+
+    async with client_of() as client:
+        client.set_holders({1: {address(server): ALL}})
+        for keys in (as_keys([]), as_keys([0, 0])):
+            values, missing = await client.lookup(1, keys)
+            assert values.shape == (keys.size, DIM)
+            assert not values.any()
+            assert not missing.any()
+
+
+async def test_a_version_that_nobody_holds_is_not_held(start: Callable[[], Running], tmp_path: Path) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+
+    async with client_of() as client:
+        client.set_holders({1: {address(server): ALL}, 2: {address(server): ALL}, 3: {address(server): [0]}})
+        with pytest.raises(VersionNotHeld, match="version 9 is not held: no holder"):
+            await client.lookup(9, KEYS)
+        with pytest.raises(VersionNotHeld, match="answered version not held"):
+            await client.lookup(2, KEYS)
+        with pytest.raises(VersionNotHeld, match="no holder of its partition 1 is known"):
+            await client.lookup(3, KEYS)
+        assert client.stats.not_held == 3
+        assert not (await client.lookup(1, KEYS))[1].any()
+
+
+async def test_a_holder_that_lost_a_partition_is_replaced_by_another(
+    start: Callable[[], Running], tmp_path: Path
+) -> None:
+    poor, rich = start(), start()
+    poor.hold(table_of(tmp_path / "poor", only=[0]))
+    rich.hold(table_of(tmp_path / "rich"))
+
+    async with client_of() as client:
+        client.set_holders({1: {address(poor): ALL, address(rich): ALL}})
+        _prefer(client, [address(poor), address(rich)])
+        values, _ = await client.lookup(1, KEYS)
+
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+    assert client.stats.retried == 1
+
+
+async def test_a_holder_that_is_gone_is_replaced_by_another(start: Callable[[], Running], tmp_path: Path) -> None:
+    leaving, staying = start(), start()
+    for server in (leaving, staying):
+        server.hold(table_of(tmp_path / str(server.port)))
+
+    async with client_of() as client:
+        client.set_holders({1: {address(leaving): ALL, address(staying): ALL}})
+        await client.keep_alive([1])
+        leaving.loop.stop()
+        leaving.listener.close()
+        for _ in range(5):
+            values, _ = await client.lookup(1, KEYS)
+            assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+        leaving.stop = lambda: None  # type: ignore[method-assign]
+
+
+async def test_nobody_there_is_unavailable_and_says_who_was_asked() -> None:
+    async with client_of(partitions=PARTITIONS, retries=1, timeout_ms=2000) as client:
+        client.set_holders({1: {"127.0.0.1:1": ALL}})
+
+        with pytest.raises(CubeUnavailable, match=r"127\.0\.0\.1:1 cannot connect.*is the cube running"):
+            await client.lookup(1, KEYS)
+
+
+async def test_a_server_that_comes_back_is_found_again(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    server = Running(make_loop(counters.private(), 1000, 1000))
+    server.hold(table)
+
+    async with client_of(retries=3) as client:
+        client.set_holders({1: {address(server): ALL}})
+        await client.lookup(1, KEYS)
+        server.stop()
+        with pytest.raises(CubeUnavailable):
+            await client.lookup(1, KEYS)
+        back = Running(make_loop(counters.private(), 1000, 1000), port=server.port)
+        back.hold(table)
+        values = await _once_available(client)
+
+    back.stop()
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
+async def test_draining_holders_come_last(start: Callable[[], Running], tmp_path: Path) -> None:
+    said, seen, staying = start(), start(), start()
+    for server in (said, seen, staying):
+        server.hold(table_of(tmp_path / str(server.port)), draining=server is seen)
+
+    async with client_of() as client:
+        client.set_holders({1: {address(server): ALL for server in (said, seen, staying)}}, {address(said)})
+        await client.keep_alive([1])
+        for _ in range(10):
+            await client.lookup(1, KEYS)
+
+    assert [int(server.loop.counts[counters.REQUESTS]) for server in (said, seen, staying)] == [0, 0, 10]
+
+
+async def test_draining_holders_answer_when_they_are_alone(start: Callable[[], Running], tmp_path: Path) -> None:
+    server = start()
+    server.hold(table_of(tmp_path), draining=True)
+
+    async with client_of() as client:
+        client.set_holders({1: {address(server): ALL}}, {address(server)})
+        for _ in range(3):
+            assert not (await client.lookup(1, KEYS))[1].any()
+
+
+async def test_a_keep_alive_reaches_every_holder(start: Callable[[], Running], tmp_path: Path) -> None:
+    first, second = start(), start()
+    first.hold(table_of(tmp_path / "first"))
+
+    async with client_of() as client:
+        client.set_holders({1: {address(first): ALL, address(second): ALL}})
+        confirmed = await client.keep_alive([1, 5])
+
+    assert confirmed == {1: {address(first)}, 5: set()}
+    assert first.loop.counts[counters.KEEP_ALIVES] == second.loop.counts[counters.KEEP_ALIVES] == 1
+
+
+async def test_the_number_of_partitions_is_learned_once_a_server_has_one(
+    start: Callable[[], Running], tmp_path: Path
+) -> None:
+    server = start()
+
+    async with client_of() as client:
+        client.set_holders({1: {address(server): ALL}})
+        with pytest.raises(VersionNotHeld, match="hold nothing yet"):
+            await client.lookup(1, KEYS)
+        server.hold(table_of(tmp_path))
+        values, _ = await client.lookup(1, KEYS)
+
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
+async def test_readers_go_on_while_holders_change(start: Callable[[], Running], tmp_path: Path) -> None:
+    servers = [start() for _ in range(3)]
+    for server in servers:
+        server.hold(table_of(tmp_path / str(server.port)), table_of(tmp_path / f"{server.port}-2", version=2))
+    over = asyncio.Event()
+
+    async def read(client: CubeClient, version: int) -> int:
+        answered = 0
+        while not over.is_set():
+            values, _ = await client.lookup(version, KEYS)
+            assert values.tobytes() == values_for(KEYS, DIM, version).tobytes()
+            answered += 1
+        return answered
+
+    async with client_of() as client:
+        holders = [{address(server): ALL for server in chosen} for chosen in (servers, servers[:1], servers[1:])]
+        client.set_holders({1: holders[0], 2: holders[0]})
+        readers = [asyncio.create_task(read(client, version)) for version in (1, 2, 1, 2)]
+        for turn in range(200):
+            client.set_holders({1: holders[turn % 3], 2: holders[-turn % 3]})
+            await asyncio.sleep(0.001)
+        over.set()
+        assert min(await asyncio.gather(*readers)) > 0
+
+
+async def test_a_slow_holder_is_hedged_by_another(start: Callable[[], Running], tmp_path: Path) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+    asked = asyncio.Event()
+
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _greet(reader, writer)
+        await _request(reader)
+        asked.set()
+        await reader.read()
+
+    async with impostor(never) as slow, client_of(hedge_ms=1, partitions=PARTITIONS) as client:
+        client.set_holders({1: {slow: ALL, address(server): ALL}})
+        _prefer(client, [slow, address(server)])
+        values, _ = await client.lookup(1, KEYS)
+        await asked.wait()
+
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+    assert client.stats.hedged == 1
+
+
+async def test_a_hung_holder_is_given_up_for_another(start: Callable[[], Running], tmp_path: Path) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+
+    async def hung(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with impostor(hung) as silent, client_of(timeout_ms=500, partitions=PARTITIONS) as client:
+        client.set_holders({1: {silent: ALL, address(server): ALL}})
+        _prefer(client, [silent, address(server)])
+        values, _ = await client.lookup(1, KEYS)
+
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+    assert client.stats.timeouts == 1
+
+
+async def test_a_busy_holder_is_replaced_by_another(start: Callable[[], Running], tmp_path: Path) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+
+    async def busy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _greet(reader, writer)
+        while True:
+            head, _ = await _request(reader)
+            writer.write(wire.pack_refusal(Status.BUSY, head.id, head.version))
+
+    async with impostor(busy) as crowded, client_of(partitions=PARTITIONS) as client:
+        client.set_holders({1: {crowded: ALL, address(server): ALL}})
+        _prefer(client, [crowded, address(server)])
+        values, _ = await client.lookup(1, KEYS)
+
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
+def _of_another_version(head: wire.Head, keys: Keys) -> bytes:
+    return wire.pack_reply(head.id, head.version + 1, values_for(keys, DIM), np.zeros(keys.size, np.bool_))
+
+
+def _of_another_request(head: wire.Head, keys: Keys) -> bytes:
+    return wire.pack_reply(head.id + 7, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_))
+
+
+def _of_fewer_keys(head: wire.Head, keys: Keys) -> bytes:
+    return wire.pack_reply(head.id, head.version, values_for(keys[1:], DIM), np.zeros(keys.size - 1, np.bool_))
+
+
+def _of_another_dim(head: wire.Head, keys: Keys) -> bytes:
+    return wire.pack_reply(head.id, head.version, values_for(keys, DIM + 1), np.zeros(keys.size, np.bool_))
+
+
+def _of_a_huge_length(head: wire.Head, keys: Keys) -> bytes:
+    return b"\xff" * 4 + wire.pack_refusal(Status.OK, head.id, head.version)[4:]
+
+
+def _of_an_unknown_status(head: wire.Head, keys: Keys) -> bytes:
+    refusal = bytearray(wire.pack_refusal(Status.BUSY, head.id, head.version))
+    refusal[4] = 99
+    return bytes(refusal)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        _of_another_version, _of_another_request, _of_fewer_keys, _of_another_dim, _of_a_huge_length,
+        _of_an_unknown_status,
+    ],
+)  # fmt: skip
+async def test_a_wrong_reply_drops_the_connection_and_never_becomes_an_answer(
+    lie: Callable[[wire.Head, Keys], bytes], start: Callable[[], Running], tmp_path: Path
+) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+    hung_up = asyncio.Event()
+
+    async def lying(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _greet(reader, writer)
+        head, keys = await _request(reader)
+        writer.write(lie(head, keys))
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        hung_up.set()
+
+    async with impostor(lying) as liar, client_of(partitions=PARTITIONS) as client:
+        client.set_holders({1: {liar: ALL, address(server): ALL}})
+        _prefer(client, [liar, address(server)])
+        values, _ = await client.lookup(1, KEYS)
+        await hung_up.wait()
+        assert client.refresh_stats().dropped_connections == 1
+
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("hello", "reason"),
+    [
+        (Hello(DIM, PARTITIONS, 100, protocol=2).pack(), "speaks protocol 2"),
+        (Hello(DIM + 1, PARTITIONS, 100).pack(), "values of dim 5, this client needs 4"),
+        (Hello(DIM, PARTITIONS + 1, 100).pack(), "over 7 partitions, this client over 6"),
+        (b"HTTP/1.1 400 Bad", "is this the cube's port"),
+    ],
+)
+async def test_a_server_that_greets_wrongly_is_not_spoken_to(hello: bytes, reason: str) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(wire.HELLO_BYTES)
+        writer.write(hello)
+        await reader.read()
+
+    async with impostor(greet) as stranger, client_of(partitions=PARTITIONS, retries=0) as client:
+        client.set_holders({1: {stranger: ALL}})
+
+        with pytest.raises(CubeUnavailable, match=reason):
+            await client.lookup(1, KEYS)
+
+
+async def test_a_lookup_that_is_cancelled_leaves_the_others_alone(start: Callable[[], Running], tmp_path: Path) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+
+    async with client_of() as client:
+        client.set_holders({1: {address(server): ALL}})
+        lookups = [asyncio.create_task(client.lookup(1, KEYS)) for _ in range(10)]
+        await asyncio.sleep(0)
+        for lookup in lookups[::2]:
+            lookup.cancel()
+        outcomes = await asyncio.gather(*lookups, return_exceptions=True)
+
+    assert [isinstance(outcome, asyncio.CancelledError) for outcome in outcomes] == [True, False] * 5
+
+
+async def test_a_closed_client_says_so(start: Callable[[], Running], tmp_path: Path) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+    async with client_of() as client:
+        client.set_holders({1: {address(server): ALL}})
+        await client.lookup(1, KEYS)
+
+    with pytest.raises(CubeUnavailable, match="closed"):
+        await client.lookup(1, KEYS)
+
+
+async def test_keys_of_another_type_are_refused() -> None:
+    async with client_of() as client:
+        with pytest.raises(ValueError, match="uint64"):
+            await client.lookup(1, np.array([1, 2]))
+
+
+def test_a_request_kind_has_its_documented_number() -> None:
+    assert (Kind.LOOKUP, Kind.KEEP_ALIVE) == (1, 2)

@@ -1,0 +1,57 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cube.parts import write_parts
+from elastic_ctr.cube.dictionary.table import Paths
+from elastic_ctr.cube.server.counters import MAX_VERSIONS
+from elastic_ctr.cube.server.holdings import Assignments, DoesNotFit, Holdings
+
+KEYS = np.arange(1, 50, dtype=np.uint64)
+SOMEWHERE = {0: Paths(Path("/a"))}
+
+
+def test_what_was_assigned_comes_back_from_json() -> None:
+    assigned = Assignments().loaded(1, 9, 4, {0: Paths(Path("/a")), 3: Paths(Path("/b"), Path("/c"))})
+
+    assert Assignments.from_json(assigned.to_json()) == assigned
+
+
+def test_places_are_reused_and_never_shared() -> None:
+    assigned = Assignments()
+    for version in range(1, 5):
+        assigned = assigned.loaded(version, 9, 4, SOMEWHERE)
+    assigned = assigned.unloaded(2).loaded(9, 9, 4, SOMEWHERE)
+
+    assert {version: own.place for version, own in assigned.versions.items()} == {1: 0, 3: 2, 4: 3, 9: 1}
+
+
+def test_unloading_what_is_not_held_changes_nothing() -> None:
+    assigned = Assignments().loaded(1, 9, 4, SOMEWHERE)
+
+    assert assigned.unloaded(2) == assigned.unloaded(1, [3]) == assigned
+    assert assigned.unloaded(1, [0]).held() == {}
+
+
+def test_versions_of_another_shape_or_too_many_do_not_fit() -> None:
+    assigned = Assignments().loaded(1, 9, 4, SOMEWHERE)
+
+    with pytest.raises(DoesNotFit, match="dim 8 over 4 partitions, version 1 that is held has dim 9 over 4"):
+        assigned.loaded(2, 8, 4, SOMEWHERE)
+    for version in range(2, MAX_VERSIONS + 1):
+        assigned = assigned.loaded(version, 9, 4, SOMEWHERE)
+    with pytest.raises(DoesNotFit, match="unload some"):
+        assigned.loaded(10_000, 9, 4, SOMEWHERE)
+
+
+def test_only_what_is_new_is_opened(tmp_path: Path) -> None:
+    paths = write_parts(tmp_path, KEYS, partitions=2)
+    assigned = Assignments().loaded(1, 4, 2, {0: paths[0]})
+    holdings = Holdings().changed(assigned)
+
+    more = holdings.changed(assigned.loaded(1, 4, 2, {1: paths[1]}))
+
+    assert more.tables[1].parts[0] is holdings.tables[1].parts[0]
+    assert more.tables[1].complete
+    assert more.changed(more.assigned).tables[1] is more.tables[1]

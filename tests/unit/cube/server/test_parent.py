@@ -1,0 +1,362 @@
+"""`cube-server` as processes: what its admin door does, and what happens when processes die."""
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+
+from cube.parts import as_keys, values_for, write_parts
+from cube.peers import HungUp, Peer
+from cube.running import ServerProcess, gone, until
+from elastic_ctr.cli.cube_server import run_cube_server
+from elastic_ctr.cube.server.parent import CubeServer, PortInUse
+from elastic_ctr.cube.wire import Status
+
+KEYS = np.arange(1, 301, dtype=np.uint64)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("dictionaries")
+
+
+@pytest.fixture(scope="module")
+def shared(folder: Path) -> Iterator[ServerProcess]:
+    """One server of two workers for the tests that leave it as it was."""
+    server = ServerProcess(folder, workers=2, token="secret")
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture
+def server(shared: ServerProcess) -> Iterator[ServerProcess]:
+    yield shared
+    for version in shared.held()["versions"]:
+        shared.http.post("/unload", json={"version": int(version), "partitions": None})
+    shared.http.post("/drain", json={"draining": False})
+
+
+def _peers(server: ServerProcess, count: int = 16) -> list[Peer]:
+    """Enough connections that each worker has some."""
+    return [Peer(server.port) for _ in range(count)]
+
+
+def _every_worker_answers(server: ServerProcess, version: int, status: Status = Status.OK) -> None:
+    for peer in _peers(server):
+        with peer:
+            reply = peer.ask(version, KEYS, 4)
+            assert reply.status == status
+            if status == Status.OK:
+                assert reply.values.tobytes() == values_for(KEYS, 4, version).tobytes()
+
+
+def _refuses(port: int) -> bool:
+    """Whether nobody listens any more; a process that ends may still accept, and hang up."""
+    try:
+        Peer(port).socket.close()
+    except ConnectionRefusedError:
+        return True
+    except ConnectionError:
+        return False
+    return False
+
+
+def test_a_loaded_version_is_answered_by_every_worker_until_it_is_unloaded(server: ServerProcess, folder: Path) -> None:
+    paths = write_parts(folder / "v1", KEYS, partitions=3)
+
+    assert server.load(1, paths).status_code == 200
+    assert server.held()["versions"] == {"1": [0, 1, 2]}
+    _every_worker_answers(server, 1)
+
+    assert server.http.post("/unload", json={"version": 1, "partitions": None}).status_code == 200
+    assert server.held()["versions"] == {}
+    _every_worker_answers(server, 1, Status.VERSION_NOT_HELD)
+
+
+def test_partitions_can_be_added_and_taken_from_a_version(server: ServerProcess, folder: Path) -> None:
+    paths = write_parts(folder / "v1", KEYS, partitions=3)
+
+    server.load(1, {0: paths[0]}, partitions=3)
+    _every_worker_answers(server, 1, Status.PARTITION_NOT_HELD)
+    assert server.load(1, {1: paths[1], 2: paths[2]}, partitions=3).json() == {"versions": {"1": [0, 1, 2]}}
+    _every_worker_answers(server, 1)
+
+    server.http.post("/unload", json={"version": 1, "partitions": [0, 2]})
+    assert server.held()["versions"] == {"1": [1]}
+
+
+def test_an_overlay_is_loaded_with_its_full_part(server: ServerProcess, folder: Path) -> None:
+    paths = write_parts(folder / "v2", KEYS, partitions=2, overlay_keys=KEYS)
+
+    assert server.load(2, paths).status_code == 200
+
+    _every_worker_answers(server, 2)
+
+
+def test_a_damaged_part_is_refused_and_nothing_changes(server: ServerProcess, folder: Path) -> None:
+    good = write_parts(folder / "v1", KEYS, partitions=2)
+    bad = write_parts(folder / "v2", KEYS, partitions=2, version=2)
+    content = bytearray(bad[1].full.read_bytes())
+    content[-1] ^= 1
+    bad[1].full.write_bytes(content)
+    server.load(1, good)
+
+    refused = server.load(2, bad)
+
+    assert refused.status_code == 422
+    assert "checksum of its records does not match" in refused.json()["error"]
+    assert server.held()["versions"] == {"1": [0, 1]}
+    _every_worker_answers(server, 1)
+    _every_worker_answers(server, 2, Status.VERSION_NOT_HELD)
+
+
+def test_files_that_are_absent_or_elsewhere_or_another_partition_are_refused(
+    server: ServerProcess, folder: Path, tmp_path: Path
+) -> None:
+    here = write_parts(folder / "v1", KEYS, partitions=2)
+    elsewhere = write_parts(tmp_path, KEYS, partitions=2)
+
+    for paths, reason in (
+        ({0: here[0]._replace(full=folder / "absent.dict")}, "No such file"),
+        (elsewhere, "the only folder this server loads from"),
+        ({0: here[0]._replace(full=folder / "../../etc/passwd")}, "the only folder"),
+        ({1: here[0]}, "given as 1 of 2"),
+    ):
+        refused = server.load(1, paths, partitions=2)
+        assert refused.status_code == 422
+        assert reason in refused.json()["error"]
+    assert server.held()["versions"] == {}
+
+
+def test_another_dim_beside_what_is_held_is_a_conflict(server: ServerProcess, folder: Path) -> None:
+    server.load(1, write_parts(folder / "v1", KEYS, partitions=2))
+
+    refused = server.load(2, write_parts(folder / "wide", KEYS, partitions=2, dim=5, version=2), dim=5)
+
+    assert refused.status_code == 409
+    assert "unload 1 first" in refused.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("nonsense", "JSON"),
+        ('{"version": 1}', "dim: Field required"),
+        ('{"version": -1, "dim": 1, "partitions": 1, "parts": {"0": {"full": "x"}}}', "version"),
+        ('{"version": 1, "dim": 1, "partitions": 1, "parts": {"x": {"full": "x"}}}', "'x' is no partition"),
+        ('{"version": 1, "dim": 1, "partitions": 1, "parts": {}}', "parts"),
+        ('{"version": 1, "dim": 1, "partitions": 1, "parts": {"0": {"fill": "x"}}}', "parts.0.f"),
+    ],
+)
+def test_a_load_that_is_not_understood_names_the_field(server: ServerProcess, body: str, reason: str) -> None:
+    refused = server.http.post("/load", content=body)
+
+    assert refused.status_code == 400
+    assert reason in refused.json()["error"]
+
+
+def test_calls_that_change_something_need_the_token(server: ServerProcess) -> None:
+    for call, body in (("/load", {}), ("/unload", {"version": 1}), ("/drain", {"draining": True})):
+        for header in ({"authorization": "Bearer wrong"}, {"authorization": ""}):
+            refused = server.http.post(call, json=body, headers=header)
+            assert refused.status_code == 401
+            assert "token" in refused.json()["error"]
+    assert not server.held()["draining"]
+
+
+def test_draining_is_said_by_every_worker_until_it_is_taken_back(server: ServerProcess) -> None:
+    for draining in (True, False):
+        assert server.http.post("/drain", json={"draining": draining}).json() == {"draining": draining}
+        assert server.held()["draining"] is draining
+        for peer in _peers(server):
+            with peer:
+                assert peer.ask(1, KEYS, 4).draining is draining
+
+
+def test_held_says_when_a_version_was_last_asked_for(server: ServerProcess, folder: Path) -> None:
+    server.load(1, write_parts(folder / "v1", KEYS, partitions=2))
+    server.load(2, write_parts(folder / "v2", KEYS, partitions=2, version=2))
+    assert server.held()["lastAskedSeconds"] == {"1": None, "2": None}
+
+    with Peer(server.port) as peer:
+        peer.keep_alive(2)
+
+    assert server.held()["lastAskedSeconds"]["1"] is None
+    assert server.held()["lastAskedSeconds"]["2"] >= 0
+    with Peer(server.port) as peer:
+        peer.ask(1, KEYS, 4)
+    held = server.held()
+    assert held["lastAskedSeconds"]["1"] >= 0
+    assert held["lastLookupSeconds"] >= 0
+
+
+def test_metrics_are_summed_over_workers(server: ServerProcess, folder: Path) -> None:
+    def metric(name: str) -> float:
+        [line] = [
+            line
+            for line in server.http.get("/metrics").text.splitlines()
+            if line.startswith(f"elastic_ctr_cube_{name} ")
+        ]
+        return float(line.split()[-1])
+
+    server.load(1, write_parts(folder / "v1", KEYS, partitions=2))
+    names = ("requests_total", "keys_total", "missing_keys_total", "not_held_replies_total")
+    before = [metric(name) for name in names]
+    peers = _peers(server)
+    for peer in peers:
+        peer.ask(1, as_keys([1, 2, 3, 999]), 4)
+        peer.ask(7, as_keys([1]), 4)
+
+    # Those of former tests are closed already, but the server may learn of it only now.
+    until(lambda: metric("connections") == len(peers))
+    assert [metric(name) - old for name, old in zip(names, before, strict=True)] == [32, 80, 16, 16]
+    assert 'elastic_ctr_cube_held_partitions{version="1"} 2.0' in server.http.get("/metrics").text
+    for peer in peers:
+        peer.socket.close()
+
+
+def test_status_says_what_runs(server: ServerProcess, folder: Path) -> None:
+    server.load(1, write_parts(folder / "v1", KEYS, partitions=2))
+
+    status = server.status()
+
+    assert status["address"] == server.address
+    assert (status["dim"], status["partitions"], status["maxKeys"], status["ready"]) == (4, 2, 2000, True)
+    assert status["lookups"] in {"numba", "numpy"}
+    assert len(status["workers"]) == 2
+    assert server.http.get("/healthz").status_code == 200
+
+
+def test_readers_are_answered_while_versions_are_loaded_and_unloaded(server: ServerProcess, folder: Path) -> None:
+    paths = {version: write_parts(folder / f"v{version}", KEYS, partitions=2, version=version) for version in (1, 2, 3)}
+    server.load(1, paths[1])
+    over = threading.Event()
+    failures: list[BaseException] = []
+    answered = dict.fromkeys(paths, 0)
+
+    def read() -> None:
+        try:
+            with Peer(server.port) as peer:
+                while not over.is_set():
+                    for version in paths:
+                        reply = peer.ask(version, KEYS, 4)
+                        assert reply.version == version
+                        if reply.status == Status.OK:
+                            assert reply.values.tobytes() == values_for(KEYS, 4, version).tobytes()
+                            answered[version] += 1
+                        else:
+                            assert version != 1
+                            assert reply.status == Status.VERSION_NOT_HELD
+        except BaseException as failed:  # noqa: BLE001 - reported below
+            failures.append(failed)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    while min(answered.values()) < 10 and not failures:
+        for version in (2, 3):
+            assert server.load(version, paths[version]).status_code == 200
+        for version in (2, 3):
+            server.http.post("/unload", json={"version": version, "partitions": None})
+    over.set()
+    for reader in readers:
+        reader.join()
+
+    assert not failures
+
+
+def test_a_killed_worker_is_replaced_by_one_that_holds_everything(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, workers=2)
+    server.load(1, write_parts(tmp_path, KEYS, partitions=3))
+    server.http.post("/drain", json={"draining": True})
+    [killed, kept] = server.status()["workers"]
+
+    os.kill(killed, signal.SIGKILL)
+
+    def replaced() -> bool:
+        # Whoever accepts answers: a new worker listens only when it holds everything.
+        try:
+            with Peer(server.port) as peer:
+                reply = peer.ask(1, KEYS, 4)
+        except (HungUp, ConnectionError):
+            return False  # it was accepted by the one that was killed
+        assert reply.status == Status.OK
+        assert reply.draining
+        status = server.status()
+        return bool(status["ready"]) and status["workerRestarts"] == 1
+
+    until(replaced)
+    workers = server.status()["workers"]
+    assert kept in workers
+    assert killed not in workers
+    for peer in _peers(server, 30):
+        with peer:
+            assert peer.ask(1, KEYS, 4).values.tobytes() == values_for(KEYS, 4, 1).tobytes()
+    assert server.stop() == 0
+
+
+def test_workers_end_with_their_parent_even_when_it_is_killed(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, workers=2)
+    workers = server.status()["workers"]
+
+    server.process.kill()
+    server.process.wait()
+
+    until(lambda: all(gone(pid) for pid in workers))
+    until(lambda: _refuses(server.port))
+    server.stop()
+
+
+def test_workers_end_when_the_server_is_told_to(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, workers=2)
+    workers = server.status()["workers"]
+
+    with Peer(server.port):
+        assert server.stop() == 0
+
+    assert all(gone(pid) for pid in workers)
+
+
+def test_without_numba_the_same_is_answered(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, env={"ELASTIC_CTR_LOOKUP": "numpy"})
+    server.load(1, write_parts(tmp_path, KEYS, partitions=3))
+
+    assert server.status()["lookups"] == "numpy"
+    _every_worker_answers(server, 1)
+    assert server.stop() == 0
+
+
+def test_a_port_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        with pytest.raises(PortInUse, match=f"port {port} of 127.0.0.1 is in use; set port"):
+            CubeServer(tmp_path, port=port, admin_port=0).bind()
+        with pytest.raises(PortInUse, match=f"port {port} of 127.0.0.1 is in use; set adminPort"):
+            CubeServer(tmp_path, port=0, admin_port=port).bind()
+        with pytest.raises(typer.Exit) as exited:
+            run_cube_server(tmp_path, "127.0.0.1", port, 0, 1, 100, None)
+
+    assert exited.value.exit_code == 2
+    assert f"port {port}" in capsys.readouterr().err
+
+
+def test_two_servers_do_not_share_a_port(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path)
+
+    with pytest.raises(PortInUse):
+        CubeServer(tmp_path, port=server.port, admin_port=0).bind()
+    assert server.stop() == 0
+
+
+def test_settings_that_answer_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="0 workers"):
+        CubeServer(tmp_path, workers=0)
+    with pytest.raises(ValueError, match="between 1 and"):
+        CubeServer(tmp_path, max_keys=0)

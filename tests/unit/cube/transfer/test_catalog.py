@@ -1,0 +1,140 @@
+from pathlib import Path
+
+import pytest
+
+from cube.published import DIM, PARTITIONS, keys_of, publish_version
+from elastic_ctr.cube.transfer.catalog import Catalog, missing_inputs
+from elastic_ctr.store import FileStore, StoreError
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.donefile import Announcement
+from elastic_ctr.versions.manifest import DictionaryManifest
+
+KEYS = keys_of(1, 2, 3, 4)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "store")
+
+
+def built(store: FileStore, version: int) -> None:
+    manifest = DictionaryManifest(
+        version=version, kind="full", full_version=version, base=version, parent=None, partitions=PARTITIONS, dim=DIM,
+        keys=0, files=(),
+    )  # fmt: skip
+    store.put_bytes(manifest.to_json(), layout.dictionary_manifest(version))
+
+
+def test_an_empty_store_has_nothing_and_no_problem(store: FileStore) -> None:
+    assert Catalog(store).scan() == ({}, {}, (), ())
+
+
+def test_an_announced_version_with_all_its_files_may_be_built(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path, 10, KEYS)
+    publish_version(store, tmp_path, 11, KEYS, parent=10, base=10)
+
+    scan = Catalog(store).scan()
+
+    assert (scan.usable, scan.problems) == ((10, 11), ())
+
+
+def test_what_no_donefile_announces_is_no_news(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path, 10, KEYS)
+    store.delete(layout.DONEFILES)
+
+    scan = Catalog(store).scan()
+
+    assert (scan.usable, scan.problems) == ((), ())
+    assert 10 in scan.manifests
+
+
+def test_what_is_built_is_not_built_again(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path, 10, KEYS)
+    catalog = Catalog(store)
+    catalog.scan()
+
+    built(store, 10)
+    scan = catalog.scan()
+
+    assert (scan.usable, list(scan.dictionaries)) == ((), [10])
+
+
+def test_a_donefile_that_names_a_missing_manifest_is_a_sentence_and_blocks_nothing(
+    store: FileStore, tmp_path: Path
+) -> None:
+    publish_version(store, tmp_path, 10, KEYS)
+    lines = store.get_bytes(layout.BASE_DONEFILE) + Announcement(12, 12, "/x").to_line().encode()
+    store.put_bytes(lines, layout.BASE_DONEFILE, overwrite=True)
+
+    scan = Catalog(store).scan()
+
+    assert scan.usable == (10,)
+    assert scan.problems == (
+        "the donefile names version 12, which has no manifest in the store; publish its manifest or remove the line",
+    )
+    assert Catalog(store).scan(deleted=[12]).problems == ()
+
+
+def test_a_missing_file_is_a_sentence_for_its_version_and_those_on_top_of_it(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path, 10, KEYS)
+    publish_version(store, tmp_path, 11, KEYS, parent=10, base=10)
+    publish_version(store, tmp_path, 12, KEYS)
+    store.delete(layout.cube_file(10, "base", 2, PARTITIONS))
+
+    scan = Catalog(store).scan()
+
+    assert scan.usable == (12,)
+    assert scan.problems == tuple(
+        f"version {version} cannot be built: {layout.cube_file(10, 'base', 2, PARTITIONS)} is not in the store; "
+        "publish the version again"
+        for version in (10, 11)
+    )
+
+
+def test_a_damaged_donefile_is_a_sentence_and_its_last_lines_hold(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path, 10, KEYS)
+    catalog = Catalog(store)
+    catalog.scan()
+
+    store.put_bytes(b"{", layout.BASE_DONEFILE, overwrite=True)
+    scan = catalog.scan()
+
+    assert scan.usable == (10,)
+    assert "base.txt line 1" in scan.problems[0]
+
+
+def test_a_damaged_manifest_is_a_sentence_and_a_delta_without_its_parent_another(
+    store: FileStore, tmp_path: Path
+) -> None:
+    publish_version(store, tmp_path, 10, KEYS)
+    publish_version(store, tmp_path, 11, KEYS, parent=10, base=10)
+    (store.root / layout.version_manifest(10)).write_text("{}")
+    store.put_bytes(b"{}", layout.dictionary_manifest(7))
+
+    scan = Catalog(store).scan()
+
+    assert scan.usable == ()
+    assert len(scan.problems) == 3
+    assert "delta 11 depends on 10, which the store does not hold" in scan.problems[-1]
+
+
+def test_a_store_that_suddenly_shows_nothing_is_not_believed(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path, 10, KEYS)
+    catalog = Catalog(store)
+    catalog.scan()
+
+    store.root.rename(tmp_path / "unmounted")
+    with pytest.raises(StoreError, match="is it mounted"):
+        catalog.scan()
+    (tmp_path / "unmounted").rename(store.root)
+
+    assert catalog.scan().usable == (10,)
+
+
+def test_missing_files_are_named(store: FileStore, tmp_path: Path) -> None:
+    manifest = publish_version(store, tmp_path, 10, KEYS)
+    assert missing_inputs(manifest, store) == []
+
+    store.delete(layout.cube_folder(10, "base"))
+
+    assert missing_inputs(manifest, store) == [entry.path for entry in manifest.cube_files]

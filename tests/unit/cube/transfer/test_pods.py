@@ -1,0 +1,88 @@
+from typing import Any
+
+import pytest
+
+from elastic_ctr.cube.release import AgentReport
+from elastic_ctr.cube.transfer.pods import Pods, address_rule, complaint_about
+
+
+def report(pod: str = "c-s1-0", **more: Any) -> AgentReport:
+    fields = {"pod": pod, "address": "127.0.0.1:1", "shard": 1, **more}
+    return AgentReport.model_validate(fields)
+
+
+def test_a_report_is_news_when_it_says_something_else() -> None:
+    pods: Pods[AgentReport] = Pods(10)
+
+    assert pods.hear(report(), 0)
+    assert not pods.hear(report(), 1)
+    assert pods.hear(report(draining=True), 2)
+    assert [heard.at for heard in pods.heard()] == [2]
+
+
+def test_a_silent_pod_expires_and_is_told_once() -> None:
+    pods: Pods[AgentReport] = Pods(10)
+    pods.hear(report("a-s1-0"), 0)
+    pods.hear(report("b-s1-0"), 5)
+
+    assert pods.expire(10) == []
+    assert pods.expire(11) == ["a-s1-0"]
+    assert pods.expire(12) == []
+    assert [each.pod for each in pods.reports] == ["b-s1-0"]
+
+
+def test_a_listener_that_stood_still_holds_it_against_nobody() -> None:
+    pods: Pods[AgentReport] = Pods(10)
+    pods.hear(report("a-s1-0"), 0)
+
+    pods.forgive(60)
+
+    assert pods.expire(65) == []
+    assert pods.expire(71) == ["a-s1-0"]
+
+
+def test_what_was_heard_before_a_restart_expires_unless_it_is_heard_again() -> None:
+    pods: Pods[AgentReport] = Pods(10)
+    pods.recall([report("a-s1-0"), report("b-s1-0")], -9)
+    pods.hear(report("b-s1-0"), 0)
+
+    assert pods.expire(2) == ["a-s1-0"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:80", "127.9.0.1:1", "localhost:8600", "[::1]:65535"])
+def test_locally_only_this_machine_is_an_address(address: str) -> None:
+    assert address_rule(None)(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:x", "10.0.0.1:80", "example.org:80",
+     "127.0.0.1.example.org:80", "0.0.0.0:80", "localhost.example.org:1"],
+)  # fmt: skip
+def test_anything_else_is_not(address: str) -> None:
+    assert not address_rule(None)(address)
+
+
+def test_in_the_cluster_addresses_end_in_the_headless_services_domain() -> None:
+    inside = address_rule("ctr-cube.default.svc.cluster.local")
+
+    assert inside("ctr-cube-s0-0.ctr-cube.default.svc.cluster.local:8600")
+    assert inside("CTR-cube-s0-0.ctr-cube.default.svc.CLUSTER.local:8600")
+    assert not inside("evilctr-cube.default.svc.cluster.local:8600")
+    assert not inside("ctr-cube.default.svc.cluster.local:8600")
+    assert not inside("127.0.0.1:8600")
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [({"address": "10.0.0.1:1"}, "address"), ({"pod": "c-0"}, "pod"), ({"shard": 2}, "of shard 1, not 2")],
+)
+def test_a_report_that_contradicts_itself_is_not_believed(more: dict[str, Any], says: str) -> None:
+    complaint = complaint_about(report(**more), address_rule(None))
+
+    assert complaint is not None
+    assert says in complaint
+
+
+def test_a_right_report_is_believed() -> None:
+    assert complaint_about(report(), address_rule(None)) is None

@@ -1,0 +1,268 @@
+"""Transfer behind its own door, in this process; versions are built by hand, pods are played."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cube.published import DIM, PARTITIONS, keys_of, publish_version
+from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument
+from elastic_ctr.cube.transfer.role import CubeTransfer
+from elastic_ctr.cube.transfer.service import transfer_app
+from elastic_ctr.runtime.http import bearer, serving
+from elastic_ctr.runtime.lock import StateInUse
+from elastic_ctr.store import FileStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import DictionaryManifest
+
+ALL = tuple(range(PARTITIONS))
+
+
+class Desk:
+    """What a test asks and says."""
+
+    def __init__(self, root: Path, client: httpx.AsyncClient, transfer: CubeTransfer) -> None:
+        self.root = root
+        self.store = FileStore(root / "store")
+        self.client = client
+        self.transfer = transfer
+
+    def publish(self, version: int, *, built: bool = True, **more: Any) -> None:
+        publish_version(self.store, self.root / "work", version, keys_of(1, 2, 3), **more)
+        if built:
+            manifest = DictionaryManifest(
+                version=version, kind="full", full_version=version, base=version, parent=None, partitions=PARTITIONS,
+                dim=DIM, keys=3, files=(),
+            )  # fmt: skip
+            self.store.put_bytes(manifest.to_json(), layout.dictionary_manifest(version))
+
+    async def agent(self, *versions: int, pod: str = "c-s0-0", **more: Any) -> httpx.Response:
+        fields = {"pod": pod, "address": "127.0.0.1:1", "shard": 0, "holds": dict.fromkeys(versions, ALL), **more}
+        return await self.client.post("/agents", content=AgentReport.model_validate(fields).to_json())
+
+    async def reader(self, pod: str = "r", **said: Any) -> httpx.Response:
+        return await self.client.post("/readers", content=ReaderReport(pod=pod, **said).to_json())
+
+    async def document(self, **query: Any) -> ReleaseDocument:
+        answer = await self.client.get("/release", params=query)
+        assert answer.status_code == 200, answer.text
+        return ReleaseDocument.model_validate_json(answer.content)
+
+    async def until(self, **facts: Any) -> ReleaseDocument:
+        """The first document that says so, by long poll."""
+        document = await self.document()
+        while any(getattr(document, name) != value for name, value in facts.items()):
+            answer = await self.client.get("/release", params={"after": document.revision, "wait": 30})
+            assert answer.status_code == 200, f"{facts} did not come: {document}"
+            document = ReleaseDocument.model_validate_json(answer.content)
+        return document
+
+    async def status(self) -> dict[str, Any]:
+        return dict((await self.client.get("/status")).json())
+
+
+@asynccontextmanager
+async def desk(root: Path, *, listen_seconds: float = 0.05, **options: Any) -> AsyncIterator[Desk]:
+    transfer = CubeTransfer(
+        FileStore(root / "store"), root / "state", builder_url="http://127.0.0.1:9", poll_seconds=0.02,
+        listen_seconds=listen_seconds, **{"shards": 1, "candidate_seconds": 0.2, **options},
+    )  # fmt: skip
+    stop = asyncio.Event()
+    async with serving(transfer_app(transfer, "secret"), "127.0.0.1", 0) as door:
+        running = asyncio.create_task(transfer.run(stop))
+        url = f"http://127.0.0.1:{door.port}"
+        async with httpx.AsyncClient(base_url=url, headers=bearer("secret"), timeout=60) as client:
+            made = Desk(root, client, transfer)
+            if listen_seconds < 1:
+                while transfer.listening:
+                    await asyncio.sleep(0.005)
+            try:
+                yield made
+            finally:
+                stop.set()
+                await running
+
+
+async def test_while_it_listens_transfer_publishes_nothing_and_takes_reports(tmp_path: Path) -> None:
+    async with desk(tmp_path, listen_seconds=60) as it:
+        answer = await it.client.get("/release")
+
+        assert answer.status_code == 503
+        assert (await it.client.get("/readyz")).status_code == 503
+        assert (await it.agent()).status_code == 204
+        assert (await it.client.post("/rollback", json={"version": 1})).status_code == 503
+        assert (await it.status())["listening"] is True
+
+
+async def test_a_long_poll_is_answered_by_the_next_revision_and_ends_empty_without_one(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        first = await it.document()
+        waiting = asyncio.create_task(it.client.get("/release", params={"after": first.revision, "wait": 30}))
+        await it.agent()
+        second = ReleaseDocument.model_validate_json((await waiting).content)
+        nothing = await it.client.get("/release", params={"after": second.revision, "wait": 0.05})
+
+    assert second.revision > first.revision
+    assert second.placement.up == (0,)
+    assert nothing.status_code == 304
+
+
+async def test_who_knows_a_lower_generation_is_answered_at_once_whatever_its_revision(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        document = await it.document(after=10**9, generation=0, wait=30)
+
+    assert document.generation == 1
+
+
+@pytest.mark.parametrize("query", ["after=x", "after=-1", "wait=x", "wait=-1", "wait=nan", "after=" + "9" * 30])
+async def test_a_query_that_is_not_a_number_is_refused_by_name(tmp_path: Path, query: str) -> None:
+    async with desk(tmp_path) as it:
+        answer = await it.client.get(f"/release?{query}")
+
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(query.split("=", maxsplit=1)[0])
+
+
+async def test_a_built_version_is_candidate_then_live_and_the_status_tells_its_way(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        it.publish(10)
+        await it.until(candidate=10)
+        waiting = (await it.status())["candidate"]
+        await it.agent(10)
+        await it.until(live=10)
+        status = await it.status()
+        metrics = (await it.client.get("/metrics")).text
+
+    assert waiting["missingPartitions"] == [0, 1, 2]
+    assert waiting["waitsFor"] == ["3 partitions have fewer than 1 holders: 0, 1, 2"]
+    assert status["live"] == 10
+    assert status["versions"]["10"]["secondsToLive"] > 0
+    assert status["freshness"]["eventTimeMax"] > 0
+    assert status["shards"][0]["pods"][0]["holds"] == {"10": 3}
+    assert "elastic_ctr_cube_transfer_live_version 10.0" in metrics
+
+
+async def test_a_pod_that_falls_silent_holds_nothing_and_its_dead_shard_is_named(tmp_path: Path) -> None:
+    async with desk(tmp_path, silent_seconds=0.1) as it:
+        it.publish(10)
+        await it.until(candidate=10)
+        await it.agent(10)
+        await it.until(live=10)
+        document = await it.until(holders={})
+        problems = (await it.status())["problems"]
+
+    assert document.live == 10
+    assert any("no pod of shard 0 is up" in problem for problem in problems)
+
+
+async def test_a_report_from_an_address_outside_is_refused(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        answer = await it.agent(address="10.0.0.1:80")
+
+        assert answer.status_code == 400
+        assert "10.0.0.1:80" in answer.json()["error"]
+        assert (await it.document()).placement.up == ()
+
+
+async def test_a_restart_names_the_same_holders_until_they_had_time_to_report(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        it.publish(10)
+        await it.until(candidate=10)
+        await it.agent(10)
+        before = await it.until(live=10)
+    async with desk(tmp_path, listen_seconds=0.3) as it:
+        after = await it.document()
+        empty = await it.until(holders={})
+
+    assert (after.generation, after.live, after.holders) == (before.generation, 10, before.holders)
+    assert after.revision > before.revision
+    assert empty.live == 10
+
+
+async def test_a_pod_that_carries_a_newer_document_is_right(tmp_path: Path) -> None:
+    carried = ReleaseDocument(generation=7, revision=99, placement=Placement(shards=1), live=4, refused={3: "x"})
+    async with desk(tmp_path) as it:
+        await it.reader(document=carried)
+        document = await it.document()
+
+    assert (document.generation, document.live, document.refused) == (8, 4, {3: "x"})
+    assert document.revision > 99
+
+
+async def test_a_transfer_without_state_takes_the_highest_document_it_hears(tmp_path: Path) -> None:
+    async with desk(tmp_path, listen_seconds=1) as it:
+        for revision, live in ((5, 3), (9, 4), (7, 2)):
+            carried = ReleaseDocument(generation=2, revision=revision, placement=Placement(shards=1), live=live)
+            await it.agent(document=carried)
+        while it.transfer.listening:
+            await asyncio.sleep(0.01)
+        document = await it.document()
+
+    assert (document.generation, document.live) == (3, 4)
+
+
+async def test_a_second_transfer_on_the_same_state_is_refused(tmp_path: Path) -> None:
+    async with desk(tmp_path):
+        other = CubeTransfer(FileStore(tmp_path / "s"), tmp_path / "state", builder_url="http://127.0.0.1:9", shards=1)
+        with pytest.raises(StateInUse):
+            await other.run(asyncio.Event())
+
+
+@pytest.mark.parametrize(("order", "status"), [({}, 400), ({"version": 1, "resume": True}, 400), ({"version": 1}, 409)])
+async def test_an_order_that_cannot_be_says_why(tmp_path: Path, order: dict[str, Any], status: int) -> None:
+    async with desk(tmp_path) as it:
+        while it.transfer.view() is None:
+            await asyncio.sleep(0.005)
+        answer = await it.client.post("/rollback", json=order)
+
+    assert answer.status_code == status
+    assert answer.json()["error"]
+
+
+async def test_old_versions_are_deleted_and_what_is_live_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_ctr.cube.transfer.role._RETENTION_SECONDS", 0.0)
+    async with desk(tmp_path, keep_versions=2) as it:
+        it.publish(10)
+        await it.until(candidate=10)
+        await it.agent(10)
+        await it.until(live=10)
+        for version in range(11, 16):
+            it.publish(version, built=False)
+        while it.store.exists(layout.version_manifest(13)):
+            await asyncio.sleep(0.01)
+        status = await it.status()
+
+    assert (tmp_path / "store" / layout.version_manifest(10)).exists()
+    assert not [each for each in status["problems"] if "donefile names" in each]
+
+
+async def test_while_the_state_cannot_be_written_nothing_new_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path) as it:
+        before = await it.document()
+        (tmp_path / "state" / "release.new").mkdir()
+        it.publish(10)
+        while not (problems := [p for p in (await it.status())["problems"] if "cannot be written" in p]):
+            await asyncio.sleep(0.01)
+        stuck = await it.document()
+        (tmp_path / "state" / "release.new").rmdir()
+        await it.until(candidate=10)
+
+    assert "release.json" in problems[0]
+    assert stuck.candidate is None
+    assert before.live is None
+
+
+async def test_a_builder_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        it.publish(10, built=False)
+        while not any("the builder at" in problem for problem in (await it.status())["problems"]):
+            await asyncio.sleep(0.01)
+        status = await it.status()
+
+    assert (status["next"], status["built"], status["refused"]) == (10, [], {})

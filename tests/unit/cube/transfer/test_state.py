@@ -1,0 +1,477 @@
+"""The rules one by one, and then all together against pods that crash, restart and drain as they like."""
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+
+from elastic_ctr.cube.placement import holders_by_version, owed_partitions, shards_up, unneeded_partitions
+from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReaderReport, ReleaseDocument
+from elastic_ctr.cube.transfer.state import (
+    ReleaseState,
+    RollbackRefused,
+    Rules,
+    View,
+    advance,
+    document_of,
+    forgotten,
+    gate,
+    lacking,
+    refuse,
+    resumed,
+    rolled_back,
+    state_after_loss,
+    state_overtaken,
+    with_times,
+)
+from elastic_ctr.versions.manifest import DictionaryManifest
+
+RULES = Rules(min_ready_replicas=1, candidate_seconds=120)
+ALL = Holder(partitions=(0, 1, 2, 3), shard=0)
+
+
+def dictionary(version: int, dim: int = 2) -> DictionaryManifest:
+    return DictionaryManifest(
+        version=version, kind="full", full_version=version, base=version, parent=None, partitions=4, dim=dim, keys=0,
+        files=(),
+    )  # fmt: skip
+
+
+def view(*built: int, held: tuple[int, ...] = (), **more: Any) -> View:
+    fields: dict[str, Any] = {
+        "now": 1000.0,
+        "built": {v: dictionary(v) for v in built},
+        "holders": {v: {"a:1": ALL} for v in held},
+        "readers": [],
+        "damaged": {},
+        **more,
+    }
+    return View(**fields)
+
+
+def live(version: int, **more: Any) -> ReleaseState:
+    return ReleaseState(generation=1, live=version, was_live=(version,), **more)
+
+
+def test_a_built_version_becomes_the_candidate_and_waits_for_holders() -> None:
+    state = advance(ReleaseState(generation=1), view(5), RULES)
+
+    assert (state.candidate, state.live) == (5, None)
+    assert lacking(state, view(5), RULES) == (0, 1, 2, 3)
+
+
+def test_a_held_candidate_goes_live_and_what_was_live_is_previous() -> None:
+    state = advance(live(4), view(4, 5, held=(4, 5)), RULES)
+
+    assert (state.live, state.previous, state.candidate) == (5, 4, None)
+    assert state.wanted == (5, 4)
+
+
+def test_the_newest_is_next_and_those_between_are_never_live() -> None:
+    state = advance(live(4), view(4, 5, 6, 7, held=(4, 5, 6, 7)), RULES)
+
+    assert state.live == 7
+    assert state.was_live == (4, 7)
+
+
+def test_a_candidate_is_settled_before_a_newer_one_is_looked_at() -> None:
+    state = advance(live(4), view(4, 5), RULES)
+
+    after = advance(state, view(4, 5, 6, 7), RULES)
+
+    assert after.candidate == 5
+
+
+def test_right_after_a_start_nothing_is_promoted_for_nobody_has_been_heard() -> None:
+    seen = view(4, 5, held=(4, 5), listened=False)
+
+    assert advance(live(4), seen, RULES).live == 4
+    assert advance(live(4), seen._replace(listened=True), RULES).live == 5
+
+
+def test_serving_pods_are_waited_for_from_when_every_partition_is_held() -> None:
+    pods = [ReaderReport(pod="a", passed=(5,)), ReaderReport(pod="b")]
+    state = advance(live(4), view(4, 5, held=(4, 5), readers=pods), RULES)
+
+    early = advance(state, view(4, 5, held=(4, 5), readers=pods, now=1119.0), RULES)
+    late = advance(state, view(4, 5, held=(4, 5), readers=pods, now=1120.0), RULES)
+
+    assert gate(early, view(4, 5, readers=pods), RULES).silent == ("b",)
+    assert early.live == 4
+    assert late.live == 5
+
+
+def test_the_wait_begins_again_when_a_holder_is_lost() -> None:
+    pods = [ReaderReport(pod="a", passed=(5,)), ReaderReport(pod="b")]
+    state = advance(live(4), view(4, 5, held=(4, 5), readers=pods), RULES)
+
+    lost = advance(state, view(4, 5, held=(4,), readers=pods), RULES)
+
+    assert lost.complete_since is None
+
+
+def test_a_refusal_is_final_and_the_next_is_tried() -> None:
+    pods = [ReaderReport(pod="a", refused={5: "differs"})]
+
+    state = advance(live(4), view(4, 5, held=(4, 5), readers=pods), RULES)
+    later = advance(state, view(4, 5, held=(4, 5)), RULES)
+
+    assert state.refused == {5: "a: differs"}
+    assert (later.live, later.candidate) == (4, None)
+
+
+def test_a_complaint_about_the_live_version_does_not_take_it_away() -> None:
+    pods = [ReaderReport(pod="a", refused={4: "differs"})]
+
+    state = advance(live(4), view(4, held=(4,), readers=pods, damaged={4: "damaged"}), RULES)
+
+    assert (state.live, state.refused) == (4, {})
+
+
+def test_a_candidate_whose_parts_are_damaged_or_deleted_is_refused() -> None:
+    state = advance(live(4), view(4, 5), RULES)
+
+    damaged = advance(state, view(4, 5, damaged={5: "a: part 3"}), RULES)
+    deleted = advance(state, view(4), RULES)
+
+    assert damaged.refused == {5: "a: part 3"}
+    assert deleted.refused == {5: "its dictionary was deleted from the store"}
+
+
+def test_a_version_of_another_shape_than_the_live_one_is_refused() -> None:
+    seen = view(4, held=(4,))._replace(built={4: dictionary(4), 5: dictionary(5, dim=3)})
+
+    state = advance(live(4), seen, RULES)
+
+    assert "has dim 3 over 4 partitions, live version 4 has dim 2" in state.refused[5]
+
+
+def test_a_rollback_to_a_held_version_is_live_at_once_and_holds() -> None:
+    state = ReleaseState(generation=1, live=5, previous=4, was_live=(4, 5))
+
+    after = rolled_back(state, 4, view(4, 5, held=(4, 5)), RULES)
+    later = advance(after, view(4, 5, 6, held=(4, 5, 6)), RULES)
+
+    assert (after.live, after.previous, after.held) == (4, 5, True)
+    assert (later.live, later.candidate) == (4, None)
+
+
+def test_a_rollback_to_a_version_that_is_not_held_loads_it_first_and_asks_no_serving_pod() -> None:
+    state = ReleaseState(generation=1, live=6, previous=5, was_live=(4, 5, 6))
+    pods = [ReaderReport(pod="a", refused={4: "who knows"})]
+
+    after = rolled_back(state, 4, view(4, 5, 6, held=(5, 6), readers=pods), RULES)
+    loaded = advance(after, view(4, 5, 6, 7, held=(4, 5, 6, 7), readers=pods), RULES)
+
+    assert (after.live, after.candidate, after.restoring, after.held) == (6, 4, True, True)
+    assert (loaded.live, loaded.previous, loaded.held) == (4, 6, True)
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [(3, "is refused"), (9, "has no dictionary in the store"), (5, "was never live")],
+)
+def test_a_rollback_that_cannot_be_says_why_and_what_can(version: int, reason: str) -> None:
+    state = ReleaseState(generation=1, live=6, was_live=(2, 6), refused={3: "differs"})
+
+    with pytest.raises(RollbackRefused, match=f"{reason}.*possible are 2"):
+        rolled_back(state, version, view(2, 3, 5, 6), RULES)
+
+
+def test_a_rollback_to_what_is_live_holds_it() -> None:
+    state = advance(live(4), view(4, 5), RULES)
+
+    after = rolled_back(state, 4, view(4, 5), RULES)
+
+    assert (after.live, after.held, after.candidate) == (4, True, None)
+
+
+def test_resuming_goes_on_with_the_newest_and_gives_up_a_rollback_under_way() -> None:
+    state = ReleaseState(generation=1, live=6, previous=5, was_live=(4, 5, 6))
+    waiting = rolled_back(state, 4, view(4, 5, 6, 7, held=(5, 6)), RULES)
+
+    after = advance(resumed(waiting), view(4, 5, 6, 7, held=(5, 6)), RULES)
+
+    assert (after.live, after.candidate, after.held) == (6, 7, False)
+    assert resumed(after) == after
+
+
+def test_a_transfer_without_state_goes_on_from_the_highest_document() -> None:
+    said = ReleaseDocument(
+        generation=3, revision=9, placement=Placement(shards=1), live=5, previous=4, candidate=6, held=True,
+        refused={2: "x"},
+    )  # fmt: skip
+
+    state = state_after_loss(said)
+
+    assert (state.generation, state.live, state.previous, state.candidate, state.held) == (4, 5, 4, None, True)
+    assert state.refused == {2: "x"}
+    assert state_after_loss(None).generation == 1
+
+
+def test_a_pod_with_a_newer_document_is_right_and_our_past_is_kept_beside() -> None:
+    own = ReleaseState(generation=2, live=4, was_live=(3, 4), refused={5: "x", 2: "y"}, deleted=(1,))
+    said = ReleaseDocument(generation=4, revision=9, placement=Placement(shards=1), live=5, previous=4)
+
+    state = state_overtaken(own, said)
+
+    assert (state.generation, state.live, state.was_live, state.refused) == (5, 5, (3, 4, 5), {2: "y"})
+    assert state.deleted == (1,)
+
+
+def test_the_first_time_counts_but_a_version_may_go_live_again() -> None:
+    state = with_times(live(4), {4: {"seen": 1.0, "live": 2.0}})
+
+    state = with_times(state, {4: {"seen": 5.0, "live": 6.0}})
+
+    assert (state.times[4].seen, state.times[4].live) == (1.0, 6.0)
+
+
+def test_a_deleted_version_is_no_rollback_target_and_no_news() -> None:
+    state = forgotten(live(4, refused={2: "x"}), [2, 3])
+
+    assert state.deleted == (2, 3)
+    assert refuse(state, 2, "again") == state
+
+
+class Release(RuleBasedStateMachine):
+    """Transfer's rules, agents' rules, and a world that crashes, restarts, drains and publishes as it likes.
+
+    Agents learn a document late, and transfer learns what they hold late; reports and documents are what travels.
+    """
+
+    pods: Bundle[str] = Bundle("pods")
+    partitions = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.shards = 2
+        self.chosen = Rules(1, 5.0)
+        self.state: ReleaseState | None = ReleaseState(generation=1)
+        self.saved: ReleaseState | None = self.state
+        self.revision = 0
+        self.document: ReleaseDocument | None = None
+        self.built: dict[int, DictionaryManifest] = {}
+        self.heard: dict[str, AgentReport] = {}
+        self.readers: dict[str, ReaderReport] = {}
+        self.servers: dict[str, dict[int, set[int]]] = {}
+        self.known: dict[str, ReleaseDocument | None] = {}
+        self.draining: set[str] = set()
+        self.refused_ever: set[int] = set()
+        self.highest = (0, 0)
+        self.ordered: int | None = None
+
+    @initialize(target=pods)
+    def begin(self) -> MultipleResults[str]:
+        for pod in ("c-s0-0", "c-s1-0"):
+            self.servers[pod], self.known[pod] = {}, None
+        return multiple("c-s0-0", "c-s1-0")
+
+    @rule(rounds=st.integers(1, 3), leaves=st.none() | pods)
+    def a_while_goes_by(self, rounds: int, leaves: str | None) -> None:
+        """All pods do what they should; one may leave in the middle of it."""
+        for _ in range(rounds):
+            for pod in sorted(self.servers):
+                self.learn(pod)
+                self.work(pod, fails=False)
+                if pod == leaves:
+                    self.drain(pod)
+                self.report(pod)
+
+    @rule(target=pods, shard=st.integers(0, 2), replica=st.integers(0, 1))
+    def start_pod(self, shard: int, replica: int) -> str:
+        """A new pod, or one whose process is started again with nothing loaded."""
+        pod = f"c-s{shard}-{replica}"
+        self.servers[pod] = {}
+        self.known.setdefault(pod, None)
+        self.draining.discard(pod)
+        return pod
+
+    @rule(pod=pods)
+    def crash(self, pod: str) -> None:
+        self.servers.pop(pod, None)
+        self.known.pop(pod, None)
+
+    @rule(pod=pods)
+    def drain(self, pod: str) -> None:
+        self.draining.add(pod)
+
+    @rule(pod=pods)
+    def fall_silent(self, pod: str) -> None:
+        if pod not in self.servers:
+            self.heard.pop(pod, None)
+            self.decide()
+
+    @rule(pod=pods)
+    def report(self, pod: str) -> None:
+        if pod not in self.servers:
+            return
+        held = {v: tuple(sorted(parts)) for v, parts in self.servers[pod].items() if parts}
+        shard = int(pod.split("-")[1][1:])
+        report = AgentReport(pod=pod, address=f"{pod}:1", shard=shard, holds=held, draining=pod in self.draining)
+        carried = self.known[pod]
+        if self.state is not None and carried is not None and carried.is_newer_than(self.document):
+            self.revision = max(self.revision, carried.revision)
+            self.decide(state_overtaken(self.state, carried))
+        self.heard[pod] = report
+        self.decide()
+
+    @rule(pod=pods)
+    def learn(self, pod: str) -> None:
+        if pod in self.servers and self.document is not None and self.document.is_newer_than(self.known[pod]):
+            self.known[pod] = self.document
+
+    @rule(pod=pods, fails=st.booleans())
+    def work(self, pod: str, fails: bool) -> None:
+        """Load what is owed, if it can be; let go of what is not needed, as if nobody had asked for long."""
+        document = self.known.get(pod)
+        if pod not in self.servers or document is None or pod in self.draining:
+            return
+        held, shard = self.servers[pod], int(pod.split("-")[1][1:])
+        for version in document.wanted:
+            if version in self.built and not fails:
+                held.setdefault(version, set()).update(owed_partitions(shard, document.placement, self.partitions))
+        before = {p for parts in held.values() for p in parts}
+        for version, parts in unneeded_partitions(held, document, shard, f"{pod}:1", self.partitions).items():
+            held[version] -= parts
+        owed = owed_partitions(shard, document.placement, self.partitions)
+        assert before & owed <= {p for parts in held.values() for p in parts}
+
+    @rule(gap=st.integers(1, 3))
+    def publish(self, gap: int) -> None:
+        version = max(self.built, default=0) + gap
+        self.built[version] = dictionary(version)
+        self.decide()
+
+    @rule(pod=st.sampled_from("xy"), refuse_it=st.booleans())
+    def serve(self, pod: str, refuse_it: bool) -> None:
+        """A serving pod passes everything wanted, or refuses the candidate."""
+        document = self.document
+        if document is None:
+            return
+        candidate = document.candidate
+        refused = {candidate: "differs"} if refuse_it and candidate is not None else {}
+        passed = tuple(v for v in document.wanted if v not in refused)
+        self.readers[pod] = ReaderReport(pod=pod, passed=passed, refused=refused)
+        self.decide()
+
+    @rule(pod=st.sampled_from("xy"))
+    def serve_no_more(self, pod: str) -> None:
+        self.readers.pop(pod, None)
+        self.decide()
+
+    @rule(seconds=st.sampled_from([1.0, 6.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.decide()
+
+    @rule(version=st.integers(1, 20))
+    def roll_back(self, version: int) -> None:
+        if self.state is None:
+            return
+        try:
+            after = rolled_back(self.state, version, self.view(), self.chosen)
+        except RollbackRefused:
+            assert version not in self.state.was_live or version in self.state.refused or version not in self.built
+            return
+        self.ordered = version
+        self.decide(after)
+
+    @rule()
+    def resume(self) -> None:
+        if self.state is not None:
+            self.ordered = None
+            self.decide(resumed(self.state))
+
+    @rule()
+    def restart_transfer(self) -> None:
+        """With its state: what it heard is gone, what it said is not."""
+        self.state, self.heard, self.readers = self.saved, {}, {}
+        self.document = None
+        self.revision += 1000
+        self.decide()
+
+    @precondition(lambda self: any(self.known.values()))
+    @rule()
+    def lose_state(self) -> None:
+        carried = None
+        for document in self.known.values():
+            if document is not None and document.is_newer_than(carried):
+                carried = document
+        assert carried is not None
+        self.heard, self.readers, self.document = {}, {}, None
+        self.highest = (carried.generation, carried.revision)
+        self.revision = carried.revision
+        # Refusals that no pod had been told are as if they never were.
+        self.refused_ever = set(carried.refused)
+        self.decide(state_after_loss(carried))
+
+    @rule(shards=st.integers(1, 3))
+    def rescale(self, shards: int) -> None:
+        self.shards = shards
+        self.decide()
+
+    def view(self) -> View:
+        return View(
+            self.now, self.built, holders_by_version(self.heard.values()), list(self.readers.values()), {}, True
+        )
+
+    def decide(self, state: ReleaseState | None = None) -> None:
+        before = state or self.state
+        if before is None:
+            return
+        after = advance(before, self.view(), self.chosen)
+        assert advance(after, self.view(), self.chosen) == after
+        if after.live != before.live and after.live is not None:
+            answered = {
+                p
+                for holder in self.view().holders.get(after.live, {}).values()
+                if not holder.draining
+                for p in holder.partitions
+            }
+            assert answered >= set(range(self.partitions))
+            assert not before.held or (before.restoring and after.live == before.candidate)
+        self.state = self.saved = after
+        placement = Placement(shards=self.shards, up=shards_up(self.heard.values(), self.shards))
+        document = document_of(after, self.revision, placement, holders_by_version(self.heard.values()))
+        if document != self.document:
+            self.revision += 1
+            self.document = document.model_copy(update={"revision": self.revision})
+            stamp = (self.document.generation, self.document.revision)
+            assert stamp > self.highest
+            self.highest = stamp
+        self.refused_ever |= after.refused.keys()
+
+    @invariant()
+    def what_is_refused_is_never_live(self) -> None:
+        if self.state is not None:
+            assert self.state.live is None or self.state.live not in self.state.refused
+            assert self.state.candidate not in self.state.refused
+            assert self.refused_ever >= self.state.refused.keys()
+
+    @invariant()
+    def what_is_wanted_is_what_is_named(self) -> None:
+        if self.document is not None:
+            named = {self.document.live, self.document.previous, self.document.candidate} - {None}
+            assert set(self.document.wanted) == named
+
+    @invariant()
+    def a_hold_lets_nothing_but_the_rollback_in(self) -> None:
+        if self.state is not None and self.state.held:
+            assert self.state.candidate is None or self.state.restoring
+
+
+Release.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestRelease = Release.TestCase
