@@ -1,119 +1,25 @@
-"""What the master knows and must not forget: one SQLite file, written ahead, owned by one process.
-
-States of a pass: waiting -> checking -> checked -> training -> evaluating -> saving -> done, or stopped with a reason. A task's state
-is about its pass's present round: todo, leased, done, or parked. What a round found stays in the task's columns.
-"""
+"""What the master knows and must not forget: one SQLite file, written ahead, owned by one process."""
 
 import json
 import sqlite3
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from typing_extensions import Self
 
-Histogram = npt.NDArray[np.float64]
-
-_SCHEMA = """
-create table if not exists facts (key text primary key, value text not null);
-create table if not exists passes (
-  ordinal integer primary key, id text not null unique, splits text not null, event_time_max integer not null,
-  ends_day integer not null, state text not null, epoch integer not null default 0, reason text not null default '',
-  auc_before real, auc real, trained_at real, done_at real, version integer);
-create table if not exists files (pass integer not null, path text not null, bytes integer not null,
-  primary key (pass, path));
-create table if not exists tasks (
-  id text primary key, pass integer not null, path text not null, start integer not null, stop integer not null,
-  state text not null, attempts integer not null default 0, attempt text not null default '', trainer integer,
-  lease_ends real, leased_at real, running integer not null default 0, checked integer not null default 0,
-  records integer not null default 0, shows integer not null default 0, clicks integer not null default 0,
-  ignored integer not null default 0, padding integer not null default 0, trained integer not null default 0,
-  repeated integer not null default 0, positives blob, negatives blob, error text not null default '');
-create index if not exists tasks_by_pass on tasks (pass, state);
-create table if not exists refusals (task text not null, pass integer not null, reason text not null,
-  lines integer not null, examples text not null, primary key (task, reason));
-create table if not exists samples (task text not null, pass integer not null, position integer not null,
-  line text not null, show integer not null, click integer not null, primary key (task, position));
-create index if not exists refusals_by_pass on refusals (pass);
-create index if not exists samples_by_pass on samples (pass);
-create table if not exists saves (
-  pass integer primary key, generation integer not null, stage text not null, steps text not null, kind text,
-  version integer, checkpoint text, result blob, jobs text not null default '{}', began_at real not null);
-create table if not exists versions (
-  id integer primary key, kind text not null, base integer not null, parent integer, pass integer not null,
-  state text not null, keys integer not null, at real not null, reason text not null default '');
-create table if not exists checkpoints (
-  name text primary key, pass integer not null, follows integer, base integer, at real not null);
-create table if not exists recoveries (
-  id integer primary key autoincrement, role text not null, reason text not null, at real not null, seconds real,
-  rolled_back integer not null default 0);
-"""
-
-
-@dataclass(frozen=True)
-class PassRow:
-    """One pass as the ledger has it."""
-
-    ordinal: int
-    id: str
-    splits: tuple[str, ...]
-    event_time_max: int
-    ends_day: bool
-    state: str
-    epoch: int
-    reason: str
-    auc_before: float | None
-    auc: float | None
-    trained_at: float | None
-    done_at: float | None
-    version: int | None
-
-
-@dataclass(frozen=True)
-class TaskRow:
-    """One task as the ledger has it, without its histograms."""
-
-    id: str
-    ordinal: int
-    path: str
-    start: int
-    stop: int
-    state: str
-    attempts: int
-    attempt: str
-    trainer: int | None
-    lease_ends: float
-    leased_at: float
-    running: bool
-    records: int
-    trained: int
-
-
-@dataclass(frozen=True)
-class SaveRow:
-    """What is being saved after a pass. stage: ordered -> saved -> written -> exported -> scored -> done."""
-
-    ordinal: int
-    generation: int
-    stage: str
-    steps: tuple[str, ...]
-    kind: str | None
-    version: int | None
-    checkpoint: str | None
-    result: bytes | None
-    jobs: dict[str, str]
-    began_at: float
-
-
-_PASSES = (
-    "ordinal, id, splits, event_time_max, ends_day, state, epoch, reason, auc_before, auc, trained_at, done_at, version"
+from elastic_ctr.master.ledger_rows import (
+    SCHEMA,
+    Histogram,
+    PassRow,
+    SaveRow,
+    TaskRow,
+    packed,
+    unpacked,
 )
+
 _SUMS = ("records", "shows", "clicks", "ignored", "padding", "repeated", "tasks", "done", "trained", "parked_tasks", "parked")  # fmt: skip
-_TASK = "id, pass, path, start, stop, state, attempts, attempt, trainer, coalesce(lease_ends, 0), coalesce(leased_at, 0), running, records, trained"
 
 
 class Ledger:
@@ -124,7 +30,7 @@ class Ledger:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
-        self._db.executescript(_SCHEMA)
+        self._db.executescript(SCHEMA)
         self._depth = 0
 
     def close(self) -> None:
@@ -170,12 +76,12 @@ class Ledger:
     # -- passes ----------------------------------------------------------------------------------------------------
 
     def passes(self) -> list[PassRow]:
-        return [_pass(row) for row in self._all(f"select {_PASSES} from passes order by ordinal")]
+        return [PassRow.of(row) for row in self._all(f"select {PassRow.COLUMNS} from passes order by ordinal")]
 
     def current_pass(self) -> PassRow | None:
         """The first that is not done: passes are worked off in order."""
-        row = self._one(f"select {_PASSES} from passes where state != 'done' order by ordinal limit 1")
-        return None if row is None else _pass(row)
+        row = self._one(f"select {PassRow.COLUMNS} from passes where state != 'done' order by ordinal limit 1")
+        return None if row is None else PassRow.of(row)
 
     def add_pass(self, ordinal: int, name: str, splits: Sequence[str], event_time_max: int, *, ends_day: bool) -> None:
         self._do(
@@ -204,19 +110,24 @@ class Ledger:
             )
             self.set_pass(ordinal, state="checking", epoch=0, reason="")
 
+    def took(self, ordinal: int, seconds: Mapping[str, float]) -> None:
+        """Seconds of each stage of a pass, for the status and the benches."""
+        rounded = {name: round(taken, 3) for name, taken in seconds.items()}
+        self.set_fact(f"seconds-{ordinal}", {**self.fact(f"seconds-{ordinal}", {}), **rounded})
+
     # -- tasks -----------------------------------------------------------------------------------------------------
 
     def tasks(self, ordinal: int, state: str | None = None) -> list[TaskRow]:
         where, values = ("", ()) if state is None else (" and state = ?", (state,))
-        rows = self._all(f"select {_TASK} from tasks where pass = ?{where} order by rowid", ordinal, *values)
-        return [_task(row) for row in rows]
+        rows = self._all(f"select {TaskRow.COLUMNS} from tasks where pass = ?{where} order by rowid", ordinal, *values)
+        return [TaskRow.of(row) for row in rows]
 
     def task_of_attempt(self, attempt: str) -> TaskRow | None:
-        row = self._one(f"select {_TASK} from tasks where attempt = ? and state = 'leased'", attempt)
-        return None if row is None else _task(row)
+        row = self._one(f"select {TaskRow.COLUMNS} from tasks where attempt = ? and state = 'leased'", attempt)
+        return None if row is None else TaskRow.of(row)
 
     def leased(self) -> list[TaskRow]:
-        return [_task(row) for row in self._all(f"select {_TASK} from tasks where state = 'leased'")]
+        return [TaskRow.of(row) for row in self._all(f"select {TaskRow.COLUMNS} from tasks where state = 'leased'")]
 
     def lease(self, task: str, trainer: int, attempt: str, now: float, ends: float) -> None:
         self._do(
@@ -267,7 +178,7 @@ class Ledger:
                 " ignored = ?, padding = ?, positives = ?, negatives = ? where id = ?",
                 (
                     *(counts[k] for k in ("records", "shows", "clicks", "ignored", "padding")),
-                    *map(_pack, histograms),
+                    *map(packed, histograms),
                     task.id,
                 ),
             )
@@ -288,7 +199,7 @@ class Ledger:
             "update tasks set state = 'done', attempts = 0, error = '', trained = trained + ?, positives = ?, negatives = ?"
             " where id = ?",
             rounds,
-            *map(_pack, histograms),
+            *map(packed, histograms),
             task.id,
         )
 
@@ -305,8 +216,8 @@ class Ledger:
         if not rows or any(row[0] is None for row in rows):
             return None
         return (
-            np.sum([_unpack(row[0]) for row in rows], axis=0),
-            np.sum([_unpack(row[1]) for row in rows], axis=0),
+            np.sum([unpacked(row[0]) for row in rows], axis=0),
+            np.sum([unpacked(row[1]) for row in rows], axis=0),
         )
 
     def counts(self, ordinal: int | None = None) -> dict[str, int]:
@@ -356,11 +267,10 @@ class Ledger:
 
     def save_of(self, ordinal: int) -> SaveRow | None:
         row = self._one(
-            "select pass, generation, stage, steps, kind, version, checkpoint, result, jobs, began_at from saves"
-            " where pass = ?",
+            f"select {SaveRow.COLUMNS} from saves where pass = ?",
             ordinal,
         )
-        return None if row is None else _save(row)
+        return None if row is None else SaveRow.of(row)
 
     def begin_save(self, save: SaveRow) -> None:
         """The intent stands before the first step: steps change the table and are never repeated."""
@@ -470,26 +380,3 @@ class Ledger:
         names = ("role", "reason", "at", "seconds", "rolled_back")
         rows = self._all("select role, reason, at, seconds, rolled_back from recoveries order by id")
         return [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def _pass(row: tuple[Any, ...]) -> PassRow:
-    ordinal, name, splits, event_time_max, ends_day, *rest = row
-    return PassRow(ordinal, name, tuple(json.loads(splits)), event_time_max, bool(ends_day), *rest)
-
-
-def _task(row: tuple[Any, ...]) -> TaskRow:
-    *before, running, records, trained = row
-    return TaskRow(*[*before, bool(running), records, trained])
-
-
-def _save(row: tuple[Any, ...]) -> SaveRow:
-    ordinal, generation, stage, steps, *middle, jobs, began_at = row
-    return SaveRow(ordinal, generation, stage, tuple(json.loads(steps)), *[*middle, json.loads(jobs), began_at])
-
-
-def _pack(histogram: Histogram) -> bytes:
-    return zlib.compress(np.ascontiguousarray(histogram, "<f8").tobytes(), 1)
-
-
-def _unpack(blob: bytes) -> Histogram:
-    return np.frombuffer(zlib.decompress(blob), "<f8").astype(np.float64)

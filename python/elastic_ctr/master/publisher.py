@@ -10,7 +10,7 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.coordinator import Coordinator
-from elastic_ctr.master.ledger import PassRow, SaveRow
+from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.saving import PublishRefused, commit_checkpoint, commit_version, entries, judge, merged_rows
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.versions import layout

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elastic_ctr.master.ledger import Ledger, SaveRow
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_rows import SaveRow
 from elastic_ctr.model.metrics import BUCKETS
 
 COUNTS = {"records": 10, "shows": 20, "clicks": 5, "ignored": 1, "padding": 2}

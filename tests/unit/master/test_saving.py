@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.ledger import PassRow, SaveRow
+from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.saving import (
     Published,
     PublishRefused,

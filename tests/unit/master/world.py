@@ -13,7 +13,8 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.coordinator import VERIFY, Coordinator
+from elastic_ctr.master.coordinator import Coordinator
+from elastic_ctr.master.initialisation import VERIFY
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.publisher import Publisher, rows_of
 from elastic_ctr.model.metrics import BUCKETS
@@ -22,6 +23,8 @@ from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions
 
 RECORDS = 10
+# Longer than a lease lives.
+LEASE = 10.5
 DIM = 2
 MODEL = Model(partitions=4, embedding_dim=DIM)
 KEYS = np.arange(1, 9, dtype=np.uint64)
@@ -343,3 +346,8 @@ class World:
     def reason(self) -> str:
         current = self.ledger.current_pass()
         return "" if current is None else current.reason
+
+
+def world(folder: Path, *, config: dict[str, Any] | None = None, **given: Any) -> World:
+    """A World with some settings of the master changed."""
+    return World(folder, config=MasterConfig().model_copy(update=config or {}), **given)

@@ -1,0 +1,133 @@
+"""How a generation comes by its values: one trainer pushes first values or loads the last checkpoint, whose rows are then
+counted. Nobody else is let in before that.
+"""
+
+import logging
+from collections.abc import Callable
+
+from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.answers import Answers
+from elastic_ctr.master.generations import TRIES, Generations
+from elastic_ctr.master.leases import Lease
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.saving import merged_rows, rows_differ
+from elastic_ctr.master.schedule import Schedule
+from elastic_ctr.store import StoreError
+from elastic_ctr.versions.manifest import ManifestDamaged
+
+log = logging.getLogger(__name__)
+
+VERIFY = "verify"
+
+
+class Initialisation:
+    """Who initialises the present generation. In memory: after a restart of the master it is done once more, which is harmless."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        generations: Generations,
+        schedule: Schedule,
+        config: MasterConfig,
+        *,
+        pservers: int,
+        rows_of_checkpoint: Callable[[str], dict[int, int]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._ledger = ledger
+        self._generations = generations
+        self._schedule = schedule
+        self._config = config
+        self._rows_of_checkpoint = rows_of_checkpoint
+        self._clock = clock
+        self._lease: Lease | None = None
+        self._granted: set[int] = set()
+        self._verifying = False
+        self._answers = Answers(pservers)
+
+    def forget(self) -> None:
+        """Another generation begins."""
+        self._lease = None
+        self._granted = set()
+        self._verifying = False
+        self._answers.clear()
+
+    @property
+    def verifying(self) -> bool:
+        """It is loaded and being counted."""
+        return self._verifying
+
+    def ask(self, trainer: int) -> bool:
+        """Whether this trainer is the one to do it."""
+        lease = self._lease
+        now = self._clock()
+        if self._verifying or (lease is not None and not lease.over(now) and lease.trainer != trainer):
+            return False
+        self._lease = Lease(trainer, "", now + self._config.lease_seconds)
+        self._granted.add(trainer)
+        self._generations.use()
+        return True
+
+    def renew(self, trainer: int, ends: float) -> bool:
+        """False for one that was to do it, and in whose place another does it or has done it."""
+        if self._lease is not None and self._lease.trainer == trainer:
+            self._lease.ends = ends
+            return True
+        return trainer not in self._granted or self._generations.initialised_by == trainer
+
+    def report(self, trainer: int) -> bool:
+        """A trainer has done it; whether it was its turn."""
+        if self._lease is None or self._lease.trainer != trainer:
+            return False
+        self._lease = None
+        self._generations.initialise(trainer)
+        if self._generations.last_checkpoint is None:
+            self._generations.open()
+        else:
+            self._verifying = True
+            self._answers.clear()
+        return True
+
+    def expire(self, now: float) -> None:
+        """Loading twice is harmless: another one does it within the generation."""
+        if self._lease is not None and self._lease.over(now):
+            log.warning("trainer %d did not initialise; another one will", self._lease.trainer)
+            self._lease = None
+
+    def _jobs(self) -> list[control.Job]:
+        return [control.Job(id=f"{VERIFY}-{self._generations.present}", kind=control.COUNT, folder=VERIFY)]
+
+    def jobs(self, index: int) -> list[control.Job]:
+        """What a pserver's parent still has to count."""
+        return self._answers.open(index, self._jobs()) if self._verifying else []
+
+    def take(self, index: int, result: control.JobResult) -> str:
+        """What a parent has counted. Why the load has failed; empty if it has not."""
+        self._answers.take(index, result)
+        if not self._answers.complete(self._jobs()):
+            return ""
+        try:
+            return self._end_verifying()
+        except (StoreError, ManifestDamaged) as failed:
+            # The job stays open, so its result comes again.
+            self._answers.give_up(index, result.id)
+            log.warning("what was loaded cannot be compared yet: %s", failed)
+            return ""
+
+    def _end_verifying(self) -> str:
+        name = self._generations.last_checkpoint or ""
+        found = merged_rows(self._answers.all())
+        difference = rows_differ(self._rows_of_checkpoint(name), found)
+        self._verifying = False
+        if not difference:
+            log.info("checkpoint %s is loaded: %d rows", name, sum(found.values()))
+            self._generations.open()
+            return ""
+        failures = self._ledger.count_up("load_failures")
+        reason = f"checkpoint {name} did not load whole: {difference}"
+        current = self._ledger.current_pass()
+        if failures >= TRIES and current is not None:
+            self._schedule.stop(current, f"{reason}, {failures} times; restore the checkpoint's files in the store")
+            return ""
+        return reason

@@ -1,0 +1,112 @@
+"""The rounds of a pass: checked, trained `epochs` times, predicted once more.
+
+In the first round all its tasks are converted, validated and predicted; only then is the first one trained, so a pass that is
+refused has changed nothing. Then `epochs` rounds of training, one that predicts again with what was learned, then the save,
+with no task open.
+"""
+
+import logging
+from collections.abc import Callable
+
+from elastic_ctr.config.data import Data
+from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_rows import PassRow
+from elastic_ctr.master.saving import describe_refusals
+from elastic_ctr.master.schedule import Schedule
+from elastic_ctr.model.metrics import auc_of_histogram
+
+log = logging.getLogger(__name__)
+
+
+class Rounds:
+    """Moves a pass from `checking` to `saving`."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        schedule: Schedule,
+        data: Data,
+        config: MasterConfig,
+        *,
+        epochs: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._ledger = ledger
+        self._schedule = schedule
+        self._data = data
+        self._config = config
+        self._epochs = epochs
+        self._clock = clock
+
+    def step(self, current: PassRow) -> bool:
+        """Begin the next round if no task of this one is open. Whether anything more may be due at once."""
+        if current.state == "checked":
+            self._ledger.next_round(current.ordinal)
+            self._ledger.set_pass(current.ordinal, state="training", epoch=1)
+            self._ledger.set_fact(f"training-{current.ordinal}", self._clock())
+            return True
+        if current.state not in ("checking", "training", "evaluating"):
+            return False
+        tasks = self._ledger.tasks(current.ordinal)
+        if any(task.state != "done" for task in tasks):
+            return False
+        if current.state == "checking":
+            return self._end_check(current)
+        if current.state == "evaluating":
+            return self._end(current)
+        if current.epoch < self._epochs and any(task.records for task in tasks):
+            self._ledger.next_round(current.ordinal)
+            self._ledger.set_pass(current.ordinal, epoch=current.epoch + 1)
+            return False
+        return self._end_training(current)
+
+    def _end_check(self, current: PassRow) -> bool:
+        counts = self._ledger.counts(current.ordinal)
+        lines = counts["records"] + counts["refused"]
+        if lines and counts["refused"] / lines > self._data.max_refused_share:
+            what = describe_refusals(self._ledger.refusals(current.ordinal))
+            self._schedule.stop(
+                current,
+                f"{counts['refused']} of {lines} lines were refused, more than data.maxRefusedShare "
+                f"{self._data.max_refused_share:g}: {what}; nothing was trained: mend the lines or raise the share, then "
+                "restart the master",
+            )
+            return False
+        auc = self._auc(current)
+        self._ledger.set_pass(current.ordinal, state="checked", auc_before=auc)
+        log.info(
+            "pass %s is checked: %d records, %d refused, AUC before training %s",
+            current.id,
+            counts["records"],
+            counts["refused"],
+            _number(auc),
+        )
+        return True
+
+    def _end_training(self, current: PassRow) -> bool:
+        now = self._clock()
+        self._ledger.set_pass(current.ordinal, trained_at=now)
+        self._ledger.took(
+            current.ordinal, {"train": now - float(self._ledger.fact(f"training-{current.ordinal}", now))}
+        )
+        if not self._config.evaluate:
+            return self._end(current)
+        self._ledger.next_round(current.ordinal)
+        self._ledger.set_pass(current.ordinal, state="evaluating")
+        return True
+
+    def _end(self, current: PassRow) -> bool:
+        auc = self._auc(current)
+        self._ledger.set_pass(current.ordinal, state="saving", auc=auc)
+        log.info("pass %s is trained: AUC %s", current.id, _number(auc))
+        return True
+
+    def _auc(self, current: PassRow) -> float | None:
+        """Of what the round that has ended predicted."""
+        histograms = self._ledger.histograms(current.ordinal)
+        return None if histograms is None else auc_of_histogram(*histograms)
+
+
+def _number(auc: float | None) -> str:
+    return "-" if auc is None else f"{auc:.4f}"

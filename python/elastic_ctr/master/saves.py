@@ -1,0 +1,267 @@
+"""The save of a pass, from its order until every file is written: what the table holds is brought to the pservers' scratch by
+one trainer (ordered -> saved), and from there to the store by every parent (saved -> written). What follows is in commits.py.
+
+Saves change the table and are never repeated: the intent stands in the ledger before the first step. One that is lost halfway
+is a recovery.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.answers import Answers
+from elastic_ctr.master.generations import TRIES, Generations
+from elastic_ctr.master.leases import Lease
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_rows import PassRow, SaveRow
+from elastic_ctr.master.passes import Pass, pick_samples, save_plan
+from elastic_ctr.master.saving import Published, checkpoint_name, compare, folder_of, jobs_of
+from elastic_ctr.master.schedule import Schedule
+from elastic_ctr.store import StoreError
+from elastic_ctr.versions.version import next_version
+
+log = logging.getLogger(__name__)
+
+_ATTEMPT = "save:"
+
+
+def is_save(attempt: str) -> bool:
+    """Whether a lease is of a save, not of a task."""
+    return attempt.startswith(_ATTEMPT)
+
+
+def saved_of(save: SaveRow) -> control.SaveResult:
+    """What its trainer has reported so far."""
+    return control.SaveResult.FromString(save.result or b"")
+
+
+def results_of(save: SaveRow) -> list[control.JobResult]:
+    """What the pservers' parents have written for it."""
+    raw = save.jobs.get("results", "")
+    return list(control.PserverState.FromString(bytes.fromhex(raw)).results)
+
+
+def published_of(save: SaveRow, dim: int) -> Published:
+    """What its files say of the sample's keys. Raises PublishRefused if that is not what was trained."""
+    saved = saved_of(save)
+    keys = np.frombuffer(saved.keys, "<u8")
+    pulled = np.frombuffer(saved.values, "<f4").reshape(-1, dim)
+    exports = [result for result in results_of(save) if result.written or result.keys]
+    return compare(keys, pulled, exports, dim)
+
+
+class Saves:
+    """Owns the saver's lease and what the pservers have answered; the save itself is in the ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        generations: Generations,
+        schedule: Schedule,
+        config: MasterConfig,
+        *,
+        pservers: int,
+        dim: int,
+        known_versions: Callable[[], list[int]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._ledger = ledger
+        self._generations = generations
+        self._schedule = schedule
+        self._config = config
+        self._dim = dim
+        self._known_versions = known_versions
+        self._clock = clock
+        self._saver: Lease | None = None
+        self._answers = Answers(pservers)
+
+    def resume(self, ends: float) -> None:
+        """After a restart the saver's lease goes on until `ends`, whatever it was."""
+        saver = self._ledger.fact("saver")
+        if saver is not None:
+            self._saver = Lease(saver["trainer"], saver["attempt"], ends)
+
+    def forget(self) -> None:
+        """Another generation begins."""
+        self._release()
+        self._answers.clear()
+
+    def _release(self) -> None:
+        self._saver = None
+        self._ledger.set_fact("saver", None)
+
+    def _open(self) -> tuple[PassRow, SaveRow] | None:
+        """The present pass and its save."""
+        current = self._ledger.current_pass()
+        save = None if current is None or current.state != "saving" else self._ledger.save_of(current.ordinal)
+        return None if current is None or save is None else (current, save)
+
+    # -- ordered ---------------------------------------------------------------------------------------------------
+
+    def order(self, current: PassRow) -> bool:
+        """Plan what is saved after a pass, once. Whether the pass is done with that."""
+        if self._ledger.save_of(current.ordinal) is not None:
+            return False
+        plan = save_plan(
+            Pass(current.ordinal, current.id, current.splits, current.event_time_max, current.ends_day),
+            self._config,
+            # An hour without records still saves what the hours before it left unsaved.
+            records=self._ledger.unpublished(),
+            has_base=bool(self._ledger.chain()),
+            base_due=bool(self._ledger.fact("base_due", default=False)),
+            is_last=self._schedule.is_last(current),
+        )
+        steps = plan.steps
+        if any(row["pass"] == current.ordinal for row in self._ledger.checkpoints()) and plan.kind == "delta":
+            # A recovery came back to this very checkpoint: only its version is still missing.
+            steps = tuple(step for step in steps if step != "checkpoint")
+        if not steps:
+            self._schedule.finish(current)
+            return True
+        version = None
+        if plan.kind is not None:
+            try:
+                version = self._next_version()
+            except StoreError as failed:
+                log.warning("the save after pass %s waits for the store: %s", current.id, failed)
+                return False
+        generation = self._generations.present
+        checkpoint = checkpoint_name(current, generation) if "checkpoint" in steps else None
+        self._ledger.begin_save(
+            SaveRow(
+                current.ordinal,
+                generation,
+                "ordered",
+                steps,
+                plan.kind,
+                version,
+                checkpoint,
+                None,
+                {},
+                self._clock(),
+            )
+        )
+        return False
+
+    def _next_version(self) -> int:
+        known = [*self._known_versions(), *(v["id"] for v in self._ledger.versions())]
+        version = next_version(self._clock(), [*known, int(self._ledger.fact("last_version", 0))])
+        self._ledger.set_fact("last_version", version)
+        return version
+
+    # -- the saver -------------------------------------------------------------------------------------------------
+
+    def lease(self, current: PassRow, trainer: int) -> control.Task | None:
+        """The save or the scoring that is due, if nobody is at it."""
+        save = self._ledger.save_of(current.ordinal)
+        if save is None or save.stage not in ("ordered", "exported") or self._saver is not None:
+            return None
+        attempt = f"{_ATTEMPT}{self._ledger.count_up('attempts')}"
+        self._saver = Lease(trainer, attempt, self._clock() + self._config.lease_seconds)
+        self._ledger.set_fact("saver", {"trainer": trainer, "attempt": attempt})
+        samples = [control.Sample(line=s[0], show=s[1], click=s[2]) for s in self.samples_of(current.ordinal)]
+        order = control.SaveOrder(version=save.version or 0, samples=samples)
+        if save.stage == "ordered":
+            order.steps.extend(control.SaveStep(name=step, folder=folder_of(save, step)) for step in save.steps)
+        else:
+            published = published_of(save, self._dim)
+            order.keys = published.keys.tobytes()
+            order.values = published.values.tobytes()
+            order.live = saved_of(save).live
+        return control.Task(
+            id=f"{_ATTEMPT}{current.ordinal}",
+            attempt=attempt,
+            phase=control.SAVE if save.stage == "ordered" else control.SCORE,
+            pass_id=current.id,
+            save=order,
+        )
+
+    def samples_of(self, ordinal: int) -> list[tuple[str, int, int]]:
+        """The sample lines of a pass, or of the last one before it that has any: always the same, whoever asks."""
+        offered = self._ledger.samples(ordinal)
+        while not offered and ordinal > 1:
+            ordinal -= 1
+            offered = self._ledger.samples(ordinal)
+        return [offered[task][position] for task, position in pick_samples(offered, self._config.samples)]
+
+    def holds(self, attempt: str) -> bool:
+        return self._saver is not None and self._saver.attempt == attempt
+
+    def renew(self, trainer: int, ends: float) -> None:
+        if self._saver is not None and self._saver.trainer == trainer:
+            self._saver.ends = ends
+
+    def expire(self, now: float) -> str:
+        """Why the table can no longer be trusted; empty if it can."""
+        if self._saver is None or not self._saver.over(now):
+            return ""
+        trainer = self._saver.trainer
+        self._release()
+        current = self._ledger.current_pass()
+        save = None if current is None else self._ledger.save_of(current.ordinal)
+        if save is None or save.stage != "ordered":
+            return ""
+        return f"trainer {trainer} was lost while it saved; what it did to the table is unknown"
+
+    def report(self, result: control.TaskResult) -> str:
+        """From the saver. Why the table can no longer be trusted; empty if it can."""
+        current = self._ledger.current_pass()
+        save = None if current is None else self._ledger.save_of(current.ordinal)
+        self._release()
+        if current is None or save is None:
+            raise AssertionError("a saver's lease ends with its save")
+        if result.error:
+            return self._failed(current, save, result.error)
+        seconds = ", ".join(f"{name} {taken:.2f} s" for name, taken in sorted(result.save.seconds.items()))
+        log.info("pass %s: %s: %s", current.id, "tables saved" if save.stage == "ordered" else "sample scored", seconds)
+        with self._ledger:
+            self._ledger.took(current.ordinal, dict(result.save.seconds))
+            self._ledger.set_fact("save_failures", 0)
+            if save.stage == "ordered":
+                self._ledger.set_save(current.ordinal, stage="saved", result=result.save.SerializeToString())
+                self._answers.clear()
+            else:
+                merged = saved_of(save)
+                merged.published = result.save.published
+                merged.model_files.extend(result.save.model_files)
+                self._ledger.set_save(current.ordinal, stage="scored", result=merged.SerializeToString())
+        return ""
+
+    def _failed(self, current: PassRow, save: SaveRow, error: str) -> str:
+        log.warning("save after pass %s failed: %s", current.id, error)
+        if save.stage == "exported":
+            return ""
+        if self._ledger.count_up("save_failures") >= TRIES:
+            self._schedule.stop(current, f"saving failed {TRIES} times, the last time: {error}")
+        return f"a save failed halfway: {error}"
+
+    # -- written ---------------------------------------------------------------------------------------------------
+
+    def _jobs(self) -> list[control.Job]:
+        found = self._open()
+        if found is None or found[1].stage != "saved" or found[1].generation != self._generations.present:
+            return []
+        return jobs_of(found[1], saved_of(found[1]).keys, self._ledger.chain())
+
+    def jobs(self, index: int) -> list[control.Job]:
+        """What a pserver's parent still has to write."""
+        return self._answers.open(index, self._jobs())
+
+    def take(self, index: int, result: control.JobResult) -> None:
+        """What a parent has written."""
+        self._answers.take(index, result)
+        found = self._open()
+        if found is None or not self._answers.complete(self._jobs()):
+            return
+        save = found[1]
+        results = self._answers.all()
+        # Pservers work side by side: the slowest one is what was waited for.
+        for what in ("checkpoint", "export"):
+            taken = [r.seconds for r in results if ("checkpoint" in r.id) == (what == "checkpoint")]
+            self._ledger.took(save.ordinal, {f"{what}Upload": max(taken, default=0.0)})
+        jobs = {"results": control.PserverState(results=results).SerializeToString().hex()}
+        self._ledger.set_save(save.ordinal, stage="written", jobs=json.dumps(jobs))

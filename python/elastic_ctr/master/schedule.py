@@ -1,0 +1,78 @@
+"""One pass after the other: which one is to be looked for, how it begins, how it ends."""
+
+import logging
+from collections.abc import Callable
+
+from elastic_ctr.config.data import Data
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_rows import PassRow
+from elastic_ctr.master.passes import passes
+
+log = logging.getLogger(__name__)
+
+
+class Schedule:
+    """The passes that `data` asks for, as far as the ledger has come."""
+
+    def __init__(self, ledger: Ledger, data: Data, clock: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._data = data
+        self._clock = clock
+
+    @property
+    def finished(self) -> bool:
+        """Every pass there will ever be is done."""
+        return bool(self._ledger.fact("finished", default=False))
+
+    def wanted(self) -> PassRow | None:
+        """The pass whose folders are to be looked for now."""
+        current = self._ledger.current_pass()
+        if current is None and not self.finished:
+            done = len(self._ledger.passes())
+            coming = next((p for p in passes(self._data) if p.ordinal == done + 1), None)
+            if coming is None:
+                self._ledger.set_fact("finished", value=True)
+                return None
+            self._ledger.add_pass(
+                coming.ordinal, coming.id, coming.splits, coming.event_time_max, ends_day=coming.ends_day
+            )
+            current = self._ledger.current_pass()
+        return current if current is not None and current.state == "waiting" else None
+
+    def begin(self, one: PassRow, files: dict[str, int], ranges: list[tuple[str, int, int]]) -> None:
+        """Its hours are complete: files with their bytes, tasks as (path, first byte, byte after the last)."""
+        # The ledger's own name is in a task's, for a trainer's scratch may outlive a ledger; and which look this is, for
+        # it may hold the lines of a file that was mended since.
+        look = self._ledger.count_up("looks")
+        prefix = f"{self._ledger.fact('id', 'ledger')}-{one.ordinal}-{look}"
+        named = [(f"{prefix}.{number}", *each) for number, each in enumerate(ranges)]
+        self._ledger.fill_pass(one.ordinal, files, named)
+        log.info("pass %s: %d files, %d tasks", one.id, len(files), len(named))
+
+    def stop(self, current: PassRow, reason: str) -> None:
+        """Until somebody has mended the cause and restarts the master."""
+        self._ledger.set_pass(current.ordinal, state="stopped", reason=reason)
+        log.error("pass %s is stopped: %s", current.id, reason)
+
+    def look_again(self, stopped: PassRow) -> None:
+        """From the start: its files may have been mended."""
+        self._ledger.set_pass(stopped.ordinal, state="waiting", epoch=0, reason="")
+
+    def finish(self, current: PassRow) -> None:
+        self._ledger.set_pass(current.ordinal, state="done", done_at=self._clock())
+        if self.is_last(current):
+            self._ledger.set_fact("finished", value=True)
+            log.info("all passes up to %s are done", self._data.end)
+
+    def is_last(self, current: PassRow) -> bool:
+        return self._data.end is not None and all(p.ordinal <= current.ordinal for p in passes(self._data))
+
+    def was_extended(self) -> bool:
+        """All was done, and data.end has been moved since."""
+        if not self.finished:
+            return False
+        done = self._ledger.passes()
+        return self._data.end is None or (bool(done) and not self.is_last(done[-1]))
+
+    def go_on(self) -> None:
+        self._ledger.set_fact("finished", value=False)

@@ -1,0 +1,128 @@
+"""Giving out tasks and taking them back. Their leases are in the ledger."""
+
+import logging
+from collections.abc import Callable, Collection
+
+import numpy as np
+
+from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
+from elastic_ctr.master.schedule import Schedule
+from elastic_ctr.model.metrics import BUCKETS
+
+log = logging.getLogger(__name__)
+
+_EXAMPLES = 3
+_PHASES = {"checking": control.CHECK, "training": control.TRAIN, "evaluating": control.EVALUATE}
+
+
+class Tasks:
+    """The tasks of the present pass."""
+
+    def __init__(self, ledger: Ledger, schedule: Schedule, config: MasterConfig, *, clock: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._schedule = schedule
+        self._config = config
+        self._clock = clock
+
+    def resume(self, ends: float) -> None:
+        """After a restart leases go on until `ends`, whatever they were."""
+        self._ledger.renew([task.attempt for task in self._ledger.leased()], "", ends)
+
+    def lease(self, current: PassRow, request: control.LeaseRequest) -> control.Task | None:
+        """The next one for this trainer; None when there is none, or none that may be prepared ahead."""
+        if current.state not in _PHASES or (request.ahead and current.state == "checking"):
+            return None
+        todo = self._ledger.tasks(current.ordinal, "todo")
+        if not todo:
+            return None
+        has = set(request.converted)
+        # A task goes to whoever has it converted already; the others leave it to them while there is a choice.
+        row = next((task for task in todo if task.id in has), todo[0])
+        attempt = f"{row.id}:{self._ledger.count_up('attempts')}"
+        now = self._clock()
+        self._ledger.lease(row.id, request.trainer_id, attempt, now, now + self._config.lease_seconds)
+        samples = -(-2 * self._config.samples // max(1, len(self._ledger.tasks(current.ordinal))))
+        return control.Task(
+            id=row.id,
+            attempt=attempt,
+            phase=_PHASES[current.state],
+            path=row.path,
+            start=row.start,
+            end=row.stop,
+            records=row.records,
+            samples=min(self._config.samples, max(samples, 8)),
+            epoch=current.epoch,
+            pass_id=current.id,
+        )
+
+    def renew(self, attempts: Collection[str], running: str, ends: float) -> bool:
+        """Whether all of them are still held."""
+        held = [attempt for attempt in attempts if self._ledger.task_of_attempt(attempt) is not None]
+        self._ledger.renew(held, running, ends)
+        return len(held) == len(attempts)
+
+    def report(self, result: control.TaskResult) -> bool:
+        """Take what a trainer found, or its failure. False: the lease had run out, nothing is taken."""
+        task = self._ledger.task_of_attempt(result.attempt)
+        if task is None:
+            return False
+        if result.error:
+            log.warning("task %s of %s failed: %s", task.id, task.path, result.error)
+            self._give_back(task, result.error, failed=True)
+            return True
+        current = self._ledger.current_pass()
+        if current is None or current.ordinal != task.ordinal:
+            raise AssertionError(f"task {task.id} is leased but its pass is not the present one")
+        histograms = (_histogram(result.positives), _histogram(result.negatives))
+        # Not by the pass's state: it may have been stopped while this task was under way.
+        if current.epoch == 0:
+            counts = {k: int(getattr(result, k)) for k in ("records", "shows", "clicks", "ignored", "padding")}
+            refused = [(r.reason, int(r.lines), list(r.examples)[:_EXAMPLES]) for r in result.refused]
+            samples = [(s.line, int(s.show), int(s.click)) for s in result.samples]
+            self._ledger.checked(task, counts, refused, samples, histograms)
+        else:
+            self._ledger.trained(task, histograms, rounds=int(task.trained < current.epoch))
+        return True
+
+    def leave(self, trainer: int) -> None:
+        """A trainer that leaves in order gives back what it holds."""
+        for task in self._ledger.leased():
+            if task.trainer == trainer:
+                self._give_back(task, "its trainer left", failed=False)
+
+    def expire(self, now: float) -> None:
+        for task in self._ledger.leased():
+            if now > task.lease_ends:
+                log.warning("trainer %s lost task %s of %s", task.trainer, task.id, task.path)
+                heard_at = task.lease_ends - self._config.lease_seconds
+                self._ledger.add_recovery("trainer", f"trainer {task.trainer} lost task {task.id}", heard_at, 0)
+                self._ledger.end_recoveries(now)
+                self._give_back(task, f"trainer {task.trainer} was lost", failed=True)
+            elif now - task.leased_at > self._config.task_timeout_seconds:
+                self._give_back(task, f"it took longer than {self._config.task_timeout_seconds:g} s", failed=True)
+
+    def _give_back(self, task: TaskRow, why: str, *, failed: bool) -> None:
+        """A lease ended without its task done."""
+        current = self._ledger.current_pass()
+        # Gradients of a started task may have reached the servers: its records may be in the model twice.
+        repeated = task.records if task.running else 0
+        parked = self._ledger.give_back(
+            task, error=why, failed=failed, repeated=repeated, park_at=self._config.max_attempts
+        )
+        if parked and current is not None:
+            part = f" bytes {task.start} to {task.stop or 'the end'}" if task.start or task.stop else ""
+            self._schedule.stop(
+                current,
+                f"task {task.id} ({task.path}{part}) failed {self._config.max_attempts} times, the last time: {why}; "
+                "nothing of it is dropped: mend the cause and restart the master",
+            )
+
+
+def _histogram(raw: bytes) -> Histogram:
+    found = np.frombuffer(raw, "<f8")
+    if found.size not in (0, BUCKETS):
+        raise ValueError(f"a histogram of {found.size} buckets instead of {BUCKETS}")
+    return found if found.size else np.zeros(BUCKETS)

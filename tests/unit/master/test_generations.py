@@ -1,0 +1,105 @@
+from pathlib import Path
+
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.versions.manifest import read_version
+from master.world import RECORDS, data_of, world
+
+
+def test_a_new_pserver_process_raises_the_generation_and_rolls_back_to_the_last_checkpoint(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.until(lambda: len(one.ledger.passes()) == 2)
+    worker = one.until_phase(control.TRAIN)
+    worker.report()
+    before = one.coordinator.counted()["trained"]
+
+    one.pservers[1].restart()
+    one.pservers[1].sync()
+
+    counted = one.coordinator.counted()
+    assert one.coordinator.generation == 2
+    assert counted["trained"] == 2 * RECORDS
+    assert counted["rolledBack"] == before - 2 * RECORDS > 0
+    one.finish()
+    assert set(one.trained().values()) == {1}
+    assert one.coordinator.counted()["trained"] == 4 * RECORDS
+
+
+def test_the_end_of_a_server_process_is_a_recovery(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.until_phase(control.TRAIN)
+
+    one.pservers[0].lost = True
+    one.pservers[0].sync()
+
+    assert one.coordinator.generation == 2
+    assert one.ledger.recoveries()[-1]["reason"] == "the server process of pserver 0 has ended"
+    one.finish()
+    assert set(one.trained().values()) == {1}
+
+
+def test_a_caller_of_an_old_generation_is_told_to_rejoin(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    old = one.until_phase(control.TRAIN)
+    one.pservers[0].restart()
+    one.pservers[0].sync()
+
+    answers = [
+        one.coordinator.renew(control.RenewRequest(trainer_id=old.id, generation=1)),
+        one.coordinator.initialised_by(old.member()),
+        one.coordinator.report(control.TaskResult(trainer_id=old.id, generation=1, attempt=old.task.attempt)),  # type: ignore[union-attr]
+    ]
+
+    assert [(each.rejoin, each.reason) for each in answers] == [(True, "generation 1 is over, this is 2")] * 3
+
+
+def test_a_pserver_replaced_before_anybody_initialised_costs_no_generation(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.pservers[0].sync()
+
+    one.pservers[0].restart()
+    one.pservers[0].sync()
+
+    assert one.coordinator.generation == 1
+
+
+def test_versions_after_the_checkpoint_are_abandoned_and_the_next_delta_stands_on_what_it_follows(
+    tmp_path: Path,
+) -> None:
+    one = world(tmp_path, data=data_of(end="20200401/03"), config={"checkpoint_per_pass": 4})
+    one.until(lambda: len(one.ledger.versions()) == 3)
+    base, *lost = [v["id"] for v in one.ledger.versions()]
+
+    one.pservers[0].restart()
+    one.pservers[0].sync()
+
+    states = {v["id"]: v["state"] for v in one.ledger.versions()}
+    assert states == {base: "published", **dict.fromkeys(lost, "abandoned")}
+    one.finish()
+    again = next(v for v in one.ledger.versions() if v["id"] > lost[-1])
+    assert again["parent"] == base
+    assert read_version(one.store, again["id"]).parent == base
+    assert set(one.trained().values()) == {1}
+
+
+def test_a_pserver_started_again_after_the_end_is_no_recovery(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.finish()
+
+    for _ in range(3):
+        one.pservers[0].restart()
+        assert one.pservers[0].sync().leave
+        one.turn()
+
+    assert one.coordinator.generation == 1
+    assert one.ledger.recoveries() == []
+
+
+def test_a_server_process_that_ends_after_the_end_is_no_recovery(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.finish()
+
+    one.pservers[0].lost = True
+
+    assert one.pservers[0].sync().leave
+    assert one.coordinator.generation == 1
+    assert one.ledger.recoveries() == []

@@ -1,0 +1,115 @@
+from pathlib import Path
+
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.initialisation import VERIFY
+from elastic_ctr.store import StoreError
+from master.world import LEASE, world
+
+
+def test_exactly_one_trainer_initialises(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    for _ in range(3):
+        for pserver in one.pservers:
+            pserver.sync()
+
+    verdicts = [trainer.join().verdict for trainer in one.trainers]
+
+    assert verdicts == [control.JoinReply.INITIALISE, control.JoinReply.WAIT]
+
+
+def test_an_initializer_that_misses_its_lease_is_replaced_within_the_generation(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.until(lambda: one.trainers[0].initialises is not None)
+    late = one.trainers[0]
+    one.now += LEASE
+    one.coordinator.tick()
+
+    verdict = one.trainers[1].join().verdict
+    answer = one.coordinator.initialised_by(late.member())
+
+    assert verdict == control.JoinReply.INITIALISE
+    assert answer.rejoin
+    assert one.coordinator.generation == 1
+
+
+def test_an_initializer_that_wakes_after_the_gate_has_opened_is_a_recovery(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.until(lambda: one.trainers[0].initialises is not None)
+    late = one.trainers[0].member()
+    one.now += LEASE
+    one.coordinator.tick()
+    one.trainers[1].join()
+    one.coordinator.initialised_by(one.trainers[1].member())
+    again = one.coordinator.initialised_by(one.trainers[1].member())
+
+    renewed = one.coordinator.renew(control.RenewRequest(trainer_id=late.trainer_id, generation=late.generation))
+    answer = one.coordinator.initialised_by(late)
+
+    assert not again.rejoin, "the same report twice is one"
+    assert renewed.rejoin
+    assert answer.rejoin
+    assert one.coordinator.generation == 2, "what it wrote lies over what was learned"
+
+
+def test_an_initializer_that_renews_is_not_replaced(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.until(lambda: one.trainers[0].initialises is not None)
+    for _ in range(4):
+        one.now += 5
+        one.trainers[0].renew()
+        one.coordinator.tick()
+
+    assert one.trainers[1].join().verdict == control.JoinReply.WAIT
+
+
+def test_a_checkpoint_that_did_not_load_whole_is_tried_again_and_stops_the_pass_at_the_third_time(
+    tmp_path: Path,
+) -> None:
+    one = world(tmp_path)
+    one.until(lambda: len(one.ledger.checkpoints()) == 1)
+    one.pservers[0].restart()
+    one.pservers[0].sync()
+
+    for number in range(3):
+        one.until(lambda: VERIFY in one.pservers[0].saved)
+        assert one.coordinator.generation == 2 + number
+        one.pservers[0].saved[VERIFY] = {}
+        one.until(lambda: one.reason() != "" or VERIFY not in one.pservers[0].saved)
+
+    assert "did not load whole: partition 0 holds 0 rows of 2, 3 times" in one.reason()
+
+
+def test_a_master_restarted_while_a_load_is_verified_has_it_loaded_again(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.until(lambda: len(one.ledger.checkpoints()) == 1)
+    del one.trainers[1]
+    one.pservers[0].restart()
+    one.pservers[0].sync()
+    one.until(lambda: VERIFY in one.pservers[0].saved)
+
+    one.start_master()
+    one.finish()
+
+    assert set(one.trained().values()) == {1}
+
+
+def test_a_checkpoint_whose_manifest_cannot_be_read_yet_is_verified_once_it_can(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.until(lambda: len(one.ledger.checkpoints()) == 1)
+    one.pservers[0].restart()
+    one.pservers[0].sync()
+    one.until(lambda: VERIFY in one.pservers[0].saved)
+    get_bytes = one.store.get_bytes
+
+    def away(path: str) -> bytes:
+        raise StoreError("the store is away")
+
+    one.store.get_bytes = away  # type: ignore[method-assign]
+    for _ in range(2):
+        for pserver in one.pservers:
+            pserver.sync()
+    one.store.get_bytes = get_bytes  # type: ignore[method-assign]
+    one.finish()
+
+    assert one.coordinator.generation == 2
+    assert set(one.trained().values()) == {1}

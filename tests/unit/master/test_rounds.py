@@ -1,0 +1,54 @@
+from pathlib import Path
+
+from elastic_ctr.control import control_pb2 as control
+from master.world import RECORDS, data_of, world
+
+
+def test_no_task_is_trained_before_every_task_of_the_pass_is_checked(tmp_path: Path) -> None:
+    one = world(tmp_path, data=data_of(end="20200401/00"))
+
+    one.finish()
+
+    phases = [phase for task, phase in one.leases if not task.startswith("save:")]
+    assert phases == [control.CHECK] * 2 + [control.TRAIN] * 2 + [control.EVALUATE] * 2
+
+
+def test_each_epoch_is_a_round_over_the_whole_pass(tmp_path: Path) -> None:
+    one = world(tmp_path, epochs=3, config={"evaluate": False}, data=data_of(end="20200401/00"))
+
+    one.finish()
+
+    trained = [task for task, phase in one.leases if phase == control.TRAIN]
+    assert [sorted(trained[i : i + 2]) for i in (0, 2, 4)] == [sorted(set(trained))] * 3
+    assert set(one.trained().values()) == {3}
+    assert one.coordinator.counted()["trained"] == 2 * RECORDS
+
+
+def test_a_file_without_records_is_checked_and_never_trained(tmp_path: Path) -> None:
+    one = world(tmp_path, records={"20200401/00/one": 0})
+
+    one.finish()
+
+    assert len(one.trained()) == 3
+    assert one.coordinator.counted()["trained"] == 3 * RECORDS
+
+
+def test_more_refused_lines_than_allowed_stop_the_pass_before_any_training(tmp_path: Path) -> None:
+    one = world(tmp_path, refused={"20200401/00/one": 3})
+
+    one.until_state("stopped")
+
+    assert control.TRAIN not in [phase for _, phase in one.leases]
+    assert one.trained() == {}
+    assert "3 of 23 lines were refused" in one.reason()
+    assert 'no_colon 3 (first: "1 0 17")' in one.reason()
+
+
+def test_refused_lines_below_the_limit_are_counted_and_the_pass_goes_on(tmp_path: Path) -> None:
+    one = world(tmp_path, data=data_of(maxRefusedShare=0.2), refused={"20200401/00/one": 3})
+
+    one.finish()
+
+    counted = one.coordinator.counted()
+    assert counted["refused"] == 3
+    assert counted["records"] == counted["trained"] + counted["refused"] + counted["parked"]

@@ -1,0 +1,115 @@
+from pathlib import Path
+
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.store import StoreError
+from master.world import LEASE, data_of, world
+
+
+def test_a_saver_lost_halfway_is_a_recovery(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    saver = one.until_phase(control.SAVE)
+
+    one.trainers.remove(saver)
+    one.now += LEASE
+    one.turn()
+
+    assert one.coordinator.generation == 2
+    assert "lost while it saved" in one.ledger.recoveries()[-1]["reason"]
+    one.finish()
+    assert set(one.trained().values()) == {1}
+
+
+def test_a_trainer_lost_while_it_scores_is_replaced_without_a_recovery(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.until(lambda: any(t.task is not None and t.task.phase == control.SCORE for t in one.trainers))
+    lost = next(t for t in one.trainers if t.task is not None)
+
+    one.trainers.remove(lost)
+    one.now += LEASE
+    one.finish()
+
+    assert one.coordinator.generation == 1
+
+
+def test_a_failed_save_is_a_recovery_and_the_third_in_a_row_stops_the_pass(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    for number in range(3):
+        one.until(lambda: any(t.task is not None and t.task.phase == control.SAVE for t in one.trainers))
+        assert one.coordinator.generation == number + 1
+        next(t for t in one.trainers if t.task is not None).report(error="no space left")
+
+    assert one.reason() == "saving failed 3 times, the last time: no space left"
+
+
+def test_a_master_restarted_after_one_of_two_exports_still_hears_of_the_first(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.until(lambda: (save := one.ledger.save_of(1)) is not None and save.stage == "saved")
+    for _ in range(2):
+        one.pservers[0].sync()
+    assert not one.pservers[0].saved
+
+    one.start_master()
+    one.finish()
+
+    assert one.coordinator.generation == 1
+
+
+def test_a_day_that_ends_with_an_empty_hour_has_its_base_checked_with_the_lines_before(tmp_path: Path) -> None:
+    one = world(
+        tmp_path,
+        data=data_of(start="20200401/22", end="20200401/23"),
+        records={"20200401/23/one": 0, "20200401/23/two": 0},
+    )
+
+    one.until(lambda: len(one.ledger.passes()) == 2)
+    one.until(lambda: any(t.task is not None and t.task.phase == control.SAVE for t in one.trainers))
+
+    saver = next(t for t in one.trainers if t.task is not None)
+    assert saver.task is not None
+    assert len(saver.task.save.samples) == 2 * len(range(8))
+
+
+def test_an_empty_last_hour_saves_what_the_hours_before_it_left_unsaved(tmp_path: Path) -> None:
+    one = world(
+        tmp_path,
+        data=data_of(end="20200401/02"),
+        config={"checkpoint_per_pass": 5, "delta_per_pass": 5},
+        records={"20200401/02/one": 0, "20200401/02/two": 0},
+    )
+
+    one.finish()
+
+    assert [(v["kind"], v["pass"]) for v in one.ledger.versions()] == [("base", 1), ("delta", 3)]
+    assert [row["pass"] for row in one.ledger.checkpoints()] == [1, 3]
+
+
+def test_an_empty_last_hour_after_a_version_of_everything_makes_none(tmp_path: Path) -> None:
+    one = world(
+        tmp_path,
+        data=data_of(end="20200401/02"),
+        records={"20200401/02/one": 0, "20200401/02/two": 0},
+    )
+
+    one.finish()
+
+    assert [v["pass"] for v in one.ledger.versions()] == [1, 2]
+
+
+def test_a_store_that_is_away_while_a_save_is_ordered_costs_no_result(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.until_state("evaluating")
+    listed = one.store.list
+    away = True
+
+    def list_(folder: str) -> list[str]:
+        if away:
+            raise StoreError("the store is away")
+        return listed(folder)
+
+    one.store.list = list_  # type: ignore[method-assign]
+    one.until_state("saving")
+    away = False
+    one.finish()
+
+    assert one.coordinator.generation == 1
+    assert set(one.trained().values()) == {1}

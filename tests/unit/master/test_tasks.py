@@ -1,0 +1,168 @@
+from pathlib import Path
+
+from elastic_ctr.control import control_pb2 as control
+from master.world import LEASE, RECORDS, world
+
+
+def test_the_task_of_a_lost_trainer_goes_to_another_and_counts_as_repeated_once_it_was_running(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    lost = one.until_phase(control.TRAIN)
+    assert lost.task is not None
+    task = lost.task.id
+    lost.work()
+
+    one.trainers.remove(lost)
+    one.now += LEASE
+    one.finish()
+
+    assert one.trained()[task] == 2
+    assert one.coordinator.counted()["repeated"] == RECORDS
+    assert one.coordinator.counted()["trained"] == 4 * RECORDS
+    assert one.ledger.recoveries()[0]["role"] == "trainer"
+
+
+def test_a_lost_task_that_was_not_running_yet_is_not_counted_as_repeated(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    lost = one.until_phase(control.TRAIN)
+
+    one.trainers.remove(lost)
+    one.now += LEASE
+    one.finish()
+
+    assert set(one.trained().values()) == {1}
+    assert one.coordinator.counted()["repeated"] == 0
+
+
+def test_a_task_lost_while_it_was_checked_is_not_counted_as_repeated(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    lost = one.until_phase(control.CHECK)
+
+    one.trainers.remove(lost)
+    one.now += LEASE
+    one.finish()
+
+    assert one.coordinator.counted()["repeated"] == 0
+
+
+def test_a_renewed_lease_outlives_its_time(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    holder = one.until_phase(control.TRAIN)
+
+    for _ in range(5):
+        one.now += 5
+        assert not holder.renew().rejoin
+        one.coordinator.tick()
+
+    assert not holder.report().rejoin
+
+
+def test_a_trainer_whose_lease_ran_out_is_told_to_rejoin_and_its_result_is_not_taken(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    slow = one.until_phase(control.TRAIN)
+    slow.work()
+    one.now += LEASE
+    one.coordinator.tick()
+
+    answer = slow.report()
+
+    assert answer.rejoin
+    assert "lease" in answer.reason
+
+
+def test_a_task_that_is_renewed_for_ever_is_taken_away_after_the_longest_time(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"task_timeout_seconds": 60.0})
+    stuck = one.until_phase(control.TRAIN)
+
+    answers = []
+    for _ in range(14):
+        one.now += 5
+        answers.append(stuck.renew().rejoin)
+        one.coordinator.tick()
+        if answers[-1]:
+            break
+
+    assert answers.index(True) * 5 >= 60
+
+
+def test_a_trainer_that_leaves_in_order_gives_its_task_back_without_a_failure(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    leaver = one.until_phase(control.TRAIN)
+    assert leaver.task is not None
+
+    one.coordinator.leave(leaver.member())
+
+    task = next(t for t in one.ledger.tasks(1) if t.id == leaver.task.id)
+    assert (task.state, task.attempts) == ("todo", 0)
+    assert len(one.coordinator.trainers()) == 1
+
+
+def test_a_task_is_given_to_the_trainer_that_has_it_converted(tmp_path: Path) -> None:
+    one = world(tmp_path, files=["one", "two", "three"])
+    one.until_phase(control.TRAIN)
+    asking = one.trainers[1]
+    one.until(lambda: asking.joined and asking.task is None)
+    todo = [task.id for task in one.ledger.tasks(1, "todo")]
+
+    reply = one.coordinator.lease(
+        control.LeaseRequest(trainer_id=asking.id, generation=asking.generation, converted=[todo[-1]])
+    )
+
+    assert reply.task.id == todo[-1]
+
+
+def test_no_check_and_no_save_is_given_ahead(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.until_state("checking")
+    one.until(lambda: one.trainers[0].joined)
+
+    reply = one.trainers[0].lease(ahead=True)
+
+    assert reply.verdict == control.LeaseReply.WAIT
+
+
+def test_a_task_that_fails_too_often_is_parked_and_stops_the_pass_with_a_sentence(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_attempts": 2})
+    for _ in range(2):
+        failing = one.until_phase(control.CHECK)
+        failing.report(error="the file is damaged")
+        one.until(lambda: one.coordinator.initialised)
+    one.until_state("stopped")
+
+    reason = one.reason()
+
+    assert "failed 2 times, the last time: the file is damaged" in reason
+    assert "restart the master" in reason
+    assert [task.state for task in one.ledger.tasks(1)].count("parked") == 1
+
+
+def test_a_pass_taken_up_again_gives_each_task_all_its_attempts(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_attempts": 2})
+    for _ in range(2):
+        one.until_phase(control.TRAIN).report(error="killed")
+    one.start_master()
+
+    one.until_phase(control.TRAIN).report(error="killed")
+
+    assert one.reason() == ""
+
+
+def test_a_record_of_a_task_parked_in_its_second_round_is_trained_and_not_parked(tmp_path: Path) -> None:
+    one = world(tmp_path, epochs=2, config={"max_attempts": 1})
+    one.until(lambda: (current := one.ledger.current_pass()) is not None and current.epoch == 2)
+    one.until_phase(control.TRAIN).report(error="killed")
+
+    counted = one.coordinator.counted()
+
+    assert counted["records"] == counted["trained"] + counted["refused"] + counted["parked"]
+
+
+def test_a_task_finished_after_the_pass_was_stopped_is_counted_all_the_same(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_attempts": 1})
+    one.until(lambda: all(t.task is not None and t.task.phase == control.TRAIN for t in one.trainers))
+    one.trainers[0].report(error="killed")
+
+    one.trainers[1].report()
+
+    counted = one.coordinator.counted()
+    assert counted["trained"] == RECORDS
+    assert counted["records"] == counted["trained"] + counted["refused"] + counted["parked"]
