@@ -10,6 +10,7 @@ import numpy as np
 from typing_extensions import Self
 
 from elastic_ctr.master.ledger_rows import (
+    ADDED,
     SCHEMA,
     Histogram,
     PassRow,
@@ -31,6 +32,9 @@ class Ledger:
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
         self._db.executescript(SCHEMA)
+        for table, column, kind in ADDED:
+            if column not in {row[1] for row in self._all(f"pragma table_info({table})")}:
+                self._db.execute(f"alter table {table} add column {column} {kind}")
         self._depth = 0
 
     def close(self) -> None:
@@ -148,15 +152,20 @@ class Ledger:
                     (ends, int(attempt == running), attempt),
                 )
 
-    def give_back(self, task: TaskRow, *, error: str, failed: bool, repeated: int, park_at: int) -> bool:
-        """A task that was not done goes to another trainer, or is parked. Returns whether it was parked."""
-        attempts = task.attempts + int(failed)
-        parked = failed and attempts >= park_at
+    def give_back(
+        self, task: TaskRow, *, error: str, failed: bool, repeated: int, park_at: int, lost: bool = False
+    ) -> bool:
+        """A task that was not done goes to another trainer, or is parked: once it has `failed`, or has `lost` its
+        trainer, `park_at` times in a row. Returns whether it was parked.
+        """
+        attempts, losses = task.attempts + int(failed), task.losses + int(lost)
+        parked = (failed and attempts >= park_at) or (lost and losses >= park_at)
         self._do(
-            "update tasks set state = ?, attempts = ?, error = ?, trainer = null, attempt = '', running = 0,"
+            "update tasks set state = ?, attempts = ?, losses = ?, error = ?, trainer = null, attempt = '', running = 0,"
             " repeated = repeated + ? where id = ?",
             "parked" if parked else "todo",
             attempts,
+            losses,
             error,
             repeated,
             task.id,
@@ -174,7 +183,7 @@ class Ledger:
         """Counts of lines by kind, refusals (reason, lines, examples), sample lines (line, show, click)."""
         with self:
             self._db.execute(
-                "update tasks set state = 'done', checked = 1, attempts = 0, error = '', records = ?, shows = ?, clicks = ?,"
+                "update tasks set state = 'done', checked = 1, attempts = 0, losses = 0, error = '', records = ?, shows = ?, clicks = ?,"
                 " ignored = ?, padding = ?, positives = ?, negatives = ? where id = ?",
                 (
                     *(counts[k] for k in ("records", "shows", "clicks", "ignored", "padding")),
@@ -196,7 +205,7 @@ class Ledger:
     def trained(self, task: TaskRow, histograms: tuple[Histogram, Histogram], *, rounds: int = 1) -> None:
         """Done in a round of training, or with `rounds` 0 in one that only looks."""
         self._do(
-            "update tasks set state = 'done', attempts = 0, error = '', trained = trained + ?, positives = ?, negatives = ?"
+            "update tasks set state = 'done', attempts = 0, losses = 0, error = '', trained = trained + ?, positives = ?, negatives = ?"
             " where id = ?",
             rounds,
             *map(packed, histograms),
@@ -206,7 +215,8 @@ class Ledger:
     def next_round(self, ordinal: int) -> None:
         """All tasks with records are to be done again; the others stay done."""
         self._do(
-            "update tasks set state = case when records > 0 then 'todo' else 'done' end, attempts = 0 where pass = ?",
+            "update tasks set state = case when records > 0 then 'todo' else 'done' end, attempts = 0, losses = 0"
+            " where pass = ?",
             ordinal,
         )
 

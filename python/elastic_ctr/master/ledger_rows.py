@@ -24,7 +24,8 @@ create table if not exists files (pass integer not null, path text not null, byt
   primary key (pass, path));
 create table if not exists tasks (
   id text primary key, pass integer not null, path text not null, start integer not null, stop integer not null,
-  state text not null, attempts integer not null default 0, attempt text not null default '', trainer integer,
+  state text not null, attempts integer not null default 0, losses integer not null default 0,
+  attempt text not null default '', trainer integer,
   lease_ends real, leased_at real, running integer not null default 0, checked integer not null default 0,
   records integer not null default 0, shows integer not null default 0, clicks integer not null default 0,
   ignored integer not null default 0, padding integer not null default 0, trained integer not null default 0,
@@ -48,6 +49,9 @@ create table if not exists recoveries (
   id integer primary key autoincrement, role text not null, reason text not null, at real not null, seconds real,
   rolled_back integer not null default 0);
 """
+
+ADDED = (("tasks", "losses", "integer not null default 0"),)
+"""Columns (table, name, type) that a ledger of an older master lacks."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,11 @@ class PassRow:
 
 @dataclass(frozen=True)
 class TaskRow:
-    """One task as the ledger has it, without its histograms."""
+    """One task as the ledger has it, without its histograms. attempts, losses: in a row, in its pass's present round."""
 
     COLUMNS: ClassVar[str] = (
-        "id, pass, path, start, stop, state, attempts, attempt, trainer, coalesce(lease_ends, 0), coalesce(leased_at, 0),"
-        " running, records, trained"
+        "id, pass, path, start, stop, state, attempts, losses, attempt, trainer, coalesce(lease_ends, 0),"
+        " coalesce(leased_at, 0), running, records, trained"
     )
 
     id: str
@@ -95,6 +99,7 @@ class TaskRow:
     stop: int
     state: str
     attempts: int
+    losses: int
     attempt: str
     trainer: int | None
     lease_ends: float

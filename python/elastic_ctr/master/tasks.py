@@ -1,4 +1,16 @@
-"""Giving out tasks and taking them back. Their leases are in the ledger."""
+"""Giving out tasks and taking them back. Their leases are in the ledger.
+
+What ends a lease without its task done is one of three things:
+
+- a failure: the trainer reported an error, or took longer than `taskTimeoutSeconds`. It says something of the data:
+  `maxAttempts` in a row park the task.
+- a loss: the trainer was not heard for `leaseSeconds`. Most often that says something of the machine, so good data survives
+  many: `maxLosses` in a row park the task, for then it is the task that ends its trainers. All tasks that a lost trainer
+  held have lost it: which of them was at fault nobody can say.
+- neither: the trainer left in order, or a recovery began.
+
+A task that is done has neither failed nor lost anything any more. A parked task stops its pass; nothing of it is dropped.
+"""
 
 import logging
 from collections.abc import Callable, Collection
@@ -71,7 +83,7 @@ class Tasks:
             return False
         if result.error:
             log.warning("task %s of %s failed: %s", task.id, task.path, result.error)
-            self._give_back(task, result.error, failed=True)
+            self._failed(task, result.error)
             return True
         current = self._ledger.current_pass()
         if current is None or current.ordinal != task.ordinal:
@@ -91,7 +103,9 @@ class Tasks:
         """A trainer that leaves in order gives back what it holds."""
         for task in self._ledger.leased():
             if task.trainer == trainer:
-                self._give_back(task, "its trainer left", failed=False)
+                self._ledger.give_back(
+                    task, error="its trainer left", failed=False, repeated=_repeated(task), park_at=0
+                )
 
     def expire(self, now: float) -> None:
         for task in self._ledger.leased():
@@ -100,25 +114,39 @@ class Tasks:
                 heard_at = task.lease_ends - self._config.lease_seconds
                 self._ledger.add_recovery("trainer", f"trainer {task.trainer} lost task {task.id}", heard_at, 0)
                 self._ledger.end_recoveries(now)
-                self._give_back(task, f"trainer {task.trainer} was lost", failed=True)
+                self._lost(task)
             elif now - task.leased_at > self._config.task_timeout_seconds:
-                self._give_back(task, f"it took longer than {self._config.task_timeout_seconds:g} s", failed=True)
+                self._failed(task, f"it took longer than {self._config.task_timeout_seconds:g} s")
 
-    def _give_back(self, task: TaskRow, why: str, *, failed: bool) -> None:
-        """A lease ended without its task done."""
+    def _failed(self, task: TaskRow, why: str) -> None:
+        limit = self._config.max_attempts
+        if self._ledger.give_back(task, error=why, failed=True, repeated=_repeated(task), park_at=limit):
+            self._stop(task, f"failed {limit} times, the last time: {why}", "mend the cause")
+
+    def _lost(self, task: TaskRow) -> None:
+        limit = self._config.max_losses
+        why = f"trainer {task.trainer} was lost"
+        if self._ledger.give_back(task, error=why, failed=False, lost=True, repeated=_repeated(task), park_at=limit):
+            self._stop(
+                task,
+                f"lost its trainer {limit} times in a row, the last time trainer {task.trainer}",
+                "see in the trainers' logs what ended them (memory, a line they cannot bear), mend it",
+            )
+
+    def _stop(self, task: TaskRow, what: str, way_out: str) -> None:
         current = self._ledger.current_pass()
-        # Gradients of a started task may have reached the servers: its records may be in the model twice.
-        repeated = task.records if task.running else 0
-        parked = self._ledger.give_back(
-            task, error=why, failed=failed, repeated=repeated, park_at=self._config.max_attempts
-        )
-        if parked and current is not None:
+        # The first reason stands.
+        if current is not None and current.state != "stopped":
             part = f" bytes {task.start} to {task.stop or 'the end'}" if task.start or task.stop else ""
             self._schedule.stop(
                 current,
-                f"task {task.id} ({task.path}{part}) failed {self._config.max_attempts} times, the last time: {why}; "
-                "nothing of it is dropped: mend the cause and restart the master",
+                f"task {task.id} ({task.path}{part}) {what}; nothing of it is dropped: {way_out} and restart the master",
             )
+
+
+def _repeated(task: TaskRow) -> int:
+    """Gradients of a started task may have reached the servers: its records may be in the model twice."""
+    return task.records if task.running else 0
 
 
 def _histogram(raw: bytes) -> Histogram:

@@ -275,3 +275,14 @@ def test_a_recovery_has_its_seconds_once_it_is_over(ledger: Ledger) -> None:
     assert ledger.recoveries() == [
         {"role": "pserver", "reason": "gone", "at": 100.0, "seconds": 7.5, "rolled_back": 30}
     ]
+
+
+def test_a_ledger_of_an_older_master_gets_the_columns_it_lacks(tmp_path: Path) -> None:
+    older = Ledger(tmp_path / "ledger.db")
+    a_pass(older, 1)
+    older._db.execute("alter table tasks drop column losses")
+    older.close()
+
+    ledger = Ledger(tmp_path / "ledger.db")
+
+    assert [task.losses for task in ledger.tasks(1)] == [0, 0]

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from elastic_ctr.control import control_pb2 as control
-from master.world import LEASE, RECORDS, world
+from master.world import LEASE, RECORDS, World, data_of, world
 
 
 def test_the_task_of_a_lost_trainer_goes_to_another_and_counts_as_repeated_once_it_was_running(tmp_path: Path) -> None:
@@ -166,3 +166,91 @@ def test_a_task_finished_after_the_pass_was_stopped_is_counted_all_the_same(tmp_
     counted = one.coordinator.counted()
     assert counted["trained"] == RECORDS
     assert counted["records"] == counted["trained"] + counted["refused"] + counted["parked"]
+
+
+def lose(one: World, phase: int, *, train: bool = False) -> str:
+    """The first trainer dies without a word over a task, and comes back. Which task."""
+    killed = one.until_phase(phase)
+    assert killed.task is not None
+    task = killed.task.id
+    if train:
+        killed.work()
+    killed.start()
+    one.now += LEASE
+    one.coordinator.tick()
+    return task
+
+
+def test_a_task_outlives_more_lost_trainers_than_it_may_fail(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_attempts": 2, "max_losses": 4})
+    del one.trainers[1]
+
+    for phase in (control.CHECK, control.EVALUATE):
+        lost = [lose(one, phase) for _ in range(3)]
+        assert len(set(lost)) == 1
+    one.finish()
+
+    assert one.coordinator.counted()["trained"] == 4 * RECORDS
+    assert set(one.trained().values()) == {1}
+
+
+def test_a_task_that_ends_every_trainer_that_touches_it_is_parked_with_a_sentence(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_losses": 4})
+    del one.trainers[1]
+
+    lost = [lose(one, control.TRAIN, train=True) for _ in range(4)]
+
+    assert len(set(lost)) == 1
+    assert f"task {lost[0]} (20200401/00/one) lost its trainer 4 times in a row" in one.reason()
+    assert "restart the master" in one.reason()
+    assert [task.state for task in one.ledger.tasks(1)] == ["parked", "todo"]
+
+
+def test_a_task_that_was_done_once_has_all_its_losses_again(tmp_path: Path) -> None:
+    one = world(tmp_path, epochs=2, config={"max_losses": 2, "evaluate": False}, data=data_of(end="20200401/00"))
+    del one.trainers[1]
+
+    lose(one, control.TRAIN)
+    one.until(lambda: (current := one.ledger.current_pass()) is not None and current.epoch == 2)
+    lose(one, control.TRAIN)
+    one.finish()
+
+    assert one.reason() == ""
+
+
+def test_losses_and_failures_are_counted_apart(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_attempts": 2, "max_losses": 2})
+    del one.trainers[1]
+
+    lose(one, control.CHECK)
+    one.until_phase(control.CHECK).report(error="no luck")
+
+    [task, _] = one.ledger.tasks(1)
+    assert (task.state, task.attempts, task.losses) == ("todo", 1, 1)
+
+
+def test_trainers_that_leave_in_order_and_recoveries_count_nothing(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_attempts": 1, "max_losses": 1})
+    del one.trainers[1]
+    for _ in range(3):
+        leaver = one.until_phase(control.CHECK)
+        one.coordinator.leave(leaver.member())
+        leaver.start()
+        one.until_phase(control.CHECK)
+        one.pservers[0].restart()
+        one.pservers[0].sync()
+
+    one.finish()
+
+    assert one.coordinator.generation == 4
+    assert set(one.trained().values()) == {1}
+
+
+def test_the_first_reason_of_a_stopped_pass_stands(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_attempts": 1})
+    one.until(lambda: all(t.task is not None and t.task.phase == control.CHECK for t in one.trainers))
+    one.trainers[0].report(error="the first")
+
+    one.trainers[1].report(error="the second")
+
+    assert "the first" in one.reason()
