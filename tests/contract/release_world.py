@@ -171,7 +171,7 @@ class World:
             "admin_port": self.port(f"{pod}.admin"), "token": TOKEN, **options,
         }  # fmt: skip
         (self.root / pod).mkdir(exist_ok=True)
-        self.start(f"{pod}.server", "server", "CubeServer", arguments)
+        self.start(f"{pod}.server", "server.parent", "CubeServer", arguments)
 
     def start_agent(self, pod: str) -> None:
         arguments = {
