@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from elastic_ctr.cli.roles import ConfigFile, pod_name, refusing, settings_of, token_of
+from elastic_ctr.cli.roles import ConfigFile, pod_name, reached_at, refusing, settings_of, token_of
 from elastic_ctr.config.role_files import CubeAgentFile
 from elastic_ctr.cube.agent.service import run_cube_agent
 
@@ -14,12 +14,12 @@ def cube_agent(config: ConfigFile) -> None:
     with refusing():
         run_cube_agent(
             pod=pod_name("cube-s0-0"),
-            address=f"{own.host}:{own.port}",
+            address=f"{reached_at(settings.host, settings.pod_domain)}:{own.port}",
             server_url=f"http://127.0.0.1:{own.admin_port}",
             transfer_url=f"http://{settings.transfer_address}",
             store_url=settings.store.url,
             cache_dir=Path(own.cache_dir),
-            host=own.host,
+            host=settings.host,
             port=own.agent_port,
             token=token_of(settings.auth),
             bytes_per_second=own.fetch_bytes_per_second,

@@ -14,7 +14,7 @@ def cube_builder(config: ConfigFile) -> None:
     with refusing():
         run_cube_builder(
             store_url=settings.store.url,
-            host="127.0.0.1",
+            host=settings.host,
             port=own.builder_port,
             scratch_dir=Path(own.scratch_dir),
             jobs=own.builder_jobs,

@@ -39,10 +39,11 @@ def cube_server(config: ConfigFile) -> None:
     settings = settings_of(CubeServerFile, config, "cube-server")
     run_cube_server(
         Path(settings.cube.cache_dir),
-        settings.cube.host,
+        settings.host,
         settings.cube.port,
         settings.cube.admin_port,
         settings.cube.workers,
         settings.cube.max_keys,
         token_of(settings.auth),
+        admin_host=settings.host,
     )

@@ -15,7 +15,7 @@ def cube_transfer(config: ConfigFile) -> None:
         run_cube_transfer(
             store_url=settings.store.url,
             state_dir=Path(own.state_dir),
-            host=own.host,
+            host=settings.host,
             port=own.port,
             builder_url=f"http://127.0.0.1:{own.builder_port}",
             shards=settings.shards,

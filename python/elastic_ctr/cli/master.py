@@ -21,6 +21,7 @@ def master(config: ConfigFile) -> None:
 
     def run(stop: threading.Event) -> int:
         return Master(
+            host=settings.host,
             data=settings.data,
             model=settings.model,
             config=settings.master,

@@ -3,7 +3,16 @@
 import threading
 from pathlib import Path
 
-from elastic_ctr.cli.roles import ConfigFile, ordinal_of, pod_name, refuse, run_until_told, settings_of, token_of
+from elastic_ctr.cli.roles import (
+    ConfigFile,
+    ordinal_of,
+    pod_name,
+    reached_at,
+    refuse,
+    run_until_told,
+    settings_of,
+    token_of,
+)
 from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.control.client import MasterClient
 from elastic_ctr.pserver.parent import PserverParent
@@ -27,7 +36,7 @@ def pserver(config: ConfigFile) -> None:
         parent = PserverParent(
             index,
             count=settings.pservers,
-            host=settings.pserver.host,
+            host=reached_at(settings.host, settings.pod_domain),
             port=settings.pserver.port,
             admin_port=settings.pserver.admin_port,
             scratch=Path(settings.pserver.scratch_dir),
@@ -38,7 +47,7 @@ def pserver(config: ConfigFile) -> None:
         )
         page = HttpThread(
             application([], status=parent.status, metrics=Metrics("pserver")),
-            settings.pserver.host,
+            settings.host,
             settings.pserver.admin_port,
         ).start()
         try:

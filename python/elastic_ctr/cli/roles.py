@@ -60,6 +60,11 @@ def pod_name(default: str) -> str:
     return os.environ.get("POD_NAME", default)
 
 
+def reached_at(host: str, domain: str | None) -> str:
+    """Where others reach this process: by the pod's name in its domain, or at the host it listens on."""
+    return host if domain is None else f"{pod_name('')}.{domain}"
+
+
 def ordinal_of(pod: str) -> int:
     """The number at the end of a pod's name."""
     match = re.search(r"(\d+)$", pod)

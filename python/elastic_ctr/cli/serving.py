@@ -74,7 +74,7 @@ def serving(config: ConfigFile) -> None:
         transfer_url=f"http://{settings.transfer_address}",
         pod=pod_name("serving-0"),
         scratch_dir=Path(settings.serving.scratch_dir),
-        host=settings.serving.host,
+        host=settings.host,
         port=settings.serving.port,
         admin_port=settings.serving.admin_port,
         workers=settings.serving.workers,

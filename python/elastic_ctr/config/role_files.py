@@ -5,7 +5,7 @@ from pydantic import Field
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import (
-    CubeConfig,
+    CubePodConfig,
     CubeTransferConfig,
     MasterConfig,
     PserverConfig,
@@ -22,7 +22,14 @@ class Auth(Section):
     token_file: str | None = Field(default=None, description="A mounted file; absent: nobody is asked.")
 
 
-class MasterFile(Section):
+class RoleFile(Section):
+    """What every role is told."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    auth: Auth = Auth()
+
+
+class MasterFile(RoleFile):
     """master"""
 
     data: Data
@@ -31,10 +38,9 @@ class MasterFile(Section):
     master: MasterConfig
     trainer: TrainerConfig
     pservers: Count
-    auth: Auth = Auth()
 
 
-class TrainerFile(Section):
+class TrainerFile(RoleFile):
     """trainer"""
 
     data: Data
@@ -42,10 +48,9 @@ class TrainerFile(Section):
     store: StoreConfig
     trainer: TrainerConfig
     master_address: str
-    auth: Auth = Auth()
 
 
-class PserverFile(Section):
+class PserverFile(RoleFile):
     """pserver"""
 
     data: Data
@@ -54,27 +59,30 @@ class PserverFile(Section):
     pserver: PserverConfig
     pservers: Count
     master_address: str
-    auth: Auth = Auth()
+    pod_domain: str | None = Field(
+        default=None, description="Others reach this pod as <POD_NAME>.<podDomain>; absent: at the host it listens on."
+    )
 
 
-class CubeServerFile(Section):
+class CubeServerFile(RoleFile):
     """cube-server"""
 
     model: Model
-    cube: CubeConfig
-    auth: Auth = Auth()
+    cube: CubePodConfig
 
 
-class CubeAgentFile(Section):
+class CubeAgentFile(RoleFile):
     """cube-agent"""
 
     store: StoreConfig
-    cube: CubeConfig
+    cube: CubePodConfig
     transfer_address: str
-    auth: Auth = Auth()
+    pod_domain: str | None = Field(
+        default=None, description="Others reach this pod as <POD_NAME>.<podDomain>; absent: at the host it listens on."
+    )
 
 
-class CubeTransferFile(Section):
+class CubeTransferFile(RoleFile):
     """cube-transfer: the only file that knows shards and replicas."""
 
     store: StoreConfig
@@ -82,23 +90,20 @@ class CubeTransferFile(Section):
     shards: Count
     replicas_per_shard: Count
     cube_domain: str | None = Field(default=None, description="Cube addresses must end in it; absent: 127.0.0.1 alone.")
-    auth: Auth = Auth()
 
 
-class CubeBuilderFile(Section):
+class CubeBuilderFile(RoleFile):
     """cube-builder"""
 
     store: StoreConfig
     cube_transfer: CubeTransferConfig
-    auth: Auth = Auth()
 
 
-class ServingFile(Section):
+class ServingFile(RoleFile):
     """serving"""
 
     model: Model
     store: StoreConfig
     serving: ServingConfig
-    cube: CubeConfig
+    cube: CubePodConfig
     transfer_address: str
-    auth: Auth = Auth()

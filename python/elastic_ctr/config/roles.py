@@ -14,7 +14,6 @@ class StoreConfig(Section):
 class MasterConfig(Section):
     """Hours, tasks, saves."""
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: Port = Field(default=8700, description="Control calls of trainers and pservers (gRPC).")
     status_port: Port = Field(default=8701, description="Status, health and metrics (HTTP).")
     state_dir: str = Field(default="/var/lib/elastic-ctr/master", description="Where the ledger is.")
@@ -64,7 +63,6 @@ class TrainerConfig(Section):
 class PserverConfig(Section):
     """One server of the sparse and dense tables."""
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on, and the one trainers are told.")
     port: Port = Field(default=8800, description="First of 16 ports: each generation of servers takes the next.")
     admin_port: Port = Field(default=8790, description="Health and metrics of the parent.")
     scratch_dir: str = Field(
@@ -72,16 +70,9 @@ class PserverConfig(Section):
     )
 
 
-class CubeConfig(Section):
-    """The lookup store."""
+class CubePodConfig(Section):
+    """The lookup store as its pods and readers know it: nothing here changes with shards or replicas."""
 
-    shards: int = Field(
-        default=2,
-        ge=1,
-        le=4096,
-        description="Over how many pods the dictionary is spread. May be changed at any time; reads go on.",
-    )
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: Port = Field(default=8600, description="Lookups.")
     admin_port: Port = Field(default=8601, description="Health, metrics and the agent's orders; inside the pod.")
     agent_port: Port = Field(default=8602, description="Health and metrics of the agent.")
@@ -98,10 +89,25 @@ class CubeConfig(Section):
     quiet_seconds: Seconds = Field(default=5, description="A pod that is going ends when no lookup came for so long.")
 
 
+class CubeConfig(CubePodConfig):
+    """The lookup store."""
+
+    shards: int = Field(
+        default=2,
+        ge=1,
+        le=4096,
+        description="Over how many pods the dictionary is spread. May be changed at any time; reads go on.",
+    )
+
+    @property
+    def of_pod(self) -> CubePodConfig:
+        """What an agent, a server and a reader are told."""
+        return CubePodConfig.model_validate(self.model_dump(exclude={"shards"}, exclude_unset=True))
+
+
 class CubeTransferConfig(Section):
     """Which versions cube holds and which one is live."""
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: Port = Field(default=8300, description="The release document, reports, rollback and status (HTTP).")
     builder_port: Port = Field(default=8301, description="The builder's orders; inside the pod.")
     builder_jobs: Count = Field(default=1, description="Partitions built at the same time.")
@@ -127,7 +133,6 @@ class CubeTransferConfig(Section):
 class ServingConfig(Section):
     """Predictions."""
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: Port = Field(default=8400, description="Predictions (HTTP).")
     admin_port: Port = Field(default=8401, description="Health, metrics, status.")
     workers: int = Field(default=1, ge=1, le=256, description="Processes that answer, one a core.")

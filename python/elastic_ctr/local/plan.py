@@ -13,11 +13,11 @@ from elastic_ctr.config.role_files import (
     CubeTransferFile,
     MasterFile,
     PserverFile,
+    RoleFile,
     ServingFile,
     TrainerFile,
 )
 from elastic_ctr.config.roles import StoreConfig
-from elastic_ctr.config.section import Section
 from elastic_ctr.config.values import Values
 
 HOST = "127.0.0.1"
@@ -58,7 +58,7 @@ class Role:
 
     name: str
     command: str
-    file: Section
+    file: RoleFile
     health: str | None
     ends: bool = False
 
@@ -123,7 +123,7 @@ def roles(places: Places) -> Iterator[Role]:
     auth = Auth(token_file=str(places.token_file))
     scratch, state = folder / "scratch", folder / "state"
 
-    master = values.master.config.model_copy(update={"host": HOST, "state_dir": str(state / "master")})
+    master = values.master.config.model_copy(update={"state_dir": str(state / "master")})
     yield Role(
         "ctr-master-0",
         "master",
@@ -134,13 +134,13 @@ def roles(places: Places) -> Iterator[Role]:
             master=master,
             trainer=values.trainer.config,
             pservers=values.pserver.replicas,
+            host=HOST,
             auth=auth,
         ),
         f"{places.master_status}/healthz",
     )
     transfer = values.cube_transfer.config.model_copy(
         update={
-            "host": HOST,
             "state_dir": str(state / "cube-transfer"),
             "scratch_dir": str(scratch / "cube-builder"),
             "listen_seconds": min(values.cube_transfer.config.listen_seconds, 2),
@@ -154,6 +154,7 @@ def roles(places: Places) -> Iterator[Role]:
             cube_transfer=transfer,
             shards=values.cube.config.shards,
             replicas_per_shard=values.cube.replicas_per_shard,
+            host=HOST,
             auth=auth,
         ),
         f"http://{places.transfer}/healthz",
@@ -161,14 +162,13 @@ def roles(places: Places) -> Iterator[Role]:
     yield Role(
         "ctr-cube-builder-0",
         "cube-builder",
-        CubeBuilderFile(store=store, cube_transfer=transfer, auth=auth),
+        CubeBuilderFile(store=store, cube_transfer=transfer, host=HOST, auth=auth),
         f"http://{HOST}:{transfer.builder_port}/healthz",
     )
     for index in range(values.pserver.replicas):
         given = values.pserver.config
         pserver = given.model_copy(
             update={
-                "host": HOST,
                 "port": given.port + GENERATION_PORTS * index,
                 "admin_port": given.admin_port + index,
                 "scratch_dir": str(scratch / f"pserver-{index}"),
@@ -184,6 +184,7 @@ def roles(places: Places) -> Iterator[Role]:
                 pserver=pserver,
                 pservers=values.pserver.replicas,
                 master_address=places.master,
+                host=HOST,
                 auth=auth,
             ),
             f"http://{HOST}:{pserver.admin_port}/healthz",
@@ -200,6 +201,7 @@ def roles(places: Places) -> Iterator[Role]:
                 store=store,
                 trainer=trainer,
                 master_address=places.master,
+                host=HOST,
                 auth=auth,
             ),
             None,
@@ -209,10 +211,9 @@ def roles(places: Places) -> Iterator[Role]:
     for shard in range(values.cube.config.shards):
         for replica in range(values.cube.replicas_per_shard):
             name = f"ctr-cube-s{shard}-{replica}"
-            given_cube = values.cube.config
+            given_cube = values.cube.config.of_pod
             cube = given_cube.model_copy(
                 update={
-                    "host": HOST,
                     "port": given_cube.port + CUBE_PORTS * number,
                     "admin_port": given_cube.admin_port + CUBE_PORTS * number,
                     "agent_port": given_cube.agent_port + CUBE_PORTS * number,
@@ -225,20 +226,19 @@ def roles(places: Places) -> Iterator[Role]:
             yield Role(
                 f"{name}.server",
                 "cube-server",
-                CubeServerFile(model=values.model, cube=cube, auth=auth),
+                CubeServerFile(model=values.model, cube=cube, host=HOST, auth=auth),
                 f"http://{HOST}:{cube.admin_port}/healthz",
             )
             yield Role(
                 f"{name}.agent",
                 "cube-agent",
-                CubeAgentFile(store=store, cube=cube, transfer_address=places.transfer, auth=auth),
+                CubeAgentFile(store=store, cube=cube, transfer_address=places.transfer, host=HOST, auth=auth),
                 f"http://{HOST}:{cube.agent_port}/healthz",
             )
     for index in range(values.serving.replicas):
         given_serving = values.serving.config
         serving = given_serving.model_copy(
             update={
-                "host": HOST,
                 "port": given_serving.port + SERVING_PORTS * index,
                 "admin_port": given_serving.admin_port + SERVING_PORTS * index,
                 "scratch_dir": str(scratch / f"serving-{index}"),
@@ -251,8 +251,9 @@ def roles(places: Places) -> Iterator[Role]:
                 model=values.model,
                 store=store,
                 serving=serving,
-                cube=values.cube.config,
+                cube=values.cube.config.of_pod,
                 transfer_address=places.transfer,
+                host=HOST,
                 auth=auth,
             ),
             f"http://{HOST}:{serving.admin_port}/healthz",

@@ -61,6 +61,7 @@ class Master:
     def __init__(
         self,
         *,
+        host: str,
         data: Data,
         model: Model,
         config: MasterConfig,
@@ -71,6 +72,7 @@ class Master:
         store: Store,
         token: str,
     ) -> None:
+        self._host = host
         self._data = data
         self._config = config
         self._source = source
@@ -123,10 +125,10 @@ class Master:
         with ExitStack() as ends:
             ends.callback(self._lock.release)
             ends.callback(self._ledger.close)
-            page = HttpThread(app, self._config.host, self._config.status_port).start()
+            page = HttpThread(app, self._host, self._config.status_port).start()
             ends.callback(page.stop)
             server = start_server(
-                ControlServicer(self._coordinator, self._ask, self._token), self._config.host, self._config.port
+                ControlServicer(self._coordinator, self._ask, self._token), self._host, self._config.port
             )
             ends.callback(lambda: server.stop(grace=1).wait())
             log.info("the ledger stands at generation %d", self._coordinator.generation)

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.role_files import RoleFile
 from elastic_ctr.config.values import Values
 from elastic_ctr.local import supervisor as module
 from elastic_ctr.local.plan import Places, Role
@@ -75,7 +75,7 @@ def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) ->
     def made(*programs: str, health: str | None = None, ends: bool = False) -> Supervisor:
         roles = []
         for number, program in enumerate(programs):
-            role = Role(f"ctr-role-{number}.part", "role", MasterConfig(), health, ends)
+            role = Role(f"ctr-role-{number}.part", "role", RoleFile(), health, ends)
             places.config_file(role).parent.mkdir(exist_ok=True)
             places.config_file(role).write_text(textwrap.dedent(program))
             roles.append(role)
@@ -227,14 +227,14 @@ def test_a_supervisor_that_is_killed_takes_its_roles_with_it(tmp_path: Path) -> 
     program = f"""
         import sys
         from pathlib import Path
-        from elastic_ctr.config.roles import MasterConfig
+        from elastic_ctr.config.role_files import RoleFile
         from elastic_ctr.config.values import Values
         from elastic_ctr.local.plan import Places, Role
         from elastic_ctr.local.supervisor import Supervisor
         sys.executable = {str(tmp_path / "bin/python")!r}
         values = Values.model_validate({{"data": {{"source": {{"url": "file:///x"}}, "start": "20200401/00", "slots": ["a"]}}}})
         places = Places(Path({str(tmp_path)!r}), values)
-        one = Supervisor(places, [Role(f"r-{{n}}", "role", MasterConfig(), None) for n in range(2)])
+        one = Supervisor(places, [Role(f"r-{{n}}", "role", RoleFile(), None) for n in range(2)])
         one.start()
         print(*one.pids().values(), flush=True)
         sys.stdin.read()

@@ -46,6 +46,7 @@ class Running:
         self.port, self.status_port = free_ports()
         self.store = FileStore(folder / "store")
         self.master = Master(
+            host="127.0.0.1",
             data=DATA,
             model=MODEL,
             config=MasterConfig(port=self.port, status_port=self.status_port, state_dir=str(folder / "state")),
