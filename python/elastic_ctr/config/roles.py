@@ -21,13 +21,17 @@ class MasterConfig(Section):
         default=10, description="A trainer that does not renew for this long loses its task."
     )
     task_timeout_seconds: Seconds = Field(default=3600, description="Longest time of one task, whatever is renewed.")
+    save_timeout_seconds: Seconds = Field(
+        default=1800,
+        description="Longest time of one save, scoring or initialisation, whatever is renewed; past it its trainer is lost.",
+    )
     max_attempts: Count = Field(
         default=3, description="A task that failed so often in a row is parked and stops its pass."
     )
     max_losses: Count = Field(
         default=10,
-        description="A task whose trainer was lost so often in a row is parked as well: it ends what touches it. "
-        "A trainer that leaves in order and a recovery count nothing.",
+        description="A task whose trainer was lost so often in a row is parked as well, and a save stops its pass: it ends "
+        "what touches it. A trainer that leaves in order and a recovery count nothing.",
     )
     checkpoint_per_pass: Count = Field(default=1, description="Passes from one checkpoint to the next.")
     delta_per_pass: Count = Field(default=1, description="Passes from one delta to the next.")

@@ -88,8 +88,8 @@ class Coordinator:
             if current is not None and current.state == "stopped":
                 # Whoever restarts the master has mended the data or the settings: look again from the start. Once a
                 # round of training has begun something of it may be in the table, whatever was reported.
-                self._ledger.set_fact("save_failures", 0)
-                self._ledger.set_fact("load_failures", 0)
+                self._saves.start_over()
+                self._initialisation.start_over()
                 if current.epoch > 0:
                     self._recover("master", "a stopped pass is taken up again")
                 self._schedule.look_again(current)

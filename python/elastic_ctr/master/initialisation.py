@@ -46,6 +46,10 @@ class Initialisation:
         self._verifying = False
         self._answers = Answers(pservers)
 
+    def start_over(self) -> None:
+        """Somebody has mended the cause: all tries are there again."""
+        self._ledger.set_fact("load_failures", 0)
+
     def forget(self) -> None:
         """Another generation begins."""
         self._lease = None
@@ -64,7 +68,9 @@ class Initialisation:
         now = self._clock()
         if self._verifying or (lease is not None and not lease.over(now) and lease.trainer != trainer):
             return False
-        self._lease = Lease(trainer, "", now + self._config.lease_seconds)
+        self._lease = Lease(
+            trainer, "", now, now + self._config.lease_seconds, longest=self._config.save_timeout_seconds
+        )
         self._granted.add(trainer)
         self._generations.use()
         return True

@@ -73,6 +73,7 @@ class Saves:
         self._generations = generations
         self._schedule = schedule
         self._config = config
+        self._longest = config.save_timeout_seconds
         self._dim = dim
         self._known_versions = known_versions
         self._clock = clock
@@ -83,7 +84,14 @@ class Saves:
         """After a restart the saver's lease goes on until `ends`, whatever it was."""
         saver = self._ledger.fact("saver")
         if saver is not None:
-            self._saver = Lease(saver["trainer"], saver["attempt"], ends)
+            self._saver = Lease(
+                saver["trainer"], saver["attempt"], saver.get("began", self._clock()), ends, self._longest
+            )
+
+    def start_over(self) -> None:
+        """Somebody has mended the cause: all tries are there again."""
+        for count in ("save_failures", "save_losses"):
+            self._ledger.set_fact(count, 0)
 
     def forget(self) -> None:
         """Another generation begins."""
@@ -161,8 +169,9 @@ class Saves:
         if save is None or save.stage not in ("ordered", "exported") or self._saver is not None:
             return None
         attempt = f"{_ATTEMPT}{self._ledger.count_up('attempts')}"
-        self._saver = Lease(trainer, attempt, self._clock() + self._config.lease_seconds)
-        self._ledger.set_fact("saver", {"trainer": trainer, "attempt": attempt})
+        now = self._clock()
+        self._saver = Lease(trainer, attempt, now, now + self._config.lease_seconds, self._longest)
+        self._ledger.set_fact("saver", {"trainer": trainer, "attempt": attempt, "began": now})
         samples = [control.Sample(line=s[0], show=s[1], click=s[2]) for s in self.samples_of(current.ordinal)]
         order = control.SaveOrder(version=save.version or 0, samples=samples)
         if save.stage == "ordered":
@@ -199,11 +208,23 @@ class Saves:
         """Why the table can no longer be trusted; empty if it can."""
         if self._saver is None or not self._saver.over(now):
             return ""
-        trainer = self._saver.trainer
+        trainer, overdue = self._saver.trainer, self._saver.overdue(now)
+        log.warning("trainer %d is lost to its save%s", trainer, f": {self._longest:g} s are over" if overdue else "")
         self._release()
-        current = self._ledger.current_pass()
-        save = None if current is None else self._ledger.save_of(current.ordinal)
-        if save is None or save.stage != "ordered":
+        found = self._open()
+        if found is None:
+            return ""
+        current, save = found
+        if overdue:
+            return self._failed(current, save, f"it took longer than saveTimeoutSeconds {self._longest:g}")
+        limit = self._config.max_losses
+        if self._ledger.count_up("save_losses") >= limit:
+            self._schedule.stop(
+                current,
+                f"saving lost its trainer {limit} times in a row: see in the trainers' logs what ended them, mend it and "
+                "restart the master",
+            )
+        if save.stage != "ordered":
             return ""
         return f"trainer {trainer} was lost while it saved; what it did to the table is unknown"
 
@@ -220,7 +241,7 @@ class Saves:
         log.info("pass %s: %s: %s", current.id, "tables saved" if save.stage == "ordered" else "sample scored", seconds)
         with self._ledger:
             self._ledger.took(current.ordinal, dict(result.save.seconds))
-            self._ledger.set_fact("save_failures", 0)
+            self.start_over()
             if save.stage == "ordered":
                 self._ledger.set_save(current.ordinal, stage="saved", result=result.save.SerializeToString())
                 self._answers.clear()
@@ -236,7 +257,9 @@ class Saves:
         if save.stage == "exported":
             return ""
         if self._ledger.count_up("save_failures") >= TRIES:
-            self._schedule.stop(current, f"saving failed {TRIES} times, the last time: {error}")
+            self._schedule.stop(
+                current, f"saving failed {TRIES} times, the last time: {error}; mend the cause and restart the master"
+            )
         return f"a save failed halfway: {error}"
 
     # -- written ---------------------------------------------------------------------------------------------------

@@ -113,3 +113,16 @@ def test_a_checkpoint_whose_manifest_cannot_be_read_yet_is_verified_once_it_can(
 
     assert one.coordinator.generation == 2
     assert set(one.trained().values()) == {1}
+
+
+def test_an_initializer_that_hangs_and_renews_is_replaced_after_the_longest_time(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"save_timeout_seconds": 60.0})
+    one.until(lambda: one.trainers[0].initialises is not None)
+
+    answer = one.hang(one.trainers[0], 1000)
+
+    assert answer.rejoin
+    assert one.trainers[1].join().verdict == control.JoinReply.INITIALISE
+    assert one.coordinator.generation == 1
+    one.finish()
+    assert set(one.trained().values()) == {1}

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.store import StoreError
 from master.world import LEASE, data_of, world
@@ -38,7 +40,7 @@ def test_a_failed_save_is_a_recovery_and_the_third_in_a_row_stops_the_pass(tmp_p
         assert one.coordinator.generation == number + 1
         next(t for t in one.trainers if t.task is not None).report(error="no space left")
 
-    assert one.reason() == "saving failed 3 times, the last time: no space left"
+    assert one.reason().startswith("saving failed 3 times, the last time: no space left; ")
 
 
 def test_a_master_restarted_after_one_of_two_exports_still_hears_of_the_first(tmp_path: Path) -> None:
@@ -112,4 +114,67 @@ def test_a_store_that_is_away_while_a_save_is_ordered_costs_no_result(tmp_path: 
     one.finish()
 
     assert one.coordinator.generation == 1
+    assert set(one.trained().values()) == {1}
+
+
+def test_a_saver_that_hangs_and_renews_is_lost_after_the_longest_time(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"save_timeout_seconds": 60.0})
+    saver = one.until_phase(control.SAVE)
+    began = one.now
+
+    answer = one.hang(saver, 1000)
+
+    assert answer.rejoin
+    assert 60 < one.now - began < 80
+    assert one.coordinator.generation == 2
+    assert "it took longer than saveTimeoutSeconds 60" in one.ledger.recoveries()[-1]["reason"]
+    one.finish()
+    assert set(one.trained().values()) == {1}
+
+
+def test_a_trainer_that_hangs_while_it_scores_is_replaced_after_the_longest_time(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"save_timeout_seconds": 60.0})
+    one.until(lambda: any(t.task is not None and t.task.phase == control.SCORE for t in one.trainers))
+    hanging = next(t for t in one.trainers if t.task is not None)
+
+    answer = one.hang(hanging, 1000)
+
+    assert answer.rejoin
+    one.finish()
+    assert one.coordinator.generation == 1
+
+
+def test_a_restart_of_the_master_does_not_begin_the_longest_time_anew(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"save_timeout_seconds": 60.0})
+    saver = one.until_phase(control.SAVE)
+    one.hang(saver, 50)
+    one.start_master()
+
+    answer = one.hang(saver, 20)
+
+    assert answer.rejoin
+
+
+def test_a_save_that_is_too_long_three_times_stops_the_pass_and_names_the_setting(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"save_timeout_seconds": 60.0})
+    del one.trainers[1]
+
+    for _ in range(3):
+        one.hang(one.until_phase(control.SAVE), 1000)
+
+    assert one.reason().startswith("saving failed 3 times, the last time: it took longer than saveTimeoutSeconds 60; ")
+
+
+@pytest.mark.parametrize("phase", [control.SAVE, control.SCORE])
+def test_a_save_that_ends_every_trainer_that_touches_it_stops_the_pass(tmp_path: Path, phase: int) -> None:
+    one = world(tmp_path, config={"max_losses": 4})
+    del one.trainers[1]
+    for _ in range(4):
+        one.until_phase(phase).start()
+        one.now += LEASE
+        one.coordinator.tick()
+
+    assert "saving lost its trainer 4 times in a row" in one.reason()
+    one.start_master()
+    one.finish()
     assert set(one.trained().values()) == {1}

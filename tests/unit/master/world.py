@@ -336,6 +336,16 @@ class World:
         self.until(lambda: one.task is not None and one.task.phase == phase, rounds)
         return one
 
+    def hang(self, one: Trainer, seconds: float) -> control.Acknowledgement:
+        """A trainer renews and does nothing else, until it is told to rejoin or the time is over."""
+        ends = self.now + seconds
+        answer = control.Acknowledgement()
+        while self.now < ends and not answer.rejoin:
+            self.now += 5
+            answer = one.renew()
+            self.coordinator.tick()
+        return answer
+
     def until_state(self, state: str) -> None:
         self.until(lambda: (current := self.ledger.current_pass()) is not None and current.state == state)
 
