@@ -29,7 +29,25 @@ class RoleFile(Section):
     auth: Auth = Auth()
 
 
-class MasterFile(RoleFile):
+class TrainingMember(RoleFile):
+    """What concerns everyone who trains."""
+
+    training: str = Field(
+        default="local",
+        min_length=1,
+        max_length=63,
+        description="The training's name: the master sends away whoever belongs to another one.",
+    )
+
+
+class Worker(TrainingMember):
+    """What the master gives work to."""
+
+    master_address: str
+    ends: bool = Field(default=True, description="End when the master has no more work; off, wait and ask again.")
+
+
+class MasterFile(TrainingMember):
     """master"""
 
     data: Data
@@ -40,17 +58,16 @@ class MasterFile(RoleFile):
     pservers: Count
 
 
-class TrainerFile(RoleFile):
+class TrainerFile(Worker):
     """trainer"""
 
     data: Data
     model: Model
     store: StoreConfig
     trainer: TrainerConfig
-    master_address: str
 
 
-class PserverFile(RoleFile):
+class PserverFile(Worker):
     """pserver"""
 
     data: Data
@@ -58,7 +75,6 @@ class PserverFile(RoleFile):
     store: StoreConfig
     pserver: PserverConfig
     pservers: Count
-    master_address: str
     pod_domain: str | None = Field(
         default=None, description="Others reach this pod as <POD_NAME>.<podDomain>; absent: at the host it listens on."
     )
