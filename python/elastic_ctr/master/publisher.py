@@ -11,9 +11,11 @@ from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
+from elastic_ctr.master.retention import Retention
 from elastic_ctr.master.saving import PublishRefused, commit_checkpoint, commit_version, entries, judge, merged_rows
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.versions import layout
+from elastic_ctr.versions.donefile import announce
 from elastic_ctr.versions.manifest import CheckpointManifest, VersionManifest, read_checkpoint
 
 log = logging.getLogger(__name__)
@@ -28,6 +30,15 @@ class Publisher:
         self._data = data
         self._model = model
         self._config = config
+        self._retention = Retention(coordinator, store, config.keep_checkpoints)
+
+    def begin(self) -> None:
+        """What a crash may have left undone: donefile lines of manifests, checkpoints that nobody comes back to."""
+        try:
+            announce(self._store)
+        except (StoreError, ValueError) as failed:
+            log.warning("donefiles are not up to date: %s", failed)
+        self._retention.sweep()
 
     def step(self) -> bool:
         """Do what is due; whether anything was. Raises StoreError: try again later."""
@@ -39,6 +50,7 @@ class Publisher:
             self._written(current, save, results)
         else:
             self._scored(current, save, results, saved)
+        self._retention.sweep()
         return True
 
     def _written(self, current: PassRow, save: SaveRow, results: list[control.JobResult]) -> None:
@@ -74,7 +86,6 @@ class Publisher:
             # After the version: no recovery may come back to before the base that this checkpoint follows.
             self._commit_checkpoint(current, save, results, refused=bool(refused))
         self._coordinator.version_committed(save, keys, refused=refused)
-        self._retain_checkpoints()
 
     def _manifest(
         self,
@@ -145,20 +156,6 @@ class Publisher:
         if not with_version:
             self._coordinator.checkpoint_committed(save, follows, base)
         log.info("checkpoint %s is committed: %d rows", manifest.name, sum(manifest.rows.values()))
-
-    def _retain_checkpoints(self) -> None:
-        with self._coordinator.locked():
-            rows = self._coordinator.reading().checkpoints()
-        for row in rows[: -self._config.keep_checkpoints]:
-            try:
-                # The manifest first: what has none is no checkpoint.
-                self._store.delete(layout.checkpoint_manifest(row["name"]))
-                self._store.delete(layout.checkpoint_folder(row["name"]))
-            except StoreError as failed:
-                log.warning("checkpoint %s cannot be deleted: %s", row["name"], failed)
-                return
-            with self._coordinator.locked():
-                self._coordinator.reading().remove_checkpoint(row["name"])
 
 
 def rows_of(store: Store, checkpoint: str) -> dict[int, int]:

@@ -25,7 +25,6 @@ from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.store.source import Source
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.donefile import announce
 from elastic_ctr.versions.manifest import published_versions
 
 log = logging.getLogger(__name__)
@@ -132,17 +131,10 @@ class Master:
             )
             ends.callback(lambda: server.stop(grace=1).wait())
             log.info("the ledger stands at generation %d", self._coordinator.generation)
-            self._announce()
+            self._publisher.begin()
             while not stop.wait(_TICK):
                 self._turn()
         return 0
-
-    def _announce(self) -> None:
-        """A crash may have come between a manifest and its donefile line."""
-        try:
-            announce(self._store)
-        except (StoreError, ValueError) as failed:
-            log.warning("donefiles are not up to date: %s", failed)
 
     def _turn(self) -> None:
         self._coordinator.tick()

@@ -1,6 +1,5 @@
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -78,17 +77,6 @@ def test_donefiles_list_bases_and_deltas(tmp_path: Path) -> None:
     assert [(a.id, a.key, a.input) for a in read_donefile(one.store, layout.PATCH_DONEFILE)] == [
         (delta, base, f"/output/ctr_cube/{delta}/delta")
     ]
-
-
-def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    one = World(tmp_path, data_of(end="20200401/03"))
-
-    one.finish()
-
-    kept = [row["name"] for row in one.ledger.checkpoints()]
-    assert kept == ["20200401-02-g1", "20200401-03-g1"]
-    assert one.store.list(layout.CHECKPOINTS) == [f"{name}/" for name in kept]
-    assert [read_checkpoint(one.store, name).pass_ordinal for name in kept] == [3, 4]
 
 
 def spoil(one: World, value: float) -> None:
@@ -186,22 +174,3 @@ def test_a_crash_between_any_two_steps_ends_in_the_same_state(
     assert [row["follows"] for row in one.ledger.checkpoints()] == [base, base]
     assert one.coordinator.generation == 1
     assert one.coordinator.counted()["trained"] == 4 * RECORDS
-
-
-def test_a_checkpoint_that_cannot_be_deleted_is_tried_again_at_the_next_version(tmp_path: Path) -> None:
-    one = World(tmp_path, data_of(end="20200401/03"))
-    delete = one.store.delete
-    refused: list[Any] = []
-
-    def refuse_once(path: str) -> None:
-        if not refused:
-            refused.append(path)
-            raise StoreError("busy")
-        delete(path)
-
-    one.store.delete = refuse_once  # type: ignore[method-assign]
-
-    one.finish()
-
-    assert refused == [layout.checkpoint_manifest("20200401-00-g1")]
-    assert len(one.ledger.checkpoints()) == 2
