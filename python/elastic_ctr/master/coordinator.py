@@ -361,6 +361,13 @@ class Coordinator:
             self._schedule.begin(one, files, ranges)
             self._advance()
 
+    def versions_found(self, published: list[int]) -> None:
+        """What the store holds when the master starts: the versions that the ledger builds on may have been lost with it."""
+        with self._lock:
+            lost = self._saves.lost_versions(published)
+            if self._saves.stands_on(lost):
+                self._recover("master", f"version {lost[0]}, which the save under way stands on, is not in the store")
+
     # -- what the publisher asks and says ----------------------------------------------------------------------------
 
     def open_save(self) -> Due | None:

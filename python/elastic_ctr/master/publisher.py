@@ -16,7 +16,7 @@ from elastic_ctr.master.saving import PublishRefused, commit_checkpoint, commit_
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import announce
-from elastic_ctr.versions.manifest import CheckpointManifest, VersionManifest, read_checkpoint
+from elastic_ctr.versions.manifest import CheckpointManifest, VersionManifest, published_versions, read_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,13 @@ class Publisher:
         self._retention = Retention(coordinator, store, config.keep_checkpoints)
 
     def begin(self) -> None:
-        """What a crash may have left undone: donefile lines of manifests, checkpoints that nobody comes back to."""
+        """What happened to the store while nobody looked: versions were lost, or a crash came between a manifest and its
+        donefile line, or left a checkpoint that nobody comes back to.
+        """
+        try:
+            self._coordinator.versions_found(published_versions(self._store))
+        except StoreError as failed:
+            log.warning("which versions are in the store is not known yet: %s", failed)
         try:
             announce(self._store)
         except (StoreError, ValueError) as failed:

@@ -7,7 +7,7 @@ is a recovery.
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from elastic_ctr.master.generations import TRIES, Generations
 from elastic_ctr.master.leases import Lease
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
-from elastic_ctr.master.passes import Pass, pick_samples, save_plan
+from elastic_ctr.master.passes import Pass, SavePlan, pick_samples, save_plan
 from elastic_ctr.master.saving import Published, checkpoint_name, compare, folder_of, jobs_of
 from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.store import StoreError
@@ -108,21 +108,27 @@ class Saves:
         save = None if current is None or current.state != "saving" else self._ledger.save_of(current.ordinal)
         return None if current is None or save is None else (current, save)
 
+    def stands_on(self, lost: Collection[int]) -> bool:
+        """Whether the save under way is a delta of versions that are lost: its files cannot be finished, or were lost too."""
+        found = self._open()
+        return bool(lost) and found is not None and found[1].kind == "delta" and found[1].stage != "done"
+
     # -- ordered ---------------------------------------------------------------------------------------------------
 
     def order(self, current: PassRow) -> bool:
         """Plan what is saved after a pass, once. Whether the pass is done with that."""
         if self._ledger.save_of(current.ordinal) is not None:
             return False
-        plan = save_plan(
-            Pass(current.ordinal, current.id, current.splits, current.event_time_max, current.ends_day),
-            self._config,
-            # An hour without records still saves what the hours before it left unsaved.
-            records=self._ledger.unpublished(),
-            has_base=bool(self._ledger.chain()),
-            base_due=bool(self._ledger.fact("base_due", default=False)),
-            is_last=self._schedule.is_last(current),
-        )
+        plan, version = self._plan(current), None
+        if plan.kind is not None:
+            try:
+                published = self._known_versions()
+            except StoreError as failed:
+                log.warning("the save after pass %s waits for the store: %s", current.id, failed)
+                return False
+            if self.lost_versions(published):
+                plan = self._plan(current)
+            version = self._next_version(published)
         steps = plan.steps
         if any(row["pass"] == current.ordinal for row in self._ledger.checkpoints()) and plan.kind == "delta":
             # A recovery came back to this very checkpoint: only its version is still missing.
@@ -130,13 +136,6 @@ class Saves:
         if not steps:
             self._schedule.finish(current)
             return True
-        version = None
-        if plan.kind is not None:
-            try:
-                version = self._next_version()
-            except StoreError as failed:
-                log.warning("the save after pass %s waits for the store: %s", current.id, failed)
-                return False
         generation = self._generations.present
         checkpoint = checkpoint_name(current, generation) if "checkpoint" in steps else None
         self._ledger.begin_save(
@@ -155,8 +154,30 @@ class Saves:
         )
         return False
 
-    def _next_version(self) -> int:
-        known = [*self._known_versions(), *(v["id"] for v in self._ledger.versions())]
+    def _plan(self, current: PassRow) -> SavePlan:
+        return save_plan(
+            Pass(current.ordinal, current.id, current.splits, current.event_time_max, current.ends_day),
+            self._config,
+            # An hour without records still saves what the hours before it left unsaved.
+            records=self._ledger.unpublished(),
+            has_base=bool(self._ledger.chain()),
+            base_due=bool(self._ledger.fact("base_due", default=False)),
+            is_last=self._schedule.is_last(current),
+        )
+
+    def lost_versions(self, published: Collection[int]) -> list[int]:
+        """What the next delta would stand on and the store (which holds `published`) has lost: then the next version is a base."""
+        lost = [version for version in self._ledger.chain() if version not in published]
+        if lost and not self._ledger.fact("base_due", default=False):
+            log.warning(
+                "version %d is no longer in the store, and no delta can stand on it: the next version is a base",
+                lost[0],
+            )
+            self._ledger.set_fact("base_due", value=True)
+        return lost
+
+    def _next_version(self, published: Collection[int]) -> int:
+        known = [*published, *(v["id"] for v in self._ledger.versions())]
         version = next_version(self._clock(), [*known, int(self._ledger.fact("last_version", 0))])
         self._ledger.set_fact("last_version", version)
         return version

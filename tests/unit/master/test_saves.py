@@ -4,7 +4,9 @@ import pytest
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.store import StoreError
-from master.world import LEASE, data_of, world
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import published_versions
+from master.world import LEASE, World, data_of, world
 
 
 def test_a_saver_lost_halfway_is_a_recovery(tmp_path: Path) -> None:
@@ -178,3 +180,85 @@ def test_a_save_that_ends_every_trainer_that_touches_it_stops_the_pass(tmp_path:
     one.start_master()
     one.finish()
     assert set(one.trained().values()) == {1}
+
+
+def lose_output(one: World) -> None:
+    for version in published_versions(one.store):
+        one.store.delete(layout.version_manifest(version))
+
+
+def kinds(one: World) -> list[str]:
+    return [version["kind"] for version in one.ledger.versions()]
+
+
+def test_when_the_base_is_gone_from_the_store_the_next_version_is_a_base(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = world(tmp_path, data=data_of(end="20200401/03"))
+    one.until(lambda: kinds(one) == ["base", "delta"])
+    base = one.ledger.versions()[0]["id"]
+
+    lose_output(one)
+    one.finish()
+
+    assert kinds(one) == ["base", "delta", "base", "delta"]
+    assert f"version {base} is no longer in the store" in caplog.text
+    assert one.coordinator.generation == 1
+
+
+def test_a_delta_is_no_parent_either_once_it_is_gone_from_the_store(tmp_path: Path) -> None:
+    one = world(tmp_path, data=data_of(end="20200401/02"))
+    one.until(lambda: kinds(one) == ["base", "delta"])
+
+    one.store.delete(layout.version_manifest(one.ledger.versions()[-1]["id"]))
+    one.finish()
+
+    assert kinds(one) == ["base", "delta", "base"]
+
+
+def test_a_restarted_master_says_that_the_base_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = world(tmp_path, data=data_of(end="20200401/02"), config={"delta_per_pass": 9})
+    one.until(lambda: kinds(one) == ["base"])
+    lose_output(one)
+
+    one.start_master()
+    one.publisher.begin()
+
+    assert "the next version is a base" in caplog.text
+    one.finish()
+    assert [(v["kind"], v["pass"]) for v in one.ledger.versions()] == [("base", 1), ("base", 2), ("delta", 3)]
+
+
+@pytest.mark.parametrize("stage", ["ordered", "saved", "written", "exported"])
+def test_a_delta_whose_base_was_lost_with_the_store_is_given_up_when_the_master_starts(
+    tmp_path: Path, stage: str
+) -> None:
+    one = world(tmp_path)
+    one.until(lambda: (save := one.ledger.save_of(2)) is not None and save.stage == stage)
+    lose_output(one)
+
+    one.start_master()
+    one.publisher.begin()
+    one.finish()
+
+    assert one.coordinator.generation == 2
+    assert "which the save under way stands on" in one.ledger.recoveries()[-1]["reason"]
+    assert kinds(one) == ["base", "base"]
+    assert set(one.trained().values()) == {1}
+
+
+def test_a_store_that_is_away_when_the_master_starts_is_no_lost_base(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.until(lambda: kinds(one) == ["base"])
+    listed = one.store.list
+
+    def away(folder: str) -> list[str]:
+        raise StoreError("the store is away")
+
+    one.store.list = away  # type: ignore[method-assign]
+    one.start_master()
+    one.publisher.begin()
+    one.store.list = listed  # type: ignore[method-assign]
+    one.finish()
+
+    assert kinds(one) == ["base", "delta"]
