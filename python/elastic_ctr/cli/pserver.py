@@ -44,6 +44,8 @@ def pserver(config: ConfigFile) -> None:
             store=store,
             model=settings.model,
             slots=settings.data.slots,
+            training=settings.training,
+            ends=settings.ends,
         )
         page = HttpThread(
             application([], status=parent.status, metrics=Metrics("pserver")),

@@ -1,10 +1,13 @@
 """elastic-ctr trainer"""
 
+import threading
 from pathlib import Path
 
 from elastic_ctr.cli.roles import ConfigFile, pod_name, run_until_told, settings_of
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
+from elastic_ctr.runtime.http import HttpThread, application
+from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.trainer.parent import TrainerParent
 
 
@@ -21,5 +24,20 @@ def trainer(config: ConfigFile) -> None:
         "trainer": settings.trainer.model_dump(mode="json", by_alias=True),
         "storeUrl": settings.store.url,
         "scratch": settings.trainer.scratch_dir,
+        "training": settings.training,
+        "ends": settings.ends,
     }
-    run_until_told(TrainerParent(spec, Path(settings.trainer.scratch_dir)).run)
+
+    def run(stop: threading.Event) -> int:
+        parent = TrainerParent(spec, Path(settings.trainer.scratch_dir))
+        page = HttpThread(
+            application([], status=parent.status, metrics=Metrics("trainer")),
+            settings.host,
+            settings.trainer.admin_port,
+        ).start()
+        try:
+            return parent.run(stop)
+        finally:
+            page.stop()
+
+    run_until_told(run)

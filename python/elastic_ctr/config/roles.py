@@ -59,6 +59,7 @@ class TrainerConfig(Section):
     batch_size: Count = Field(default=512, description="Records in one step.")
     epochs: Count = Field(default=1, description="Rounds over each pass.")
     threads: int = Field(default=1, ge=1, le=256, description="Training threads; scale by replicas first.")
+    admin_port: Port = Field(default=8740, description="Health and metrics of the parent.")
     scratch_dir: str = Field(
         default="/var/lib/elastic-ctr/trainer", description="Converted tasks and the engine's own files."
     )

@@ -57,7 +57,7 @@ class File(_message.Message):
     def __init__(self, path: _Optional[str] = ..., bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., records: _Optional[int] = ...) -> None: ...
 
 class PserverState(_message.Message):
-    __slots__ = ("index", "incarnation", "host", "port", "admin_port", "generation", "serving", "lost", "results", "error")
+    __slots__ = ("index", "incarnation", "host", "port", "admin_port", "generation", "serving", "lost", "results", "error", "training")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,7 @@ class PserverState(_message.Message):
     LOST_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
     index: int
     incarnation: str
     host: str
@@ -78,21 +79,24 @@ class PserverState(_message.Message):
     lost: bool
     results: _containers.RepeatedCompositeFieldContainer[JobResult]
     error: str
-    def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., admin_port: _Optional[int] = ..., generation: _Optional[int] = ..., serving: bool = ..., lost: bool = ..., results: _Optional[_Iterable[_Union[JobResult, _Mapping]]] = ..., error: _Optional[str] = ...) -> None: ...
+    training: str
+    def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., admin_port: _Optional[int] = ..., generation: _Optional[int] = ..., serving: bool = ..., lost: bool = ..., results: _Optional[_Iterable[_Union[JobResult, _Mapping]]] = ..., error: _Optional[str] = ..., training: _Optional[str] = ...) -> None: ...
 
 class PserverOrders(_message.Message):
-    __slots__ = ("generation", "endpoints", "checkpoint", "jobs", "leave")
+    __slots__ = ("generation", "endpoints", "checkpoint", "jobs", "leave", "reason")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     generation: int
     endpoints: _containers.RepeatedScalarFieldContainer[str]
     checkpoint: str
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
     leave: bool
-    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., checkpoint: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., leave: bool = ...) -> None: ...
+    reason: str
+    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., checkpoint: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., leave: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("id", "kind", "folder", "checkpoint", "version", "version_kind", "sample_keys", "chain")
@@ -142,12 +146,14 @@ class JobResult(_message.Message):
     def __init__(self, id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., rows: _Optional[_Mapping[int, int]] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., written: _Optional[bytes] = ..., error: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("name", "trainer_id")
+    __slots__ = ("name", "trainer_id", "training")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
     name: str
     trainer_id: int
-    def __init__(self, name: _Optional[str] = ..., trainer_id: _Optional[int] = ...) -> None: ...
+    training: str
+    def __init__(self, name: _Optional[str] = ..., trainer_id: _Optional[int] = ..., training: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds")

@@ -46,6 +46,7 @@ def ports(values: Values) -> Iterator[tuple[str, range]]:
         ("cube.config.agentPort", cube.agent_port, copies, CUBE_PORTS),
         ("master.config.port", master.port, 1, 1),
         ("master.config.statusPort", master.status_port, 1, 1),
+        ("trainer.config.adminPort", values.trainer.config.admin_port, values.trainer.replicas, 1),
         ("pserver.config.adminPort", values.pserver.config.admin_port, pservers, 1),
         ("pserver.config.port", values.pserver.config.port, pservers * GENERATION_PORTS, 1),
     ):
@@ -191,7 +192,13 @@ def roles(places: Places) -> Iterator[Role]:
             ends=True,
         )
     for index in range(values.trainer.replicas):
-        trainer = values.trainer.config.model_copy(update={"scratch_dir": str(scratch / f"trainer-{index}")})
+        given_trainer = values.trainer.config
+        trainer = given_trainer.model_copy(
+            update={
+                "admin_port": given_trainer.admin_port + index,
+                "scratch_dir": str(scratch / f"trainer-{index}"),
+            }
+        )
         yield Role(
             f"ctr-trainer-{index}",
             "trainer",
@@ -204,7 +211,7 @@ def roles(places: Places) -> Iterator[Role]:
                 host=HOST,
                 auth=auth,
             ),
-            None,
+            f"http://{HOST}:{trainer.admin_port}/healthz",
             ends=True,
         )
     number = 0

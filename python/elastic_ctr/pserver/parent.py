@@ -30,6 +30,7 @@ from elastic_ctr.store import Store, StoreError
 log = logging.getLogger(__name__)
 
 GENERATION_PORTS = 16
+STOPPED = 143
 _PERIOD = 0.5
 _RETRY_SECONDS = 2.0
 _VERIFY = "verify-"
@@ -52,6 +53,8 @@ class PserverParent:
         store: Store,
         model: Model,
         slots: Sequence[str],
+        training: str = "local",
+        ends: bool = True,
     ) -> None:
         self._index = index
         self._count = count
@@ -63,6 +66,9 @@ class PserverParent:
         self._store = store
         self._model = model
         self._slots = list(slots)
+        self._training = training
+        self._ends = ends
+        self._idle = ""
         self._incarnation = uuid.uuid4().hex
         self._generation = 0
         self._child: subprocess.Popen[bytes] | None = None
@@ -89,13 +95,17 @@ class PserverParent:
             "child": None if self._child is None else self._child.pid,
             "alive": self._alive(),
             "jobs": sorted(self._running),
+            "idle": self._idle,
             "error": self._error,
         }
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def run(self, stop: threading.Event) -> int:
-        """0 when training is over or `stop` was set."""
+        """0 when training is over, 143 when `stop` was set before.
+
+        143 = 128 + SIGTERM: whoever counts completed pods must not take one that was stopped for one that has done its work.
+        """
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir(parents=True, exist_ok=True)
         try:
@@ -104,7 +114,7 @@ class PserverParent:
                 if self._turn():
                     return 0
                 stop.wait(max(0.0, self._pause() - (time.monotonic() - began)))
-            return 0
+            return STOPPED
         finally:
             self._end_child()
             self._pool.shutdown(wait=False, cancel_futures=True)
@@ -121,13 +131,26 @@ class PserverParent:
             log.warning("the master does not answer: %s: %s", failed.code().name, failed.details())
             return False
         if orders.leave:
-            log.info("training is over")
-            return True
+            return self._leave(orders.reason or "training is over")
+        self._idle = ""
         if orders.generation != self._generation:
             self._begin(orders.generation)
         self._endpoints, self._checkpoint = list(orders.endpoints), orders.checkpoint
         self._grow()
         self._work(orders.jobs)
+        return False
+
+    def _leave(self, reason: str) -> bool:
+        """Whether this process ends; else it waits, without a table, for another generation."""
+        if self._ends:
+            log.info("%s", reason)
+            return True
+        if self._idle != reason:
+            log.info("%s; waiting for more work", reason)
+            self._idle = reason
+            self._end_child()
+            # Whatever comes next begins anew, even under the same number.
+            self._generation = 0
         return False
 
     def _state(self) -> control.PserverState:
@@ -166,6 +189,7 @@ class PserverParent:
             lost=lost,
             results=[result for name, result in self._results.items() if name in self._wanted],
             error=self._error,
+            training=self._training,
         )
 
     # -- the child -------------------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ class Spec:
     trainer: TrainerConfig
     store_url: str
     scratch: Path
+    training: str
+    ends: bool
 
     @staticmethod
     def read(path: Path) -> "Spec":
@@ -63,6 +65,8 @@ class Spec:
             trainer=TrainerConfig.model_validate(raw["trainer"]),
             store_url=raw["storeUrl"],
             scratch=Path(raw["scratch"]),
+            training=raw["training"],
+            ends=raw["ends"],
         )
 
 
@@ -122,17 +126,20 @@ class TrainerChild:
     def _join(self) -> control.JoinReply | None:
         said = ""
         while not self._leaving:
-            request = control.JoinRequest(name=self._spec.name, trainer_id=self._trainer_id)
+            request = control.JoinRequest(
+                name=self._spec.name, trainer_id=self._trainer_id, training=self._spec.training
+            )
             reply = self._client.call("JoinTrainer", request, give_up=lambda: self._leaving)
             if reply is None:
                 return None
             self._trainer_id = reply.trainer_id
-            if reply.verdict != control.JoinReply.WAIT:
+            idle = reply.verdict == control.JoinReply.LEAVE and not self._spec.ends
+            if reply.verdict != control.JoinReply.WAIT and not idle:
                 return reply  # type: ignore[no-any-return]
             if reply.reason != said:
                 said = reply.reason
                 log.info("%s", said)
-            time.sleep(0.2)
+            time.sleep(2 if idle else 0.2)
         return None
 
     def _member(self) -> control.Membership:

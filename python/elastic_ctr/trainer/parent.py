@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 WATCH_FILE = "watch.json"
 
+STOPPED = 143
 _REJOIN = 75
 # Starting it again would not help: its settings are not the master's.
 _REFUSED = 2
@@ -33,19 +34,34 @@ class TrainerParent:
         self._spec = spec
         self._scratch = scratch
         self._grace_seconds = grace_seconds
+        self._child: int | None = None
+        self._starts = 0
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "name": self._spec.get("name"),
+            "training": self._spec.get("training"),
+            "child": self._child,
+            "starts": self._starts,
+        }
 
     def run(self, stop: threading.Event) -> int:
-        """The child's last exit code: 0 when the training is over or `stop` was set."""
+        """The child's last exit code: 0 when the training is over; 143 when `stop` was set before.
+
+        143 = 128 + SIGTERM: whoever counts completed pods must not take one that was stopped for one that has done its work.
+        """
         self._scratch.mkdir(parents=True, exist_ok=True)
         file = self._scratch / "spec.json"
         file.write_text(json.dumps(dict(self._spec)))
         while True:
             began = time.monotonic()
             child = subprocess.Popen([sys.executable, "-m", "elastic_ctr.trainer.child", str(file)])
+            self._child, self._starts = child.pid, self._starts + 1
             code = self._wait(child, stop)
             if stop.is_set():
-                return 0
-            if code != _REJOIN:
+                return STOPPED
+            waits = code == 0 and not self._spec.get("ends", True)
+            if code != _REJOIN and not waits:
                 if code:
                     log.error("the training process ended with %s", code)
                 # A crash in the engine ends only this process; the table is what the master says it is.

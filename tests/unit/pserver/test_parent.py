@@ -235,3 +235,28 @@ def test_no_job_ever_raises(tmp_path: Path) -> None:
 
 def test_a_jobs_save_is_its_pass_and_generation() -> None:
     assert _save_of("3-1-checkpoint") == _save_of("3-1-delta-1600000000") != _save_of("3-2-delta-1600000000")
+
+
+def test_a_pserver_that_does_not_end_waits_without_a_table_and_begins_anew(
+    parent: PserverParent, master: Master
+) -> None:
+    parent._ends = False
+    master.orders = control.PserverOrders(leave=True, reason="every hour is trained")
+
+    assert not parent._turn()
+    assert parent.status()["idle"] == "every hour is trained"
+    parent._turn()
+    assert master.told[-1].generation == 0
+    master.orders = control.PserverOrders(generation=2)
+    assert not parent._turn()
+
+    parent._turn()
+    assert master.told[-1].generation == 2
+    assert parent.status()["idle"] == ""
+
+
+def test_a_pserver_ends_when_its_training_was_replaced(parent: PserverParent, master: Master) -> None:
+    master.orders = control.PserverOrders(leave=True, reason="training a was replaced by b")
+
+    assert parent._turn()
+    assert master.told[-1].training == "local"

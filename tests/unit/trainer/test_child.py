@@ -160,6 +160,8 @@ def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
         trainer=TrainerConfig(),
         store_url=f"file://{tmp_path}/store",
         scratch=tmp_path / "scratch",
+        training="local",
+        ends=True,
     )
 
     def made(

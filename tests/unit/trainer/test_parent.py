@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.trainer import parent
-from elastic_ctr.trainer.parent import TrainerParent, _Duty
+from elastic_ctr.trainer.parent import STOPPED, TrainerParent, _Duty
 from elastic_ctr.trainer.watchdog import Watchdog
 
 Run = Callable[[str], int]
@@ -71,6 +71,13 @@ def test_a_child_that_ends_otherwise_is_not_started_again(
     assert lives(tmp_path) == 1
 
 
+def test_a_trainer_that_does_not_end_waits_for_the_next_work(tmp_path: Path, child: Callable[[str], None]) -> None:
+    child(COUNTING + "    sys.exit(0 if len(lives.read_text()) < 2 else 2)")
+
+    assert TrainerParent({"ends": False}, tmp_path).run(threading.Event()) == 2
+    assert lives(tmp_path) == 2
+
+
 def test_the_spec_reaches_the_child(tmp_path: Path, child: Callable[[str], None]) -> None:
     child("import json, sys; sys.exit(0 if json.load(open(sys.argv[1])) == {'name': 'trainer-7'} else 1)")
 
@@ -98,7 +105,7 @@ def test_the_wish_to_leave_is_passed_on_and_waited_for(tmp_path: Path, child: Ca
     stop.set()
     thread.join()
 
-    assert codes == [0]
+    assert codes == [STOPPED], "one that was stopped has not done its work"
     assert (tmp_path / "told").exists()
 
 
