@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,15 @@ from elastic_ctr.master.ledger_rows import (
     unpacked,
 )
 
-_SUMS = ("records", "shows", "clicks", "ignored", "padding", "repeated", "tasks", "done", "trained", "parked_tasks", "parked")  # fmt: skip
+_SUMS = {
+    **{name: f"sum({name})" for name in ("records", "shows", "clicks", "ignored", "padding", "repeated")},
+    "tasks": "count(*)",
+    "done": "sum(state = 'done')",
+    "trained": "sum(case when trained > 0 then records else 0 end)",
+    "parked_tasks": "sum(state = 'parked')",
+    "parked": "sum(case when state = 'parked' and trained = 0 then records else 0 end)",
+}
+_SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
 
 
 class Ledger:
@@ -118,6 +127,10 @@ class Ledger:
         """Seconds of each stage of a pass, for the status and the benches."""
         rounded = {name: round(taken, 3) for name, taken in seconds.items()}
         self.set_fact(f"seconds-{ordinal}", {**self.fact(f"seconds-{ordinal}", {}), **rounded})
+
+    def seconds_by_pass(self) -> dict[int, dict[str, float]]:
+        rows = self._all("select key, value from facts where key >= 'seconds-' and key < 'seconds.'")
+        return {int(key.removeprefix("seconds-")): json.loads(value) for key, value in rows}
 
     # -- tasks -----------------------------------------------------------------------------------------------------
 
@@ -233,19 +246,23 @@ class Ledger:
     def counts(self, ordinal: int | None = None) -> dict[str, int]:
         """files, lines' fates and tasks of one pass, or of all."""
         where, values = ("", ()) if ordinal is None else (" where pass = ?", (ordinal,))
-        sums = self._one(
-            "select coalesce(sum(records), 0), coalesce(sum(shows), 0), coalesce(sum(clicks), 0), coalesce(sum(ignored), 0),"
-            " coalesce(sum(padding), 0), coalesce(sum(repeated), 0), count(*), coalesce(sum(state = 'done'), 0),"
-            " coalesce(sum(case when trained > 0 then records else 0 end), 0),"
-            f" coalesce(sum(state = 'parked'), 0), coalesce(sum(case when state = 'parked' and trained = 0 then records else 0 end), 0)"
-            f" from tasks{where}",
-            *values,
-        )
+        sums = self._one(f"select {_SUMS_OF_TASKS} from tasks{where}", *values)
         refused = self._one(f"select coalesce(sum(lines), 0) from refusals{where}", *values)
         files = self._one(f"select count(*) from files{where}", *values)
         if sums is None or refused is None or files is None:
             raise AssertionError("a sum is one row")
         return {**dict(zip(_SUMS, sums, strict=True)), "refused": refused[0], "files": files[0]}
+
+    def counts_by_pass(self, first: int) -> Mapping[int, dict[str, int]]:
+        """The same of each pass from `first` on, in as many queries as of one. A pass that found nothing has zeros."""
+        found: defaultdict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys((*_SUMS, "refused", "files"), 0))
+        where = "where pass >= ? group by pass"
+        for ordinal, *sums in self._all(f"select pass, {_SUMS_OF_TASKS} from tasks {where}", first):
+            found[ordinal].update(zip(_SUMS, sums, strict=True))
+        for name, sums_of in (("refused", "sum(lines) from refusals"), ("files", "count(*) from files")):
+            for ordinal, total in self._all(f"select pass, {sums_of} {where}", first):
+                found[ordinal][name] = total
+        return found
 
     def unpublished(self) -> int:
         """Records of the passes after the last one that made a version."""

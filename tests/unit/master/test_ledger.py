@@ -286,3 +286,25 @@ def test_a_ledger_of_an_older_master_gets_the_columns_it_lacks(tmp_path: Path) -
     ledger = Ledger(tmp_path / "ledger.db")
 
     assert [task.losses for task in ledger.tasks(1)] == [0, 0]
+
+
+def test_counts_of_every_pass_at_once_are_those_of_each(ledger: Ledger) -> None:
+    for ordinal in (1, 2, 3):
+        a_pass(ledger, ordinal, tasks=ordinal)
+    train(ledger, 2, done=1)
+    ledger.give_back(ledger.tasks(3)[0], error="x", failed=True, repeated=10, park_at=1)
+    ledger.add_pass(4, "20200401/04", [], 0, ends_day=False)
+
+    by_pass = ledger.counts_by_pass(2)
+
+    assert {ordinal: by_pass[ordinal] for ordinal in (2, 3, 4)} == {n: ledger.counts(n) for n in (2, 3, 4)}
+    assert 1 not in by_pass
+
+
+def test_seconds_of_stages_are_kept_by_pass(ledger: Ledger) -> None:
+    for ordinal in (2, 10):
+        ledger.took(ordinal, {"train": 1.23456})
+        ledger.took(ordinal, {"exportUpload": ordinal})
+    ledger.set_fact("seconds", "something else")
+
+    assert ledger.seconds_by_pass() == {n: {"train": 1.235, "exportUpload": n} for n in (2, 10)}

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.status import status
-from master.world import RECORDS, World
+from master.world import RECORDS, World, data_of
 
 
 def test_before_anything_joined_it_is_not_ready(tmp_path: Path) -> None:
@@ -37,3 +37,19 @@ def test_a_finished_run_shows_its_versions_and_is_json(tmp_path: Path) -> None:
     assert [(p["kind"], p["keys"]) for p in shown["passes"]] == [("base", 4), ("delta", 4)]
     assert [p["version"] for p in shown["passes"]] == [v["id"] for v in shown["versions"]]
     assert shown["ledger"]["trained"] == 4 * RECORDS
+
+
+def test_a_long_run_is_looked_at_with_as_many_queries_as_a_short_one(tmp_path: Path) -> None:
+    queries: dict[str, int] = {}
+    for end in ("20200401/01", "20200401/12"):
+        one = World(tmp_path / end, data_of(end=end))
+        one.finish()
+        asked: list[str] = []
+        one.ledger._db.set_trace_callback(asked.append)
+
+        shown = status(one.coordinator)
+
+        queries[end] = len(asked)
+        assert [each["seconds"].keys() >= {"train"} for each in shown["passes"]] == [True] * len(one.ledger.passes())
+        assert {each["records"] for each in shown["passes"]} == {2 * RECORDS}
+    assert len(set(queries.values())) == 1
