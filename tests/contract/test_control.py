@@ -18,8 +18,8 @@ from elastic_ctr.master.servicer import ControlServicer, start_server
 
 TOKEN = "a token with blanks"
 CALLS = [
-    ("SyncPserver", control.PserverState()),
-    ("JoinTrainer", control.JoinRequest()),
+    ("SyncPserver", control.PserverState(training="local")),
+    ("JoinTrainer", control.JoinRequest(training="local")),
     ("ReportInitialised", control.Membership()),
     ("LeaseTask", control.LeaseRequest()),
     ("RenewLeases", control.RenewRequest()),
@@ -64,7 +64,7 @@ def address(servicer: ControlServicer) -> Iterator[str]:
 def test_a_call_with_the_token_is_answered(address: str) -> None:
     client = MasterClient(address, TOKEN)
 
-    reply = client.call("JoinTrainer", control.JoinRequest(name="t"))
+    reply = client.call("JoinTrainer", control.JoinRequest(name="t", training="local"))
 
     assert reply.verdict == control.JoinReply.WAIT
     assert reply.reason == "waits for pserver 0 of 1"
@@ -101,7 +101,9 @@ def test_a_caller_waits_for_a_master_that_starts_late(servicer: ControlServicer)
         return False
 
     thread = threading.Thread(
-        target=lambda: replies.append(client.call("JoinTrainer", control.JoinRequest(name="t"), give_up=give_up))
+        target=lambda: replies.append(
+            client.call("JoinTrainer", control.JoinRequest(name="t", training="local"), give_up=give_up)
+        )
     )
     thread.start()
     tried.wait()
@@ -121,7 +123,7 @@ def test_a_caller_goes_on_with_a_master_that_restarts(servicer: ControlServicer)
     trainers = []
     for _ in range(2):
         server = start_server(servicer, "127.0.0.1", port)
-        trainers.append(client.call("JoinTrainer", control.JoinRequest(name="t")).trainer_id)
+        trainers.append(client.call("JoinTrainer", control.JoinRequest(name="t", training="local")).trainer_id)
         server.stop(grace=0).wait()
 
     assert trainers == [1, 2]
@@ -161,17 +163,19 @@ def test_a_failure_inside_the_master_is_told_and_the_next_call_is_answered(
     with monkeypatch.context() as patch:
         patch.setattr(servicer._coordinator, "join", broken)
         with pytest.raises(grpc.RpcError) as failed:
-            client.call("JoinTrainer", control.JoinRequest())
+            client.call("JoinTrainer", control.JoinRequest(training="local"))
 
     assert failed.value.code() == grpc.StatusCode.INTERNAL
     assert failed.value.details() == "the master failed: the disk is full"
-    assert client.call("JoinTrainer", control.JoinRequest()).trainer_id == 1
+    assert client.call("JoinTrainer", control.JoinRequest(training="local")).trainer_id == 1
     client.close()
 
 
 def test_what_65536_samples_weigh_passes_through_the_door(servicer: ControlServicer, address: str) -> None:
     client = MasterClient(address, TOKEN)
-    state = control.PserverState(index=0, incarnation="x", results=[control.JobResult(id="x", values=bytes(64 << 20))])
+    state = control.PserverState(
+        index=0, incarnation="x", training="local", results=[control.JobResult(id="x", values=bytes(64 << 20))]
+    )
 
     assert client.call("SyncPserver", state).generation == 1
     client.close()

@@ -31,6 +31,7 @@ def master(config: ConfigFile) -> None:
             source=source,
             store=store,
             token=token_of(settings.auth) or "",
+            training=settings.training,
         ).run(stop)
 
     run_until_told(run)

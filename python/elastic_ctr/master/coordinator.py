@@ -25,6 +25,8 @@ from elastic_ctr.master.trainers import Trainers
 
 log = logging.getLogger(__name__)
 
+_OVER = "every hour is trained"
+
 
 class Coordinator:
     """The master's decisions. Every public method may be called from any thread."""
@@ -41,8 +43,10 @@ class Coordinator:
         model_digest: str,
         rows_of_checkpoint: Callable[[str], dict[int, int]],
         known_versions: Callable[[], list[int]],
+        training: str = "local",
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._training = training
         self._lock = threading.RLock()
         self._ledger = ledger
         self._config = config
@@ -98,6 +102,16 @@ class Coordinator:
                 self._schedule.go_on()
                 if self._generations.used:
                     self._recover("master", "there are more hours to train")
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """Another training than before: its pservers are others, perhaps more or fewer, and hold nothing yet."""
+        before = self._ledger.fact("training", self._training)
+        if before != self._training:
+            self._ledger.set_fact("pservers", {})
+            if self._generations.used and not self._schedule.finished:
+                self._recover("training", f"training {before} was replaced by {self._training}")
+        self._ledger.set_fact("training", self._training)
 
     def _recover(self, role: str, reason: str) -> None:
         """Back to the last checkpoint, in a new generation of server processes."""
@@ -159,8 +173,14 @@ class Coordinator:
 
     # -- pservers --------------------------------------------------------------------------------------------------
 
+    def _foreign(self, training: str) -> str:
+        """Why a caller must leave; empty if it belongs to this training."""
+        return "" if training == self._training else f"training {training} was replaced by {self._training}"
+
     def sync_pserver(self, state: control.PserverState) -> control.PserverOrders:
         with self._lock:
+            if foreign := self._foreign(state.training):
+                return control.PserverOrders(leave=True, reason=foreign)
             incarnations = self._ledger.fact("pservers", {})
             before = incarnations.get(str(state.index))
             if before != state.incarnation:
@@ -178,6 +198,7 @@ class Coordinator:
                 checkpoint=self._generations.last_checkpoint or "",
                 jobs=self._jobs(state.index),
                 leave=self.finished,
+                reason=_OVER if self.finished else "",
             )
 
     def _lost_pserver(self, reason: str) -> None:
@@ -216,8 +237,10 @@ class Coordinator:
 
     # -- trainers --------------------------------------------------------------------------------------------------
 
-    def join(self, name: str, trainer_id: int) -> control.JoinReply:
+    def join(self, name: str, trainer_id: int, training: str = "local") -> control.JoinReply:
         with self._lock:
+            if foreign := self._foreign(training):
+                return control.JoinReply(verdict=control.JoinReply.LEAVE, reason=foreign)
             generation = self.generation
             trainer_id = self._trainers.enter(name, trainer_id, self._clock())
             reply = control.JoinReply(
@@ -229,6 +252,7 @@ class Coordinator:
             )
             if self.finished:
                 reply.verdict = control.JoinReply.LEAVE
+                reply.reason = _OVER
             elif waiting := self.pservers.waiting_for(generation):
                 reply.reason = f"waits for {waiting}"
             elif self.initialised:

@@ -70,6 +70,7 @@ class Master:
         source: Source,
         store: Store,
         token: str,
+        training: str = "local",
     ) -> None:
         self._host = host
         self._data = data
@@ -99,6 +100,7 @@ class Master:
             model_digest=model_digest,
             rows_of_checkpoint=lambda name: rows_of(store, name),
             known_versions=lambda: published_versions(store),
+            training=training,
         )
         self._publisher = Publisher(self._coordinator, store, data, model, config)
         self._looked_at = 0.0

@@ -42,7 +42,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return self._answer(context, lambda: self._coordinator.sync_pserver(request))
 
     def JoinTrainer(self, request: control.JoinRequest, context: Any) -> control.JoinReply:
-        return self._answer(context, lambda: self._coordinator.join(request.name, request.trainer_id))
+        return self._answer(context, lambda: self._coordinator.join(request.name, request.trainer_id, request.training))
 
     def ReportInitialised(self, request: control.Membership, context: Any) -> control.Acknowledgement:
         return self._answer(context, lambda: self._coordinator.initialised_by(request))

@@ -1,8 +1,10 @@
 from pathlib import Path
 
+import pytest
+
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.versions.manifest import read_version
-from master.world import RECORDS, data_of, world
+from master.world import RECORDS, World, data_of, world
 
 
 def test_a_new_pserver_process_raises_the_generation_and_rolls_back_to_the_last_checkpoint(tmp_path: Path) -> None:
@@ -103,3 +105,56 @@ def test_a_server_process_that_ends_after_the_end_is_no_recovery(tmp_path: Path)
     assert one.pservers[0].sync().leave
     assert one.coordinator.generation == 1
     assert one.ledger.recoveries() == []
+
+
+def replaced(one: World, servers: int) -> None:
+    """What an upgrade with another number of pservers does: a master with new settings, new pods, the old ones still there."""
+    one.training, one.servers = "ctr-train-b", servers
+    one.start_master()
+    one.start_training()
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_another_training_takes_over_from_the_last_checkpoint_with_its_own_number_of_pservers(
+    tmp_path: Path, servers: int
+) -> None:
+    one = world(tmp_path)
+    one.until(lambda: len(one.ledger.passes()) == 2)
+    one.until_phase(control.TRAIN).report()
+    pservers, trainers = one.pservers, one.trainers
+
+    replaced(one, servers)
+
+    assert one.ledger.recoveries()[-1]["reason"] == "training local was replaced by ctr-train-b"
+    one.finish()
+    assert one.coordinator.generation == 2
+    assert all(each.gone for each in pservers)
+    assert all(each.gone for each in trainers)
+    assert set(one.trained().values()) == {1}
+    assert one.coordinator.counted()["trained"] == 4 * RECORDS
+
+
+def test_members_of_a_replaced_training_are_told_to_leave_and_change_nothing(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    old = one.until_phase(control.TRAIN)
+    replaced(one, 2)
+
+    orders = one.pservers[0].sync()
+    rejoined = one.coordinator.renew(control.RenewRequest(trainer_id=old.id, generation=1))
+    reply = one.coordinator.join(old.name, old.id, "local")
+
+    assert (orders.leave, orders.reason) == (True, "training local was replaced by ctr-train-b")
+    assert rejoined.rejoin
+    assert (reply.verdict, reply.reason) == (control.JoinReply.LEAVE, "training local was replaced by ctr-train-b")
+    assert one.coordinator.pservers.get(0) is None
+
+
+def test_a_training_that_is_over_is_not_repeated_under_another_name(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.finish()
+
+    replaced(one, 3)
+
+    assert one.coordinator.generation == 1
+    assert one.coordinator.finished
+    assert one.pservers[-1].sync().leave

@@ -117,7 +117,7 @@ def test_it_answers_trainers_and_ends_with_zero_when_told(running: Running) -> N
     running.start()
     client = MasterClient(f"127.0.0.1:{running.port}", "")
 
-    reply = client.call("JoinTrainer", control.JoinRequest(name="t"))
+    reply = client.call("JoinTrainer", control.JoinRequest(name="t", training="local"))
     client.close()
     running.end()
 

@@ -23,7 +23,7 @@ def test_a_pass_under_way_shows_its_stage_and_its_tasks(tmp_path: Path) -> None:
     [each] = shown["passes"]
     assert (each["records"], each["tasks"], each["version"], each["kind"]) == (2 * RECORDS, 2, None, None)
     assert [p["serving"] for p in shown["pservers"]] == [True, True]
-    assert [t["name"] for t in shown["trainers"]] == ["trainer-0", "trainer-1"]
+    assert [t["name"] for t in shown["trainers"]] == ["local-trainer-0", "local-trainer-1"]
 
 
 def test_a_finished_run_shows_its_versions_and_is_json(tmp_path: Path) -> None:

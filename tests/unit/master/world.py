@@ -49,6 +49,7 @@ class Pserver:
     def __init__(self, world: "World", index: int) -> None:
         self.world = world
         self.index = index
+        self.training = world.training
         self.restart()
 
     def restart(self) -> None:
@@ -56,6 +57,7 @@ class Pserver:
         self.world.lives += 1
         self.incarnation = f"life-{self.world.lives}"
         self.generation = 0
+        self.gone = False
         self._empty()
 
     def _empty(self) -> None:
@@ -75,11 +77,15 @@ class Pserver:
             generation=self.generation,
             serving=self.up and not self.lost,
             lost=self.lost,
+            training=self.training,
             results=[result for name, result in self.results.items() if name in self.wanted],
         )
 
     def sync(self) -> control.PserverOrders:
         orders = self.world.coordinator.sync_pserver(self.state())
+        self.gone = orders.leave
+        if self.gone:
+            return orders
         if orders.generation != self.generation:
             self._empty()
             self.generation = orders.generation
@@ -129,6 +135,7 @@ class Trainer:
     def __init__(self, world: "World", name: str) -> None:
         self.world = world
         self.name = name
+        self.training = world.training
         self.start()
 
     def start(self) -> None:
@@ -143,7 +150,7 @@ class Trainer:
         return self.generation > 0 and self.initialises is None
 
     def join(self) -> control.JoinReply:
-        reply = self.world.coordinator.join(self.name, self.id)
+        reply = self.world.coordinator.join(self.name, self.id, self.training)
         self.id = reply.trainer_id
         if reply.verdict == control.JoinReply.LEAVE:
             self.gone = True
@@ -251,6 +258,7 @@ class World:
     files: Sequence[str] = ("one", "two")
     records: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
+    training: str = "local"
 
     def __post_init__(self) -> None:
         self.now = 1_600_000_000.0
@@ -261,8 +269,14 @@ class World:
         self.store: Store = FileStore(self.folder / "store")
         self.ledger = Ledger(self.folder / "ledger.db")
         self.start_master()
-        self.pservers = [Pserver(self, index) for index in range(self.servers)]
-        self.trainers = [Trainer(self, f"trainer-{number}") for number in range(2)]
+        self.pservers: list[Pserver] = []
+        self.trainers: list[Trainer] = []
+        self.start_training()
+
+    def start_training(self) -> None:
+        """All pods of a training; those of another one go on until they hear that it is over."""
+        self.pservers = [*self.pservers, *(Pserver(self, index) for index in range(self.servers))]
+        self.trainers = [*self.trainers, *(Trainer(self, f"{self.training}-trainer-{n}") for n in range(2))]
 
     def start_master(self) -> None:
         """As a new process over the same file."""
@@ -278,6 +292,7 @@ class World:
             model_digest="digest",
             rows_of_checkpoint=lambda name: rows_of(self.store, name),
             known_versions=lambda: published_versions(self.store),
+            training=self.training,
             clock=lambda: self.now,
         )
         self.publisher = Publisher(self.coordinator, self.store, self.data, MODEL, self.config)
@@ -311,7 +326,8 @@ class World:
             pass
         self.find_hours()
         for pserver in self.pservers:
-            pserver.sync()
+            if not pserver.gone:
+                pserver.sync()
         for trainer in self.trainers:
             trainer.step()
 

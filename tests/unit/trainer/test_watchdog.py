@@ -102,7 +102,14 @@ class Master:
         )
         # The endpoint of generation 1 is one above the first port.
         self.pserver = control.PserverState(
-            index=0, incarnation="x", host="127.0.0.1", port=server.port - 1, admin_port=1, generation=1, serving=True
+            index=0,
+            incarnation="x",
+            training="local",
+            host="127.0.0.1",
+            port=server.port - 1,
+            admin_port=1,
+            generation=1,
+            serving=True,
         )
         self.coordinator.sync_pserver(self.pserver)
         self.trainer = self.coordinator.join("trainer-0", 0).trainer_id
