@@ -1,4 +1,4 @@
-"""The agent's own door, and how its pod ends.
+"""The agent's own door.
 
 GET  /healthz /readyz /status /metrics
 POST /drain    as SIGTERM: drain, then end; needs the token
@@ -7,10 +7,8 @@ POST /drain    as SIGTERM: drain, then end; needs the token
 import asyncio
 import contextlib
 import logging
-import time
 from pathlib import Path
 
-import httpx
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +16,7 @@ from starlette.routing import Route
 
 from elastic_ctr.cube.agent.role import CubeAgent
 from elastic_ctr.cube.placement import shard_of_pod
-from elastic_ctr.runtime.http import application, bearer, require_token, serving
+from elastic_ctr.runtime.http import application, require_token, serving
 from elastic_ctr.runtime.lifecycle import stop_on_signal_async
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
@@ -98,20 +96,3 @@ def run_cube_agent(
 
     with StateLock(cache_dir):
         asyncio.run(main())
-
-
-def run_cube_drain(*, agent_url: str, token: str | None = None, grace_seconds: float = 600.0) -> bool:
-    """For preStop of both containers of a cube pod: have the agent drain and wait until it has ended.
-
-    False when grace was over first. An agent that does not answer has ended already.
-    """
-    until = time.monotonic() + grace_seconds
-    with httpx.Client(timeout=5.0, trust_env=False) as client:
-        try:
-            client.post(f"{agent_url.rstrip('/')}/drain", headers=bearer(token)).raise_for_status()
-            while time.monotonic() < until:
-                time.sleep(0.2)
-                client.get(f"{agent_url.rstrip('/')}/healthz")
-        except httpx.TransportError:
-            return True
-    return False

@@ -1,0 +1,59 @@
+"""How a cube pod ends, for preStop: little is imported, because a pod that is going has other things to do."""
+
+import http.client
+import json
+import time
+from urllib.parse import urlsplit
+
+_ASK_SECONDS = 5.0
+_LOOK_SECONDS = 0.2
+
+
+class DrainRefused(RuntimeError):
+    """The agent answers, and does not drain: its own sentence."""
+
+
+def run_cube_drain(*, agent_url: str, token: str | None = None, grace_seconds: float = 600.0) -> bool:
+    """For preStop of both containers of a cube pod: have the agent drain and wait until it has ended.
+
+    False when grace was over first. Where nobody listens the agent has ended already; one that is slow to answer has
+    not. Raises DrainRefused.
+    """
+    until = time.monotonic() + grace_seconds
+    ordered = False
+    while True:
+        try:
+            if ordered:
+                _ask(agent_url, "GET", "/healthz", None)
+            else:
+                _ask(agent_url, "POST", "/drain", token)
+                ordered = True
+        except ConnectionRefusedError:
+            return True
+        except (OSError, http.client.HTTPException):
+            # It ends just now, or has no time to answer: the next look says which.
+            pass
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_LOOK_SECONDS)
+
+
+def _ask(agent_url: str, method: str, path: str, token: str | None) -> None:
+    """Raises OSError, HTTPException, DrainRefused."""
+    parts = urlsplit(agent_url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_ASK_SECONDS)
+    try:
+        connection.request(method, path, headers={} if token is None else {"authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        text = answer.read()
+    finally:
+        connection.close()
+    if answer.status >= http.HTTPStatus.BAD_REQUEST and method == "POST":
+        raise DrainRefused(f"the agent at {agent_url} answers {answer.status}: {_sentence(text)}")
+
+
+def _sentence(text: bytes) -> str:
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, KeyError, TypeError):
+        return text[:200].decode("utf-8", "replace")
