@@ -5,12 +5,14 @@ from datetime import datetime, timedelta
 from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
+from pydantic.config import JsonDict
 
 from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share
 from elastic_ctr.features.slots import SlotList
 
 _SPLIT = re.compile(r"^\d{8}/\d{2}(\d{2})?$")
+_SOURCE = r"^(file:///|hdfs://[^/]+)"
 _MINUTES_A_DAY = 24 * 60
 
 
@@ -20,24 +22,39 @@ def _slot_names(given: object) -> object:
     if isinstance(given, (list, tuple)):
         rounded = next((slot for slot in given if isinstance(slot, int) and abs(slot) > EXACT), None)
         if rounded is not None:
-            raise ValueError(f"the slot {rounded} is above 2^53, where numbers are rounded; write it in quotes")
+            raise ValueError(f"the slot {rounded} is not below 2^53, where numbers are rounded; write it in quotes")
     if isinstance(given, (str, list, tuple)):
         return tuple(SlotList.parse(given if isinstance(given, str) else list(given)).names)
     raise ValueError("slots is a list, or text with one slot a line")
+
+
+# What a chart's schema says of these; the validators below say it to a program.
+_SLOTS_SCHEMA: JsonDict = {
+    "type": ["array", "string"],
+    "items": {"type": ["string", "integer"], "pattern": r"^[!-9;-~]+$", "maximum": EXACT},
+    "minItems": 1,
+    "minLength": 1,
+    "uniqueItems": True,
+}
+_SPLIT_SCHEMA: JsonDict = {
+    "pattern": r"^[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])/([01][0-9]|2[0-3])([0-5][0-9])?$"
+}
+_DIVIDES_A_DAY: list[JsonValue] = [minutes for minutes in range(1, _MINUTES_A_DAY + 1) if _MINUTES_A_DAY % minutes == 0]
 
 
 class Source(Section):
     """Where the click logs are."""
 
     url: str = Field(
-        description="Where the logs are: file:///some/dir. hdfs://namenode:9000 is a right address that is refused at start until its reader is there."
+        json_schema_extra={"pattern": _SOURCE},
+        description="Where the logs are: file:///some/dir. hdfs://namenode:9000 is a right address that is refused at start until its reader is there.",
     )
     user: str = Field(default="root", min_length=1, description="Who reads there; HDFS checks it, files do not.")
 
     @field_validator("url")
     @classmethod
     def _known(cls, url: str) -> str:
-        if not re.match(r"^(file:///|hdfs://[^/]+)", url):
+        if not re.match(_SOURCE, url):
             raise ValueError(f"{url!r} is neither file:///some/dir nor hdfs://namenode:9000")
         return url
 
@@ -47,14 +64,24 @@ class Data(Section):
 
     source: Source
     path: str = Field(default="/", description="Folder of the day folders inside the source.")
-    start: str = Field(description="First split, YYYYMMDD/HH or YYYYMMDD/HHMM; included.")
-    end: str | None = Field(default=None, description="Last split, included. Absent: follow new ones as they come.")
+    start: str = Field(
+        description="First split, YYYYMMDD/HH or YYYYMMDD/HHMM; included.", json_schema_extra=_SPLIT_SCHEMA
+    )
+    end: str | None = Field(
+        default=None,
+        description="Last split, included. Absent: follow new ones as they come.",
+        json_schema_extra=_SPLIT_SCHEMA,
+    )
     slots: Annotated[tuple[str, ...], BeforeValidator(_slot_names)] = Field(
         description="The slots that are features, in the network's order: a list, or text with one a line.",
-        json_schema_extra={"type": ["array", "string"], "items": {"type": ["string", "integer"]}},
+        json_schema_extra=_SLOTS_SCHEMA,
     )
     split_interval: int = Field(
-        default=60, ge=1, le=_MINUTES_A_DAY, description="Minutes of log in one folder; must divide a day."
+        default=60,
+        ge=1,
+        le=_MINUTES_A_DAY,
+        description="Minutes of log in one folder; must divide a day.",
+        json_schema_extra={"enum": _DIVIDES_A_DAY},
     )
     splits_per_pass: Count = Field(default=1, description="Folders that are trained as one pass.")
     donefile: str = Field(

@@ -5,8 +5,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-# Above 2^53 Helm and JSON readers round without a word.
-EXACT = 2**53
+# The last whole number that Helm and JSON readers tell from the next one; above it they round without a word.
+EXACT = 2**53 - 1
 
 Count = Annotated[int, Field(ge=1, le=EXACT)]
 Seconds = Annotated[float, Field(gt=0, le=EXACT)]

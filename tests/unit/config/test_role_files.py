@@ -6,6 +6,7 @@ import yaml
 from config.test_values import values
 from elastic_ctr.config.load import dump, load
 from elastic_ctr.config.role_files import RoleFile, TrainerFile
+from elastic_ctr.config.section import EXACT
 from elastic_ctr.local.plan import Places, Role, roles
 
 ROLES = list(roles(Places(Path("/run/local"), values())))
@@ -40,12 +41,12 @@ def test_a_role_file_is_camel_case_and_ends_are_null_where_nothing_was_given() -
 
 def test_large_integers_are_written_whole(tmp_path: Path) -> None:
     given = next(role.file for role in ROLES if isinstance(role.file, TrainerFile))
-    model = given.model.model_copy(update={"sparse_dim": 2**53})
+    model = given.model.model_copy(update={"sparse_dim": EXACT})
     path = tmp_path / "config.yaml"
     path.write_text(dump(given.model_copy(update={"model": model})))
 
-    assert "sparseDim: 9007199254740992" in path.read_text()
-    assert load(TrainerFile, path).model.sparse_dim == 2**53
+    assert "sparseDim: 9007199254740991" in path.read_text()
+    assert load(TrainerFile, path).model.sparse_dim == EXACT
 
 
 def test_only_transfer_knows_shards_and_replicas() -> None:

@@ -77,7 +77,7 @@ def test_the_empty_file_says_what_is_missing() -> None:
         ("data: {slots: [a:b]}", "data.slots: the slot name 'a:b' can not stand in a line"),
         ("data: {slots: [1.5]}", "data.slots: the slot 1.5 is neither a number nor text; write it in quotes"),
         ("data: {slots: {a: 1}}", "data.slots: slots is a list, or text with one slot a line"),
-        ("data: {slots: [9007199254740993]}", "data.slots: the slot 9007199254740993 is above 2^53"),
+        ("data: {slots: [9007199254740993]}", "data.slots: the slot 9007199254740993 is not below 2^53"),
         ("data: {start: 20200401/05}", "data: end 20200401/03 is before start 20200401/05; swap them"),
         ("data: {start: 2020-04-01}", "data.start: input should be a valid string"),
         ("data: {start: 20200401}", "data.start: input should be a valid string"),
