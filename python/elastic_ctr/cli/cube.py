@@ -1,17 +1,18 @@
-"""`elastic-ctr cube`: ask cube-servers directly."""
+"""`elastic-ctr cube`: ask cube-servers directly, and end a cube pod in order.
+
+Its functions import what they need: `drain` runs in pods that are going, and must not start half a server for that.
+"""
 
 import json
 from typing import Annotated
 
-import numpy as np
 import typer
-from pydantic import ValidationError
 
-from elastic_ctr.cube.client.reader import BlockingCubeClient, CubeUnavailable, VersionNotHeld
-from elastic_ctr.cube.release import ReleaseDocument
+from elastic_ctr.cli.cube_drain import drain
 from elastic_ctr.local.doors import DoorClosed, ask
 
-app = typer.Typer(name="cube", help="Ask the cube.", no_args_is_help=True)
+app = typer.Typer(name="cube", help="Ask the cube, or end one of its pods in order.", no_args_is_help=True)
+app.command()(drain)
 
 EXIT_MISSING, EXIT_ERROR = 1, 2
 
@@ -22,7 +23,7 @@ class NoLiveVersion(RuntimeError):
 
 @app.callback()
 def cube() -> None:
-    """Ask the cube."""
+    """Ask the cube, or end one of its pods in order."""
 
 
 @app.command()
@@ -47,6 +48,11 @@ def seek(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """Print the values of keys. Exits with 0 when all were found, 1 when some are missing, 2 on an error."""
+    import numpy as np
+
+    from elastic_ctr.cube.client.blocking import BlockingCubeClient
+    from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
+
     try:
         wanted = np.array([_key(text) for text in keys], np.uint64)
         given = [part for each in address or [] for part in each.split(",")]
@@ -68,6 +74,10 @@ def seek(
 
 def _placed(transfer: str, version: int | None, given: list[str]) -> tuple[int, list[str]]:
     """The version and who holds it, from the release document for what is not given. Raises NoLiveVersion."""
+    from pydantic import ValidationError
+
+    from elastic_ctr.cube.release import ReleaseDocument
+
     try:
         document = ReleaseDocument.model_validate(ask(f"http://{transfer}/release"))
     except (DoorClosed, ValidationError) as closed:

@@ -1,11 +1,9 @@
-"""Asking the roles of a local run: small JSON over HTTP, nothing that waits long."""
+"""Asking the roles of a run: small JSON over HTTP, nothing that waits long."""
 
 import http.client
 import json
 from typing import Any
 from urllib.parse import urlsplit
-
-from elastic_ctr.runtime.http import bearer
 
 
 class DoorClosed(OSError):
@@ -14,11 +12,17 @@ class DoorClosed(OSError):
 
 def ask(url: str, body: Any = None, timeout: float = 5.0, token: str | None = None) -> Any:
     """GET, or POST with a JSON body. Raises DoorClosed with the role's own sentence if it gave one."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+    connection: http.client.HTTPConnection | None = None
     try:
+        parts = urlsplit(url)
+        if not parts.hostname or parts.port is None:
+            raise DoorClosed(f"{parts.netloc!r} is no HOST:PORT")
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
         data = None if body is None else json.dumps(body)
-        headers = {**bearer(token), **({"content-type": "application/json"} if data else {})}
+        # As runtime.http.bearer, whose module brings a whole web server along.
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        if data is not None:
+            headers["content-type"] = "application/json"
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
         connection.request("GET" if body is None else "POST", path, data, headers)
         answer = connection.getresponse()
@@ -33,7 +37,8 @@ def ask(url: str, body: Any = None, timeout: float = 5.0, token: str | None = No
             raise
         raise DoorClosed(f"{url} does not answer: {closed.strerror or closed}") from closed
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()
 
 
 def _sentence(text: bytes) -> str:
