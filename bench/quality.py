@@ -33,7 +33,7 @@ from elastic_ctr.model.metrics import weighted_auc, weighted_logloss
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 FOLDS = 5
 # A few thousand lines: a small tower, first-order weights that learn faster than vectors, small batches, several rounds.
-# Chosen by their mean over the test folds, the same for all five, so the figures flatter them a little; regression's C is
+# Chosen by looking at test folds and the same for all five, so the figures flatter them a little; the C of regression is
 # chosen likewise, and for each fold anew.
 SMALL_DATA: dict[str, dict[str, Any]] = {
     "criteo": {
