@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, checked_path
+from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, checked_path, walked
 
 _TEMPORARY = ".put-"
 _BLOCK = 1 << 20
@@ -111,12 +111,7 @@ class FileStore:
         ]
 
     def walk(self, folder: str) -> Iterator[str]:
-        for name in self.list(folder):
-            path = f"{folder.rstrip('/')}/{name}"
-            if name.endswith("/"):
-                yield from self.walk(path.rstrip("/"))
-            else:
-                yield path
+        return walked(self.list, folder)
 
     def delete(self, path: str) -> None:
         target = self._at(path)
@@ -144,6 +139,9 @@ class FileStore:
 
     def local_path(self, path: str) -> Path | None:
         return self._at(path)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
 
 
 def _sync_folder(folder: Path) -> None:

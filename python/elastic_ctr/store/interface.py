@@ -1,6 +1,6 @@
 """What every store can do. A path is relative, with slashes, and never leaves the store."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Protocol, runtime_checkable
 
@@ -15,6 +15,14 @@ class NotInStore(StoreError):
 
 class AlreadyPublished(StoreError):
     """A file stands at the path already; published files are immutable."""
+
+
+class NotNow(StoreError):
+    """The store is away, or busy: the same may go well later. `after` are seconds that the store asked for."""
+
+    def __init__(self, sentence: str, after: float | None = None) -> None:
+        super().__init__(sentence)
+        self.after = after
 
 
 @runtime_checkable
@@ -64,6 +72,9 @@ class Store(Protocol):
     def local_path(self, path: str) -> Path | None:
         """The file on this machine if the store's files are on this machine: it can be mapped without a copy."""
 
+    def close(self) -> None:
+        """Let go of connections; the store may be used again all the same."""
+
 
 def checked_path(path: str) -> PurePosixPath:
     """A path that stays inside the store. Raises StoreError for an absolute one, `..`, or an empty one."""
@@ -71,3 +82,13 @@ def checked_path(path: str) -> PurePosixPath:
     if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path:
         raise StoreError(f"{path!r} is not a path inside the store; give a relative one without '..'")
     return pure
+
+
+def walked(list_folder: Callable[[str], list[str]], folder: str) -> Iterator[str]:
+    """Paths of all files below a folder, by a store's `list`."""
+    for name in list_folder(folder):
+        path = f"{folder.rstrip('/')}/{name}"
+        if name.endswith("/"):
+            yield from walked(list_folder, path.rstrip("/"))
+        else:
+            yield path

@@ -5,11 +5,26 @@ from urllib.parse import unquote, urlsplit
 
 from elastic_ctr.store.file import FileStore
 from elastic_ctr.store.interface import Store, StoreError
+from elastic_ctr.store.patience import Patience
 
 
-def open_store(url: str) -> Store:
-    """The store behind an address. Raises StoreError for an address that no store here understands."""
+def open_store(url: str, *, token: str | None = None, user: str = "root", patience: Patience | None = None) -> Store:
+    """The store behind an address; nothing is asked of it yet. The token is for http, the user for HDFS.
+
+    Raises StoreError for an address that no store here understands.
+    """
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FileStore(Path(unquote(parts.path)))
-    raise StoreError(f"store.config.url {url!r} is not understood; give file:///a/folder")
+    if parts.scheme in {"http", "https"} and parts.netloc:
+        from elastic_ctr.store.http import HttpStore
+
+        return HttpStore(url, token, patience)
+    if parts.scheme in {"hdfs", "webhdfs"}:
+        from elastic_ctr.store.hdfs import HdfsStore
+
+        return HdfsStore(url, user, patience)
+    raise StoreError(
+        f"store.config.url {url!r} is not understood; give file:///a/folder, http://file-server:8080 or "
+        "hdfs://namenode:9000/a/folder"
+    )

@@ -5,6 +5,7 @@ from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
 from elastic_ctr.store.interface import NotInStore, StoreError, checked_path
+from elastic_ctr.store.patience import Patience
 
 
 class Source(Protocol):
@@ -54,9 +55,18 @@ class FileSource:
         return stream
 
 
-def open_source(url: str, user: str) -> Source:  # noqa: ARG001 (files ask nobody who reads)
-    """Raises StoreError for an address that no source here understands."""
+def open_source(url: str, user: str, patience: Patience | None = None) -> Source:
+    """The source behind an address; nothing is asked of it yet. The user is for HDFS: files ask nobody who reads.
+
+    Raises StoreError for an address that no source here understands.
+    """
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FileSource(Path(unquote(parts.path)))
-    raise StoreError(f"data.source.url {url!r} is not understood; give file:///a/folder")
+    if parts.scheme in {"hdfs", "webhdfs"}:
+        from elastic_ctr.store.hdfs import HdfsSource
+
+        return HdfsSource(url, user, patience)
+    raise StoreError(
+        f"data.source.url {url!r} is not understood; give file:///a/folder or hdfs://namenode:9000/a/folder"
+    )

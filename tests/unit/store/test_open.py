@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.store import FileStore, Store, StoreError, open_store
+from elastic_ctr.store.hdfs import HdfsStore
+from elastic_ctr.store.http import HttpStore
 
 
 def test_a_folder_is_a_store(tmp_path: Path) -> None:
@@ -24,7 +26,29 @@ def test_a_store_is_found_again_by_its_own_address(tmp_path: Path) -> None:
     assert again.root == store.root
 
 
-@pytest.mark.parametrize("url", ["", "somewhere", "file://host/dir", "ftp://x/y", "file:relative"])
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("http://file-server:8080", HttpStore),
+        ("https://file-server/folder/", HttpStore),
+        ("hdfs://namenode:9000/ctr", HdfsStore),
+        ("webhdfs://namenode:9870", HdfsStore),
+        ("hdfs://nn1:9000,nn2:9000", HdfsStore),
+    ],
+)
+def test_a_distant_store_is_opened_without_asking_it_anything(url: str, kind: type) -> None:
+    store = open_store(url, token="secret", user="alice")
+
+    assert isinstance(store, kind)
+    assert isinstance(store, Store)
+    assert store.url == url.rstrip("/")
+    assert store.local_path("a") is None
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["", "somewhere", "http:///x", "HTTP//x", "file://host/dir", "ftp://x/y", "file:relative"]
+)
 def test_an_address_that_is_no_store_is_refused_with_the_way_out(url: str) -> None:
     with pytest.raises(StoreError, match="is not understood; give file:///a/folder"):
         open_store(url)

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.store import NotInStore, StoreError
+from elastic_ctr.store.hdfs import HdfsSource
 from elastic_ctr.store.source import FileSource, Source, open_source
 
 
@@ -62,6 +63,13 @@ def test_an_address_of_a_folder_gives_a_source(tmp_path: Path) -> None:
     found: Source = open_source(f"file://{str(folder).replace(' ', '%20')}", "root")
 
     assert found.list("/") == [("x", 0)]
+
+
+def test_an_address_of_hdfs_gives_a_source_without_asking_it_anything() -> None:
+    found = open_source("hdfs://namenode:9000", "alice")
+
+    assert isinstance(found, HdfsSource)
+    found.close()
 
 
 def test_an_address_nobody_understands_is_refused_with_the_way_out() -> None:

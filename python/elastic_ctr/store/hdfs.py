@@ -1,0 +1,250 @@
+"""HDFS through its WebHDFS door: a store of published files, and a source of click logs.
+
+`hdfs://namenode:9000/folder` is asked at http://namenode:9870, `webhdfs://namenode:PORT/folder` at that port; of a pair,
+`hdfs://nn1:9000,nn2:9000/folder`, whichever is active. Files are sent to and read from DataNodes by the names that the
+NameNode knows them under.
+"""
+
+import logging
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import requests
+import urllib3
+from hdfs import HdfsError, InsecureClient
+
+from elastic_ctr.store.interface import AlreadyPublished, NotInStore, NotNow, StoreError
+from elastic_ctr.store.patience import Patience
+from elastic_ctr.store.remote import Body, Remote, Stat, cause_of, checked_name
+from elastic_ctr.store.remote_source import RemoteSource
+from elastic_ctr.store.remote_store import RemoteStore
+
+# What is lost of a block when the line breaks within it is asked for again.
+_BLOCK = 1 << 16
+_WEB_PORT = 9870
+_WRITTEN = "written to"
+_PASSING = {429, 502, 503, 504}
+_TIMEOUT = (5.0, 60.0)
+# While a body is sent the first number is the limit, and a pipeline of DataNodes may well stand still for 5 s.
+_SEND_TIMEOUT = (20.0, 60.0)
+_ADDRESS = re.compile(r"^(hdfs|webhdfs)://([^/?#@]+)(/[^?#]*)?$")
+_HOST = re.compile(r"^(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+)(?::(\d{1,5}))?$")
+# It greets every call, and prints refusals that are told with their reason here.
+logging.getLogger("hdfs.client").setLevel(logging.CRITICAL)
+
+# Waiting would not change these.
+_FINAL = {
+    "AccessControlException",
+    "IllegalArgumentException",
+    "InvalidPathException",
+    "ParentNotDirectoryException",
+    "SecurityException",
+    "UnsupportedOperationException",
+    "DSQuotaExceededException",
+    "NSQuotaExceededException",
+    "QuotaByStorageTypeExceededException",
+}
+
+
+class HdfsStore(RemoteStore):
+    """The store below a folder of HDFS."""
+
+    def __init__(self, url: str, user: str, patience: Patience | None = None) -> None:
+        super().__init__(WebHdfs(url, user, "store.config"), patience or Patience())
+
+
+class HdfsSource(RemoteSource):
+    """Click logs below a folder of HDFS."""
+
+    def __init__(self, url: str, user: str, patience: Patience | None = None) -> None:
+        super().__init__(WebHdfs(url, user, "data.source"), patience or Patience())
+
+
+class Address(NamedTuple):
+    """Where WebHDFS answers, the active NameNode being one of these, and the folder ("" is the root)."""
+
+    doors: tuple[str, ...]
+    folder: str
+
+
+def address_of(url: str) -> Address:
+    """Raises ValueError, with what is right."""
+    match = _ADDRESS.match(url)
+    hosts = [] if match is None else [_HOST.match(host) for host in match[2].split(",")]
+    if match is None or None in hosts:
+        raise ValueError(
+            "give hdfs://namenode:9000, webhdfs://namenode:9870, or both of a pair as hdfs://nn1:9000,nn2:9000; "
+            "a folder may follow"
+        )
+    rpc = match[1] == "hdfs"
+    doors = tuple(f"http://{host[1]}:{_WEB_PORT if rpc or not host[2] else host[2]}" for host in hosts if host)
+    folder = unquote(match[3] or "").rstrip("/")
+    if ".." in folder.split("/"):
+        raise ValueError("the folder is to be written without '..'")
+    return Address(doors, folder)
+
+
+class _Client(InsecureClient):  # type: ignore[misc]
+    def resolve(self, hdfs_path: str) -> str:
+        return hdfs_path  # the package would take `#LATEST` in a name for something to look up
+
+    def move(self, source: str, target: str, options: str) -> requests.Response:
+        """The package's own rename has no options; without them, what has the name of a folder is moved into it."""
+        return self._rename(source, destination=target, renameoptions=options)  # type: ignore[no-any-return]
+
+    def _request(self, method: str, url: str, **kwargs: Any) -> requests.Response:
+        answer: requests.Response = self._session.request(
+            method,
+            url,
+            timeout=_TIMEOUT if kwargs.get("data") is None else _SEND_TIMEOUT,
+            headers={"content-type": "application/octet-stream", "accept-encoding": "identity"},
+            **kwargs,
+        )
+        if answer.status_code in _PASSING:
+            # Not Hadoop's own word, but of something before it: tried again, at the other one of a pair as well.
+            raise requests.ConnectionError(f"{answer.status_code} {answer.reason}", request=answer.request)
+        return answer
+
+
+class WebHdfs(Remote):
+    """One user's view of it. `setting` is the section of the settings that names the address and the user."""
+
+    def __init__(self, url: str, user: str, setting: str) -> None:
+        try:
+            self._doors, self._folder = address_of(url)
+        except ValueError as wrong:
+            raise StoreError(f"{setting}.url {url!r} is not understood; {wrong}") from wrong
+        self.url = url.rstrip("/")
+        self._user = user
+        self._setting = setting
+        # A session each: the NameNode's cookie, once set, says who asks, whatever user.name says.
+        self._session = requests.Session()
+        self._session.trust_env = False
+        self._client = _Client(";".join(self._doors), user=user, session=self._session)
+
+    def close(self) -> None:
+        self._session.close()
+
+    # -- what a Remote does ------------------------------------------------------------------------------------------
+
+    def stat(self, path: str) -> Stat:
+        with self._asked(path, "looked up in"):
+            return _stat_of(self._client.status(self._at(path)))
+
+    def list(self, folder: str) -> list[tuple[str, Stat]]:
+        with self._asked(folder, "listed in"):
+            found = self._client.list(self._at(folder), status=True)
+            return [(checked_name(name, folder, self.url), _stat_of(each)) for name, each in found]
+
+    @contextmanager
+    def read(self, path: str, start: int) -> Iterator[Body]:
+        stat = self.stat(path)
+        if stat.folder:
+            raise StoreError(f"{path} cannot be read from {self.url}: it is a folder")
+        if start >= stat.size:
+            # Asking for nothing is refused with the words of an error that may pass.
+            yield Body(stat, stat.size, iter(()))
+            return
+        with (
+            self._asked(path, "read from"),
+            self._client.read(self._at(path), offset=start, chunk_size=_BLOCK) as blocks,
+        ):
+            yield Body(stat, start, blocks)
+
+    def put(self, content: bytes | BinaryIO, path: str, target: str) -> None:
+        with self._asked(target, _WRITTEN):
+            self._client.write(self._at(path), data=content, overwrite=False)
+
+    def move(self, source: str, target: str, *, overwrite: bool) -> None:
+        with self._asked(target, _WRITTEN):
+            answer = self._client.move(self._at(source), self._at(target), "OVERWRITE" if overwrite else "NONE")
+            # HttpFS knows no options, and answers as the older rename does.
+            if answer.content and not answer.json().get("boolean", True):
+                self.stat(source)
+                raise AlreadyPublished(f"{target} is already published in {self.url}")
+
+    def delete(self, path: str) -> None:
+        with self._asked(path, "deleted from"):
+            self._client.delete(self._at(path), recursive=True)
+
+    # -- how ---------------------------------------------------------------------------------------------------------
+
+    def _at(self, path: str) -> str:
+        return f"{self._folder}/{path}"
+
+    @contextmanager
+    def _asked(self, path: str, deed: str) -> Iterator[None]:
+        cannot = f"{path or '/'} cannot be {deed} {self.url}"
+        try:
+            yield
+        except HdfsError as refused:
+            raise self._refusal(refused, cannot, path, writes=deed == _WRITTEN) from refused
+        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as broken:
+            raise self._unheard(broken, cannot) from broken
+        except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError, KeyError, TypeError) as garbled:
+            raise StoreError(
+                f"{cannot}: what answers at {' and '.join(self._doors)} does not speak WebHDFS; is {self._setting}.url right?"
+            ) from garbled
+
+    def _refusal(self, refused: HdfsError, cannot: str, path: str, *, writes: bool) -> StoreError:
+        said = refused.message
+        text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+        # A DataNode adds where in Hadoop's code that was.
+        words = (text.strip().splitlines() or ["it does not say why"])[0][:300]
+        name = refused.exception
+        below_a_file = "is not a directory" in words
+        if name == "FileNotFoundException" or (below_a_file and not writes):
+            return NotInStore(f"{path} is not in {self.url}")
+        if name == "FileAlreadyExistsException":
+            return AlreadyPublished(f"{path} is already published in {self.url}")
+        if below_a_file:
+            return StoreError(f"{cannot}: {words}")
+        if name in {"AccessControlException", "SecurityException"} or '"user.name"' in words:
+            return StoreError(
+                f"{cannot} as user {self._user!r} ({words}); set {self._setting}.user to one who may, or let this one in"
+            )
+        if words.startswith("Authentication failure"):
+            return StoreError(
+                f"{cannot}: {' and '.join(self._doors)} wants proof that we are {self._user!r} (401), and Kerberos is not "
+                f"spoken here; is {self._setting}.url right?"
+            )
+        if name is None:
+            return StoreError(
+                f"{cannot}: {' and '.join(self._doors)} answers {words!r}; is {self._setting}.url right, and is WebHDFS on?"
+            )
+        if name in _FINAL:
+            return StoreError(f"{cannot}: {words}")
+        # Standby, safe mode, start-up, DataNodes that do not report: Hadoop has many words for `not now`.
+        return NotNow(f"{cannot}: {words}")
+
+    def _unheard(self, broken: requests.RequestException, cannot: str) -> StoreError:
+        asked = broken.request.url if broken.request is not None else None
+        door = "{0.scheme}://{0.netloc}".format(urlsplit(asked)) if asked else self._doors[-1]
+        own = door in self._doors
+        who = " and ".join(self._doors) if own else f"the DataNode {door}, where the NameNode sends us,"
+        unknown = cause_of(broken, socket.gaierror)
+        if unknown is not None and unknown.errno != socket.EAI_AGAIN:
+            way_out = (
+                f"is {self._setting}.url right?"
+                if own
+                else "it must have that name here as well (dfs.datanode.hostname, or an entry in the DNS)"
+            )
+            return StoreError(f"{cannot}: no host {urlsplit(door).hostname} is known here; {way_out}")
+        if isinstance(broken, requests.Timeout) or "timed out" in str(broken):
+            return NotNow(f"{cannot}: {who} did not answer in time; is it running?")
+        if cause_of(broken, ConnectionRefusedError) is not None:
+            return NotNow(f"{cannot}: {who} refuses the connection; is it running, and is {self._setting}.url right?")
+        return NotNow(f"{cannot}: the connection to {who} broke; is it running?")
+
+
+def _stat_of(status: dict[str, Any]) -> Stat:
+    return Stat(
+        int(status["length"]),
+        int(status["modificationTime"]) / 1000,
+        folder=status["type"] == "DIRECTORY",
+        identity=f"{status.get('fileId', '')}-{status['modificationTime']}",
+    )

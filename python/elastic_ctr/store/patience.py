@@ -1,0 +1,77 @@
+"""How long something that a distant store cannot do now is tried again."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import stamina
+import stamina.instrumentation
+
+from elastic_ctr.store.interface import NotNow
+
+log = logging.getLogger(__name__)
+
+# It would log each try, without naming what is tried or why.
+stamina.instrumentation.set_on_retry_hooks(())
+
+_TOLD_AFTER = 5.0
+_LONGEST_PAUSE = 5.0
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Patience:
+    """NotNow is tried again, with growing and random pauses, until so many seconds after the first one.
+
+    The default suits callers that come again by themselves; who would lose work with a refusal waits longer.
+    `give_up` is asked before each further try.
+    """
+
+    seconds: float = 15.0
+    give_up: Callable[[], bool] = _never
+
+    def attempts(self) -> Iterator[stamina.Attempt]:
+        """`for attempt in patience.attempts(): with attempt: …` until it does not raise NotNow. Raises the last error."""
+        since: float | None = None
+        told = False
+
+        def again(failed: Exception) -> bool | float:
+            nonlocal since, told
+            if not isinstance(failed, NotNow) or self.give_up():
+                return False
+            now = time.monotonic()
+            since = now if since is None else since
+            if now - since >= self.seconds:
+                return False
+            if not told and now - since > _TOLD_AFTER:
+                told = True
+                log.warning("%s; it is tried again for up to %g s", failed, self.seconds)
+            return True if failed.after is None else min(failed.after, _LONGEST_PAUSE)
+
+        return iter(
+            stamina.retry_context(again, attempts=None, timeout=None, wait_initial=0.1, wait_max=2.0, wait_jitter=0.5)
+        )
+
+
+def resumed(part: Callable[[int], Iterator[bytes]], start: int, patience: Patience) -> Iterator[bytes]:
+    """The blocks that `part(start)` yields; where it breaks off with NotNow, `part` is asked for the rest.
+
+    Patience begins anew whenever bytes came: a long file over a bad line is slow, not refused.
+    """
+    reached, done = start, False
+    while not done:
+        for attempt in patience.attempts():
+            with attempt:
+                before = reached
+                try:
+                    for block in part(reached):
+                        reached += len(block)
+                        yield block
+                    done = True
+                except NotNow:
+                    if reached == before:
+                        raise

@@ -1,0 +1,109 @@
+"""Click logs on another machine."""
+
+import io
+from collections.abc import Iterator
+from typing import BinaryIO, TypeVar, cast
+
+from elastic_ctr.store.interface import NotInStore, StoreError
+from elastic_ctr.store.patience import Patience
+from elastic_ctr.store.remote import Reading, Remote, Stat, relative
+
+T = TypeVar("T")
+
+_BUFFER = 1 << 20
+
+
+class RemoteSource:
+    """The Source over any Remote."""
+
+    def __init__(self, remote: Remote, patience: Patience) -> None:
+        self.url = remote.url
+        self._remote = remote
+        self._patience = patience
+
+    def list(self, folder: str) -> list[tuple[str, int]]:
+        path = relative(folder.strip("/") or ".")
+        for attempt in self._patience.attempts():
+            with attempt:
+                try:
+                    found = self._remote.list(path)
+                except NotInStore:
+                    return []
+        return sorted((name, stat.size) for name, stat in found if not stat.folder)
+
+    def exists(self, path: str) -> bool:
+        try:
+            self._stat(relative(path.strip("/") or "."))
+        except NotInStore:
+            return False
+        return True
+
+    def open(self, path: str, start: int = 0) -> BinaryIO:
+        at = relative(path.strip("/") or ".")
+        found = self._stat(at)
+        if found.folder:
+            raise StoreError(f"{path} in {self.url} cannot be read: it is a folder")
+        raw = _RemoteFile(Reading(self._remote, at, self._patience), found.size)
+        stream = io.BufferedReader(raw, _BUFFER)
+        stream.seek(start)
+        return cast("BinaryIO", stream)
+
+    def _stat(self, path: str) -> Stat:
+        for attempt in self._patience.attempts():
+            with attempt:
+                return self._remote.stat(path)
+        raise AssertionError("an attempt either returns or raises")
+
+    def close(self) -> None:
+        self._remote.close()
+
+
+class _RemoteFile(io.RawIOBase):
+    """A file that is read on from wherever it was sought to; nothing is asked for before the first byte is wanted."""
+
+    def __init__(self, reading: Reading, size: int) -> None:
+        self._reading = reading
+        self._size = size
+        self._at = 0
+        self._blocks: Iterator[bytes] | None = None
+        self._held = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        wanted = max(0, base + offset)
+        if wanted != self._at:
+            self._drop()
+            self._at = wanted
+        return self._at
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
+        if self._blocks is None:
+            self._blocks = self._reading.blocks(self._at)
+        while not self._held:
+            block = next(self._blocks, None)
+            if block is None:
+                return 0
+            self._held = memoryview(block)
+        count = min(len(buffer), len(self._held))
+        buffer[:count] = self._held[:count]
+        self._held = self._held[count:]
+        self._at += count
+        return count
+
+    def _drop(self) -> None:
+        blocks, self._blocks, self._held = self._blocks, None, memoryview(b"")
+        if blocks is not None:
+            blocks.close()  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        self._drop()
+        super().close()

@@ -1,0 +1,187 @@
+"""A store on another machine: whatever is lost on the way, a put is done once, whole, or not at all."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from elastic_ctr.store.interface import AlreadyPublished, NotInStore, NotNow, StoreError, walked
+from elastic_ctr.store.patience import Patience
+from elastic_ctr.store.remote import Reading, Remote, Stat, relative
+from elastic_ctr.store.temporary import appearing, is_temporary, temporary_beside
+
+T = TypeVar("T")
+
+
+class _UploadLost(StoreError):
+    """The temporary file is gone, and it has not become the target."""
+
+
+class RemoteStore:
+    """The Store over any Remote."""
+
+    def __init__(self, remote: Remote, patience: Patience) -> None:
+        self.url = remote.url
+        self._remote = remote
+        self._patience = patience
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        for attempt in self._patience.attempts():
+            with attempt:
+                return ask()
+        raise AssertionError("an attempt either returns or raises")
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def put(self, source: Path, path: str, *, overwrite: bool = False) -> None:
+        self._publish(lambda: _opened(source, path), path, overwrite=overwrite)
+
+    def put_bytes(self, data: bytes, path: str, *, overwrite: bool = False) -> None:
+        self._publish(lambda: nullcontext(data), path, overwrite=overwrite)
+
+    def _publish(
+        self, content: Callable[[], AbstractContextManager[bytes | BinaryIO]], path: str, *, overwrite: bool
+    ) -> None:
+        target = relative(path)
+        if not overwrite and self.exists(path):
+            raise AlreadyPublished(f"{path} is already published in {self.url}; published files are never changed")
+        left: list[str] = []
+        try:
+            for attempt in self._patience.attempts():
+                with attempt:
+                    # A new name each time: a write that was given up may still happen, much later.
+                    temporary = temporary_beside(target)
+                    left.append(temporary)
+                    with content() as stream:
+                        self._remote.put(stream, temporary, target)
+                        sent = _length(stream)
+                    arrived = self._patiently(lambda name=temporary: self._remote.stat(name))  # type: ignore[misc]
+                    if arrived.size != sent:
+                        raise NotNow(
+                            f"{path} cannot be written to {self.url}: {arrived.size} of {sent} bytes arrived; try again"
+                        )
+                    self._move(temporary, target, arrived, overwrite=overwrite)
+                    left.remove(temporary)
+        finally:
+            self._sweep(left)
+
+    def _move(self, temporary: str, target: str, arrived: Stat, *, overwrite: bool) -> None:
+        """Raises AlreadyPublished, NotNow, StoreError. A move whose answer was lost is found out, not guessed."""
+        unheard = False
+        try:
+            for attempt in self._patience.attempts():
+                with attempt:
+                    try:
+                        self._remote.move(temporary, target, overwrite=overwrite)
+                    except NotNow:
+                        unheard = True
+                        raise
+                    except (AlreadyPublished, NotInStore) as refused:
+                        if unheard and self._has_become(temporary, target, arrived):
+                            return
+                        if isinstance(refused, AlreadyPublished):
+                            raise
+                        raise _UploadLost(str(refused)) from refused
+        except _UploadLost as lost:
+            raise NotNow(f"{target} cannot be written to {self.url}: the upload was lost there; try again") from lost
+
+    def _has_become(self, temporary: str, target: str, arrived: Stat) -> bool:
+        """Nobody else knows the temporary name: where it is gone, the same file at the target came from it."""
+        try:
+            self._patiently(lambda: self._remote.stat(temporary))
+        except NotInStore:
+            pass
+        else:
+            return False
+        try:
+            found = self._patiently(lambda: self._remote.stat(target))
+        except NotInStore:
+            return False
+        return (found.size, found.identity) == (arrived.size, arrived.identity)
+
+    def _sweep(self, left: list[str]) -> None:
+        """Best effort, one try: a temporary file is in nobody's way, and goes with its folder."""
+        try:
+            for temporary in left:
+                self._remote.delete(temporary)
+        except StoreError:
+            pass  # what has to be told is on its way already
+
+    def delete(self, path: str) -> None:
+        target = relative(path)
+        if not target:
+            raise StoreError(f"{path!r} is the whole of {self.url}, which is not deleted; name what to delete")
+        self._patiently(lambda: self._remote.delete(target))
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def get(self, path: str, target: Path) -> None:
+        blocks = self.read_from(path)
+        try:
+            with appearing(target) as out:
+                for block in blocks:
+                    out.write(block)
+        except StoreError:
+            raise
+        except OSError as failed:
+            raise StoreError(
+                f"{path} cannot be fetched from {self.url} to {target}: {failed.strerror or failed}"
+            ) from failed
+
+    def read_from(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        yield from Reading(self._remote, relative(path), self._patience).blocks(offset)
+
+    def get_bytes(self, path: str) -> bytes:
+        return b"".join(self.read_from(path))
+
+    def exists(self, path: str) -> bool:
+        try:
+            self._stat(path)
+        except NotInStore:
+            return False
+        return True
+
+    def list(self, folder: str) -> list[str]:
+        try:
+            found = self._patiently(lambda: self._remote.list(relative(folder)))
+        except NotInStore:
+            return []
+        return sorted(f"{name}/" if stat.folder else name for name, stat in found if not is_temporary(name))
+
+    def walk(self, folder: str) -> Iterator[str]:
+        return walked(self.list, folder)
+
+    def _stat(self, path: str) -> Stat:
+        target = relative(path)
+        return self._patiently(lambda: self._remote.stat(target))
+
+    def size(self, path: str) -> int:
+        found = self._stat(path)
+        if found.folder:
+            raise StoreError(f"{path} in {self.url} is a folder; only files have a size")
+        return found.size
+
+    def modified_at(self, path: str) -> float:
+        return self._stat(path).modified_at
+
+    def local_path(self, path: str) -> Path | None:
+        relative(path)
+        return None
+
+    def close(self) -> None:
+        self._remote.close()
+
+
+@contextmanager
+def _opened(source: Path, path: str) -> Iterator[BinaryIO]:
+    try:
+        stream = source.open("rb")
+    except OSError as failed:
+        raise StoreError(f"{source} cannot be published as {path}: {failed.strerror or failed}") from failed
+    with stream:
+        yield stream
+
+
+def _length(content: bytes | BinaryIO) -> int:
+    return len(content) if isinstance(content, bytes) else os.fstat(content.fileno()).st_size

@@ -1,0 +1,35 @@
+"""Names that a file has until it is whole."""
+
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+# With a dot: neither nginx's listings nor Hadoop's own tools show it.
+_PREFIX = ".part-"
+
+
+def temporary_beside(path: str) -> str:
+    """A name in the folder of `path` that no other writer has, nor had."""
+    folder, slash, _ = path.rpartition("/")
+    return f"{folder}{slash}{_PREFIX}{secrets.token_hex(8)}"
+
+
+def is_temporary(name: str) -> bool:
+    return name.startswith(_PREFIX)
+
+
+@contextmanager
+def appearing(target: Path) -> Iterator[BinaryIO]:
+    """A stream into a local file that appears whole when the block ends well, and not at all otherwise. Raises OSError."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=_PREFIX, dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            yield out
+        Path(name).replace(target)
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -1,0 +1,92 @@
+import gzip
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elastic_ctr.features.blocks import lines_in_range, open_lines
+from elastic_ctr.store import NotInStore, Patience, StoreError
+from elastic_ctr.store.remote_source import RemoteSource
+from store.memory import MemoryRemote
+
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+
+def source_of(**files: bytes) -> tuple[RemoteSource, MemoryRemote]:
+    remote = MemoryRemote()
+    remote.files = {path.replace("__", "/"): (number, data) for number, (path, data) in enumerate(files.items())}
+    return RemoteSource(remote, Patience()), remote
+
+
+def test_a_folder_lists_its_files_with_their_bytes_by_name() -> None:
+    source, remote = source_of(day__b=b"12345", day__a=b"", day__sub__x=b"1")
+    faults = iter(["refused", "unheard"])
+    remote.fault = lambda _: next(faults, None)
+
+    assert source.list("/day/") == [("a", 0), ("b", 5)]
+    assert source.list("none") == source.list("day/a") == []
+    assert source.list("/") == []
+    assert source.exists("day/b")
+    assert not source.exists("/day/c")
+
+
+def test_a_file_that_is_not_there_or_is_a_folder_is_named_when_it_is_opened() -> None:
+    source, _ = source_of(day__b=b"1")
+
+    with pytest.raises(NotInStore, match="day/c is not in memory://"):
+        source.open("day/c")
+    with pytest.raises(StoreError, match="day in memory:// cannot be read: it is a folder"):
+        source.open("/day")
+    with pytest.raises(StoreError, match="is not a path inside the store"):
+        source.open("../day")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.binary(max_size=50),
+    st.integers(0, 60),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=5),
+    st.lists(st.integers(0, 20), max_size=8),
+)
+def test_a_stream_reads_and_seeks_like_a_local_file_over_a_line_that_breaks(
+    data: bytes, start: int, moves: list[tuple[int, int]], breaks: list[int]
+) -> None:
+    source, remote = source_of(f=data)
+    left = iter(breaks)
+    remote.breaks_after = lambda: next(left, None)
+
+    with source.open("f", start) as stream:
+        assert stream.seekable()
+        assert stream.read() == data[start:]
+        for at, count in moves:
+            assert stream.seek(at) == at
+            assert stream.read(count) == data[at : at + count]
+        assert stream.seek(0, 2) == len(data)
+
+
+def test_nothing_is_read_before_it_is_wanted_and_nothing_again_after_a_seek_to_the_same_place() -> None:
+    source, remote = source_of(f=bytes(20))
+
+    with source.open("f", 3) as stream:
+        assert remote.reads == []
+        stream.read(1)
+        stream.seek(4)
+        stream.read(1)
+
+    assert remote.reads == [3]
+
+
+@pytest.mark.parametrize("name", ["f", "f.gz"])
+def test_lines_of_a_range_are_read_as_of_a_local_file(name: str) -> None:
+    lines = b"".join(b"%d 0 17:%d\n" % (number, number) for number in range(50))
+    source, remote = source_of()
+    remote.files[name] = (1, gzip.compress(lines) if name.endswith(".gz") else lines)
+    left = iter([9, 21])
+    remote.breaks_after = lambda: next(left, None)
+
+    with source.open(name) as raw:
+        cut = 0 if name.endswith(".gz") else 100
+        blocks = list(lines_in_range(open_lines(raw, name), cut, None))
+
+    first = lines.index(b"\n", max(cut - 1, 0)) + 1 if cut else 0
+    assert b"".join(block for _, block in blocks) == lines[first:]
