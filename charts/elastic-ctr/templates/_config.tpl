@@ -1,0 +1,139 @@
+{{/*
+The role files: what python/elastic_ctr/config/role_files.py loads. Every number goes through toYaml, which keeps integers
+whole (1000001, never 1.000001e+06).
+*/}}
+
+{{/* A map without its nulls: a setting that is null is left to the program. */}}
+{{- define "elastic-ctr.given" -}}
+{{- $kept := dict }}
+{{- range $key, $value := . }}
+{{- if kindIs "map" $value }}
+{{- $_ := set $kept $key (include "elastic-ctr.given" $value | fromYaml) }}
+{{- else if not (kindIs "invalid" $value) }}
+{{- $_ := set $kept $key $value }}
+{{- end }}
+{{- end }}
+{{- toYaml $kept }}
+{{- end }}
+
+{{- define "elastic-ctr.config.common" -}}
+host: 0.0.0.0
+auth:
+  tokenFile: /etc/elastic-ctr/auth/token
+{{- end }}
+
+{{- define "elastic-ctr.config.store" -}}
+{{- $own := dict }}
+{{- if not .Values.store.config.url }}
+{{- $own = dict "url" (printf "http://%s:%v" (include "elastic-ctr.file-server.fullname" .) (int .Values.fileServer.service.port)) }}
+{{- end }}
+{{- include "elastic-ctr.given" (merge $own .Values.store.config) }}
+{{- end }}
+
+{{/* cube.config as pods and readers know it: the same for any number of shards */}}
+{{- define "elastic-ctr.config.cube" -}}
+{{- $config := omit .Values.cube.config "shards" }}
+{{- if not $config.workers }}
+{{- $config = set $config "workers" (include "elastic-ctr.cores" .Values.cube.resources | int) }}
+{{- end }}
+{{- include "elastic-ctr.given" $config }}
+{{- end }}
+
+{{- define "elastic-ctr.masterAddress" -}}
+{{ include "elastic-ctr.master.fullname" . }}:{{ int .Values.master.config.port }}
+{{- end }}
+
+{{- define "elastic-ctr.transferAddress" -}}
+{{- if .Values.cubeTransfer.enabled -}}
+{{ include "elastic-ctr.cube-transfer.fullname" . }}:{{ int .Values.cubeTransfer.config.port }}
+{{- else -}}
+{{ .Values.cubeTransfer.address }}
+{{- end -}}
+{{- end }}
+
+{{/* DNS domain of a headless Service's pods; (list $ name) */}}
+{{- define "elastic-ctr.podDomain" -}}
+{{ last . }}.{{ (first .).Release.Namespace }}.svc.{{ (first .).Values.clusterDomain }}
+{{- end }}
+
+{{- define "elastic-ctr.config.master" -}}
+{{ include "elastic-ctr.config.common" . }}
+training: {{ include "elastic-ctr.training.fullname" . }}
+data: {{- include "elastic-ctr.given" .Values.data | nindent 2 }}
+model: {{- include "elastic-ctr.given" .Values.model | nindent 2 }}
+store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
+master: {{- include "elastic-ctr.given" .Values.master.config | nindent 2 }}
+trainer: {{- include "elastic-ctr.given" .Values.trainer.config | nindent 2 }}
+pservers: {{ int .Values.pserver.replicas }}
+{{- end }}
+
+{{/* Of those who work for a master; (list $ training) */}}
+{{- define "elastic-ctr.config.worker" -}}
+{{- $root := first . }}
+{{- include "elastic-ctr.config.common" $root }}
+{{- with last . }}
+training: {{ . }}
+{{- end }}
+masterAddress: {{ include "elastic-ctr.masterAddress" $root }}
+ends: {{ eq $root.Values.training.scheduler "volcano" }}
+data: {{- include "elastic-ctr.given" $root.Values.data | nindent 2 }}
+model: {{- include "elastic-ctr.given" $root.Values.model | nindent 2 }}
+store: {{- include "elastic-ctr.config.store" $root | nindent 2 }}
+{{- end }}
+
+{{/* (list $ training) */}}
+{{- define "elastic-ctr.config.trainer" -}}
+{{ include "elastic-ctr.config.worker" . }}
+trainer: {{- include "elastic-ctr.given" (first .).Values.trainer.config | nindent 2 }}
+{{- end }}
+
+{{/* (list $ training) */}}
+{{- define "elastic-ctr.config.pserver" -}}
+{{- $root := first . }}
+{{- include "elastic-ctr.config.worker" . }}
+pserver: {{- include "elastic-ctr.given" $root.Values.pserver.config | nindent 2 }}
+pservers: {{ int $root.Values.pserver.replicas }}
+podDomain: {{ include "elastic-ctr.podDomain" (list $root (include "elastic-ctr.pserver.fullname" $root)) }}
+{{- end }}
+
+{{- define "elastic-ctr.config.cube-server" -}}
+{{ include "elastic-ctr.config.common" . }}
+model: {{- include "elastic-ctr.given" .Values.model | nindent 2 }}
+cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
+{{- end }}
+
+{{- define "elastic-ctr.config.cube-agent" -}}
+{{ include "elastic-ctr.config.common" . }}
+store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
+cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
+transferAddress: {{ include "elastic-ctr.transferAddress" . }}
+podDomain: {{ include "elastic-ctr.podDomain" (list . (include "elastic-ctr.cube.fullname" .)) }}
+{{- end }}
+
+{{- define "elastic-ctr.config.cube-transfer" -}}
+{{ include "elastic-ctr.config.common" . }}
+store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
+cubeTransfer: {{- include "elastic-ctr.given" .Values.cubeTransfer.config | nindent 2 }}
+shards: {{ int .Values.cube.config.shards }}
+replicasPerShard: {{ int .Values.cube.replicasPerShard }}
+cubeDomain: {{ include "elastic-ctr.podDomain" (list . (include "elastic-ctr.cube.fullname" .)) }}
+{{- end }}
+
+{{- define "elastic-ctr.config.cube-builder" -}}
+{{ include "elastic-ctr.config.common" . }}
+store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
+cubeTransfer: {{- include "elastic-ctr.given" .Values.cubeTransfer.config | nindent 2 }}
+{{- end }}
+
+{{- define "elastic-ctr.config.serving" -}}
+{{- $serving := deepCopy .Values.serving.config }}
+{{- if not $serving.workers }}
+{{- $_ := set $serving "workers" (include "elastic-ctr.cores" .Values.serving.resources | int) }}
+{{- end }}
+{{- include "elastic-ctr.config.common" . }}
+model: {{- include "elastic-ctr.given" .Values.model | nindent 2 }}
+store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
+serving: {{- include "elastic-ctr.given" $serving | nindent 2 }}
+cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
+transferAddress: {{ include "elastic-ctr.transferAddress" . }}
+{{- end }}

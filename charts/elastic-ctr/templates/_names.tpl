@@ -1,0 +1,102 @@
+{{/* Every resource name. Only what is said here may be a name; a test pins the whole set of a default install. */}}
+
+{{- define "elastic-ctr.fullname" -}}
+{{- .Values.fullnameOverride | default .Release.Name -}}
+{{- end }}
+
+{{/* master: StatefulSet, Service, ConfigMap, NetworkPolicy */}}
+{{- define "elastic-ctr.master.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-master
+{{- end }}
+
+{{/* pserver: Service, NetworkPolicy */}}
+{{- define "elastic-ctr.pserver.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-pserver
+{{- end }}
+
+{{/* pserver: StatefulSet, where Volcano does not run them. Another training has other pservers, so another name. */}}
+{{- define "elastic-ctr.pserver.statefulset" -}}
+{{ include "elastic-ctr.pserver.fullname" . }}-{{ include "elastic-ctr.training.hash" . }}
+{{- end }}
+
+{{/* trainer: Deployment, where Volcano does not run them; NetworkPolicy */}}
+{{- define "elastic-ctr.trainer.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-trainer
+{{- end }}
+
+{{/* training: Volcano Job, ConfigMap; and what master, trainers and pservers call it */}}
+{{- define "elastic-ctr.training.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-train-{{ include "elastic-ctr.training.hash" . }}
+{{- end }}
+
+{{/* file-server: StatefulSet, Service, ConfigMap, NetworkPolicy */}}
+{{- define "elastic-ctr.file-server.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-file-server
+{{- end }}
+
+{{/* cube: Service, ConfigMap, NetworkPolicy */}}
+{{- define "elastic-ctr.cube.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-cube
+{{- end }}
+
+{{/* cube: StatefulSet, PodDisruptionBudget of one shard; (list $ shard). A pod reads its shard from its name. */}}
+{{- define "elastic-ctr.cube.shard" -}}
+{{ include "elastic-ctr.cube.fullname" (first .) }}-s{{ last . }}
+{{- end }}
+
+{{/* cube-transfer: StatefulSet, Service, ConfigMap, NetworkPolicy */}}
+{{- define "elastic-ctr.cube-transfer.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-cube-transfer
+{{- end }}
+
+{{/* serving: Deployment, Service, ConfigMap, HorizontalPodAutoscaler, PodDisruptionBudget, Ingress, NetworkPolicy */}}
+{{- define "elastic-ctr.serving.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-serving
+{{- end }}
+
+{{/* tracking: Deployment, Service, PersistentVolumeClaim, NetworkPolicy */}}
+{{- define "elastic-ctr.tracking.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-tracking
+{{- end }}
+
+{{/* client: NetworkPolicy, Pods of `helm test`; (list $ "serving-predict") */}}
+{{- define "elastic-ctr.client.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-client
+{{- end }}
+{{- define "elastic-ctr.test.fullname" -}}
+{{ include "elastic-ctr.fullname" (first .) }}-test-{{ last . }}
+{{- end }}
+
+{{/* auth: Secret */}}
+{{- define "elastic-ctr.auth.secret" -}}
+{{- .Values.auth.existingSecret | default (printf "%s-auth" (include "elastic-ctr.fullname" .)) -}}
+{{- end }}
+
+{{/* ServiceAccount */}}
+{{- define "elastic-ctr.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{ .Values.serviceAccount.name | default (include "elastic-ctr.fullname" .) }}
+{{- else -}}
+{{ .Values.serviceAccount.name | default "default" }}
+{{- end -}}
+{{- end }}
+
+{{/* NetworkPolicy: what is denied to all pods of the release */}}
+{{- define "elastic-ctr.default-deny.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-default-deny
+{{- end }}
+
+{{/* PriorityClass; (list $ "pserver"). Cluster-wide, so namespace and release are in it. */}}
+{{- define "elastic-ctr.priorityClass" -}}
+{{ (first .).Release.Namespace }}-{{ include "elastic-ctr.fullname" (first .) }}-{{ last . }}
+{{- end }}
+
+{{/* ServiceMonitor, PodMonitor, PrometheusRule */}}
+{{- define "elastic-ctr.metrics.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}
+{{- end }}
+
+{{/* ConfigMap of Grafana's dashboard */}}
+{{- define "elastic-ctr.dashboard.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-dashboard
+{{- end }}

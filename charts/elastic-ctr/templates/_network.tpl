@@ -1,0 +1,114 @@
+{{/*
+NetworkPolicies: all pods of the release are denied everything, then each component is allowed the edges that
+docs/architecture.md draws. An edge stands on both its ends.
+*/}}
+
+{{/* Head of a component's policy; (list $ "cube" "name") */}}
+{{- define "elastic-ctr.network.policy" -}}
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: {{ index . 2 }}
+  namespace: {{ (index . 0).Release.Namespace }}
+  labels: {{- include "elastic-ctr.labels" (list (index . 0) (index . 1)) | nindent 4 }}
+spec:
+  podSelector:
+    matchLabels: {{- include "elastic-ctr.selectorLabels" (list (index . 0) (index . 1)) | nindent 6 }}
+  policyTypes: [Ingress, Egress]
+{{- end }}
+
+{{/* Components of this release as peers; (list $ "trainer" "pserver") */}}
+{{- define "elastic-ctr.network.peers" -}}
+{{- $root := first . }}
+{{- $peers := list }}
+{{- range rest . }}
+{{- $peers = append $peers (dict "podSelector" (dict "matchLabels" (include "elastic-ctr.selectorLabels" (list $root .) | fromYaml))) }}
+{{- end }}
+{{- toYaml $peers }}
+{{- end }}
+
+{{/* Who counts as a client: pods of this release labelled so, and those that values name; $ */}}
+{{- define "elastic-ctr.network.clients" -}}
+{{- include "elastic-ctr.network.peers" (list . "client") }}
+{{- with .Values.networkPolicy.clients }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* TCP ports; a list of numbers */}}
+{{- define "elastic-ctr.network.ports" -}}
+{{- $ports := list }}
+{{- range . }}
+{{- $ports = append $ports (dict "port" (int .) "protocol" "TCP") }}
+{{- end }}
+{{- toYaml $ports }}
+{{- end }}
+
+{{/* Ingress of Prometheus to ports; (list $ 8401) */}}
+{{- define "elastic-ctr.network.prometheus" -}}
+{{- $ports := rest . }}
+{{- with (first .).Values.networkPolicy.prometheus -}}
+- from: {{- toYaml . | nindent 4 }}
+  ports: {{- include "elastic-ctr.network.ports" $ports | nindent 4 }}
+{{- end }}
+{{- end }}
+
+{{/* Egress to components; (list $ (list "master") (list 8700)) */}}
+{{- define "elastic-ctr.network.to" -}}
+- to: {{- include "elastic-ctr.network.peers" (prepend (index . 1) (index . 0)) | nindent 4 }}
+  ports: {{- include "elastic-ctr.network.ports" (index . 2) | nindent 4 }}
+{{- end }}
+
+{{/* Egress to DNS; $ */}}
+{{- define "elastic-ctr.network.dns" -}}
+- to: {{- toYaml .Values.networkPolicy.dns | nindent 4 }}
+  ports:
+    - port: 53
+      protocol: UDP
+    - port: 53
+      protocol: TCP
+{{- end }}
+
+{{/* Egress to Hadoop, or to an HTTP store outside; a block with cidrs and ports */}}
+{{- define "elastic-ctr.network.outside" -}}
+- to:
+  {{- range .cidrs }}
+    - ipBlock:
+        cidr: {{ . }}
+  {{- end }}
+  ports: {{- include "elastic-ctr.network.ports" .ports | nindent 4 }}
+{{- end }}
+
+{{/* Egress to the store, and to the source when "source" is given too; (list $) or (list $ "source") */}}
+{{- define "elastic-ctr.network.store" -}}
+{{- $root := first . }}
+{{- $values := $root.Values }}
+{{- $url := $values.store.config.url | default "" }}
+{{- $edges := list }}
+{{- if not $url }}
+{{- $edges = append $edges (include "elastic-ctr.network.to" (list $root (list "file-server") (list $values.fileServer.service.port))) }}
+{{- else if hasPrefix "http" $url }}
+{{- $edges = append $edges (include "elastic-ctr.network.outside" $values.networkPolicy.store) }}
+{{- end }}
+{{- if or (hasPrefix "hdfs" $url) (and (has "source" .) (hasPrefix "hdfs" $values.data.source.url)) }}
+{{- $edges = append $edges (include "elastic-ctr.network.outside" $values.networkPolicy.hdfs) }}
+{{- end }}
+{{- join "\n" $edges }}
+{{- end }}
+
+{{/* Egress to cube-transfer, in this release or elsewhere; $ */}}
+{{- define "elastic-ctr.network.transfer" -}}
+{{- if .Values.cubeTransfer.enabled }}
+{{- include "elastic-ctr.network.to" (list . (list "cube-transfer") (list .Values.cubeTransfer.config.port)) }}
+{{- else -}}
+# Elsewhere, so it is known by its port alone.
+- ports: {{- include "elastic-ctr.network.ports" (list (splitList ":" .Values.cubeTransfer.address | last)) | nindent 4 }}
+{{- end }}
+{{- end }}
+
+{{/* Egress to tracking where there is one; $ */}}
+{{- define "elastic-ctr.network.tracking" -}}
+{{- if .Values.tracking.enabled }}
+{{- include "elastic-ctr.network.to" (list . (list "tracking") (list .Values.tracking.service.port)) }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,105 @@
+{{/*
+The name of a training is a hash of what cannot change while it runs: the role files of pservers and trainers (so the number
+of pservers, the data, the model) and both pod templates. Another name is another Job, which goes on from the last
+checkpoint. The number of trainers and the chart's version are not in it.
+*/}}
+{{- define "elastic-ctr.training.hash" -}}
+{{- $parts := list }}
+{{- range list "config.trainer" "config.pserver" "trainer.pod" "pserver.pod" }}
+{{- $parts = append $parts (include (printf "elastic-ctr.%s" .) (list $ "")) }}
+{{- end }}
+{{- join "\n---\n" $parts | sha256sum | trunc 8 }}
+{{- end }}
+
+{{/* The pods of trainers, from `metadata` on; (list $ training) */}}
+{{- define "elastic-ctr.trainer.pod" -}}
+{{- $root := first . }}
+{{- $block := $root.Values.trainer }}
+{{- $logs := $root.Values.dataVolume.existingClaim -}}
+metadata:
+  labels: {{- include "elastic-ctr.podLabels" (list $root "trainer" $block) | nindent 4 }}
+  {{- with $block.podAnnotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- include "elastic-ctr.pod" (list $root "trainer" $block) | nindent 2 }}
+  {{- include "elastic-ctr.spread" (list $block (include "elastic-ctr.selectorLabels" (list $root "trainer"))) | nindent 2 }}
+  restartPolicy: {{ include "elastic-ctr.training.restartPolicy" $root }}
+  containers:
+    - name: trainer
+      {{- include "elastic-ctr.container.image" (list $root $block) | nindent 6 }}
+      args: [trainer]
+      env: {{- include "elastic-ctr.env" (list $root $block) | nindent 8 }}
+      ports:
+        - name: admin
+          containerPort: {{ int $block.config.adminPort }}
+          protocol: TCP
+      {{- include "elastic-ctr.probes" (list $block "admin") | nindent 6 }}
+      resources: {{- include "elastic-ctr.resources" $block.resources | nindent 8 }}
+      securityContext: {{- include "elastic-ctr.given" $block.containerSecurityContext | nindent 8 }}
+      volumeMounts:
+        {{- include "elastic-ctr.volumeMounts" (list $root $block "trainer") | nindent 8 }}
+        - name: scratch
+          mountPath: {{ $block.config.scratchDir }}
+        {{- if $logs }}
+        {{- include "elastic-ctr.dataVolumeMount" $root | nindent 8 }}
+        {{- end }}
+  volumes:
+    {{- include "elastic-ctr.volumes" (list $root $block (last .) "trainer") | nindent 4 }}
+    - name: scratch
+      emptyDir:
+        sizeLimit: {{ $block.persistence.sizeLimit }}
+    {{- if $logs }}
+    {{- include "elastic-ctr.dataVolume" $root | nindent 4 }}
+    {{- end }}
+{{- end }}
+
+{{/* The pods of pservers, from `metadata` on; (list $ training) */}}
+{{- define "elastic-ctr.pserver.pod" -}}
+{{- $root := first . }}
+{{- $block := $root.Values.pserver -}}
+metadata:
+  labels: {{- include "elastic-ctr.podLabels" (list $root "pserver" $block) | nindent 4 }}
+    {{- if eq $root.Values.training.scheduler "none" }}
+    elastic-ctr/training: {{ last . | quote }}
+    {{- end }}
+  {{- with $block.podAnnotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- include "elastic-ctr.pod" (list $root "pserver" $block) | nindent 2 }}
+  {{- include "elastic-ctr.spread" (list $block (include "elastic-ctr.selectorLabels" (list $root "pserver"))) | nindent 2 }}
+  # Names of the chart's own Service: Volcano's would be gone for a moment whenever it starts a pod again.
+  subdomain: {{ include "elastic-ctr.pserver.fullname" $root }}
+  restartPolicy: {{ include "elastic-ctr.training.restartPolicy" $root }}
+  containers:
+    - name: pserver
+      {{- include "elastic-ctr.container.image" (list $root $block) | nindent 6 }}
+      args: [pserver]
+      env: {{- include "elastic-ctr.env" (list $root $block) | nindent 8 }}
+      ports:
+        # The first of 16: each generation of servers takes the next.
+        - name: pserver
+          containerPort: {{ int $block.config.port }}
+          protocol: TCP
+        - name: admin
+          containerPort: {{ int $block.config.adminPort }}
+          protocol: TCP
+      {{- include "elastic-ctr.probes" (list $block "admin") | nindent 6 }}
+      resources: {{- include "elastic-ctr.resources" $block.resources | nindent 8 }}
+      securityContext: {{- include "elastic-ctr.given" $block.containerSecurityContext | nindent 8 }}
+      volumeMounts:
+        {{- include "elastic-ctr.volumeMounts" (list $root $block "pserver") | nindent 8 }}
+        - name: scratch
+          mountPath: {{ $block.config.scratchDir }}
+  volumes:
+    {{- include "elastic-ctr.volumes" (list $root $block (last .) "pserver") | nindent 4 }}
+    - name: scratch
+      emptyDir:
+        sizeLimit: {{ $block.persistence.sizeLimit }}
+{{- end }}
+
+{{/* In a Job an end is an end; without Volcano a pod waits for more work. Either way a crash restarts in place. */}}
+{{- define "elastic-ctr.training.restartPolicy" -}}
+{{ eq .Values.training.scheduler "volcano" | ternary "OnFailure" "Always" }}
+{{- end }}
