@@ -5,6 +5,7 @@ from pathlib import Path
 
 from elastic_ctr.cli.roles import (
     ConfigFile,
+    door,
     ordinal_of,
     pod_name,
     reached_at,
@@ -16,8 +17,6 @@ from elastic_ctr.cli.roles import (
 from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.control.client import MasterClient
 from elastic_ctr.pserver.parent import PserverParent
-from elastic_ctr.runtime.http import HttpThread, application
-from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store import StoreError, open_store
 
 
@@ -47,14 +46,7 @@ def pserver(config: ConfigFile) -> None:
             training=settings.training,
             ends=settings.ends,
         )
-        page = HttpThread(
-            application([], status=parent.status, metrics=Metrics("pserver")),
-            settings.host,
-            settings.pserver.admin_port,
-        ).start()
-        try:
+        with door("pserver", parent.status, settings.host, settings.pserver.admin_port):
             return parent.run(stop)
-        finally:
-            page.stop()
 
     run_until_told(run)

@@ -8,16 +8,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
 from elastic_ctr.config.load import ConfigRefused, load
 from elastic_ctr.config.role_files import Auth
 from elastic_ctr.config.section import Section
-from elastic_ctr.runtime.http import read_token
+from elastic_ctr.runtime.http import HttpThread, application, read_token
 from elastic_ctr.runtime.lifecycle import die_with_parent, stop_on_signal
 from elastic_ctr.runtime.logging import configure
+from elastic_ctr.runtime.metrics import Metrics
 
 REFUSED = 2
 """Exit code: it cannot run with what it was given; starting it again would not help."""
@@ -82,6 +83,16 @@ def refusing() -> Iterator[None]:
         logging.getLogger(__name__).debug("ended", exc_info=True)
         sentence = failed.strerror if isinstance(failed, OSError) and failed.filename is None else None
         refuse(sentence or str(failed))
+
+
+@contextmanager
+def door(role: str, status: Callable[[], dict[str, Any]], host: str, port: int) -> Iterator[None]:
+    """Health, metrics and status of a role that has no other door."""
+    page = HttpThread(application([], status=status, metrics=Metrics(role)), host, port).start()
+    try:
+        yield
+    finally:
+        page.stop()
 
 
 def run_until_told(run: Callable[[threading.Event], int]) -> None:

@@ -3,11 +3,9 @@
 import threading
 from pathlib import Path
 
-from elastic_ctr.cli.roles import ConfigFile, pod_name, run_until_told, settings_of
+from elastic_ctr.cli.roles import ConfigFile, door, pod_name, run_until_told, settings_of
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
-from elastic_ctr.runtime.http import HttpThread, application
-from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.trainer.parent import TrainerParent
 
 
@@ -30,14 +28,7 @@ def trainer(config: ConfigFile) -> None:
 
     def run(stop: threading.Event) -> int:
         parent = TrainerParent(spec, Path(settings.trainer.scratch_dir))
-        page = HttpThread(
-            application([], status=parent.status, metrics=Metrics("trainer")),
-            settings.host,
-            settings.trainer.admin_port,
-        ).start()
-        try:
+        with door("trainer", parent.status, settings.host, settings.trainer.admin_port):
             return parent.run(stop)
-        finally:
-            page.stop()
 
     run_until_told(run)

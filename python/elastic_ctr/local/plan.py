@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from elastic_ctr.config.load import ConfigRefused
@@ -91,6 +92,22 @@ class Places:
         return given.url if "url" in given.model_fields_set else f"file://{self.folder}/store"
 
     @property
+    def store(self) -> StoreConfig:
+        return StoreConfig(url=self.store_url)
+
+    @property
+    def auth(self) -> Auth:
+        return Auth(token_file=str(self.token_file))
+
+    def state(self, role: str) -> str:
+        """What must outlive the role's process."""
+        return str(self.folder / "state" / role)
+
+    def scratch(self, role: str) -> str:
+        """What need not."""
+        return str(self.folder / "scratch" / role)
+
+    @property
     def token_file(self) -> Path:
         return self.folder / "token"
 
@@ -119,152 +136,111 @@ class Places:
 
 def roles(places: Places) -> Iterator[Role]:
     """In the order in which they are started; nothing depends on it."""
-    values, folder = places.values, places.folder
-    store = StoreConfig(url=places.store_url)
-    auth = Auth(token_file=str(places.token_file))
-    scratch, state = folder / "scratch", folder / "state"
+    yield _master(places)
+    yield from _transfer(places)
+    yield from (_pserver(places, index) for index in range(places.values.pserver.replicas))
+    yield from (_trainer(places, index) for index in range(places.values.trainer.replicas))
+    copies = product(range(places.values.cube.config.shards), range(places.values.cube.replicas_per_shard))
+    for number, (shard, replica) in enumerate(copies):
+        yield from _cube_pod(places, f"ctr-cube-s{shard}-{replica}", number)
+    yield from (_serving(places, index) for index in range(places.values.serving.replicas))
 
-    master = values.master.config.model_copy(update={"state_dir": str(state / "master")})
-    yield Role(
-        "ctr-master-0",
-        "master",
-        MasterFile(
-            data=values.data,
-            model=values.model,
-            store=store,
-            master=master,
-            trainer=values.trainer.config,
-            pservers=values.pserver.replicas,
-            host=HOST,
-            auth=auth,
-        ),
-        f"{places.master_status}/healthz",
-    )
+
+def _well(port: int) -> str:
+    return f"http://{HOST}:{port}/healthz"
+
+
+def _master(places: Places) -> Role:
+    values = places.values
+    master = values.master.config.model_copy(update={"state_dir": places.state("master")})
+    file = MasterFile(
+        host=HOST, auth=places.auth, data=values.data, model=values.model, store=places.store,
+        master=master, trainer=values.trainer.config, pservers=values.pserver.replicas,
+    )  # fmt: skip
+    return Role("ctr-master-0", "master", file, _well(master.status_port))
+
+
+def _transfer(places: Places) -> Iterator[Role]:
+    """Transfer and its builder."""
+    values = places.values
     transfer = values.cube_transfer.config.model_copy(
         update={
-            "state_dir": str(state / "cube-transfer"),
-            "scratch_dir": str(scratch / "cube-builder"),
+            "state_dir": places.state("cube-transfer"),
+            "scratch_dir": places.scratch("cube-builder"),
             "listen_seconds": min(values.cube_transfer.config.listen_seconds, 2),
         }
     )
-    yield Role(
-        "ctr-cube-transfer-0",
-        "cube-transfer",
-        CubeTransferFile(
-            store=store,
-            cube_transfer=transfer,
-            shards=values.cube.config.shards,
-            replicas_per_shard=values.cube.replicas_per_shard,
-            host=HOST,
-            auth=auth,
-        ),
-        f"http://{places.transfer}/healthz",
+    file = CubeTransferFile(
+        host=HOST, auth=places.auth, store=places.store, cube_transfer=transfer,
+        shards=values.cube.config.shards, replicas_per_shard=values.cube.replicas_per_shard,
+    )  # fmt: skip
+    builder = CubeBuilderFile(host=HOST, auth=places.auth, store=places.store, cube_transfer=transfer)
+    yield Role("ctr-cube-transfer-0", "cube-transfer", file, _well(transfer.port))
+    yield Role("ctr-cube-builder-0", "cube-builder", builder, _well(transfer.builder_port))
+
+
+def _pserver(places: Places, index: int) -> Role:
+    values, given = places.values, places.values.pserver.config
+    name = f"pserver-{index}"
+    pserver = given.model_copy(
+        update={
+            "port": given.port + GENERATION_PORTS * index,
+            "admin_port": given.admin_port + index,
+            "scratch_dir": places.scratch(name),
+        }
     )
-    yield Role(
-        "ctr-cube-builder-0",
-        "cube-builder",
-        CubeBuilderFile(store=store, cube_transfer=transfer, host=HOST, auth=auth),
-        f"http://{HOST}:{transfer.builder_port}/healthz",
+    file = PserverFile(
+        host=HOST, auth=places.auth, data=values.data, model=values.model, store=places.store,
+        pserver=pserver, pservers=values.pserver.replicas, master_address=places.master,
+    )  # fmt: skip
+    return Role(f"ctr-{name}", "pserver", file, _well(pserver.admin_port), ends=True)
+
+
+def _trainer(places: Places, index: int) -> Role:
+    values, given = places.values, places.values.trainer.config
+    name = f"trainer-{index}"
+    trainer = given.model_copy(update={"admin_port": given.admin_port + index, "scratch_dir": places.scratch(name)})
+    file = TrainerFile(
+        host=HOST, auth=places.auth, data=values.data, model=values.model, store=places.store,
+        trainer=trainer, master_address=places.master,
+    )  # fmt: skip
+    return Role(f"ctr-{name}", "trainer", file, _well(trainer.admin_port), ends=True)
+
+
+def _cube_pod(places: Places, pod: str, number: int) -> Iterator[Role]:
+    """A server and its agent."""
+    given = places.values.cube.config.of_pod
+    cube = given.model_copy(
+        update={
+            "port": given.port + CUBE_PORTS * number,
+            "admin_port": given.admin_port + CUBE_PORTS * number,
+            "agent_port": given.agent_port + CUBE_PORTS * number,
+            # Nobody but this run's own readers asks, and they end with it.
+            "quiet_seconds": min(given.quiet_seconds, 0.5),
+            "cache_dir": places.state(pod),
+        }
     )
-    for index in range(values.pserver.replicas):
-        given = values.pserver.config
-        pserver = given.model_copy(
-            update={
-                "port": given.port + GENERATION_PORTS * index,
-                "admin_port": given.admin_port + index,
-                "scratch_dir": str(scratch / f"pserver-{index}"),
-            }
-        )
-        yield Role(
-            f"ctr-pserver-{index}",
-            "pserver",
-            PserverFile(
-                data=values.data,
-                model=values.model,
-                store=store,
-                pserver=pserver,
-                pservers=values.pserver.replicas,
-                master_address=places.master,
-                host=HOST,
-                auth=auth,
-            ),
-            f"http://{HOST}:{pserver.admin_port}/healthz",
-            ends=True,
-        )
-    for index in range(values.trainer.replicas):
-        given_trainer = values.trainer.config
-        trainer = given_trainer.model_copy(
-            update={
-                "admin_port": given_trainer.admin_port + index,
-                "scratch_dir": str(scratch / f"trainer-{index}"),
-            }
-        )
-        yield Role(
-            f"ctr-trainer-{index}",
-            "trainer",
-            TrainerFile(
-                data=values.data,
-                model=values.model,
-                store=store,
-                trainer=trainer,
-                master_address=places.master,
-                host=HOST,
-                auth=auth,
-            ),
-            f"http://{HOST}:{trainer.admin_port}/healthz",
-            ends=True,
-        )
-    number = 0
-    for shard in range(values.cube.config.shards):
-        for replica in range(values.cube.replicas_per_shard):
-            name = f"ctr-cube-s{shard}-{replica}"
-            given_cube = values.cube.config.of_pod
-            cube = given_cube.model_copy(
-                update={
-                    "port": given_cube.port + CUBE_PORTS * number,
-                    "admin_port": given_cube.admin_port + CUBE_PORTS * number,
-                    "agent_port": given_cube.agent_port + CUBE_PORTS * number,
-                    # Nobody but this run's own readers asks, and they end with it.
-                    "quiet_seconds": min(given_cube.quiet_seconds, 0.5),
-                    "cache_dir": str(state / name),
-                }
-            )
-            number += 1
-            yield Role(
-                f"{name}.server",
-                "cube-server",
-                CubeServerFile(model=values.model, cube=cube, host=HOST, auth=auth),
-                f"http://{HOST}:{cube.admin_port}/healthz",
-            )
-            yield Role(
-                f"{name}.agent",
-                "cube-agent",
-                CubeAgentFile(store=store, cube=cube, transfer_address=places.transfer, host=HOST, auth=auth),
-                f"http://{HOST}:{cube.agent_port}/healthz",
-            )
-    for index in range(values.serving.replicas):
-        given_serving = values.serving.config
-        serving = given_serving.model_copy(
-            update={
-                "port": given_serving.port + SERVING_PORTS * index,
-                "admin_port": given_serving.admin_port + SERVING_PORTS * index,
-                "scratch_dir": str(scratch / f"serving-{index}"),
-            }
-        )
-        yield Role(
-            f"ctr-serving-{index}",
-            "serving",
-            ServingFile(
-                model=values.model,
-                store=store,
-                serving=serving,
-                cube=values.cube.config.of_pod,
-                transfer_address=places.transfer,
-                host=HOST,
-                auth=auth,
-            ),
-            f"http://{HOST}:{serving.admin_port}/healthz",
-        )
+    server = CubeServerFile(host=HOST, auth=places.auth, model=places.values.model, cube=cube)
+    agent = CubeAgentFile(host=HOST, auth=places.auth, store=places.store, cube=cube, transfer_address=places.transfer)
+    yield Role(f"{pod}.server", "cube-server", server, _well(cube.admin_port))
+    yield Role(f"{pod}.agent", "cube-agent", agent, _well(cube.agent_port))
+
+
+def _serving(places: Places, index: int) -> Role:
+    values, given = places.values, places.values.serving.config
+    name = f"serving-{index}"
+    serving = given.model_copy(
+        update={
+            "port": given.port + SERVING_PORTS * index,
+            "admin_port": given.admin_port + SERVING_PORTS * index,
+            "scratch_dir": places.scratch(name),
+        }
+    )
+    file = ServingFile(
+        host=HOST, auth=places.auth, model=values.model, store=places.store,
+        serving=serving, cube=values.cube.config.of_pod, transfer_address=places.transfer,
+    )  # fmt: skip
+    return Role(f"ctr-{name}", "serving", file, _well(serving.admin_port))
 
 
 def pod_of(role: Role) -> str:
