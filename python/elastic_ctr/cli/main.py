@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "predict": ("elastic_ctr.cli.predict", "predict", None),
     "status": ("elastic_ctr.cli.status", "status", None),
     "rollback": ("elastic_ctr.cli.rollback", "rollback", None),
+    "check": ("elastic_ctr.cli.check", "app", None),
     "values": ("elastic_ctr.cli.values", "values", None),
     "import": ("elastic_ctr.cli.import_data", "app", None),
     "synth": ("elastic_ctr.cli.synth", "synth", None),

@@ -1,0 +1,90 @@
+from typing import Any
+
+import pytest
+
+from cli.doors import Said, pages, saying
+from elastic_ctr.cli.check_serving import ServingChecked, look_at_serving
+from elastic_ctr.cli.checked import CheckFailed
+
+
+def metadata(*versions: int, slots: tuple[str, ...] = ("0", "7")) -> dict[str, Any]:
+    inputs = [{"name": "line", "datatype": "BYTES", "shape": [-1]}]
+    for slot in slots:
+        inputs += [
+            {"name": slot, "datatype": "UINT64", "shape": [-1]},
+            {"name": f"{slot}/lengths", "datatype": "INT32", "shape": [-1]},
+        ]
+    return {"name": "ctr", "versions": [str(each) for each in versions], "inputs": inputs}
+
+
+def answer(probability: Any, version: int) -> dict[str, Any]:
+    return {"outputs": [{"name": "probability", "data": [probability]}, {"name": "version", "data": [version]}]}
+
+
+def server(model: Any = None, infer: Any = None, ready: Any = None) -> dict[str, Any]:
+    return {
+        "/v2/models/ctr/ready": {"ready": True} if ready is None else ready,
+        "/v2/models/ctr": metadata(7) if model is None else model,
+        "/v2/models/ctr/infer": answer(0.25, 7) if infer is None else infer,
+    }
+
+
+def test_a_line_with_every_slot_of_the_model_is_answered() -> None:
+    asked: list[Any] = []
+
+    def listening(method: str, path: str, body: Any) -> Said:
+        asked.append(body)
+        return pages(server())(method, path, body)
+
+    with saying(listening) as address:
+        seen = look_at_serving(address, "ctr")
+
+    assert seen == ServingChecked(address, "ctr", 7, 0.25, 2)
+    assert asked[2] == {"inputs": [{"name": "line", "shape": [1], "datatype": "BYTES", "data": ["1:0 2:7"]}]}
+    assert seen.sentence() == f"serving at {address} answers a line of 2 slots with 0.25, by version 7"
+    assert seen.as_dict()["version"] == 7
+
+
+def test_a_version_that_goes_live_between_two_questions_is_right() -> None:
+    versions = iter([7, 8])
+
+    def moving(method: str, path: str, body: Any) -> Said:
+        if path == "/v2/models/ctr":
+            return 200, metadata(next(versions))
+        return pages(server(infer=answer(0.25, 8)))(method, path, body)
+
+    with saying(moving) as address:
+        assert look_at_serving(address, "ctr").version == 8
+
+
+@pytest.mark.parametrize(
+    ("found", "reason", "may_pass"),
+    [
+        (server(ready=(503, {"error": "training hour 1 of 4"})), "answers 503: training hour 1 of 4", False),
+        ({}, "answers 404: /v2/models/ctr/ready is not here", False),
+        (server(infer=(500, {"error": "the log says why"})), "answers 500: the log says why", False),
+        (server(infer=answer(0.25, 9)), "answers by version 9 and names 7", True),
+        (server(model=metadata()), "answers by version 7 and names none", True),
+        (server(infer=answer(1.0, 7)), "answers 1.0, which is no probability between 0 and 1", False),
+        (server(infer=answer(0, 7)), "answers 0.0, which is no probability", False),
+        (server(infer=answer("nan", 7)), "answers nan, which is no probability", False),
+        (server(infer={"outputs": []}), "does not answer as the Open Inference Protocol says (KeyError", False),
+        (server(infer=answer(None, 7)), "does not answer as the Open Inference Protocol says (TypeError", False),
+        (server(model=[1]), "does not answer as the Open Inference Protocol says", False),
+        (server(model=metadata(7, slots=())), "the metadata name no slot", False),
+        (server(ready=(200, b"<html>")), "does not answer as it should", False),
+    ],
+)
+def test_what_is_no_right_answer_is_said(found: dict[str, Any], reason: str, may_pass: bool) -> None:
+    with saying(pages(found)) as address, pytest.raises(CheckFailed) as failed:
+        look_at_serving(address, "ctr")
+
+    assert reason in str(failed.value)
+    assert str(failed.value).startswith(f"serving at {address}")
+    assert failed.value.may_pass is may_pass
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "a b:8400", ":8400", "host:port", "[::1"])
+def test_an_address_where_nobody_is_is_said(address: str) -> None:
+    with pytest.raises(CheckFailed, match=r"^serving at "):
+        look_at_serving(address, "ctr")
