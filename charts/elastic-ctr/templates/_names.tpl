@@ -72,7 +72,7 @@
 {{- .Values.auth.existingSecret | default (printf "%s-auth" (include "elastic-ctr.fullname" .)) -}}
 {{- end }}
 
-{{/* ServiceAccount */}}
+{{/* all pods: ServiceAccount, NetworkPolicy that denies, ServiceMonitor, PodMonitor, PrometheusRule */}}
 {{- define "elastic-ctr.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{ .Values.serviceAccount.name | default (include "elastic-ctr.fullname" .) }}
@@ -81,19 +81,9 @@
 {{- end -}}
 {{- end }}
 
-{{/* NetworkPolicy: what is denied to all pods of the release */}}
-{{- define "elastic-ctr.default-deny.fullname" -}}
-{{ include "elastic-ctr.fullname" . }}-default-deny
-{{- end }}
-
 {{/* PriorityClass; (list $ "pserver"). Cluster-wide, so namespace and release are in it. */}}
 {{- define "elastic-ctr.priorityClass" -}}
 {{ (first .).Release.Namespace }}-{{ include "elastic-ctr.fullname" (first .) }}-{{ last . }}
-{{- end }}
-
-{{/* ServiceMonitor, PodMonitor, PrometheusRule */}}
-{{- define "elastic-ctr.metrics.fullname" -}}
-{{ include "elastic-ctr.fullname" . }}
 {{- end }}
 
 {{/* ConfigMap of Grafana's dashboard */}}

@@ -73,6 +73,7 @@ topologySpreadConstraints:
 - name: POD_NAME
   valueFrom:
     fieldRef:
+      apiVersion: v1
       fieldPath: metadata.name
 - name: ELASTIC_CTR_CONFIG
   value: /etc/elastic-ctr/config/config.yaml
@@ -135,7 +136,7 @@ topologySpreadConstraints:
   configMap:
     name: {{ $configmap }}
     items:
-      - key: {{ . }}.yaml
+      - key: {{ . }}.config.yaml
         path: config.yaml
 {{- end }}
 {{- include "elastic-ctr.extraVolumes" $block }}
@@ -210,11 +211,11 @@ topologySpreadConstraints:
 {{/* The claim of a StatefulSet of one, or its emptyDir; (list block "name") */}}
 {{- define "elastic-ctr.persistence.volume" -}}
 {{- $persistence := (first .).persistence }}
-{{- if not $persistence.enabled }}
+{{- if not $persistence.enabled -}}
 - name: {{ last . }}
   emptyDir:
     sizeLimit: {{ $persistence.sizeLimit }}
-{{- else if $persistence.existingClaim }}
+{{- else if $persistence.existingClaim -}}
 - name: {{ last . }}
   persistentVolumeClaim:
     claimName: {{ $persistence.existingClaim }}
@@ -224,7 +225,7 @@ topologySpreadConstraints:
 {{/* What a StatefulSet says of its claims; (list $ "cube" block "name"). Its labels cannot change, so no version is in them. */}}
 {{- define "elastic-ctr.persistence.claim" -}}
 {{- $persistence := (index . 2).persistence }}
-{{- if and $persistence.enabled (not $persistence.existingClaim) }}
+{{- if and $persistence.enabled (not $persistence.existingClaim) -}}
 persistentVolumeClaimRetentionPolicy:
   whenDeleted: {{ $persistence.keep | ternary "Retain" "Delete" }}
   whenScaled: {{ $persistence.keep | ternary "Retain" "Delete" }}

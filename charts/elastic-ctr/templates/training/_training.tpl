@@ -1,14 +1,64 @@
 {{/*
 The name of a training is a hash of what cannot change while it runs: the role files of pservers and trainers (so the number
-of pservers, the data, the model) and both pod templates. Another name is another Job, which goes on from the last
-checkpoint. The number of trainers and the chart's version are not in it.
+of pservers, the data, the model), both pod templates, what Volcano is told. Another name is another Job, which goes on from
+the last checkpoint. The number of trainers and the chart's version are not in it.
 */}}
 {{- define "elastic-ctr.training.hash" -}}
 {{- $parts := list }}
-{{- range list "config.trainer" "config.pserver" "trainer.pod" "pserver.pod" }}
+{{- range list "config.trainer" "config.pserver" "training.job" }}
 {{- $parts = append $parts (include (printf "elastic-ctr.%s" .) (list $ "")) }}
 {{- end }}
 {{- join "\n---\n" $parts | sha256sum | trunc 8 }}
+{{- end }}
+
+{{/*
+The Volcano Job from `spec` on; (list $ training), or (list $ "") for what the hash is made of: all but the trainers' counts,
+which alone may change while it runs.
+
+Volcano fills in defaults when a Job is created and never again: every field that it would fill in stands here, or the next
+upgrade would be refused.
+*/}}
+{{- define "elastic-ctr.training.job" -}}
+{{- $root := first . }}
+{{- $values := $root.Values }}
+{{- $pservers := int $values.pserver.replicas }}
+{{- $trainers := dict "least" 0 "wanted" 0 }}
+{{- if last . }}
+{{- $trainers = dict "least" (int $values.trainer.minReplicas) "wanted" (int $values.trainer.replicas) }}
+{{- end -}}
+schedulerName: volcano
+queue: {{ $values.training.queue }}
+# All pservers and the least trainers, or nobody.
+minAvailable: {{ add $pservers $trainers.least }}
+maxRetry: {{ int $values.training.maxRetry }}
+{{- with include "elastic-ctr.priorityClassName" (list $root "trainer" $values.trainer) }}
+# Of the Job as a whole, so of the elastic trainers: the gang's minimum is never taken, whatever its priority.
+priorityClassName: {{ . }}
+{{- end }}
+plugins:
+  # Gives pods their names as host names. Its own NetworkPolicy would shut out everybody but the Job's pods.
+  svc: ["--publish-not-ready-addresses=true", "--disable-network-policy=true"]
+tasks:
+  - name: pserver
+    replicas: {{ $pservers }}
+    minAvailable: {{ $pservers }}
+    maxRetry: {{ int $values.training.maxRetry }}
+    policies:
+      # A deleted pod is created again anyway; one that failed would stay.
+      - event: PodFailed
+        action: RestartPod
+      # Pservers end when the master says that all is trained.
+      - event: TaskCompleted
+        action: CompleteJob
+    template: {{- include "elastic-ctr.pserver.pod" . | nindent 6 }}
+  - name: trainer
+    replicas: {{ $trainers.wanted }}
+    minAvailable: {{ $trainers.least }}
+    maxRetry: {{ int $values.training.maxRetry }}
+    policies:
+      - event: PodFailed
+        action: RestartPod
+    template: {{- include "elastic-ctr.trainer.pod" . | nindent 6 }}
 {{- end }}
 
 {{/* The pods of trainers, from `metadata` on; (list $ training) */}}
@@ -60,9 +110,6 @@ spec:
 {{- $block := $root.Values.pserver -}}
 metadata:
   labels: {{- include "elastic-ctr.podLabels" (list $root "pserver" $block) | nindent 4 }}
-    {{- if eq $root.Values.training.scheduler "none" }}
-    elastic-ctr/training: {{ last . | quote }}
-    {{- end }}
   {{- with $block.podAnnotations }}
   annotations: {{- toYaml . | nindent 4 }}
   {{- end }}

@@ -1,0 +1,189 @@
+{{/* Each check is a sentence or nothing: the keys, the reason, the way out. */}}
+
+{{- define "elastic-ctr.validate.name" -}}
+{{- $name := include "elastic-ctr.fullname" . }}
+{{- if gt (len $name) 34 -}}
+the name {{ $name }} has {{ len $name }} characters, and names of pods, which are made of it, would be longer than Kubernetes takes: set fullnameOverride to at most 34, or choose a shorter release name
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.volcano" -}}
+{{- $needed := and .Values.training.enabled (eq .Values.training.scheduler "volcano") (include "elastic-ctr.live" .) }}
+{{- if and $needed (not (.Capabilities.APIVersions.Has "batch.volcano.sh/v1alpha1")) -}}
+training.scheduler=volcano needs Volcano's Job (batch.volcano.sh/v1alpha1), which this cluster does not know: install Volcano or set training.scheduler=none
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.prometheus" -}}
+{{- if and (include "elastic-ctr.live" .) (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) }}
+{{- range list "serviceMonitor" "prometheusRule" }}
+{{- if (get $.Values.metrics .).enabled -}}
+metrics.{{ . }}.enabled needs the kinds of monitoring.coreos.com/v1, which this cluster does not know: install Prometheus' operator or set metrics.{{ . }}.enabled=false
+{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.trainers" -}}
+{{- $trainer := .Values.trainer }}
+{{- if lt (int $trainer.replicas) (int $trainer.minReplicas) -}}
+trainer.replicas {{ int $trainer.replicas }} is below trainer.minReplicas {{ int $trainer.minReplicas }}, without which none starts: raise the one or lower the other
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.shards" -}}
+{{- if gt (int .Values.cube.config.shards) (int .Values.model.partitions) -}}
+cube.config.shards {{ int .Values.cube.config.shards }} is above model.partitions {{ int .Values.model.partitions }}, so some shards would hold nothing: lower shards; partitions are fixed for a model's life
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.pservers" -}}
+{{- if gt (int .Values.pserver.replicas) (int .Values.model.partitions) -}}
+pserver.replicas {{ int .Values.pserver.replicas }} is above model.partitions {{ int .Values.model.partitions }}, so some pservers would own nothing: lower replicas; partitions are fixed for a model's life
+{{- end }}
+{{- end }}
+
+{{/* A split as twelve digits, so that it can be compared */}}
+{{- define "elastic-ctr.split" -}}
+{{- $digits := replace "/" "" . -}}
+{{ $digits }}{{ repeat (int (sub 12 (len $digits))) "0" }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.days" -}}
+{{- $data := .Values.data }}
+{{- if $data.end }}
+{{- if gt (include "elastic-ctr.split" $data.start) (include "elastic-ctr.split" $data.end) -}}
+data.end {{ $data.end }} is before data.start {{ $data.start }}, so there is nothing to train: swap them, or leave data.end out to follow new hours
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.grid" -}}
+{{- $interval := int .Values.data.splitInterval }}
+{{- range $key := list "start" "end" }}
+{{- with get $.Values.data $key }}
+{{- $digits := include "elastic-ctr.split" . }}
+{{- $minute := add (mul 60 (substr 8 10 $digits | trimPrefix "0" | int)) (substr 10 12 $digits | trimPrefix "0" | int) }}
+{{- if mod $minute $interval -}}
+data.{{ $key }} {{ . }} is not on the grid of data.splitInterval {{ $interval }}, which begins at midnight: name a folder that such an interval has
+{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.logs" -}}
+{{- $values := .Values }}
+{{- if and $values.training.enabled (hasPrefix "file://" $values.data.source.url) (not $values.dataVolume.existingClaim) }}
+{{- if not (and $values.master.extraVolumeMounts $values.trainer.extraVolumeMounts) -}}
+data.source.url {{ $values.data.source.url }} is a folder of a machine, and no pod has it: set dataVolume.existingClaim to a volume with the logs, or mount one into master and trainer by extraVolumes and extraVolumeMounts
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.store" -}}
+{{- if and (not .Values.fileServer.enabled) (not .Values.store.config.url) -}}
+fileServer.enabled=false leaves nowhere for model versions to live: set store.config.url to a store, or fileServer.enabled=true
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.storeInPods" -}}
+{{- $values := .Values }}
+{{- if hasPrefix "file://" ($values.store.config.url | default "") }}
+{{- range list "master" "trainer" "pserver" "cube" "cubeTransfer" "serving" }}
+{{- if not (get $values .).extraVolumeMounts -}}
+store.config.url {{ $values.store.config.url }} must be one place for all roles, and {{ . }} has no volume for it: leave url out for the release's own file-server, or mount one volume into every role by extraVolumes and extraVolumeMounts
+{{ break }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.serving" -}}
+{{- $values := .Values }}
+{{- if and $values.serving.enabled (not $values.cube.enabled) $values.cubeTransfer.enabled -}}
+serving.enabled needs a cube: set cube.enabled=true, or cubeTransfer.enabled=false and cubeTransfer.address to that of a cube already running
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.transfer" -}}
+{{- $values := .Values }}
+{{- if and (or $values.serving.enabled $values.cube.enabled) (not $values.cubeTransfer.enabled) (not $values.cubeTransfer.address) -}}
+cubeTransfer.enabled=false leaves cube and serving without anybody who says which version is live: set cubeTransfer.address to one already running, or cubeTransfer.enabled=true
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.ready" -}}
+{{- $wanted := int .Values.cubeTransfer.config.minReadyReplicas }}
+{{- if and .Values.cube.enabled .Values.cubeTransfer.enabled (gt $wanted (int .Values.cube.replicasPerShard)) -}}
+cubeTransfer.config.minReadyReplicas {{ $wanted }} is above cube.replicasPerShard {{ int .Values.cube.replicasPerShard }}, so no version would ever go live: lower the one or raise the other
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.ingress" -}}
+{{- $ingress := .Values.serving.ingress }}
+{{- if and $ingress.enabled (not $ingress.host) -}}
+serving.ingress.enabled without serving.ingress.host would take every name that reaches the cluster: set serving.ingress.host to the name that clients ask for
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.autoscaling" -}}
+{{- $scaling := .Values.serving.autoscaling }}
+{{- if and $scaling.enabled (gt (int $scaling.minReplicas) (int $scaling.maxReplicas)) -}}
+serving.autoscaling.minReplicas {{ int $scaling.minReplicas }} is above serving.autoscaling.maxReplicas {{ int $scaling.maxReplicas }}: lower the one or raise the other
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.autoscalingNeedsCpu" -}}
+{{- $resources := include "elastic-ctr.resources" .Values.serving.resources | fromYaml }}
+{{- if and .Values.serving.autoscaling.enabled (not (dig "requests" "cpu" "" $resources)) -}}
+serving.autoscaling.enabled measures use of CPU by what is requested, and serving.resources requests none: set serving.resources.cpu
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.pserverPorts" -}}
+{{- $config := .Values.pserver.config }}
+{{- $first := int $config.port }}
+{{- $last := add $first 15 | int }}
+{{- if gt $last 65535 -}}
+pserver.config.port {{ $first }} is the first of 16, of which the last, {{ $last }}, is above 65535: set it to at most 65520
+{{- else if and (ge (int $config.adminPort) $first) (le (int $config.adminPort) $last) -}}
+pserver.config.adminPort {{ int $config.adminPort }} is one of the 16 ports from pserver.config.port {{ $first }} on, which its servers take in turn: set it elsewhere
+{{- end }}
+{{- end }}
+
+{{/* Containers of one pod share its ports. */}}
+{{- define "elastic-ctr.validate.ports" -}}
+{{- $pods := dict
+  "master" (list "port" "statusPort")
+  "cube" (list "port" "adminPort" "agentPort")
+  "cubeTransfer" (list "port" "builderPort")
+  "serving" (list "port" "adminPort") }}
+{{- range $block, $keys := $pods }}
+{{- $taken := dict }}
+{{- range $key := $keys }}
+{{- $port := get (get $.Values $block).config $key | int | toString }}
+{{- with get $taken $port -}}
+{{ $block }}.config.{{ $key }} and {{ $block }}.config.{{ . }} are both {{ $port }}, in one pod: set one of them elsewhere
+{{ end }}
+{{- $_ := set $taken $port $key }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* null takes a default away; what the chart itself reads must be there. */}}
+{{- define "elastic-ctr.validate.keysThatTheChartReads" -}}
+{{- $read := dict
+  "master" (list "port" "statusPort" "stateDir")
+  "trainer" (list "adminPort" "scratchDir")
+  "pserver" (list "port" "adminPort" "scratchDir")
+  "cube" (list "port" "adminPort" "agentPort" "cacheDir" "shards")
+  "cubeTransfer" (list "port" "builderPort" "stateDir" "scratchDir" "minReadyReplicas")
+  "serving" (list "port" "adminPort" "scratchDir") }}
+{{- range $block, $keys := $read }}
+{{- range $key := $keys }}
+{{- if kindIs "invalid" (get (get $.Values $block).config $key) -}}
+{{ $block }}.config.{{ $key }} is null, and the chart needs it to connect pods: leave it out for its default, or give it a value
+{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
