@@ -84,6 +84,10 @@ def cause_of(error: BaseException | None, kind: type[E]) -> E | None:
     return error
 
 
+class FileChanged(StoreError):
+    """What was read so far is of another file."""
+
+
 class Reading:
     """One file as it was when its first byte came: what is read later must be of the same one."""
 
@@ -94,14 +98,14 @@ class Reading:
         self._seen: tuple[int, str] | None = None
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:
-        """The bytes from `start` on. Raises NotInStore, StoreError."""
+        """The bytes from `start` on. Raises NotInStore, FileChanged, StoreError."""
         return resumed(self._part, start, self._patience)
 
     def _part(self, start: int) -> Iterator[bytes]:
         with self._remote.read(self._path, start) as body:
             file = (body.stat.size, body.stat.identity)
             if self._seen not in (None, file) or body.first > start:
-                raise StoreError(f"{self._path} in {self._remote.url} was changed while it was read; read it again")
+                raise FileChanged(f"{self._path} in {self._remote.url} was changed while it was read; read it again")
             self._seen = file
             reached = body.first
             for block in body.blocks:

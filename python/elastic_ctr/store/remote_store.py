@@ -8,10 +8,12 @@ from typing import BinaryIO, TypeVar
 
 from elastic_ctr.store.interface import AlreadyPublished, NotInStore, NotNow, StoreError, walked
 from elastic_ctr.store.patience import Patience
-from elastic_ctr.store.remote import Reading, Remote, Stat, relative
+from elastic_ctr.store.remote import FileChanged, Reading, Remote, Stat, relative
 from elastic_ctr.store.temporary import appearing, is_temporary, temporary_beside
 
 T = TypeVar("T")
+
+_READ_AGAIN = 4
 
 
 class _UploadLost(StoreError):
@@ -133,6 +135,11 @@ class RemoteStore:
         yield from Reading(self._remote, relative(path), self._patience).blocks(offset)
 
     def get_bytes(self, path: str) -> bytes:
+        for _ in range(_READ_AGAIN):
+            try:
+                return b"".join(self.read_from(path))
+            except FileChanged:  # noqa: PERF203 (a donefile was replaced in between: rare)
+                continue
         return b"".join(self.read_from(path))
 
     def exists(self, path: str) -> bool:

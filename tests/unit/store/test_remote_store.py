@@ -183,6 +183,23 @@ def test_a_file_that_is_replaced_in_the_middle_of_a_read_is_noticed() -> None:
         next(blocks)
 
 
+def test_a_donefile_that_is_replaced_while_it_is_read_is_read_again() -> None:
+    remote = MemoryRemote()
+    store = store_over(remote)
+    store.put_bytes(b"old, and long", "donefile")
+    numbers = iter([2, 3])
+
+    def replaced() -> int | None:
+        number = next(numbers, None)
+        if number is not None:
+            remote.files["donefile"] = (number, b"new and longer")
+        return 4 if number is not None else None
+
+    remote.breaks_after = replaced
+
+    assert store.get_bytes("donefile") == b"new and longer"
+
+
 def test_a_read_that_is_given_up_lets_go_of_its_answer() -> None:
     remote = MemoryRemote()
     closed = []

@@ -1,0 +1,24 @@
+"""Servers that take a while to start are started once."""
+
+from collections.abc import Iterator
+
+import pytest
+from file_server_world import FileServer, file_server_world
+from hadoop_world import Hadoop, why_not
+
+
+@pytest.fixture(scope="session")
+def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
+    if why_not():
+        pytest.skip(why_not())
+    made = Hadoop(tmp_path_factory.mktemp("hadoop"))
+    try:
+        yield made.start()
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def file_server() -> Iterator[FileServer]:
+    with file_server_world() as made:
+        yield made

@@ -1,0 +1,114 @@
+"""The real file-server: nginx with the chart's own configuration, under an unprivileged user where we may choose one."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+CONFIGURATION = Path(__file__).parents[2] / "charts" / "elastic-ctr" / "files" / "nginx.conf"
+NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+TOKEN = "a-token_of.the+file/server="
+_NOBODY_SPECIAL = 10001
+
+
+def _limited(largest_file: int | None) -> list[str]:
+    """A program started behind these words writes no larger file: to it the disk is full."""
+    if largest_file is None:
+        return []
+    return ["sh", "-c", 'trap "" XFSZ; ulimit -f "$0"; exec "$@"', str(largest_file // 512)]
+
+
+@contextmanager
+def file_server_world(largest_file: int | None = None) -> Iterator["FileServer"]:
+    """A running file-server; skips the test without nginx. Its folder is not pytest's, which is closed to other users."""
+    if NGINX is None:
+        pytest.skip("nginx is not on PATH; Debian has it as the package nginx")
+    with TemporaryDirectory(prefix="file-server-") as folder:
+        made = FileServer(Path(folder), largest_file)
+        try:
+            yield made.start()
+        finally:
+            made.stop()
+
+
+class FileServer:
+    """Owns a folder with `conf` and `data`. Killed and started again it keeps its port and its files."""
+
+    def __init__(self, folder: Path, largest_file: int | None = None) -> None:
+        self._data = folder / "data"
+        self._conf = folder / "conf"
+        self._log = folder / "log"
+        self._largest_file = largest_file
+        for each in (self._data, self._conf):
+            each.mkdir(parents=True)
+        self._user = _NOBODY_SPECIAL if os.geteuid() == 0 else None
+        if self._user is not None:
+            folder.chmod(0o755)
+            os.chown(self._data, self._user, self._user)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        shutil.copy(CONFIGURATION, self._conf / "nginx.conf")
+        (self._conf / "listen.conf").write_text(f"listen 127.0.0.1:{self.port};\n")
+        (self._conf / "token.conf").write_text(f'"Bearer {TOKEN}" 1;\n')
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "FileServer":
+        assert NGINX is not None
+        arguments = [
+            *_limited(self._largest_file),
+            NGINX,
+            "-e",
+            "stderr",
+            "-p",
+            str(self._data),
+            "-c",
+            str(self._conf / "nginx.conf"),
+        ]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                arguments,
+                stdout=log,
+                stderr=log,
+                user=self._user,
+                group=self._user,
+                extra_groups=None if self._user is None else [],
+                start_new_session=True,
+                cwd="/",
+            )
+        while not self._listens():
+            if self._process.poll() is not None:
+                raise RuntimeError(f"nginx ended: {self._log.read_text()}")
+            time.sleep(0.01)
+        return self
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def kill(self) -> None:
+        """SIGKILL to the master and its worker, as when a node dies."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        while self._listens():
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(timeout=30)
+
+    def files(self) -> list[str]:
+        """Every file on its volume, bodies under way included, but for the pid."""
+        found = (each.relative_to(self._data) for each in self._data.rglob("*") if each.is_file())
+        return sorted(str(each).removeprefix("store/") for each in found if each.name != "nginx.pid")

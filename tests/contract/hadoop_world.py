@@ -1,0 +1,86 @@
+"""A real HDFS: one NameNode and one DataNode, from ../shared/hdfs and the jars that `hdfs install` fetched."""
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import requests
+
+HDFS = Path(__file__).parents[2].parent / "shared" / "hdfs"
+JARS = Path(os.environ.get("HDFS_PREFIX", "/opt/hdfs")) / "lib"
+
+
+def why_not() -> str:
+    """What is missing; empty if a Hadoop can be started."""
+    if not (HDFS / "hdfs").exists():
+        return "the HDFS for tests is not here"
+    if not JARS.exists():
+        return "Hadoop's jars are not here; `hdfs install` puts them to HDFS_PREFIX"
+    return "" if shutil.which("java") else "Java is not on PATH"
+
+
+class Hadoop:
+    """Owns a folder. `kill` and `start` are of one daemon, or of what is down."""
+
+    def __init__(self, folder: Path) -> None:
+        rpc, self.http, data = _free(1), _free(1), _free(3)
+        self._command = [
+            str(HDFS / "hdfs"), "--dir", str(folder), "--rpc", str(rpc), "--http", str(self.http), "--dn", str(data),
+        ]  # fmt: skip
+        self.door = f"127.0.0.1:{self.http}"
+
+    def _run(self, *words: str, tries: int = 1) -> None:
+        for left in reversed(range(tries)):
+            done = subprocess.run([*self._command, *words], capture_output=True, text=True, timeout=120, check=False)
+            if done.returncode == 0:
+                return
+            assert left, f"hdfs {' '.join(words)}: {done.stdout}{done.stderr}"
+
+    def start(self) -> "Hadoop":
+        # It waits for a minute, which is short where everything else runs as well.
+        self._run("start", tries=2)
+        return self
+
+    def stop(self) -> None:
+        self._run("stop")
+
+    def kill(self, daemon: str) -> None:
+        self._run("kill", daemon)
+
+    def ask(self, verb: str, path: str, operation: str, user: str = "root", **parameters: str) -> dict[str, Any]:
+        """One call of WebHDFS, by somebody who is not under test."""
+        with requests.Session() as session:
+            session.trust_env = False
+            answer = session.request(
+                verb,
+                f"http://{self.door}/webhdfs/v1{path}",
+                params={"op": operation, "user.name": user, **parameters},
+                timeout=30,
+            )
+        answer.raise_for_status()
+        return answer.json() if answer.content else {}
+
+    def files(self, folder: str) -> list[str]:
+        """Every file below, temporary ones included."""
+        found: list[str] = []
+        for each in self.ask("GET", folder, "LISTSTATUS")["FileStatuses"]["FileStatus"]:
+            path = f"{folder}/{each['pathSuffix']}"
+            found += self.files(path) if each["type"] == "DIRECTORY" else [path]
+        return sorted(found)
+
+
+def _free(count: int) -> int:
+    """The first of so many free ports in a row."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first: int = probe.getsockname()[1]
+        taken = False
+        for port in range(first, first + count):
+            with socket.socket() as probe:
+                taken = taken or port > 65535 or probe.connect_ex(("127.0.0.1", port)) == 0
+        if not taken:
+            return first
