@@ -12,7 +12,7 @@ from elastic_ctr.config.section import EXACT, Count, Seconds, Section, Share
 from elastic_ctr.features.slots import SlotList
 
 _SPLIT = re.compile(r"^\d{8}/\d{2}(\d{2})?$")
-_SOURCE = r"^(file:///|hdfs://[^/]+)"
+_SOURCE = r"^(file:///|(web)?hdfs://[^/]+)"
 _MINUTES_A_DAY = 24 * 60
 
 
@@ -47,7 +47,8 @@ class Source(Section):
 
     url: str = Field(
         json_schema_extra={"pattern": _SOURCE},
-        description="Where the logs are: file:///some/dir. hdfs://namenode:9000 is a right address that is refused at start until its reader is there.",
+        description="Where the logs are: file:///some/dir, or hdfs://namenode:9000, which is asked through WebHDFS at port 9870; "
+        "webhdfs://namenode:PORT for another port, hdfs://nn1:9000,nn2:9000 for a pair. A folder may follow.",
     )
     user: str = Field(default="root", min_length=1, description="Who reads there; HDFS checks it, files do not.")
 

@@ -1,14 +1,33 @@
 """Settings of each role: what stands under `config:` of its block in the values file."""
 
-from pydantic import Field
+import re
+
+from pydantic import Field, field_validator
 
 from elastic_ctr.config.section import EXACT, Count, Port, Seconds, Section, Share
+
+_STORE = r"^(file:///|(https?|(web)?hdfs)://[^/]+)"
 
 
 class StoreConfig(Section):
     """Where model versions live."""
 
-    url: str = Field(default="file:///var/lib/elastic-ctr/store", description="file:///dir; one place for all roles.")
+    url: str = Field(
+        default="file:///var/lib/elastic-ctr/store",
+        description="One place for all roles: file:///dir, http://file-server:8080, or hdfs://namenode:9000/dir "
+        "(addresses of HDFS as in data.source.url).",
+        json_schema_extra={"pattern": _STORE},
+    )
+    user: str = Field(
+        default="root", min_length=1, description="Who writes there; HDFS checks it, other stores do not."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _known(cls, url: str) -> str:
+        if not re.match(_STORE, url):
+            raise ValueError(f"{url!r} is none of file:///dir, http://file-server:8080, hdfs://namenode:9000/dir")
+        return url
 
 
 class MasterConfig(Section):
