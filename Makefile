@@ -3,7 +3,7 @@ SHELL := /usr/bin/env bash
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit check format generate lock bench clean
+.PHONY: help setup demo package test test-unit test-chart check format generate lock bench clean
 
 ##@ Use
 help: ## Show this help
@@ -15,15 +15,23 @@ demo: setup ## Train, publish and serve four hours of synthetic clicks (about tw
 	@$(BIN)/elastic-ctr local run -f build/demo/data/values.yaml -f examples/demo.yaml --dir build/demo/run --report build/demo/report.json
 	@echo "report: build/demo/report.json; logs: build/demo/run/logs"
 
+package: setup ## Pack the chart into build/; `helm install` and `helm push` take it
+	@$(BIN)/python tools/generate.py --check
+	@mkdir -p build
+	@$(BIN)/python -c 'import helm_python; print(helm_python.package("charts/elastic-ctr", destination="build"))'
+
 ##@ Develop
 setup: ## Make .venv (Python 3.10 to 3.12, locked requirements); nothing to do when it is current
 	@tools/setup
 
-test: setup ## Run every test: unit, contract, pipeline
-	@$(BIN)/python -m pytest tests/unit tests/contract tests/pipeline
+test: setup ## Run every test that needs no cluster: unit, contract, chart, pipeline
+	@$(BIN)/python -m pytest tests/unit tests/contract tests/chart tests/pipeline
 
 test-unit: setup ## Run the tests that need nothing
 	@$(BIN)/python -m pytest -q tests/unit
+
+test-chart: setup ## Run the tests of the rendered chart
+	@$(BIN)/python -m pytest -q tests/chart
 
 check: setup ## Lint, types, layers, and that what is generated is current
 	@$(BIN)/ruff check .
@@ -36,7 +44,7 @@ format: setup ## Format the code
 	@$(BIN)/ruff check --fix-only -q .
 	@$(BIN)/ruff format -q .
 
-generate: setup ## Write what is generated: the control protocol's code, the configuration reference
+generate: setup ## Write what is generated: the control protocol's code, the configuration reference, the chart's schema and README
 	@$(BIN)/python tools/generate.py
 
 lock: ## Lock the requirements anew (needs uv)

@@ -1,6 +1,10 @@
-"""Writes what is generated: the control protocol's code and docs/configuration.md. With --check it only compares."""
+"""Writes what is generated: the control protocol's code, docs/configuration.md, the chart's schema and README.
+
+With --check it only compares.
+"""
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -8,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+from chart_readme import readme
+from chart_schema import values_schema
 from pydantic.fields import FieldInfo
 
 from elastic_ctr.config.section import Section
@@ -15,6 +22,7 @@ from elastic_ctr.config.values import Values
 
 ROOT = Path(__file__).parent.parent
 PROTO = "elastic_ctr/control/control.proto"
+CHART = ROOT / "charts" / "elastic-ctr"
 
 
 def control_code() -> dict[Path, str]:
@@ -83,12 +91,24 @@ def configuration() -> str:
     return "\n".join(lines) + "\n"
 
 
+def chart_files() -> dict[Path, str]:
+    """The chart's schema and its README, by path."""
+    schema = values_schema(CHART / "values.schema.yaml")
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    page = readme(about, (CHART / "values.yaml").read_text(), json.loads(schema))
+    return {CHART / "values.schema.json": schema, CHART / "README.md": page}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 when a file is not current")
     check = parser.parse_args().check
     stale = []
-    for path, text in {**control_code(), ROOT / "docs" / "configuration.md": configuration()}.items():
+    for path, text in {
+        **control_code(),
+        ROOT / "docs" / "configuration.md": configuration(),
+        **chart_files(),
+    }.items():
         if path.exists() and path.read_text() == text:
             continue
         stale.append(path.relative_to(ROOT))

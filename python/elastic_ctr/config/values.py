@@ -17,49 +17,58 @@ from elastic_ctr.config.roles import (
 )
 from elastic_ctr.config.section import Count, Section
 
+# What stands in a chart's values and is not the program's; a test of the chart holds them against its schema.
 _KUBERNETES = frozenset(
     [
+        "address",
         "affinity",
-        "annotations",
+        "agentResources",
         "autoscaling",
+        "builderResources",
         "containerSecurityContext",
         "enabled",
-        "existingSecret",
         "extraEnv",
-        "extraVolumes",
         "extraVolumeMounts",
+        "extraVolumes",
         "image",
         "ingress",
-        "nodeSelector",
         "networkPolicy",
+        "nodeSelector",
         "pdb",
         "persistence",
         "podAnnotations",
         "podLabels",
         "podSecurityContext",
+        "preStopSeconds",
         "priorityClassName",
         "probes",
         "resources",
         "service",
-        "serviceAccount",
         "terminationGracePeriodSeconds",
         "tolerations",
         "topologySpreadConstraints",
-        "updateStrategy",
     ]
 )
 _TOP = frozenset(
     [
+        "auth",
+        "clusterDomain",
+        "dataVolume",
+        "enabled",
+        "extraObjects",
+        "fileServer",
+        "fullnameOverride",
         "global",
         "image",
-        "training",
-        "networkPolicy",
-        "fileServer",
-        "tracking",
+        "log",
         "metrics",
-        "extraObjects",
-        "auth",
+        "networkPolicy",
         "priorityClasses",
+        "serviceAccount",
+        "tmpSizeLimit",
+        "tolerationSeconds",
+        "tracking",
+        "training",
     ]
 )
 

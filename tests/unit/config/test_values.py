@@ -145,7 +145,6 @@ def test_the_keys_of_kubernetes_pass_unread() -> None:
         tracking: {enabled: true}
         cube: {resources: {cpu: 1}, nodeSelector: {a: b}, persistence: {size: 1Gi}, podLabels: {}, extraEnv: []}
         serving: {autoscaling: {enabled: true}, ingress: {host: h}}
-        store: {existingSecret: s}
         """
     )
 

@@ -1,0 +1,141 @@
+"""Evictions, autoscaling and upgrades: what a cluster may take away, and who says how many there are."""
+
+import base64
+from typing import Any
+
+import pytest
+from api_server import install
+from rendering import EXAMPLES, Renderer, on_top_of_smallest, read
+
+AUTOSCALED = {"autoscaling": {"enabled": True, "minReplicas": 3, "maxReplicas": 6}}
+
+
+def found_in_cluster(api_version: str, kind: str, name: str, **fields: Any) -> dict[str, Any]:
+    """An object that this release installed before."""
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": "ads",
+            "labels": {"app.kubernetes.io/managed-by": "Helm"},
+            "annotations": {"meta.helm.sh/release-name": "ctr", "meta.helm.sh/release-namespace": "ads"},
+        },
+        **fields,
+    }
+
+
+@pytest.mark.parametrize(
+    "values", [{}, *(read(file) for file in EXAMPLES)], ids=["default", *(f.stem for f in EXAMPLES)]
+)
+def test_every_budget_can_be_met(render: Renderer, values: dict[str, Any]) -> None:
+    rendered = render(below=on_top_of_smallest(values))
+    owners = [each for each in rendered.objects if each.kind in ("StatefulSet", "Deployment")]
+
+    for budget in rendered.all("PodDisruptionBudget"):
+        assert budget.spec.keys() & {"minAvailable", "maxUnavailable"} == {"maxUnavailable"}, budget.name
+        assert budget.spec["maxUnavailable"] >= 1
+        [_] = [each for each in owners if budget.selector.items() <= each.pod.labels.items()]
+
+
+def test_what_there_is_one_of_has_no_budget(render: Renderer) -> None:
+    """A budget on a singleton would block the drain of its node for ever, or promise nothing."""
+    assert {each.component for each in render().all("PodDisruptionBudget")} == {"cube", "serving"}
+
+
+def test_an_evicted_pod_that_is_not_ready_blocks_no_drain(render: Renderer) -> None:
+    for budget in render().all("PodDisruptionBudget"):
+        assert budget.spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+def test_copies_stand_on_several_nodes_where_that_is_possible(render: Renderer) -> None:
+    rendered = render()
+    for name in ("cube", "serving"):
+        [spread] = rendered.pod_of(name).spec["topologySpreadConstraints"]
+        assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
+        assert spread["labelSelector"]["matchLabels"].items() <= rendered.pod_of(name).labels.items()
+
+
+def test_a_rolling_update_of_serving_never_has_fewer_pods_than_asked_for(render: Renderer) -> None:
+    rolling = render().one("Deployment", component="serving").spec["strategy"]["rollingUpdate"]
+
+    assert (rolling["maxUnavailable"], rolling["maxSurge"]) == (0, 1)
+
+
+def test_singletons_are_replaced_only_when_they_are_gone(render: Renderer) -> None:
+    rendered = render(tracking={"enabled": True})
+
+    for name in ("master", "cube-transfer", "file-server"):
+        assert rendered.one("StatefulSet", component=name).replicas == 1
+    # Two trackers on one database would spoil it.
+    assert rendered.one("Deployment", component="tracking").spec["strategy"] == {"type": "Recreate"}
+
+
+def test_the_autoscaler_knows_what_it_scales(render: Renderer) -> None:
+    rendered = render(serving=AUTOSCALED)
+    scaler = rendered.one("HorizontalPodAutoscaler")
+
+    assert scaler.api_version == "autoscaling/v2"
+    assert scaler.spec["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "ctr-serving"}
+    assert (scaler.spec["minReplicas"], scaler.spec["maxReplicas"]) == (3, 6)
+    assert scaler.spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 300
+
+
+def test_without_an_autoscaler_the_values_say_how_many() -> None:
+    running = found_in_cluster("apps/v1", "Deployment", "ctr-serving", spec={"replicas": 5})
+
+    assert install(objects=[running], serving={"replicas": 2}).one("Deployment").replicas == 2
+
+
+def test_an_autoscaler_that_is_new_starts_with_the_pods_there_are() -> None:
+    running = found_in_cluster("apps/v1", "Deployment", "ctr-serving", spec={"replicas": 5})
+
+    assert install(objects=[running], serving=AUTOSCALED).one("Deployment").replicas == 5
+
+
+def test_an_autoscaler_that_comes_with_the_release_starts_with_its_least() -> None:
+    assert install(serving=AUTOSCALED).one("Deployment").replicas >= 3
+
+
+def test_once_there_is_an_autoscaler_nobody_else_says_how_many() -> None:
+    running = found_in_cluster("apps/v1", "Deployment", "ctr-serving", spec={"replicas": 5})
+    scaler = found_in_cluster("autoscaling/v2", "HorizontalPodAutoscaler", "ctr-serving", spec={})
+
+    assert "replicas" not in install(objects=[running, scaler], serving=AUTOSCALED).one("Deployment").spec
+
+
+def token(secret: dict[str, Any]) -> str:
+    if "stringData" in secret:
+        return str(secret["stringData"]["token"])
+    return base64.b64decode(secret["data"]["token"]).decode()
+
+
+def test_the_token_is_made_once_and_kept() -> None:
+    there = found_in_cluster("v1", "Secret", "ctr-auth", data={"token": base64.b64encode(b"kept").decode()})
+
+    assert token(install(objects=[there]).one("Secret").raw) == "kept"
+
+
+def test_a_new_token_is_long_and_never_the_same() -> None:
+    tokens = [token(install().one("Secret").raw) for _ in range(2)]
+
+    assert len(tokens[0]) >= 32
+    assert tokens[0] != tokens[1]
+
+
+def test_a_token_of_ones_own_is_used_and_none_is_made(render: Renderer) -> None:
+    rendered = render(auth={"existingSecret": "mine", "key": "t"})
+
+    assert rendered.all("Secret") == []
+    [volume] = [each for each in rendered.pod_of("master").volumes.values() if "secret" in each]
+    assert volume["secret"] == {"secretName": "mine", "items": [{"key": "t", "path": "token"}]}
+
+
+def test_volumes_go_with_their_release_unless_the_values_keep_them(render: Renderer) -> None:
+    def retention(**values: Any) -> set[str]:
+        claimed = [each for each in render(**values).all("StatefulSet") if "volumeClaimTemplates" in each.spec]
+        return {each.spec["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] for each in claimed}
+
+    keep = {name: {"persistence": {"keep": True}} for name in ("master", "cubeTransfer", "fileServer")}
+    assert retention() == {"Delete"}
+    assert retention(**keep) == {"Retain"}

@@ -1,0 +1,247 @@
+"""Who may talk to whom: just the edges of docs/architecture.md, derived from the rendered policies."""
+
+from typing import Any
+
+import pytest
+from policies import Peer, allowed
+from rendering import Rendered, Renderer
+
+MASTER, STATUS = 8700, 8701
+PSERVER, PSERVER_ADMIN = range(8800, 8816), 8790
+FILES, TRACKING, TRANSFER = 8080, 5000, 8300
+CUBE, SERVING = 8600, 8400
+# (who asks, who answers, at which port).
+EDGES = {
+    ("master", "file-server", FILES),
+    ("master", "tracking", TRACKING),
+    ("master", "pserver", PSERVER_ADMIN),
+    ("trainer", "master", MASTER),
+    *(("trainer", "pserver", port) for port in PSERVER),
+    ("trainer", "file-server", FILES),
+    ("trainer", "tracking", TRACKING),
+    ("pserver", "master", MASTER),
+    ("pserver", "file-server", FILES),
+    ("cube-transfer", "file-server", FILES),
+    ("cube", "cube-transfer", TRANSFER),
+    ("cube", "file-server", FILES),
+    ("serving", "cube-transfer", TRANSFER),
+    ("serving", "file-server", FILES),
+    ("serving", "cube", CUBE),
+    ("client", "serving", SERVING),
+    ("client", "cube-transfer", TRANSFER),
+    ("client", "cube", CUBE),
+    ("client", "master", STATUS),
+}
+METRICS = {
+    ("master", STATUS),
+    ("trainer", 8740),
+    ("pserver", PSERVER_ADMIN),
+    ("cube", 8601),
+    ("cube", 8602),
+    ("cube-transfer", TRANSFER),
+    ("cube-transfer", 8301),
+    ("serving", 8401),
+}
+OUTSIDER = Peer("elsewhere", {"app": "anything"})
+PROMETHEUS = Peer("monitoring", {"app.kubernetes.io/name": "prometheus"})
+DNS = Peer("kube-system", {"k8s-app": "kube-dns"}, ports={"dns-tcp": 53})
+
+
+@pytest.fixture(params=["volcano", "none"], scope="module")
+def rendered(request: pytest.FixtureRequest, render: Renderer) -> Rendered:
+    return render(tracking={"enabled": True}, training={"scheduler": request.param})
+
+
+def peers(rendered: Rendered) -> dict[str, Peer]:
+    """Of each component, one pod; what `helm test` runs is a client."""
+    return {
+        pod.component: Peer(
+            "ads", pod.labels, ports={name: port for each in pod.containers for name, port in each.ports.items()}
+        )
+        for pod in rendered.pods
+    }
+
+
+def ports_of(rendered: Rendered) -> dict[str, set[int]]:
+    """Every port that a pod of the component opens; the pserver's are a range."""
+    found: dict[str, set[int]] = {name: set(peer.ports.values()) for name, peer in peers(rendered).items()}
+    found["pserver"] |= set(PSERVER)
+    return found
+
+
+def may(rendered: Rendered, source: Peer, target: Peer, port: int) -> bool:
+    return allowed(rendered.all("NetworkPolicy"), "ads", source, target, port)
+
+
+def test_inside_a_release_just_the_edges_of_the_picture_are_open(rendered: Rendered) -> None:
+    known = peers(rendered)
+    found = {
+        (source, target, port)
+        for source in known
+        for target, ports in ports_of(rendered).items()
+        for port in ports
+        if may(rendered, known[source], known[target], port)
+    }
+
+    assert found == EDGES
+
+
+def test_the_components_are_those_of_the_picture(rendered: Rendered) -> None:
+    assert peers(rendered).keys() == {each for source, target, _ in EDGES for each in (source, target)}
+
+
+def test_a_port_that_nobody_opens_is_closed(rendered: Rendered) -> None:
+    known = peers(rendered)
+
+    for source in known:
+        for target in known:
+            assert not may(rendered, known[source], known[target], 22)
+
+
+def test_predictions_are_open_to_all_and_nothing_else_is(rendered: Rendered) -> None:
+    outside = Peer(address="192.0.2.7")
+    for source in (OUTSIDER, outside):
+        found = {
+            (target, port)
+            for target, ports in ports_of(rendered).items()
+            for port in ports
+            if may(rendered, source, peers(rendered)[target], port)
+        }
+        assert found == {("serving", SERVING)}
+
+
+def test_the_doors_of_serving_may_be_closed_to_all_but_some(render: Renderer) -> None:
+    shop = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}}
+    rendered = render(serving={"networkPolicy": {"from": [shop]}})
+    serving = peers(rendered)["serving"]
+
+    assert may(rendered, Peer("shop", {"app": "page"}), serving, SERVING)
+    assert not may(rendered, OUTSIDER, serving, SERVING)
+    assert may(rendered, peers(rendered)["client"], serving, SERVING)
+
+
+def test_prometheus_reaches_the_metrics_and_nothing_else(rendered: Rendered) -> None:
+    found = {
+        (target, port)
+        for target, ports in ports_of(rendered).items()
+        for port in ports
+        if may(rendered, PROMETHEUS, peers(rendered)[target], port)
+    }
+
+    assert found == METRICS | {("serving", SERVING)}
+
+
+def test_every_pod_may_ask_for_names(rendered: Rendered) -> None:
+    for name, peer in peers(rendered).items():
+        assert may(rendered, peer, DNS, 53), name
+        assert not may(rendered, peer, DNS, 9153), name
+
+
+def test_names_are_asked_for_by_udp_too(rendered: Rendered) -> None:
+    protocols = {
+        port["protocol"]
+        for each in rendered.all("NetworkPolicy")
+        for rule in each.spec.get("egress", [])
+        for port in rule.get("ports", [])
+        if port.get("port") == 53
+    }
+
+    assert protocols == {"UDP", "TCP"}
+
+
+def reaching(rendered: Rendered, outside: Peer, ports: list[int]) -> dict[str, set[int]]:
+    found = {
+        name: {port for port in ports if may(rendered, peer, outside, port)} for name, peer in peers(rendered).items()
+    }
+    return {name: ports for name, ports in found.items() if ports}
+
+
+HADOOP = Peer(address="198.51.100.9")
+
+
+def test_only_who_reads_logs_reaches_hadoop(rendered: Rendered) -> None:
+    ports = {9870, 9864, 9871, 9865, 14000}
+
+    assert reaching(rendered, HADOOP, [*ports, 9000, 443, 22]) == {"master": ports, "trainer": ports}
+
+
+def test_hadoop_is_where_the_values_say(render: Renderer) -> None:
+    rendered = render(networkPolicy={"hdfs": {"cidrs": ["198.51.100.0/24"], "ports": [9870]}})
+
+    assert reaching(rendered, HADOOP, [9870, 9864]) == {"master": {9870}, "trainer": {9870}}
+    assert reaching(rendered, Peer(address="198.51.101.9"), [9870, 9864]) == {}
+
+
+def test_where_logs_are_files_nobody_reaches_hadoop(render: Renderer) -> None:
+    rendered = render(
+        data={"source": {"url": "file:///data"}}, dataVolume={"existingClaim": "logs", "mountPath": "/data"}
+    )
+
+    assert reaching(rendered, HADOOP, [9870]) == {}
+
+
+WRITERS = {"master", "trainer", "pserver", "cube", "cube-transfer", "serving"}
+
+
+def test_a_store_in_hadoop_is_reached_by_all_who_use_it(render: Renderer) -> None:
+    rendered = render(store={"config": {"url": "hdfs://namenode:9000"}}, fileServer={"enabled": False})
+
+    assert reaching(rendered, HADOOP, [9870]).keys() == WRITERS
+
+
+def test_a_store_elsewhere_is_reached_by_all_who_use_it(render: Renderer) -> None:
+    rendered = render(
+        store={"config": {"url": "http://files.other:8080"}},
+        fileServer={"enabled": False},
+        networkPolicy={"store": {"cidrs": ["203.0.113.0/24"], "ports": [8080]}},
+    )
+
+    assert reaching(rendered, Peer(address="203.0.113.5"), [8080, 80]) == {name: {8080} for name in WRITERS}
+
+
+def test_another_release_reaches_nothing_but_predictions(render: Renderer) -> None:
+    rendered, other = render(), render(release="second")
+    both = [*rendered.all("NetworkPolicy"), *other.all("NetworkPolicy")]
+    found = {
+        (source.component, target, port)
+        for source in other.pods
+        for target, ports in ports_of(rendered).items()
+        for port in ports
+        if allowed(both, "ads", Peer("ads", source.labels), peers(rendered)[target], port)
+    }
+
+    # Whoever may ask for predictions at all may ask both: the doors are open to everybody.
+    assert found <= {("client", "serving", SERVING)}
+
+
+def test_whom_the_values_name_are_clients(render: Renderer) -> None:
+    ops: dict[str, Any] = {"podSelector": {"matchLabels": {"team": "ops"}}}
+    rendered = render(networkPolicy={"clients": [ops]})
+    found = {
+        (target, port)
+        for target, ports in ports_of(rendered).items()
+        for port in ports
+        if may(rendered, Peer("ads", {"team": "ops"}), peers(rendered)[target], port)
+    }
+
+    assert found == {(target, port) for source, target, port in EDGES if source == "client"}
+
+
+def test_without_policies_nothing_is_closed(render: Renderer) -> None:
+    assert render(networkPolicy={"enabled": False}).all("NetworkPolicy") == []
+
+
+def test_the_policies_follow_the_ports_of_the_program(render: Renderer) -> None:
+    rendered = render(
+        pserver={"config": {"port": 19000, "adminPort": 18999}},
+        cube={"config": {"port": 17000}},
+        master={"config": {"port": 16000}},
+    )
+    known = peers(rendered)
+
+    assert [port for port in range(18995, 19020) if may(rendered, known["trainer"], known["pserver"], port)] == list(
+        range(19000, 19016)
+    )
+    assert may(rendered, known["serving"], known["cube"], 17000)
+    assert may(rendered, known["trainer"], known["master"], 16000)
+    assert not may(rendered, known["trainer"], known["master"], 8700)

@@ -1,0 +1,139 @@
+"""Every pod meets Pod Security `restricted`, has no way to the API, and says what it needs and whether it lives."""
+
+from collections.abc import Iterator
+
+import pytest
+from rendering import EXAMPLES, Container, Pod, Renderer, on_top_of_smallest, read
+from test_objects import CASES
+
+EVERYTHING = {**CASES, **{file.stem: read(file) for file in EXAMPLES}}
+# The volume types of the restricted profile that this chart has a use for.
+VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
+
+
+@pytest.fixture(params=EVERYTHING, scope="module")
+def pods(request: pytest.FixtureRequest, render: Renderer) -> list[Pod]:
+    return render(below=on_top_of_smallest(EVERYTHING[request.param])).pods
+
+
+def containers(pods: list[Pod]) -> Iterator[tuple[str, Pod, Container]]:
+    for pod in pods:
+        for each in [*pod.init_containers, *pod.containers]:
+            yield f"{pod.owner}/{each.name}", pod, each
+
+
+def test_no_pod_runs_as_root(pods: list[Pod]) -> None:
+    for pod in pods:
+        context = pod.spec["securityContext"]
+        assert context["runAsNonRoot"] is True, pod.owner
+        assert context["runAsUser"] == context["runAsGroup"] == context["fsGroup"] == 10001
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_no_container_may_become_more_than_it_is(pods: list[Pod]) -> None:
+    for where, _, each in containers(pods):
+        context = each.raw["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False, where
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["readOnlyRootFilesystem"] is True
+        assert context.keys() <= {"allowPrivilegeEscalation", "capabilities", "readOnlyRootFilesystem"}
+
+
+def test_no_pod_shares_anything_with_its_node(pods: list[Pod]) -> None:
+    for pod in pods:
+        assert not {"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"} & pod.spec.keys(), pod.owner
+        for name, volume in pod.volumes.items():
+            assert volume.keys() - {"name"} <= VOLUMES, name
+        for each in pod.containers:
+            assert all("hostPort" not in port for port in each.raw.get("ports", []))
+
+
+def test_no_pod_has_a_way_to_the_api(pods: list[Pod]) -> None:
+    for pod in pods:
+        assert pod.spec["automountServiceAccountToken"] is False, pod.owner
+        assert pod.spec["enableServiceLinks"] is False, pod.owner
+        assert all("serviceAccountToken" not in str(volume) for volume in pod.volumes.values())
+
+
+def test_the_account_has_no_token_and_no_rights(render: Renderer) -> None:
+    [account] = render().all("ServiceAccount")
+
+    assert account.raw["automountServiceAccountToken"] is False
+    assert [each.kind for each in render().objects if "Role" in each.kind] == []
+    assert {pod.spec["serviceAccountName"] for pod in render().pods} == {"ctr"}
+
+
+def test_every_container_says_what_it_needs_and_is_held_to_its_memory(pods: list[Pod]) -> None:
+    for where, _, each in containers(pods):
+        resources = each.raw["resources"]
+        assert resources["requests"].keys() >= {"cpu", "memory"}, where
+        assert resources["limits"]["memory"] == resources["requests"]["memory"], where
+        assert "cpu" not in resources["limits"], where
+
+
+def test_every_container_that_stays_says_whether_it_lives(pods: list[Pod]) -> None:
+    for where, pod, each in containers(pods):
+        if pod.owner.startswith("Pod/") or each in pod.init_containers:
+            continue
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            [kind] = {"httpGet", "grpc", "tcpSocket", "exec"} & each.raw[probe].keys()
+            assert kind == "httpGet", where
+            assert each.raw[probe]["httpGet"]["port"] in {*each.ports, *each.ports.values()}, where
+
+
+def test_every_container_has_a_place_for_temporary_files(pods: list[Pod]) -> None:
+    for where, pod, each in containers(pods):
+        volume = pod.volumes[each.mounts["/tmp"]["name"]]
+        assert volume["emptyDir"]["sizeLimit"], where
+
+
+def test_every_mount_is_of_a_volume_and_every_volume_is_mounted(pods: list[Pod], render: Renderer) -> None:
+    for pod in pods:
+        mounted = {mount["name"] for each in [*pod.init_containers, *pod.containers] for mount in each.mounts.values()}
+        claims = {
+            claim["metadata"]["name"]
+            for rendered in render._done.values()
+            for each in rendered.objects
+            if pod in each.pods
+            for claim in each.raw["spec"].get("volumeClaimTemplates", [])
+        }
+        assert pod.volumes.keys() <= mounted, pod.owner
+        assert mounted - pod.volumes.keys() <= claims, pod.owner
+
+
+def test_secrets_come_as_files_and_never_as_environment(pods: list[Pod]) -> None:
+    for where, _, each in containers(pods):
+        for name, value in each.env.items():
+            assert "secretKeyRef" not in str(value), f"{where} {name}"
+
+
+def test_the_token_is_mounted_only_where_something_is_changed(render: Renderer) -> None:
+    having = {
+        pod.component
+        for pod in render().pods
+        for volume in pod.volumes.values()
+        if "ctr-auth" in str(volume) and not pod.owner.startswith("Pod/")
+    }
+
+    assert having == {"master", "trainer", "pserver", "cube", "cube-transfer", "serving", "file-server"}
+
+
+def test_a_test_pod_has_no_token(render: Renderer) -> None:
+    for pod in render().pods:
+        if pod.owner.startswith("Pod/"):
+            assert "ctr-auth" not in str(pod.spec)
+
+
+def test_a_pod_without_a_volume_leaves_a_dead_node_soon(render: Renderer) -> None:
+    for each in render().objects:
+        for pod in each.pods:
+            if each.kind == "Pod":
+                continue
+            waits = {one["key"]: one["tolerationSeconds"] for one in pod.spec.get("tolerations", [])}
+            if each.raw["spec"].get("volumeClaimTemplates"):
+                assert waits == {}, pod.owner
+            else:
+                assert waits == {
+                    "node.kubernetes.io/not-ready": 30,
+                    "node.kubernetes.io/unreachable": 30,
+                }, pod.owner

@@ -1,0 +1,283 @@
+"""The chart renders the files that the roles load, and nothing that they would refuse."""
+
+from typing import Any
+
+import pytest
+import yaml
+from rendering import CHART, EXAMPLES, Container, Pod, Rendered, Renderer, merged, on_top_of_smallest, read
+
+from elastic_ctr.config.load import settings
+from elastic_ctr.config.role_files import (
+    CubeAgentFile,
+    CubeBuilderFile,
+    CubeServerFile,
+    CubeTransferFile,
+    MasterFile,
+    PserverFile,
+    RoleFile,
+    ServingFile,
+    TrainerFile,
+)
+from elastic_ctr.config.values import Values
+
+CLASSES: dict[str, type[RoleFile]] = {
+    "master": MasterFile,
+    "trainer": TrainerFile,
+    "pserver": PserverFile,
+    "cube-server": CubeServerFile,
+    "cube-agent": CubeAgentFile,
+    "cube-transfer": CubeTransferFile,
+    "cube-builder": CubeBuilderFile,
+    "serving": ServingFile,
+}
+CONFIG = "/etc/elastic-ctr/config/config.yaml"
+CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "scheduler none": {"training": {"scheduler": "none"}},
+    **{file.stem: read(file) for file in EXAMPLES},
+}
+
+
+def config_text(rendered: Rendered, pod: Pod, container: Container) -> str:
+    """The text of the file that a container finds at CONFIG, followed from mount to volume to ConfigMap."""
+    path, mount = max((path, mount) for path, mount in container.mounts.items() if CONFIG.startswith(path))
+    volume = pod.volumes[mount["name"]]
+    source = volume.get("configMap") or next(
+        each["configMap"] for each in volume["projected"]["sources"] if "configMap" in each
+    )
+    texts = rendered.one("ConfigMap", name=source["name"]).raw["data"]
+    file = mount["subPath"] if path == CONFIG else CONFIG.removeprefix(path).lstrip("/")
+    keys = {each["path"]: each["key"] for each in source.get("items", [])}
+    return str(texts[keys.get(file, file)])
+
+
+def files(rendered: Rendered) -> dict[str, RoleFile]:
+    """The settings of each role, loaded as it loads them."""
+    found = {}
+    for pod in rendered.pods:
+        for each in pod.containers:
+            if each.args and each.args[0] in CLASSES:
+                given = yaml.safe_load(config_text(rendered, pod, each))
+                found[each.args[0]] = settings(CLASSES[each.args[0]], given, f"{pod.owner}/{each.name}")
+    return found
+
+
+@pytest.fixture(params=CASES, scope="module")
+def values(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return on_top_of_smallest(CASES[request.param])
+
+
+@pytest.fixture(scope="module")
+def rendered(values: dict[str, Any], render: Renderer) -> Rendered:
+    return render(below=values)
+
+
+def test_every_role_loads_its_file(rendered: Rendered) -> None:
+    assert files(rendered)
+
+
+def test_all_roles_are_there_by_default(render: Renderer) -> None:
+    assert files(render()).keys() == CLASSES.keys()
+
+
+def test_the_program_loads_the_values_file_of_a_cluster(values: dict[str, Any]) -> None:
+    assert settings(Values, values, "values.yaml").data.slots
+
+
+def test_the_program_loads_the_charts_defaults_below_a_values_file() -> None:
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    given = on_top_of_smallest({})
+
+    loaded = settings(Values, _without_nulls(merged(defaults, given)), "values.yaml")
+
+    assert loaded == settings(Values, given, "values.yaml")
+
+
+def _without_nulls(tree: Any) -> Any:
+    """As Helm does; what is null is the program's to say."""
+    if isinstance(tree, dict):
+        return {key: _without_nulls(each) for key, each in tree.items() if each is not None}
+    return tree
+
+
+def test_cluster_and_laptop_give_a_role_the_same_settings(values: dict[str, Any], rendered: Rendered) -> None:
+    """One lane: what a values file says of a role's own section arrives there as it does on one machine."""
+    local = settings(Values, values, "values.yaml")
+    found = files(rendered)
+
+    for file in found.values():
+        for name in ("data", "model"):
+            assert getattr(file, name, getattr(local, name)) == getattr(local, name)
+        for name, block in (
+            ("master", local.master.config),
+            ("trainer", local.trainer.config),
+            ("pserver", local.pserver.config),
+            ("cube_transfer", local.cube_transfer.config),
+        ):
+            assert getattr(file, name, block) == block
+        if (cube := getattr(file, "cube", None)) is not None:
+            assert cube.model_copy(update={"workers": 1}) == local.cube.config.of_pod.model_copy(update={"workers": 1})
+        if (serving := getattr(file, "serving", None)) is not None:
+            assert serving.model_copy(update={"workers": 1}) == local.serving.config.model_copy(update={"workers": 1})
+
+
+def test_every_role_listens_for_others_and_asks_for_the_token(rendered: Rendered) -> None:
+    for role, file in files(rendered).items():
+        assert file.host == "0.0.0.0", role
+        assert file.auth.token_file == "/etc/elastic-ctr/auth/token", role
+
+
+def test_every_role_finds_its_token_where_its_file_says(rendered: Rendered) -> None:
+    for pod in rendered.pods:
+        for each in pod.containers:
+            if each.args and each.args[0] in CLASSES:
+                volume = pod.volumes[each.mounts["/etc/elastic-ctr/auth"]["name"]]
+                assert volume["secret"]["items"] == [{"key": "token", "path": "token"}]
+                assert each.mounts["/etc/elastic-ctr/auth"]["readOnly"] is True
+
+
+def test_every_role_knows_its_file_and_its_pod(rendered: Rendered) -> None:
+    for pod in rendered.pods:
+        for each in pod.containers:
+            if each.args and each.args[0] in CLASSES:
+                assert each.env["ELASTIC_CTR_CONFIG"] == CONFIG
+                assert each.env["POD_NAME"]["fieldRef"]["fieldPath"] == "metadata.name"
+                assert each.env["ELASTIC_CTR_LOG_FORMAT"] == "json"
+
+
+def test_addresses_lead_to_services_of_this_release_and_their_ports(render: Renderer) -> None:
+    rendered = render(
+        master={"config": {"port": 9700}},
+        cubeTransfer={"config": {"port": 9300}},
+        training={"scheduler": "none"},
+    )
+    found: dict[str, Any] = files(rendered)
+    ports = {(each.name, port["port"]) for each in rendered.all("Service") for port in each.spec["ports"]}
+
+    assert found["trainer"].master_address == found["pserver"].master_address == "ctr-master:9700"
+    assert found["serving"].transfer_address == found["cube-agent"].transfer_address == "ctr-cube-transfer:9300"
+    assert {("ctr-master", 9700), ("ctr-cube-transfer", 9300)} <= ports
+
+
+def test_pods_are_named_in_full_below_a_headless_service(render: Renderer) -> None:
+    rendered = render(clusterDomain="example.org")
+    found: dict[str, Any] = files(rendered)
+
+    assert found["pserver"].pod_domain == "ctr-pserver.ads.svc.example.org"
+    assert found["cube-agent"].pod_domain == found["cube-transfer"].cube_domain == "ctr-cube.ads.svc.example.org"
+    for name in ("ctr-pserver", "ctr-cube"):
+        service = rendered.one("Service", name=name)
+        assert service.spec["clusterIP"] == "None"
+        assert service.spec["publishNotReadyAddresses"] is True
+
+
+def test_transfer_is_told_shards_and_copies_and_the_master_is_told_pservers(render: Renderer) -> None:
+    found: dict[str, Any] = files(
+        render(cube={"replicasPerShard": 3, "config": {"shards": 5}}, pserver={"replicas": 4})
+    )
+
+    assert (found["cube-transfer"].shards, found["cube-transfer"].replicas_per_shard) == (5, 3)
+    assert found["master"].pservers == found["pserver"].pservers == 4
+
+
+def test_the_store_is_the_file_server_of_the_release_unless_a_url_is_given(render: Renderer) -> None:
+    own: dict[str, Any] = files(render(fileServer={"service": {"port": 9090}}))
+    other: dict[str, Any] = files(
+        render(store={"config": {"url": "hdfs://namenode:9000"}}, fileServer={"enabled": False})
+    )
+
+    assert {file.store.url for file in own.values() if hasattr(file, "store")} == {"http://ctr-file-server:9090"}
+    assert {file.store.url for file in other.values() if hasattr(file, "store")} == {"hdfs://namenode:9000"}
+
+
+def test_who_trains_knows_the_training_and_whether_it_ends(render: Renderer) -> None:
+    volcano: dict[str, Any] = files(render())
+    none: dict[str, Any] = files(render(training={"scheduler": "none"}))
+
+    assert render().one("Job").name == volcano["master"].training == volcano["trainer"].training
+    assert volcano["pserver"].training == volcano["master"].training
+    assert (volcano["trainer"].ends, volcano["pserver"].ends) == (True, True)
+    assert (none["trainer"].ends, none["pserver"].ends) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "workers"), [("100m", 1), (1, 1), ("1", 1), (1.5, 2), ("2500m", 3), (4, 4), ("0.5", 1), ("2001m", 3)]
+)
+def test_workers_are_the_cores_rounded_up(render: Renderer, cpu: object, workers: int) -> None:
+    found: dict[str, Any] = files(render(cube={"resources": {"cpu": cpu}}, serving={"resources": {"cpu": cpu}}))
+
+    assert found["cube-server"].cube.workers == found["serving"].serving.workers == workers
+
+
+def test_workers_that_are_given_stay(render: Renderer) -> None:
+    given = {"config": {"workers": 7}, "resources": {"cpu": 2}}
+    found: dict[str, Any] = files(render(cube=given, serving=given))
+
+    assert found["cube-server"].cube.workers == found["serving"].serving.workers == 7
+
+
+@pytest.mark.parametrize("number", [1_000_000, 1_000_001, 2**31, 2**53 - 1])
+def test_large_integers_arrive_whole(render: Renderer, number: int) -> None:
+    rendered = render(model={"sparseDim": number}, serving={"config": {"maxBodyBytes": number}})
+    found: dict[str, Any] = files(rendered)
+
+    assert {file.model.sparse_dim for file in found.values() if hasattr(file, "model")} == {number}
+    assert found["serving"].serving.max_body_bytes == number
+    texts = [text for _, text in rendered.configs()]
+    assert any(f"sparseDim: {number}\n" in text for text in texts)
+
+
+@pytest.mark.parametrize("number", [1e-8, 1e-6, 0.1, 12345.678])
+def test_small_numbers_arrive_as_numbers(render: Renderer, number: float) -> None:
+    found: dict[str, Any] = files(render(model={"table": {"deltaThreshold": number}}))
+
+    assert found["master"].model.table.delta_threshold == number
+
+
+@pytest.mark.parametrize("slots", [["7", "b"], "7\nb\n", [7, "b"]], ids=str)
+def test_slots_arrive_as_they_are(render: Renderer, slots: object) -> None:
+    found: dict[str, Any] = files(render(data={"slots": slots}))
+
+    assert found["trainer"].data.slots == ("7", "b")
+
+
+def test_what_nobody_gave_is_not_written(render: Renderer) -> None:
+    for where, text in render().configs():
+        assert "null" not in text, where
+
+
+def test_a_role_restarts_when_its_file_changes_and_only_then(render: Renderer) -> None:
+    def checksum(component: str, **values: Any) -> str:
+        return str(render(**values).pod_of(component).metadata["annotations"]["checksum/config"])
+
+    for component, key in (("master", "master"), ("serving", "serving"), ("cube-transfer", "cubeTransfer")):
+        other = {key: {"config": {"port": 9999}}}
+        assert checksum(component) != checksum(component, **other)
+        assert checksum(component) == checksum(component, tracking={"enabled": True}) or component == "master"
+    assert checksum("serving") == checksum("serving", master={"config": {"samples": 5}})
+
+
+def test_state_and_scratch_are_volumes(rendered: Rendered) -> None:
+    for pod in rendered.pods:
+        for each in pod.containers:
+            if each.args and each.args[0] in CLASSES:
+                text = config_text(rendered, pod, each)
+                given = yaml.safe_load(text)
+                sections = {
+                    "master": ["master"], "trainer": ["trainer"], "pserver": ["pserver"], "cube-agent": ["cube"],
+                    "cube-server": ["cube"], "cube-builder": ["cubeTransfer"], "cube-transfer": ["cubeTransfer"],
+                    "serving": ["serving"],
+                }[each.args[0]]  # fmt: skip
+                file: Any = settings(CLASSES[each.args[0]], given, each.name)
+                for section in sections:
+                    own = getattr(file, {"cubeTransfer": "cube_transfer"}.get(section, section))
+                    for name in ("state_dir", "scratch_dir", "cache_dir"):
+                        if (folder := getattr(own, name, None)) and needs(each.args[0], name):
+                            assert any(folder == path or folder.startswith(f"{path}/") for path in each.mounts), (
+                                f"{pod.owner}/{each.name}: {folder}"
+                            )
+
+
+def needs(role: str, folder: str) -> bool:
+    """Builder and transfer share a section, but not their folders."""
+    return (role, folder) not in {("cube-builder", "state_dir"), ("cube-transfer", "scratch_dir")}

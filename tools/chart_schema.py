@@ -1,0 +1,145 @@
+"""charts/elastic-ctr/values.schema.json: what the config classes say, and beside it what is Kubernetes' own."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from elastic_ctr.config.section import EXACT
+from elastic_ctr.config.values import Block, Values
+
+Schema = dict[str, Any]
+
+# Where the user says nothing the chart does: from other keys, so that there is no default to show.
+FILLED_BY_THE_CHART = ("store.config.url", "cube.config.workers", "serving.config.workers")
+# Without these two the chart could not be another one's dependency.
+OF_A_DEPENDENCY: Schema = {
+    "global": {"type": "object", "description": "Of charts that this one is a dependency of; not read."},
+    "enabled": {"type": "boolean", "description": "Of charts that this one is a dependency of; not read."},
+}
+
+
+def values_schema(kubernetes: Path) -> str:
+    """The text of values.schema.json. Raises ValueError where the hand-written half says what the classes say."""
+    by_hand = yaml.safe_load(kubernetes.read_text())
+    program = _of_the_program()
+    result: Schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Values of the chart elastic-ctr",
+        "type": "object",
+        "additionalProperties": False,
+        "required": program["required"],
+        "properties": _merged({**program["properties"], **OF_A_DEPENDENCY}, by_hand["properties"], ""),
+        "$defs": _merged(program["$defs"], by_hand.get("$defs", {}), "$defs"),
+    }
+    result["properties"] = {name: _closed(each, result["$defs"]) for name, each in result["properties"].items()}
+    result["$defs"] = {name: _closed(each, result["$defs"]) for name, each in result["$defs"].items()}
+    used = set(_references(result["properties"]))
+    while more := {name for each in used for name in _references(result["$defs"][each])} - used:
+        used |= more
+    result["$defs"] = {name: each for name, each in result["$defs"].items() if name in used}
+    return json.dumps(result, indent=2, ensure_ascii=False) + "\n"
+
+
+def _of_the_program() -> Schema:
+    """The classes' schema; a component's block stands in place, so that Kubernetes' keys can stand beside its own."""
+    schema = Values.model_json_schema()
+    blocks = {kind.__name__ for kind in Block.__subclasses__()}
+    for name, each in schema["properties"].items():
+        kind = each.get("$ref", "").rpartition("/")[2]
+        if kind in blocks:
+            schema["properties"][name] = {
+                key: part for key, part in schema["$defs"][kind].items() if key != "description"
+            }
+    schema["$defs"] = {name: each for name, each in schema["$defs"].items() if name not in blocks}
+    for key in FILLED_BY_THE_CHART:
+        _may_be_null(schema, key)
+    return {part: _plain(schema[part]) for part in ("required", "properties", "$defs")}
+
+
+def _may_be_null(schema: Schema, key: str) -> None:
+    field: Schema = schema
+    for step in key.split("."):
+        if "$ref" in field:
+            field = schema["$defs"][field["$ref"].rpartition("/")[2]]
+        field = field["properties"][step]
+    field["type"] = [field["type"], "null"]
+    field["default"] = None
+
+
+def _plain(schema: Any) -> Any:
+    """Without what only a reader of Python needs; `anyOf` with null as two types, so that a refusal names the bound."""
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: each for key, each in schema.items() if not (key == "title" and isinstance(each, str))}
+    if isinstance(kept.get("default"), dict):
+        del kept["default"]
+    [*others] = [each for each in kept.get("anyOf", []) if each != {"type": "null"}]
+    if len(others) == 1 and len(kept["anyOf"]) == 2:
+        [other] = others
+        types = other["type"] if isinstance(other["type"], list) else [other["type"]]
+        del kept["anyOf"]
+        kept = {**other, "type": [*types, "null"], **kept}
+    if schema.get("enum") and all(isinstance(each, str) for each in schema["enum"]):
+        kept.pop("type", None)
+    return {key: _plain(each) for key, each in kept.items()}
+
+
+def _merged(ours: Schema, theirs: Schema, where: str) -> Schema:
+    result = dict(ours)
+    for key, value in theirs.items():
+        if key not in result:
+            result[key] = value
+        elif isinstance(result[key], dict) and isinstance(value, dict):
+            result[key] = _merged(result[key], value, f"{where}.{key}")
+        elif result[key] != value:
+            raise ValueError(
+                f"values.schema.yaml says {value!r} of {where}.{key}, the config classes say {result[key]!r}; "
+                "leave it to the classes"
+            )
+    return result
+
+
+def _closed(schema: Schema, definitions: Schema) -> Schema:
+    """Keys that are not named are refused, here and below; integers end where Helm begins to round them.
+
+    What a schema takes over by a reference beside its own properties is written out: two closed schemas of one object
+    would each refuse the other's keys.
+    """
+    parts = [schema, *schema.get("allOf", [])]
+    if "properties" in schema and any("$ref" in part for part in parts):
+        own = {key: each for key, each in schema.items() if key not in ("$ref", "allOf")}
+        for part in parts:
+            if "$ref" in part:
+                own = _merged(definitions[part["$ref"].rpartition("/")[2]], own, part["$ref"])
+        return _closed(own, definitions)
+    result = dict(schema)
+    types = schema.get("type")
+    if "integer" in (types if isinstance(types, list) else [types]) and "enum" not in schema:
+        result.setdefault("maximum", EXACT)
+    if "properties" in schema:
+        result.setdefault("type", "object")
+        result.setdefault("additionalProperties", False)
+        result["properties"] = {name: _closed(each, definitions) for name, each in schema["properties"].items()}
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            result[key] = _closed(schema[key], definitions)
+    for key in ("anyOf", "oneOf", "prefixItems"):
+        if key in schema:
+            result[key] = [_closed(each, definitions) for each in schema[key]]
+    return result
+
+
+def _references(schema: Any) -> Iterator[str]:
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _references(each)
+    elif isinstance(schema, dict):
+        if isinstance(schema.get("$ref"), str):
+            yield schema["$ref"].rpartition("/")[2]
+        for each in schema.values():
+            yield from _references(each)
