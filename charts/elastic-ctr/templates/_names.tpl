@@ -83,7 +83,7 @@
 
 {{/* PriorityClass; (list $ "pserver"). Cluster-wide, so namespace and release are in it. */}}
 {{- define "elastic-ctr.priorityClass" -}}
-{{ (first .).Release.Namespace }}-{{ include "elastic-ctr.fullname" (first .) }}-{{ last . }}
+{{- list (first .).Release.Namespace (include "elastic-ctr.fullname" (first .)) (last .) | compact | join "-" }}
 {{- end }}
 
 {{/* ConfigMap of Grafana's dashboard */}}

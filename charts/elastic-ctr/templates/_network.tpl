@@ -1,5 +1,5 @@
 {{/*
-NetworkPolicies: all pods of the release are denied everything, then each component is allowed the edges that
+NetworkPolicies: all pods of the release are denied everything but names, then each component is allowed the edges that
 docs/architecture.md draws. An edge stands on both its ends.
 */}}
 
@@ -57,16 +57,6 @@ spec:
 {{- define "elastic-ctr.network.to" -}}
 - to: {{- include "elastic-ctr.network.peers" (prepend (index . 1) (index . 0)) | nindent 4 }}
   ports: {{- include "elastic-ctr.network.ports" (index . 2) | nindent 4 }}
-{{- end }}
-
-{{/* Egress to DNS; $ */}}
-{{- define "elastic-ctr.network.dns" -}}
-- to: {{- toYaml .Values.networkPolicy.dns | nindent 4 }}
-  ports:
-    - port: 53
-      protocol: UDP
-    - port: 53
-      protocol: TCP
 {{- end }}
 
 {{/* Egress to Hadoop, or to an HTTP store outside; a block with cidrs and ports */}}
