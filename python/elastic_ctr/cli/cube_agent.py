@@ -18,6 +18,7 @@ def cube_agent(config: ConfigFile) -> None:
             server_url=f"http://127.0.0.1:{own.admin_port}",
             transfer_url=f"http://{settings.transfer_address}",
             store_url=settings.store.url,
+            store_user=settings.store.user,
             cache_dir=Path(own.cache_dir),
             host=settings.host,
             port=own.agent_port,

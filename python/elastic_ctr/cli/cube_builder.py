@@ -14,6 +14,7 @@ def cube_builder(config: ConfigFile) -> None:
     with refusing():
         run_cube_builder(
             store_url=settings.store.url,
+            store_user=settings.store.user,
             host=settings.host,
             port=own.builder_port,
             scratch_dir=Path(own.scratch_dir),

@@ -14,6 +14,7 @@ def cube_transfer(config: ConfigFile) -> None:
     with refusing():
         run_cube_transfer(
             store_url=settings.store.url,
+            store_user=settings.store.user,
             state_dir=Path(own.state_dir),
             host=settings.host,
             port=own.port,

@@ -15,7 +15,7 @@ def master(config: ConfigFile) -> None:
     settings = settings_of(MasterFile, config, "master")
     try:
         source = open_source(settings.data.source.url, settings.data.source.user)
-        store = open_store(settings.store.url)
+        store = open_store(settings.store.url, user=settings.store.user, token=token_of(settings.auth))
     except StoreError as wrong:
         refuse(str(wrong))
 

@@ -27,7 +27,7 @@ def pserver(config: ConfigFile) -> None:
     if index >= settings.pservers:
         refuse(f"pserver {index} is not one of {settings.pservers}; pserver.replicas and the pod's name must agree")
     try:
-        store = open_store(settings.store.url)
+        store = open_store(settings.store.url, user=settings.store.user, token=token_of(settings.auth))
     except StoreError as wrong:
         refuse(str(wrong))
 

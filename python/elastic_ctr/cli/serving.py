@@ -66,7 +66,7 @@ def serving(config: ConfigFile) -> None:
     """Answer predictions: one lookup, one dense network, one version."""
     settings = settings_of(ServingFile, config, "serving")
     try:
-        store = open_store(settings.store.url)
+        store = open_store(settings.store.url, user=settings.store.user, token=token_of(settings.auth))
     except StoreError as wrong:
         refuse(str(wrong))
     start_serving(

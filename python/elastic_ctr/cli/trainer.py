@@ -21,6 +21,7 @@ def trainer(config: ConfigFile) -> None:
         "data": settings.data.model_dump(mode="json", by_alias=True),
         "trainer": settings.trainer.model_dump(mode="json", by_alias=True),
         "storeUrl": settings.store.url,
+        "storeUser": settings.store.user,
         "scratch": settings.trainer.scratch_dir,
         "training": settings.training,
         "ends": settings.ends,

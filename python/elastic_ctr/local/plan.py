@@ -93,7 +93,7 @@ class Places:
 
     @property
     def store(self) -> StoreConfig:
-        return StoreConfig(url=self.store_url)
+        return StoreConfig(url=self.store_url, user=self.values.store.config.user)
 
     @property
     def auth(self) -> Auth:

@@ -41,7 +41,7 @@ class Session:
         self.seen = Seen()
         self.status: dict[str, Any] | None = None
         self.release: dict[str, Any] | None = None
-        self._store = open_store(places.store_url)
+        self._store = open_store(places.store_url, user=places.store.user)
 
     @contextmanager
     def running(self) -> Iterator["Session"]:

@@ -25,7 +25,7 @@ from elastic_ctr.control.client import MasterClient
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.lifecycle import die_with_parent
-from elastic_ctr.store import open_store
+from elastic_ctr.store import Patience, open_store
 from elastic_ctr.store.source import open_source
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.parent import WATCH_FILE
@@ -34,6 +34,8 @@ from elastic_ctr.trainer.tasks import convert_task, quarantine, result_of
 from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, handed_over
 
 log = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Spec:
     data: Data
     trainer: TrainerConfig
     store_url: str
+    store_user: str
     scratch: Path
     training: str
     ends: bool
@@ -64,6 +67,7 @@ class Spec:
             data=Data.model_validate(raw["data"]),
             trainer=TrainerConfig.model_validate(raw["trainer"]),
             store_url=raw["storeUrl"],
+            store_user=raw["storeUser"],
             scratch=Path(raw["scratch"]),
             training=raw["training"],
             ends=raw["ends"],
@@ -78,8 +82,10 @@ class TrainerChild:
         self._leaving = False
         self._trainer_id = 0
         self._client = MasterClient(spec.master, spec.token)
-        self._source = open_source(spec.data.source.url, spec.data.source.user)
-        self._store = open_store(spec.store_url)
+        # A task or a save that fails is counted, and a few of them stop the pass: better to wait for what comes back.
+        patience = Patience(_PATIENCE_SECONDS, give_up=lambda: self._leaving)
+        self._source = open_source(spec.data.source.url, spec.data.source.user, patience)
+        self._store = open_store(spec.store_url, user=spec.store_user, token=spec.token, patience=patience)
         self._converter = Converter(spec.data.slot_list, spec.model.sparse_dim, spec.data.max_line_bytes)
         self._tasks = spec.scratch / "tasks"
 

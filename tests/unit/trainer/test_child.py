@@ -159,6 +159,7 @@ def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
         data=Data(source=Source(url=f"file://{tmp_path}/logs"), start="20200401/00", slots=("a",)),
         trainer=TrainerConfig(),
         store_url=f"file://{tmp_path}/store",
+        store_user="root",
         scratch=tmp_path / "scratch",
         training="local",
         ends=True,

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Collection, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -100,6 +101,8 @@ class Task(NamedTuple):
     step: Step
     partition: int
     scratch: Path
+    store_user: str = "root"
+    store_token: str | None = None
 
 
 @dataclass
@@ -117,7 +120,8 @@ def run_task(task: Task) -> Outcome:
     """Do one step of one partition. Errors are told, not raised: not all of them survive the way between processes."""
     outcome = Outcome(task.partition)
     try:
-        outcome.entry = _done(task, outcome.seconds)
+        with closing(open_store(task.store_url, user=task.store_user, token=task.store_token)) as store:
+            outcome.entry = _done(task, store, outcome.seconds)
     except (ManifestDamaged, SequenceFileDamaged, DictionaryDamaged, BuildRefused) as damaged:
         outcome.failed, outcome.final = str(damaged), True
     except StoreError as failed:
@@ -130,8 +134,7 @@ def run_task(task: Task) -> Outcome:
     return outcome
 
 
-def _done(task: Task, seconds: dict[Stage, float]) -> FileEntry:
-    store = open_store(task.store_url)
+def _done(task: Task, store: Store, seconds: dict[Stage, float]) -> FileEntry:
     version = task.plan.manifest.version
     path = layout.dictionary_part(version, task.partition)
     if task.step == "publish":

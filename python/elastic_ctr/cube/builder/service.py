@@ -52,10 +52,24 @@ class BuildFailed(Exception):
 
 
 class CubeBuilder:
-    """Owns the worker processes and the progress; `build` runs in one thread that lives as long as they do."""
+    """Owns the worker processes and the progress; `build` runs in one thread that lives as long as they do.
 
-    def __init__(self, store: Store, scratch: Path, *, jobs: int = 1, overlay_share: float = 0.02) -> None:
+    Workers open the store themselves, by its url, the user and the token.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        scratch: Path,
+        *,
+        jobs: int = 1,
+        overlay_share: float = 0.02,
+        store_user: str = "root",
+        store_token: str | None = None,
+    ) -> None:
         self._store = store
+        self._store_user = store_user
+        self._store_token = store_token
         self._scratch = scratch
         self._jobs = jobs
         self._overlay_share = overlay_share
@@ -123,8 +137,10 @@ class CubeBuilder:
             self._pool = ProcessPoolExecutor(
                 self._jobs, multiprocessing.get_context("spawn"), die_with_parent, (os.getpid(),)
             )
-        url = self._store.url
-        futures = [self._pool.submit(run_task, Task(url, plan, step, p, scratch)) for p in range(partitions)]
+        url, user, token = self._store.url, self._store_user, self._store_token
+        futures = [
+            self._pool.submit(run_task, Task(url, plan, step, p, scratch, user, token)) for p in range(partitions)
+        ]
         try:
             return [entry for entry in map(self._taken, as_completed(futures)) if entry is not None]
         except BrokenProcessPool as broken:
@@ -204,6 +220,7 @@ def builder_metrics(builder: CubeBuilder) -> Metrics:
 def run_cube_builder(
     *,
     store_url: str,
+    store_user: str = "root",
     host: str,
     port: int,
     scratch_dir: Path,
@@ -213,7 +230,14 @@ def run_cube_builder(
 ) -> None:
     """Serve orders until SIGTERM or SIGINT. Raises PortInUse, StateInUse, StoreError."""
     with stop_on_signal() as stop, StateLock(scratch_dir):
-        builder = CubeBuilder(open_store(store_url), scratch_dir, jobs=jobs, overlay_share=overlay_share)
+        builder = CubeBuilder(
+            open_store(store_url, user=store_user, token=token),
+            scratch_dir,
+            jobs=jobs,
+            overlay_share=overlay_share,
+            store_user=store_user,
+            store_token=token,
+        )
         status = lambda: builder.progress.model_dump(mode="json", by_alias=True)  # noqa: E731 (one line, used once)
         app = application(builder_routes(builder, token), status=status, metrics=builder_metrics(builder))
         door = HttpThread(app, host, port).start()

@@ -99,6 +99,7 @@ def _seconds(request: Request, name: str) -> float:
 def run_cube_transfer(
     *,
     store_url: str,
+    store_user: str = "root",
     state_dir: Path,
     host: str,
     port: int,
@@ -118,7 +119,7 @@ def run_cube_transfer(
 
     async def main() -> None:
         transfer = CubeTransfer(
-            open_store(store_url),
+            open_store(store_url, user=store_user, token=token),
             state_dir,
             builder_url=builder_url,
             shards=shards,
