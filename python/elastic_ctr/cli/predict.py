@@ -14,6 +14,8 @@ from typing import IO, Annotated, Any, NamedTuple
 import httpx
 import typer
 
+from elastic_ctr.cli.cluster import PREDICTIONS, Context, Namespace, Release, cluster_of, reached
+from elastic_ctr.cli.kubectl import KubectlFailed
 from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.line import LineRefused, parse_features, parse_line
 from elastic_ctr.features.slots import SlotList
@@ -21,6 +23,7 @@ from elastic_ctr.model.metrics import weighted_auc, weighted_logloss
 
 BAD_LINES, NOT_ANSWERED = 1, 2
 _SHOWN = 20
+_SERVING = "127.0.0.1:8400"
 
 
 class NotAnswered(RuntimeError):
@@ -48,8 +51,11 @@ class Answer(NamedTuple):
 def predict(
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="Lines as in training; - is standard input.")],
     address: Annotated[
-        str, typer.Option("--address", "-a", metavar="HOST:PORT", help="A serving's port for predictions.")
-    ] = "127.0.0.1:8400",
+        str | None,
+        typer.Option(
+            "--address", "-a", metavar="HOST:PORT", help="A serving's port for predictions.", show_default=_SERVING
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write there, whole or not at all, instead of to stdout.")
     ] = None,
@@ -57,6 +63,9 @@ def predict(
     model: Annotated[str, typer.Option("--model", help="The name that the server gives its model.")] = "ctr",
     no_clicks: Annotated[bool, typer.Option("--no-clicks", help="The lines have no show and click.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with the version.")] = False,
+    namespace: Namespace = None,
+    release: Release = None,
+    context: Context = None,
 ) -> None:
     """Print one probability of a click per line.
 
@@ -65,15 +74,21 @@ def predict(
     the exit code 1; 2 means that serving did not answer.
     """
     tally = _Tally()
+    cluster = cluster_of(namespace, release, context, {"--address": address})
     try:
-        with _lines_of(file) as lines, _sink(output) as out, _client(address) as client:
+        with (
+            _lines_of(file) as lines,
+            _sink(output) as out,
+            reached(cluster, PREDICTIONS, address or _SERVING) as found,
+            _client(found) as client,
+        ):
             slots = _slots(client, model)
             for chunk in _chunks(lines, batch):
                 asked = [_read(number, line, slots, no_clicks=no_clicks) for number, line in chunk]
                 for answer in _ask(client, model, asked):
                     tally.add(answer)
                     out.write(_written(answer, as_json=as_json))
-    except (NotAnswered, OSError) as failed:
+    except (NotAnswered, KubectlFailed, OSError) as failed:
         typer.echo(str(failed), err=True)
         raise typer.Exit(NOT_ANSWERED) from failed
     tally.report(with_clicks=not no_clicks)

@@ -1,81 +1,158 @@
 """elastic-ctr status: hours, tasks, recoveries, versions, shards, what is live, how fresh it is."""
 
 import json
-from typing import Annotated, Any
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.live import Live
 
+from elastic_ctr.cli.cluster import (
+    MASTER_STATUS,
+    SERVING_ADMIN,
+    TRANSFER,
+    Cluster,
+    Context,
+    Door,
+    Doors,
+    Namespace,
+    Release,
+    cluster_of,
+    doors_of,
+)
+from elastic_ctr.cli.kubectl import KubectlFailed, ending_in_order
+from elastic_ctr.cli.stages import stages
 from elastic_ctr.local.doors import DoorClosed, ask
-from elastic_ctr.local.report import number
-from elastic_ctr.local.view import stage, troubles
+
+WATCH_SECONDS = 2.0
+_DOORS = {"master": MASTER_STATUS, "transfer": TRANSFER, "serving": SERVING_ADMIN}
+
+
+class Seen(NamedTuple):
+    """One look: the roles' own answers, of a cluster also its `pods`, and a sentence for each that did not answer."""
+
+    answers: dict[str, Any]
+    errors: dict[str, str]
+
+    @property
+    def exit_code(self) -> int:
+        answered = self.answers.keys() & _DOORS.keys()
+        return 0 if not self.errors else 1 if answered else 2
+
+
+Look = Callable[[], Seen]
 
 
 def status(
-    master: Annotated[str, typer.Option("--address", help="HOST:PORT of the master's status door.")] = "127.0.0.1:8701",
-    transfer: Annotated[str, typer.Option(help="HOST:PORT of cube-transfer.")] = "127.0.0.1:8300",
-    serving: Annotated[str, typer.Option(help="HOST:PORT of serving's admin door.")] = "127.0.0.1:8401",
-    as_json: Annotated[bool, typer.Option("--json", help="The roles' own answers, by role.")] = False,
+    master: Annotated[
+        str | None,
+        typer.Option("--address", help="HOST:PORT of the master's status door.", show_default="127.0.0.1:8701"),
+    ] = None,
+    transfer: Annotated[
+        str | None, typer.Option(help="HOST:PORT of cube-transfer.", show_default="127.0.0.1:8300")
+    ] = None,
+    serving: Annotated[
+        str | None, typer.Option(help="HOST:PORT of serving's admin door.", show_default="127.0.0.1:8401")
+    ] = None,
+    namespace: Namespace = None,
+    release: Release = None,
+    context: Context = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every two seconds, until Ctrl-C.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The roles' own answers, by role; with --watch one object a line.")
+    ] = False,
 ) -> None:
     """Say where training, versions and serving are.
 
-    Exit codes: 0 all three answer, 1 one or two do, 2 nobody does.
+    Exit codes: 0 all three answer (with --watch: it was ended), 1 one or two do, 2 nobody does.
     """
-    doors = {"master": master, "transfer": transfer, "serving": serving}
-    answers: dict[str, Any] = {}
-    errors: dict[str, str] = {}
-    for role, address in doors.items():
-        try:
-            answers[role] = ask(f"http://{address}/status", timeout=5)
-        except DoorClosed as closed:  # noqa: PERF203 (the others may answer)
-            errors[role] = str(closed)
+    given = {"--address": master, "--transfer": transfer, "--serving": serving}
+    cluster = cluster_of(namespace, release, context, given)
+    addresses = {role: address for role, address in zip(_DOORS, given.values(), strict=True) if address is not None}
+    with ending_in_order(), _looking(cluster, addresses) as look:
+        if watch:
+            with suppress(KeyboardInterrupt):
+                _watch(look, as_json=as_json)
+            return
+        seen = look()
     if as_json:
-        typer.echo(json.dumps({**answers, "errors": errors}))
+        typer.echo(_json(seen))
     else:
-        out = Console()
-        # As in `local run`: a pipe has no width of its own.
-        _show(out if out.is_terminal else Console(width=160), answers, errors)
-    raise typer.Exit(0 if not errors else 1 if answers else 2)
+        _console().print(stages(*seen), highlight=False)
+    raise typer.Exit(seen.exit_code)
 
 
-def _show(console: Console, answers: dict[str, Any], errors: dict[str, str]) -> None:
-    if (master := answers.get("master")) is not None:
-        console.print(f"training  {stage(master, None)}", highlight=False)
-        if master["waitsFor"]:
-            console.print(f"          waits for {master['waitsFor']}", highlight=False)
-        for trouble in troubles(master):
-            console.print(f"          {trouble}", style="red", highlight=False)
-        console.print(_passes(master["passes"]))
-        counts = ", ".join(f"{name} {value:,}" for name, value in master["ledger"].items())
-        console.print(f"ledger    {counts}", highlight=False)
-        for each in master["recoveries"][-5:]:
-            seconds = "under way" if each["seconds"] is None else f"{each['seconds']:.1f} s"
-            console.print(f"recovery  {each['role']}: {each['reason']} ({seconds})", highlight=False)
-    for role in ("transfer", "serving"):
-        if (answer := answers.get(role)) is not None:
-            console.print(f"{role}", style="bold")
-            for key, value in answer.items():
-                if value not in (None, [], {}, ""):
-                    console.print(f"  {key}: {json.dumps(value)}", highlight=False, soft_wrap=True)
-    for sentence in errors.values():
-        console.print(sentence, style="red", highlight=False)
+@contextmanager
+def _looking(cluster: Cluster | None, addresses: dict[str, str]) -> Iterator[Look]:
+    if cluster is None:
+        yield lambda: _at(addresses)
+        return
+    with doors_of(cluster) as doors:
+        yield lambda: _in(cluster, doors)
 
 
-def _passes(passes: list[dict[str, Any]]) -> Table:
-    shown = Table(header_style="bold", pad_edge=False)
-    for name in ("pass", "state", "records", "refused", "AUC before", "AUC after", "version", "kind", "keys"):
-        shown.add_column(name, justify="left" if name in ("pass", "state", "kind") else "right")
-    for each in passes[-24:]:
-        shown.add_row(
-            each["pass"],
-            each["state"],
-            f"{each['records']:,}",
-            f"{each['refused']:,}",
-            number(each["aucBefore"]),
-            number(each["auc"]),
-            str(each["version"] or "-"),
-            each["kind"] or "-",
-            f"{each['keys']:,}",
-        )
-    return shown
+def _at(addresses: dict[str, str]) -> Seen:
+    """What is at addresses."""
+    seen = Seen({}, {})
+    for role, door in _DOORS.items():
+        try:
+            seen.answers[role] = ask(f"http://{addresses.get(role, f'127.0.0.1:{door.port}')}/status")
+        except DoorClosed as closed:  # noqa: PERF203 (the others may answer)
+            seen.errors[role] = str(closed)
+    return seen
+
+
+def _in(cluster: Cluster, doors: Doors) -> Seen:
+    """What is in a cluster. Pods come first: they say why a role does not answer."""
+    seen = Seen({}, {})
+    try:
+        seen.answers["pods"] = [each.as_dict() for each in cluster.pods() if each.component != "client"]
+    except KubectlFailed as failed:
+        seen.errors["pods"] = str(failed)
+        return seen
+    for role, door in _DOORS.items():
+        try:
+            seen.answers[role] = _asked(doors, door)
+        except (DoorClosed, KubectlFailed) as closed:  # noqa: PERF203 (the others may answer)
+            seen.errors[role] = str(closed)
+    return seen
+
+
+def _asked(doors: Doors, door: Door) -> Any:
+    """Raises DoorClosed, KubectlFailed."""
+    try:
+        return ask(f"http://{doors.address(door)}/status")
+    except DoorClosed as closed:
+        doors.forget(door)
+        raise DoorClosed(f"{door.component}: {closed}") from closed
+
+
+def _watch(look: Look, *, as_json: bool) -> NoReturn:
+    console = _console()
+    if as_json or not console.is_terminal:
+        while True:
+            seen = look()
+            if as_json:
+                typer.echo(_json(seen))
+            else:
+                console.print(stages(*seen), highlight=False)
+                console.print()
+            time.sleep(WATCH_SECONDS)
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            # Hours that do not fit are those that matter least.
+            live.update(stages(*look(), passes=max(3, console.height - 30)), refresh=True)
+            time.sleep(WATCH_SECONDS)
+
+
+def _json(seen: Seen) -> str:
+    return json.dumps({**seen.answers, "errors": seen.errors})
+
+
+def _console() -> Console:
+    out = Console()
+    # A pipe has no width of its own, and sentences in it are not broken.
+    return out if out.is_terminal else Console(width=1000)

@@ -1,0 +1,222 @@
+"""A release in a cluster: its pods, doors to them, its token. Found by labels, so whatever the release is called."""
+
+import base64
+import binascii
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from elastic_ctr.cli.kubectl import Kubectl, KubectlFailed, PortForward, ending_in_order
+from elastic_ctr.cli.roles import refuse
+from elastic_ctr.config.roles import CubeTransferConfig, MasterConfig, ServingConfig
+
+RELEASE = "ctr"
+_PANEL = "In a cluster (through kubectl, from PATH or $KUBECTL)"
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Where the release is.", rich_help_panel=_PANEL)
+]
+Release = Annotated[
+    str | None,
+    typer.Option("--release", help="Its name.", show_default=RELEASE, rich_help_panel=_PANEL),
+]
+Context = Annotated[
+    str | None, typer.Option("--context", help="Another context than kubectl's current.", rich_help_panel=_PANEL)
+]
+
+_LABEL = "app.kubernetes.io"
+_NAMED = f"{_LABEL}/name=elastic-ctr"
+
+
+@dataclass(frozen=True)
+class Door:
+    """A port of a component: its name in the pod, and its number where the pod does not say."""
+
+    component: str
+    port_name: str
+    port: int
+
+
+MASTER_STATUS = Door("master", "status", MasterConfig().status_port)
+TRANSFER = Door("cube-transfer", "release", CubeTransferConfig().port)
+SERVING_ADMIN = Door("serving", "admin", ServingConfig().admin_port)
+PREDICTIONS = Door("serving", "predict", ServingConfig().port)
+
+
+@dataclass(frozen=True)
+class Pod:
+    """What `kubectl get pods` says of one; `state` is its phase, with the reason when it does not run."""
+
+    name: str
+    component: str
+    phase: str
+    state: str
+    ready: bool
+    going: bool
+    restarts: int
+    containers: tuple[dict[str, Any], ...]
+    volumes: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def read(cls, document: dict[str, Any]) -> "Pod":
+        metadata, spec, status = document["metadata"], document["spec"], document.get("status", {})
+        conditions = {each["type"]: each for each in status.get("conditions", [])}
+        statuses = status.get("containerStatuses", [])
+        return cls(
+            metadata["name"],
+            metadata.get("labels", {}).get(f"{_LABEL}/component", ""),
+            str(status.get("phase", "Unknown")),
+            _state(status, conditions, statuses),
+            conditions.get("Ready", {}).get("status") == "True",
+            "deletionTimestamp" in metadata,
+            sum(each.get("restartCount", 0) for each in statuses),
+            tuple(spec["containers"]),
+            tuple(spec.get("volumes", [])),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "pod": self.name,
+            "component": self.component,
+            "state": self.state,
+            "ready": self.ready,
+            "terminating": self.going,
+            "restarts": self.restarts,
+        }
+
+    def port(self, door: Door) -> int:
+        ports = (each for container in self.containers for each in container.get("ports", []))
+        return next((int(each["containerPort"]) for each in ports if each.get("name") == door.port_name), door.port)
+
+
+def _state(status: dict[str, Any], conditions: dict[str, Any], statuses: list[dict[str, Any]]) -> str:
+    waiting = (each.get("state", {}).get("waiting", {}).get("reason") for each in statuses)
+    unscheduled = conditions.get("PodScheduled", {})
+    reason = next((each for each in waiting if each), None)
+    if reason is None and unscheduled.get("status") == "False":
+        reason = unscheduled.get("message") or unscheduled.get("reason")
+    phase = str(status.get("phase", "Unknown"))
+    return phase if reason is None else f"{phase}: {reason}"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One release. Whatever it is asked raises KubectlFailed."""
+
+    kubectl: Kubectl
+    release: str
+
+    def selector_of(self, component: str | None) -> str:
+        """The labels of all its pods, or of those of a component."""
+        release = f"{_NAMED},{_LABEL}/instance={self.release}"
+        return release if component is None else f"{release},{_LABEL}/component={component}"
+
+    def pods(self, component: str | None = None) -> list[Pod]:
+        """By name; of a release that is not there, none, and that is refused naming those that are."""
+        found = self.kubectl.read("get", "pods", "--selector", self.selector_of(None))["items"]
+        pods = sorted((Pod.read(each) for each in found), key=lambda each: each.name)
+        if not pods:
+            raise KubectlFailed(
+                f"namespace {self.kubectl.namespace} has no pods of release {self.release}; {self._others()}"
+            )
+        return [each for each in pods if component in (None, each.component)]
+
+    def pod(self, component: str) -> Pod:
+        """One that runs, a ready one if there is one."""
+        found = self.pods(component)
+        running = [each for each in found if each.phase == "Running" and not each.going]
+        if not running:
+            states = "; ".join(f"{each.name} is {each.state}" for each in found) or "there is none"
+            raise KubectlFailed(f"no pod of {component} runs in namespace {self.kubectl.namespace}: {states}")
+        return max(running, key=lambda each: each.ready)
+
+    def token(self) -> str:
+        """From the Secret that cube-transfer has mounted: whatever it is called, it is the right one."""
+        name, key = _secret_of(self.pod(TRANSFER.component))
+        try:
+            data = self.kubectl.read("get", "secret", name)["data"]
+            return base64.b64decode(data[key], validate=True).decode("ascii").strip()
+        except KubectlFailed as failed:
+            raise KubectlFailed(f"the token is in Secret {name} ({failed}); say --token-file FILE instead") from failed
+        except (KeyError, TypeError, ValueError, binascii.Error) as strange:
+            raise KubectlFailed(f"Secret {name} holds no token under {key}; say --token-file FILE") from strange
+
+    def _others(self) -> str:
+        found = self.kubectl.read("get", "pods", "--selector", _NAMED)["items"]
+        names = sorted({each["metadata"].get("labels", {}).get(f"{_LABEL}/instance", "") for each in found} - {""})
+        return f"there are {', '.join(names)}: say --release" if names else "is it another namespace?"
+
+
+def _secret_of(pod: Pod) -> tuple[str, str]:
+    """Name and key of the Secret with the token."""
+    for volume in pod.volumes:
+        secret = volume.get("secret", {})
+        for item in secret.get("items", []):
+            if volume["name"] == "auth" and item["path"] == "token":
+                return secret["secretName"], item["key"]
+    raise KubectlFailed(f"pod {pod.name} has no token mounted; is it of this chart? Say --token-file FILE")
+
+
+class Doors:
+    """Port-forwards to a release, opened when first asked for and again when their pod has gone."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._open: dict[Door, PortForward] = {}
+
+    def address(self, door: Door) -> str:
+        """Raises KubectlFailed."""
+        forward = self._open.get(door)
+        if forward is None or not forward.open:
+            self.forget(door)
+            pod = self._cluster.pod(door.component)
+            forward = self._open[door] = PortForward(self._cluster.kubectl, pod.name, pod.port(door))
+        return forward.address
+
+    def forget(self, door: Door) -> None:
+        """It did not answer: the next question takes a new one."""
+        if (forward := self._open.pop(door, None)) is not None:
+            forward.close()
+
+    def close(self) -> None:
+        for door in list(self._open):
+            self.forget(door)
+
+
+@contextmanager
+def doors_of(cluster: Cluster) -> Iterator[Doors]:
+    doors = Doors(cluster)
+    with ending_in_order():
+        try:
+            yield doors
+        finally:
+            doors.close()
+
+
+@contextmanager
+def reached(cluster: Cluster | None, door: Door, address: str) -> Iterator[str]:
+    """The address given, or where a door of the release is reached. Raises KubectlFailed."""
+    if cluster is None:
+        yield address
+        return
+    with doors_of(cluster) as doors:
+        yield doors.address(door)
+
+
+def cluster_of(
+    namespace: str | None, release: str | None, context: str | None, addresses: dict[str, str | None]
+) -> Cluster | None:
+    """What is meant: a release, or (None) addresses. `addresses`: what was given, by option. Ends with a sentence."""
+    given = [option for option, value in addresses.items() if value is not None]
+    if namespace is None:
+        if release is not None or context is not None:
+            refuse("--release and --context say which release of a --namespace is meant; say that as well")
+        return None
+    if given:
+        refuse(f"say either --namespace, or {' and '.join(given)}: not both")
+    try:
+        return Cluster(Kubectl.found(namespace, context), release or RELEASE)
+    except KubectlFailed as failed:
+        refuse(str(failed))

@@ -1,0 +1,172 @@
+"""kubectl, as the operator has it: with its own configuration, credentials and rights."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any
+
+_ASK_SECONDS = 30
+_LISTEN_SECONDS = 20.0
+_END_SECONDS = 5
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
+_FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> ")
+
+
+class KubectlFailed(RuntimeError):
+    """It is not there, or refuses: one sentence with its own words."""
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """What every call begins with."""
+
+    program: tuple[str, ...]
+    namespace: str
+    context: str | None = None
+
+    @classmethod
+    def found(cls, namespace: str, context: str | None) -> "Kubectl":
+        """$KUBECTL (a file, or words such as `k3s kubectl`), else kubectl on PATH. Raises KubectlFailed."""
+        named = os.environ.get("KUBECTL", "").strip() or "kubectl"
+        try:
+            words = [named] if Path(named).is_file() else shlex.split(named)
+        except ValueError as wrong:
+            raise KubectlFailed(f"KUBECTL {named!r} cannot be read: {wrong}") from wrong
+        program = shutil.which(words[0])
+        if program is None:
+            raise KubectlFailed(
+                f"{words[0]} is not there: put kubectl on PATH, set KUBECTL to where it is, or give addresses instead of "
+                "--namespace"
+            )
+        return cls((program, *words[1:]), namespace, context)
+
+    def command(self, *words: str) -> list[str]:
+        context = [] if self.context is None else ["--context", self.context]
+        return [*self.program, *context, "--namespace", self.namespace, *words]
+
+    def read(self, *words: str) -> Any:
+        """What `kubectl get …` says. Raises KubectlFailed."""
+        command = self.command(*words, "--output", "json", f"--request-timeout={_ASK_SECONDS}s")
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=2 * _ASK_SECONDS
+            )
+        except subprocess.TimeoutExpired as late:
+            raise KubectlFailed(f"kubectl {words[0]} {words[1]} does not end; is the cluster there?") from late
+        except OSError as failed:
+            raise KubectlFailed(f"{self.program[0]} cannot be started: {failed.strerror}") from failed
+        if done.returncode != 0:
+            raise KubectlFailed(f"kubectl {words[0]} {words[1]}: {_last_words(done.stderr.decode('utf-8', 'replace'))}")
+        try:
+            return json.loads(done.stdout)
+        except ValueError as strange:
+            raise KubectlFailed(f"kubectl {words[0]} {words[1]} does not answer in JSON: {strange}") from strange
+
+    def started(self, *words: str, **streams: Any) -> "subprocess.Popen[str]":
+        """In a session of its own, so that `end` reaches what a wrapper has started too. Raises KubectlFailed."""
+        try:
+            return subprocess.Popen(
+                self.command(*words),
+                stdin=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                **streams,
+            )
+        except OSError as failed:
+            raise KubectlFailed(f"{self.program[0]} cannot be started: {failed.strerror}") from failed
+
+
+class PortForward:
+    """One `kubectl port-forward`, from its start until it is closed; `address` is where this machine reaches the pod."""
+
+    def __init__(self, kubectl: Kubectl, pod: str, port: int, seconds: float = _LISTEN_SECONDS) -> None:
+        """Returns once it listens. Raises KubectlFailed."""
+        self._process = kubectl.started(
+            "port-forward", f"pod/{pod}", f":{port}", "--address", "127.0.0.1",
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        self._said: deque[str] = deque(maxlen=5)
+        self._listening: SimpleQueue[int | None] = SimpleQueue()
+        self._reader = threading.Thread(target=self._read, name=f"port-forward-{pod}", daemon=True)
+        self._reader.start()
+        try:
+            local = self._listening.get(timeout=seconds)
+        except Empty:
+            self.close()
+            raise KubectlFailed(f"kubectl port-forward to {pod} does not listen within {seconds:g} s") from None
+        except BaseException:
+            self.close()
+            raise
+        if local is None:
+            self.close()
+            raise KubectlFailed(f"kubectl port-forward to {pod}: {_last_words(''.join(self._said))}")
+        self.address = f"127.0.0.1:{local}"
+
+    @property
+    def open(self) -> bool:
+        """Whether it still runs: it ends when its pod does."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        end(self._process)
+        # What a wrapper leaves behind may hold the pipe open: then the thread stays, and ends with this program.
+        self._reader.join(_END_SECONDS)
+        if self._process.stdout is not None and not self._reader.is_alive():
+            self._process.stdout.close()
+
+    def _read(self) -> None:
+        # To its end: it writes a line for each connection, and would stop at a full pipe.
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.append(line)
+            if match := _FORWARDING.match(line):
+                self._listening.put(int(match[1]))
+        self._listening.put(None)
+
+
+def end(process: "subprocess.Popen[str]") -> None:
+    """What `started` has started, by its own pid; gone when this returns."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        # Once it has been waited for, its number may be another's.
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signum)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_SECONDS)
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP leave through every `finally`, so that no kubectl stays behind; exit code 128 + the signal."""
+
+    def told(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signature of a handler)
+        raise SystemExit(128 + signum)
+
+    ours = threading.current_thread() is threading.main_thread()
+    # Who has a handler already ends in an order of its own.
+    taken = [each for each in _ENDS if ours and signal.getsignal(each) == signal.SIG_DFL]
+    for each in taken:
+        signal.signal(each, told)
+    try:
+        yield
+    finally:
+        for each in taken:
+            signal.signal(each, signal.SIG_DFL)
+
+
+def _last_words(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return " ".join(lines[-3:])[-500:] or "it ended without a word"

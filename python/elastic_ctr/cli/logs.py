@@ -1,0 +1,124 @@
+"""elastic-ctr logs: what the pods of a release say."""
+
+import json
+import re
+import subprocess
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from elastic_ctr.cli.cluster import RELEASE, Cluster, Context, cluster_of
+from elastic_ctr.cli.kubectl import KubectlFailed, end, ending_in_order
+from elastic_ctr.cli.roles import refuse
+
+_PREFIX = re.compile(r"\[pod/([^/\]]+)/([^\]]+)\] ?")
+# More than any release has; kubectl's own limit is 5.
+_MOST_FOLLOWED = 1000
+
+
+class Role(str, Enum):
+    """Whose logs. A component, or one container of its pods."""
+
+    MASTER = "master"
+    TRAINER = "trainer"
+    PSERVER = "pserver"
+    FILE_SERVER = "file-server"
+    CUBE = "cube"
+    CUBE_SERVER = "cube-server"
+    CUBE_AGENT = "cube-agent"
+    CUBE_TRANSFER = "cube-transfer"
+    CUBE_BUILDER = "cube-builder"
+    SERVING = "serving"
+    TRACKING = "tracking"
+
+    @property
+    def component(self) -> str:
+        return {"cube-server": "cube", "cube-agent": "cube", "cube-builder": "cube-transfer"}.get(
+            self.value, self.value
+        )
+
+    @property
+    def container(self) -> str | None:
+        """None: all of them."""
+        shared = (Role.CUBE_SERVER, Role.CUBE_AGENT, Role.CUBE_TRANSFER, Role.CUBE_BUILDER)
+        return self.value if self in shared else None
+
+
+def logs(
+    role: Annotated[Role | None, typer.Argument(help="Whose; everybody's when absent.", show_default=False)] = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Where the release is.")] = None,
+    release: Annotated[str | None, typer.Option("--release", help="Its name.", show_default=RELEASE)] = None,
+    context: Context = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on, until Ctrl-C; pods that start later are not in it.")
+    ] = False,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="DURATION", help="Only what is younger, such as 10m or 2h.")
+    ] = None,
+    tail: Annotated[
+        int | None,
+        typer.Option("--tail", min=0, help="The last lines of each container.", show_default="100, all with --since"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, with pod, container and line.")
+    ] = False,
+) -> None:
+    """Print the logs of all pods of a release or of one role, each line with its pod.
+
+    Exit codes: 0 printed (or ended by Ctrl-C); 2 kubectl refuses, or there is no such pod.
+    """
+    if namespace is None:
+        refuse("say --namespace; the logs of a run on this machine are files in its folder, elastic-ctr-local/logs")
+    cluster = cluster_of(namespace, release, context, {})
+    assert cluster is not None
+    try:
+        selector = _selector(cluster, role)
+        words = ["logs", "--selector", selector, "--prefix", "--ignore-errors", f"--tail={_lines(tail, since)}"]
+        words += ["--all-containers"] if role is None or role.container is None else ["--container", role.container]
+        words += [] if since is None else [f"--since={since}"]
+        words += ["--follow", f"--max-log-requests={_MOST_FOLLOWED}"] if follow else []
+        with ending_in_order():
+            code = _printed(cluster, words, as_json=as_json)
+    except KubectlFailed as failed:
+        refuse(str(failed))
+    if code != 0:
+        # kubectl has said why.
+        raise typer.Exit(2)
+
+
+def _selector(cluster: Cluster, role: Role | None) -> str:
+    """Raises KubectlFailed when there is nobody: kubectl itself would say that with exit code 0."""
+    found = cluster.pods(None if role is None else role.component)
+    if not found:
+        assert role is not None
+        raise KubectlFailed(f"release {cluster.release} has no pod of {role.component} just now")
+    return cluster.selector_of(None if role is None else role.component)
+
+
+def _lines(tail: int | None, since: str | None) -> int:
+    """-1: all."""
+    if tail is not None:
+        return tail
+    return 100 if since is None else -1
+
+
+def _printed(cluster: Cluster, words: list[str], *, as_json: bool) -> int:
+    """The exit code of kubectl; 0 when it was ended by Ctrl-C."""
+    process = cluster.kubectl.started(*words, **({"stdout": subprocess.PIPE} if as_json else {}))
+    try:
+        for line in process.stdout or ():
+            typer.echo(_object(line.removesuffix("\n")))
+        return process.wait()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        end(process)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _object(line: str) -> str:
+    match = _PREFIX.match(line)
+    pod, container = (None, None) if match is None else match.groups()
+    return json.dumps({"pod": pod, "container": container, "line": line[match.end() :] if match else line})

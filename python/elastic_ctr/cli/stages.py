@@ -1,0 +1,222 @@
+"""What a run looks like to people: hours, tasks, recoveries, versions, shards, serving, freshness."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from elastic_ctr.local.report import number
+from elastic_ctr.local.view import stage, troubles
+
+_INDENT = 11
+_SHOWN_RECOVERIES = 5
+_SHOWN_VERSIONS = 8
+
+Answer = dict[str, Any]
+
+
+def stages(answers: dict[str, Any], errors: dict[str, str], *, passes: int = 24) -> Group:
+    """From the roles' own answers: `master`, `transfer`, `serving`, of a cluster also `pods`."""
+    master, transfer, serving = (answers.get(role) for role in ("master", "transfer", "serving"))
+    parts: list[RenderableType] = []
+    if (pods := answers.get("pods")) is not None:
+        parts += _pods(pods)
+    if master is not None:
+        parts += _training(master, transfer, passes)
+    if transfer is not None:
+        parts += _versions(transfer)
+        parts += _shards(transfer)
+    if transfer is not None or serving is not None:
+        parts += _serving(transfer or {}, serving)
+    if transfer is not None:
+        parts += _freshness(transfer)
+        parts += [_line("problem", each, "red") for each in transfer["problems"]]
+    parts += [_line("silent", sentence, "red") for sentence in errors.values()]
+    return Group(*parts)
+
+
+def _line(name: str, text: str, style: str = "") -> Text:
+    return Text.assemble((f"{name:<{_INDENT}}", "bold"), (text, style))
+
+
+def _more(text: str, style: str = "") -> Text:
+    return Text(" " * _INDENT + text, style)
+
+
+def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    shown = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for name in columns:
+        shown.add_column(name, justify="right" if name in right else "left")
+    return shown
+
+
+def _pods(pods: list[Answer]) -> Iterator[RenderableType]:
+    total = Counter(each["component"] for each in pods)
+    ready = Counter(each["component"] for each in pods if each["ready"])
+    yield _line("pods", ", ".join(f"{component} {ready[component]}/{count}" for component, count in total.items()))
+    for each in pods:
+        if not each["ready"]:
+            going = ", terminating" if each["terminating"] else ""
+            yield _more(f"{each['pod']} is {each['state']}{going}", "yellow")
+
+
+def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[RenderableType]:
+    candidate = None if transfer is None or transfer["candidate"] is None else transfer["candidate"]["version"]
+    yield _line("training", stage(master, {"candidate": candidate}))
+    if master["waitsFor"]:
+        yield _more(f"waits for {master['waitsFor']}")
+    reason = (master["current"] or {}).get("reason")
+    if reason:
+        yield _more(reason, "red")
+    for trouble in troubles(master):
+        yield _more(trouble, "red")
+    serving = sum(1 for each in master["pservers"] if each["serving"])
+    yield _line(
+        "tasks",
+        f"generation {master['generation']}, {serving} of {len(master['pservers'])} pservers serve, "
+        f"{len(master['trainers'])} trainers work",
+    )
+    shown = _table(
+        "hours", "state", "tasks", "records", "refused", "AUC before", "AUC after", "version", "kind", "keys",
+        right=("tasks", "records", "refused", "AUC before", "AUC after", "version", "keys"),
+    )  # fmt: skip
+    for each in master["passes"][-passes:]:
+        parked = f", {each['parked']} parked" if each["parked"] else ""
+        shown.add_row(
+            each["pass"],
+            each["state"],
+            f"{each['tasksDone']}/{each['tasks']}{parked}",
+            f"{each['records']:,}",
+            f"{each['refused']:,}",
+            number(each["aucBefore"]),
+            number(each["auc"]),
+            str(each["version"] or "-"),
+            each["kind"] or "-",
+            f"{each['keys']:,}",
+        )
+    yield Padding(shown, (0, 0, 0, _INDENT), expand=False)
+    yield _line("ledger", ", ".join(f"{name} {value:,}" for name, value in master["ledger"].items()))
+    for each in master["recoveries"][-_SHOWN_RECOVERIES:]:
+        seconds = "under way" if each["seconds"] is None else f"{each['seconds']:.1f} s"
+        yield _line("recovery", f"{each['role']}: {each['reason']} ({seconds})")
+
+
+def _versions(transfer: Answer) -> Iterator[RenderableType]:
+    held = ", held: nothing newer goes live until `elastic-ctr rollback --resume`" if transfer["held"] else ""
+    live = "none is live yet" if transfer["live"] is None else f"{transfer['live']} is live{held}"
+    yield _line("versions", live + (", cube-transfer listens for what pods carry" if transfer["listening"] else ""))
+    candidate = transfer["candidate"]
+    if candidate is not None:
+        waits = "; ".join(candidate["waitsFor"]) or "nothing any more"
+        yield _more(f"{candidate['version']} is spread and checked, waits for: {waits}")
+    build = transfer["building"]
+    if build is not None and build["error"]:
+        yield _more(f"version {build['version']} is not built: {build['error']}", "red")
+    elif build is not None and build["stage"] not in ("idle", "done"):
+        yield _more(
+            f"version {build['version']} is built ({build['stage']}): {build['partitionsDone']} of "
+            f"{build['partitions']} partitions"
+        )
+    for name in ("published", "built", "skipped", "abandoned"):
+        if transfer[name]:
+            yield _more(f"{name}: {_some(transfer[name])}")
+    for version, reason in transfer["refused"].items():
+        yield _more(f"{version} is refused: {reason}", "red")
+
+
+def _some(versions: list[int]) -> str:
+    last = ", ".join(map(str, versions[-_SHOWN_VERSIONS:]))
+    return last if len(versions) <= _SHOWN_VERSIONS else f"{len(versions)}, the last are {last}"
+
+
+def _shards(transfer: Answer) -> Iterator[RenderableType]:
+    live = str(transfer["live"])
+    shown = _table("shard", "holders", "pod", "live", "other versions", "state", right=("shard", "holders", "live"))
+    for shard in transfer["shards"]:
+        pods = shard["pods"]
+        holders = sum(1 for pod in pods if pod["holds"].get(live) and not pod["draining"])
+        for place, pod in enumerate(pods or [None]):
+            named = (str(shard["shard"]), str(holders)) if place == 0 else ("", "")
+            if pod is None:
+                shown.add_row(*named, "-", "-", "-", Text("no pod is up", "red"))
+                continue
+            others = [f"{version}: {count}" for version, count in pod["holds"].items() if version != live]
+            shown.add_row(
+                *named, pod["pod"], str(pod["holds"].get(live, 0)), ", ".join(others[-3:]) or "-", _pod_state(pod)
+            )
+    yield _line("shards", "holders of the live version, and how many of its partitions each pod answers")
+    yield Padding(shown, (0, 0, 0, _INDENT), expand=False)
+
+
+def _pod_state(pod: Answer) -> Text:
+    if pod["errors"]:
+        return Text("; ".join(pod["errors"]), "red")
+    if pod["draining"]:
+        return Text("draining", "yellow")
+    return Text("up")
+
+
+def _serving(transfer: Answer, serving: Answer | None) -> Iterator[RenderableType]:
+    readers = transfer.get("readers", [])
+    if serving is not None:
+        which = f" of one of {len(readers)} pods" if len(readers) > 1 else ""
+        yield _line("serving", f"{serving['stage']}; {_load(serving)}{which}")
+        if serving["lastRefusal"]:
+            yield _more(f"last refusal: {serving['lastRefusal']}", "yellow")
+        if serving["transfer"]["trouble"]:
+            yield _more(serving["transfer"]["trouble"], "red")
+    if not readers:
+        if transfer:
+            yield _line("serving", "no pod reports to cube-transfer")
+        return
+    live = transfer["live"]
+    shown = _table(
+        "serving pod", "live", "answers with", "largest difference", "refuses", right=("largest difference",)
+    )
+    for each in readers:
+        passed = "-" if live is None else "passed" if live in each["passed"] else "not yet"
+        difference = each["maxAbsDiff"].get(str(live))
+        shown.add_row(
+            each["pod"],
+            passed,
+            ", ".join(map(str, each["pinned"])) or "-",
+            "-" if difference is None else f"{difference:.1e}",
+            "; ".join(f"{version}: {reason}" for version, reason in each["refused"].items()) or "-",
+        )
+    yield Padding(shown, (0, 0, 0, _INDENT), expand=False)
+
+
+def _load(serving: Answer) -> str:
+    if serving["p50Seconds"] is None or serving["p99Seconds"] is None:
+        return f"{serving['rows']:,} lines so far"
+    return (
+        f"{serving['rows']:,} lines so far, p50 {serving['p50Seconds'] * 1e3:.1f} ms, "
+        f"p99 {serving['p99Seconds'] * 1e3:.1f} ms"
+    )
+
+
+def _freshness(transfer: Answer) -> Iterator[RenderableType]:
+    newest, live = transfer["freshness"]["eventTimeMax"], transfer["live"]
+    if newest is None:
+        yield _line("freshness", "nothing is known yet")
+        return
+    at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(newest))
+    to_live = transfer["versions"].get(str(live), {}).get("secondsToLive")
+    spread = "" if to_live is None else f"; it took {to_live:.1f} s from published to live"
+    yield _line(
+        "freshness", f"version {live} knows events until {at}, {_age(transfer['freshness']['ageSeconds'])}{spread}"
+    )
+
+
+def _age(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s ago"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.0f} min ago"
+    return f"{seconds / 3600:,.1f} h ago" if seconds < 72 * 3600 else f"{seconds / 86400:,.1f} days ago"

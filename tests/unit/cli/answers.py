@@ -1,0 +1,83 @@
+"""What roles answer to /status: two hours are trained, the second version is live on two shards."""
+
+from typing import Any
+
+BASE, DELTA = 1795252709, 1795252716
+
+
+def _pass(name: str, version: int | None, kind: str | None, **changes: Any) -> dict[str, Any]:
+    return {
+        "pass": name, "state": "done", "epoch": 1, "reason": "", "records": 3000, "refused": 2, "ignored": 0,
+        "padding": 0, "repeated": 0, "parked": 0, "tasks": 2, "tasksDone": 2, "aucBefore": 0.5, "auc": 0.5988,
+        "trainedAt": 1795252709.5, "doneAt": 1795252715.8, "seconds": {}, "version": version, "kind": kind, "keys": 4561,
+        **changes,
+    }  # fmt: skip
+
+
+def master(**changes: Any) -> dict[str, Any]:
+    return {
+        "generation": 2, "ready": True, "finished": False,
+        "pservers": [{"index": 0, "serving": True, "error": ""}, {"index": 1, "serving": True, "error": ""}],
+        "trainers": [{"id": 1, "name": "ctr-trainer-0"}],
+        "current": {"pass": "20200401/02", "state": "training", "epoch": 1, "reason": ""},
+        "passes": [
+            _pass("20200401/00", BASE, "base"),
+            _pass("20200401/01", DELTA, "delta", auc=0.7471),
+            _pass("20200401/02", None, None, state="training", tasksDone=1, tasks=4, auc=None, keys=0),
+        ],
+        "versions": [],
+        "ledger": {"files": 6, "records": 9000, "trained": 6000, "refused": 6, "parked": 0, "repeated": 0},
+        "recoveries": [
+            {"role": "pserver", "reason": "pserver 1 ended with -9", "seconds": 3.21, "at": 1.0},
+            {"role": "trainer", "reason": "trainer 2 is silent", "seconds": None, "at": 2.0},
+        ],
+        "waitsFor": "", "error": "",
+        **changes,
+    }  # fmt: skip
+
+
+def _cube_pod(name: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "pod": name, "address": f"{name}:8600", "draining": False, "holds": {str(BASE): 6, str(DELTA): 6}, "errors": [],
+        "secondsSinceReport": 0.6, **changes,
+    }  # fmt: skip
+
+
+def transfer(**changes: Any) -> dict[str, Any]:
+    return {
+        "role": "cube-transfer", "listening": False, "generation": 1, "revision": 9, "live": DELTA, "previous": BASE,
+        "held": False, "candidate": None, "published": [BASE, DELTA], "built": [BASE, DELTA],
+        "building": {
+            "version": DELTA, "stage": "done", "partitionsDone": 12, "partitions": 12, "seconds": 0.7,
+            "secondsByStage": {}, "error": None, "final": False,
+        },
+        "next": None, "skipped": [], "abandoned": [], "refused": {}, "problems": [],
+        "shards": [
+            {"shard": 0, "up": True, "pods": [_cube_pod("ctr-cube-s0-0"), _cube_pod("ctr-cube-s0-1", draining=True)]},
+            {"shard": 1, "up": True, "pods": [_cube_pod("ctr-cube-s1-0")]},
+        ],
+        "readers": [
+            {
+                "pod": "ctr-serving-0", "passed": [BASE, DELTA], "refused": {}, "pinned": [DELTA],
+                "maxAbsDiff": {str(DELTA): 8.9e-08}, "secondsSinceReport": 0.3,
+            }
+        ],
+        "freshness": {"eventTimeMax": 1585706400, "ageSeconds": 600.0},
+        "versions": {str(DELTA): {"secondsToLive": 7.392}},
+        **changes,
+    }  # fmt: skip
+
+
+def serving(**changes: Any) -> dict[str, Any]:
+    return {
+        "ready": True, "stage": f"version {DELTA} is live and answered with", "version": DELTA, "live": DELTA,
+        "candidate": None, "eventTimeMax": 1585706400, "knowledgeAgeSeconds": 600.0, "passed": {}, "refused": {},
+        "lastRefusal": None, "transfer": {"url": "http://ctr-cube-transfer:8300", "trouble": None}, "requests": 5,
+        "rows": 2048, "p50Seconds": 0.005, "p99Seconds": 0.01, "workers": [], "workerRestarts": 0,
+        "address": "0.0.0.0:8400",
+        **changes,
+    }  # fmt: skip
+
+
+def answers() -> dict[str, Any]:
+    return {"master": master(), "transfer": transfer(), "serving": serving()}

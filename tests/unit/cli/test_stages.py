@@ -1,0 +1,134 @@
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from cli.answers import BASE, DELTA, answers, master, serving, transfer
+from elastic_ctr.cli.stages import stages
+
+
+def shown(found: dict[str, Any], errors: dict[str, str] | None = None, passes: int = 24) -> str:
+    out = StringIO()
+    Console(file=out, width=200).print(stages(found, errors or {}, passes=passes), highlight=False)
+    return out.getvalue()
+
+
+def line_of(text: str, start: str) -> str:
+    [found] = [line.strip() for line in text.splitlines() if line.strip().startswith(start)]
+    return " ".join(found.split())
+
+
+def test_every_stage_of_a_run_is_shown() -> None:
+    said = shown(answers())
+
+    assert line_of(said, "training") == "training pass 20200401/02 is trained (1 of 4 tasks)"
+    assert line_of(said, "tasks") == "tasks generation 2, 2 of 2 pservers serve, 1 trainers work"
+    assert line_of(said, "20200401/01") == f"20200401/01 done 2/2 3,000 2 0.5000 0.7471 {DELTA} delta 4,561"
+    assert line_of(said, "20200401/02") == "20200401/02 training 1/4 3,000 2 0.5000 - - - 0"
+    assert line_of(said, "ledger").startswith("ledger files 6, records 9,000, trained 6,000, refused 6")
+    assert "recovery   pserver: pserver 1 ended with -9 (3.2 s)" in said
+    assert "recovery   trainer: trainer 2 is silent (under way)" in said
+    assert line_of(said, "versions") == f"versions {DELTA} is live"
+    assert line_of(said, "published:") == f"published: {BASE}, {DELTA}"
+    assert line_of(said, "0 ") == f"0 1 ctr-cube-s0-0 6 {BASE}: 6 up"
+    assert line_of(said, "ctr-cube-s0-1") == f"ctr-cube-s0-1 6 {BASE}: 6 draining"
+    assert line_of(said, "1 ") == f"1 1 ctr-cube-s1-0 6 {BASE}: 6 up"
+    assert line_of(said, "serving  ") == (
+        f"serving version {DELTA} is live and answered with; 2,048 lines so far, p50 5.0 ms, p99 10.0 ms"
+    )
+    assert line_of(said, "ctr-serving-0") == f"ctr-serving-0 passed {DELTA} 8.9e-08 -"
+    assert line_of(said, "freshness") == (
+        f"freshness version {DELTA} knows events until 2020-04-01 02:00 UTC, 10 min ago; "
+        "it took 7.4 s from published to live"
+    )
+
+
+def test_what_stands_still_says_why() -> None:
+    stopped = {"pass": "20200401/02", "state": "stopped", "epoch": 1, "reason": "7 of 100 lines are refused"}
+    pservers = [{"index": 0, "serving": False, "error": "the disk is full"}]
+    said = shown(
+        {"master": master(current=stopped, waitsFor="20200401/03/donefile", pservers=pservers, error="no store")}
+    )
+
+    for reason in ("waits for 20200401/03/donefile", "7 of 100 lines are refused", "no store", "0: the disk is full"):
+        assert reason in said
+
+
+def test_a_version_on_its_way_says_what_it_waits_for() -> None:
+    candidate = {"version": 9, "waitsFor": ["2 partitions have fewer than 1 holders: 3, 5"]}
+    building = {"version": 10, "stage": "building", "partitionsDone": 3, "partitions": 12, "error": None}
+
+    said = shown({"transfer": transfer(live=None, candidate=candidate, building=building, listening=True)})
+
+    assert line_of(said, "versions") == "versions none is live yet, cube-transfer listens for what pods carry"
+    assert "9 is spread and checked, waits for: 2 partitions have fewer than 1 holders: 3, 5" in said
+    assert "version 10 is built (building): 3 of 12 partitions" in said
+    assert line_of(said, "ctr-serving-0") == f"ctr-serving-0 - {DELTA} - -"
+
+
+def test_what_is_refused_held_or_wrong_is_said() -> None:
+    said = shown(
+        {
+            "transfer": transfer(
+                held=True, refused={"8": "ctr-serving-0: sample 3 differs"}, problems=["the store is gone"],
+                building={"version": 9, "stage": "failed", "partitionsDone": 0, "partitions": 0, "error": "no base"},
+                published=list(range(1, 21)), skipped=[4], abandoned=[5],
+            ),
+            "serving": serving(lastRefusal="8: sample 3 differs", p50Seconds=None, version=None,
+                               transfer={"url": "", "trouble": "cube-transfer is silent"}),
+        },
+        {"master": "http://ctr-master:8701/status does not answer"},
+    )  # fmt: skip
+
+    assert "held: nothing newer goes live until `elastic-ctr rollback --resume`" in said
+    assert "8 is refused: ctr-serving-0: sample 3 differs" in said
+    assert "version 9 is not built: no base" in said
+    assert "published: 20, the last are 13, 14, 15, 16, 17, 18, 19, 20" in said
+    assert line_of(said, "problem") == "problem the store is gone"
+    assert line_of(said, "silent") == "silent http://ctr-master:8701/status does not answer"
+    assert "last refusal: 8: sample 3 differs" in said
+    assert "cube-transfer is silent" in said
+    assert "2,048 lines so far\n" in said
+
+
+def test_a_shard_without_a_pod_and_a_run_without_serving_are_shown() -> None:
+    shards = [{"shard": 0, "up": False, "pods": []}]
+    freshness = {"eventTimeMax": None, "ageSeconds": None}
+
+    said = shown({"transfer": transfer(shards=shards, readers=[], freshness=freshness)})
+
+    assert line_of(said, "0 ") == "0 0 - - - no pod is up"
+    assert line_of(said, "serving") == "serving no pod reports to cube-transfer"
+    assert line_of(said, "freshness") == "freshness nothing is known yet"
+
+
+def test_pods_that_are_not_ready_are_named() -> None:
+    def pod(name: str, component: str, state: str, ready: bool, terminating: bool = False) -> dict[str, Any]:
+        return {"pod": name, "component": component, "state": state, "ready": ready, "terminating": terminating}
+
+    said = shown(
+        {
+            "pods": [
+                pod("ctr-master-0", "master", "Running", True),
+                pod("ctr-pserver-0", "pserver", "Pending: 0/3 nodes are available", False),
+                pod("ctr-trainer-0", "trainer", "Running", False, terminating=True),
+            ]
+        }
+    )
+
+    assert line_of(said, "pods") == "pods master 1/1, pserver 0/1, trainer 0/1"
+    assert "ctr-pserver-0 is Pending: 0/3 nodes are available\n" in said
+    assert "ctr-trainer-0 is Running, terminating\n" in said
+
+
+def test_the_last_hours_are_shown_when_there_is_room_for_few() -> None:
+    said = shown({"master": master()}, passes=1)
+
+    assert "20200401/01" not in said
+    assert line_of(said, "20200401/02")
+
+
+def test_ages_are_told_in_a_unit_that_can_be_read() -> None:
+    for seconds, told in ((5.0, "5 s ago"), (600.0, "10 min ago"), (10800.0, "3.0 h ago"), (8.64e6, "100.0 days ago")):
+        freshness = {"eventTimeMax": 1585706400, "ageSeconds": seconds}
+        assert told in shown({"transfer": transfer(freshness=freshness)})
