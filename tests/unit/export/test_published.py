@@ -46,6 +46,7 @@ def test_the_same_file_may_be_published_again_and_another_one_is_refused(
     with pytest.raises(StoreError, match="a/f is published already with other bytes; delete the folder"):
         publish_once(store, tmp_path / "f", "a/f", 3)
     assert store.get_bytes("a/f") == b"abc"
+    assert {each.name for each in tmp_path.iterdir()} == {"store", "f"}
 
 
 @given(st.sets(st.integers(0, 2**64 - 1), max_size=12), st.sets(st.integers(0, 2**64 - 1), max_size=6), st.data())
