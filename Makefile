@@ -2,12 +2,33 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 BIN := .venv/bin
 
+# What an image, a cluster and Helm are made of and by; each may be given: make images TAG=0.1.0 PYTHON_IMAGE=mirror/python:3.11
+TAG ?= dev
+REGISTRY ?=
+DOCKER ?= docker
+PYTHON_IMAGE ?= python:3.11-slim-bookworm
+DEBIAN_IMAGE ?= debian:bookworm-slim
+export HELM ?= helm
+export CLUSTER ?= ctr
+# Empty: what kind's release brings. VOLCANO=none leaves Volcano out; see tests/cluster/kind-up for the others.
+export KIND_NODE_IMAGE ?=
+export VOLCANO ?=
+export METRICS_SERVER ?=
+# Brings the cluster up; another one for a machine that needs another way.
+KIND_UP ?= tests/cluster/kind-up
+# A folder with `hdfs`, which starts NameNode and DataNode, and `lib`, Hadoop's jars; empty: no image of HDFS.
+HDFS_CONTEXT ?=
+
+IMAGES := $(if $(REGISTRY),$(REGISTRY)/)elastic-ctr
+CLUSTER_IMAGES := $(if $(REGISTRY),$(REGISTRY)/)elastic-ctr-test
+BUILD = $(DOCKER) build --quiet --build-arg VERSION=$(TAG) --build-arg REVISION=$$(git rev-parse --verify --quiet HEAD || echo unknown)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo package test test-unit test-chart check format generate lock bench clean
+.PHONY: help setup demo package images test-images cluster-images kind-up kind-load kind-down test test-unit test-chart check format generate lock bench clean
 
 ##@ Use
 help: ## Show this help
-	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## Train, publish and serve four hours of synthetic clicks (about two minutes); report in build/demo/report.json
 	@rm -rf build/demo
@@ -19,6 +40,34 @@ package: setup ## Pack the chart into build/; `helm install` and `helm push` tak
 	@$(BIN)/python tools/generate.py --check
 	@mkdir -p build
 	@$(BIN)/python -c 'import helm_python; print(helm_python.package("charts/elastic-ctr", destination="build"))'
+
+##@ Images and a cluster to try them in
+images: ## Build the images of cube, trainer and serving as elastic-ctr/NAME:$(TAG) and print their sizes
+	@$(BUILD) --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --file images/cube/Dockerfile --tag $(IMAGES)/cube:$(TAG) .
+	@$(BUILD) --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --file images/trainer/Dockerfile --tag $(IMAGES)/trainer:$(TAG) .
+	@$(BUILD) --build-arg TRAINER_IMAGE=$(IMAGES)/trainer:$(TAG) --file images/serving/Dockerfile --tag $(IMAGES)/serving:$(TAG) .
+	@DOCKER=$(DOCKER) images/sizes $(IMAGES) $(TAG) $(PYTHON_IMAGE)
+
+test-images: setup ## Test the images that `make images` built: what is in them, and that every role starts
+	@ELASTIC_CTR_IMAGES=$(IMAGES) ELASTIC_CTR_TAG=$(TAG) DOCKER=$(DOCKER) $(BIN)/python -m pytest tests/images
+
+cluster-images: ## Build what the cluster tests need beside them: nginx and MLflow where no registry is reached, HDFS
+	@$(DOCKER) build --quiet --build-arg DEBIAN_IMAGE=$(DEBIAN_IMAGE) --tag $(CLUSTER_IMAGES)/file-server:$(TAG) tests/cluster/images/file-server
+	@$(DOCKER) build --quiet --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --tag $(CLUSTER_IMAGES)/tracking:$(TAG) tests/cluster/images/tracking
+	@[ -z "$(HDFS_CONTEXT)" ] || $(DOCKER) build --quiet --build-arg DEBIAN_IMAGE=$(DEBIAN_IMAGE) --tag $(CLUSTER_IMAGES)/hdfs:$(TAG) \
+	  --file tests/cluster/images/hdfs/Dockerfile $(HDFS_CONTEXT)
+
+kind-up: ## Bring up a kind cluster of three nodes with Volcano and a metrics server
+	@$(KIND_UP)
+
+kind-load: ## Load the images that were built into the cluster's workers
+	@for image in $(IMAGES)/{cube,trainer,serving} $(CLUSTER_IMAGES)/{file-server,tracking,hdfs}; do \
+	  ! $(DOCKER) image inspect $$image:$(TAG) >/dev/null 2>&1 || echo $$image:$(TAG); \
+	done | xargs kind load docker-image --name $(CLUSTER) --nodes "$$(tests/cluster/workers)"
+	@$(DOCKER) image prune --force >/dev/null
+
+kind-down: ## Delete the cluster
+	@kind delete cluster --name $(CLUSTER)
 
 ##@ Develop
 setup: ## Make .venv (Python 3.10 to 3.12, locked requirements); nothing to do when it is current
