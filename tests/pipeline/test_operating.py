@@ -138,6 +138,7 @@ def test_up_says_where_predictions_are_and_status_says_where_everything_is(syste
     assert "is up already" in again.stderr
     assert f"live: {system.status()['live']}" in local.stdout
     assert "20200401/00" in whole.stdout
+    assert f"version {system.status()['live']} knows events until 2020-04-01 01:00 UTC" in whole.stdout
     assert "127.0.0.1:1/status does not answer" in " ".join(partly.stdout.split())
 
 
@@ -154,6 +155,22 @@ def test_seek_needs_to_know_only_where_transfer_is(system: Standing) -> None:
     assert len(found.stdout.split()) == 2 + system.places.values.model.embedding_dim
     assert missing.stdout.splitlines()[1] == f"999999999999\t{live}\tmissing"
     assert "no cube-server holds version 1; held are: " in not_held.stderr
+
+
+def test_checks_say_that_predictions_and_lookups_are_answered_right(system: Standing) -> None:
+    live = system.live()
+
+    serving = command("check", "serving", "--address", system.places.serving, "--json")
+    cube = command("check", "cube", "--transfer", system.places.transfer, "--json")
+    nobody = command("check", "cube", "--transfer", "127.0.0.1:1")
+
+    answered, whole = json.loads(serving.stdout), json.loads(cube.stdout)
+    assert (serving.returncode, cube.returncode, nobody.returncode) == (0, 0, 1)
+    assert (answered["version"], whole["version"]) == (live, live)
+    assert 0 < answered["probability"] < 1
+    assert answered["slots"] == len(system.places.values.data.slots)
+    assert whole["partitions"] == system.places.values.model.partitions
+    assert [each["partitions"] for each in whole["holders"]] == [6, 6]
 
 
 def test_predict_names_bad_lines_and_answers_the_others(system: Standing) -> None:
