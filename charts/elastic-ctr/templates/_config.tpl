@@ -65,6 +65,16 @@ store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 master: {{- include "elastic-ctr.given" .Values.master.config | nindent 2 }}
 trainer: {{- include "elastic-ctr.given" .Values.trainer.config | nindent 2 }}
 pservers: {{ int .Values.pserver.replicas }}
+{{- include "elastic-ctr.config.tracking" . }}
+{{- end }}
+
+{{/* Who is told of the training, where somebody is; $ */}}
+{{- define "elastic-ctr.config.tracking" -}}
+{{- if .Values.tracking.enabled }}
+tracking:
+  url: {{ printf "http://%s:%v" (include "elastic-ctr.tracking.fullname" .) (int .Values.tracking.service.port) }}
+  experiment: {{ .Release.Name }}
+{{- end }}
 {{- end }}
 
 {{/* Of those who work for a master; (list $ training) */}}
@@ -85,6 +95,7 @@ store: {{- include "elastic-ctr.config.store" $root | nindent 2 }}
 {{- define "elastic-ctr.config.trainer" -}}
 {{ include "elastic-ctr.config.worker" . }}
 trainer: {{- include "elastic-ctr.given" (first .).Values.trainer.config | nindent 2 }}
+{{- include "elastic-ctr.config.tracking" (first .) }}
 {{- end }}
 
 {{/* (list $ training) */}}

@@ -1,11 +1,14 @@
 """elastic-ctr master"""
 
 import threading
+from contextlib import ExitStack
 
 from elastic_ctr.cli.roles import ConfigFile, refuse, run_until_told, settings_of, token_of
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.master.role import Master
+from elastic_ctr.master.tracking import Tracking
+from elastic_ctr.runtime.tracking import TrackingServer
 from elastic_ctr.store import StoreError, open_store
 from elastic_ctr.store.source import open_source
 
@@ -20,7 +23,7 @@ def master(config: ConfigFile) -> None:
         refuse(str(wrong))
 
     def run(stop: threading.Event) -> int:
-        return Master(
+        role = Master(
             host=settings.host,
             data=settings.data,
             model=settings.model,
@@ -32,6 +35,18 @@ def master(config: ConfigFile) -> None:
             store=store,
             token=token_of(settings.auth) or "",
             training=settings.training,
-        ).run(stop)
+        )
+        with ExitStack() as ends:
+            if (tracked := settings.tracking) is not None:
+                told = settings.model_dump(mode="json", by_alias=True, include={"model", "trainer", "pservers"})
+                tracking = Tracking(
+                    TrackingServer(tracked.url),
+                    settings.training,
+                    tracked.experiment,
+                    {**told, "path": settings.data.path, "start": settings.data.start},
+                    role.passes,
+                )
+                ends.callback(tracking.start().stop)
+            return role.run(stop)
 
     run_until_told(run)

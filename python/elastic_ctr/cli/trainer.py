@@ -1,19 +1,23 @@
 """elastic-ctr trainer"""
 
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 from elastic_ctr.cli.roles import ConfigFile, door, pod_name, run_until_told, settings_of
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
+from elastic_ctr.runtime.tracking import TrackingServer
+from elastic_ctr.trainer.host import HostTracking
 from elastic_ctr.trainer.parent import TrainerParent
 
 
 def trainer(config: ConfigFile) -> None:
     """Lease tasks from the master, convert and check them, train them against the parameter servers."""
     settings = settings_of(TrainerFile, config, "trainer")
+    name = pod_name("trainer-0")
     spec = {
-        "name": pod_name("trainer-0"),
+        "name": name,
         "master": settings.master_address,
         "tokenFile": settings.auth.token_file,
         "model": settings.model.model_dump(mode="json", by_alias=True),
@@ -29,7 +33,11 @@ def trainer(config: ConfigFile) -> None:
 
     def run(stop: threading.Event) -> int:
         parent = TrainerParent(spec, Path(settings.trainer.scratch_dir))
-        with door("trainer", parent.status, settings.host, settings.trainer.admin_port):
+        with ExitStack() as ends:
+            if (tracked := settings.tracking) is not None:
+                server = TrackingServer(tracked.url)
+                ends.callback(HostTracking(server, name, settings.training, tracked.experiment).start().stop)
+            ends.enter_context(door("trainer", parent.status, settings.host, settings.trainer.admin_port))
             return parent.run(stop)
 
     run_until_told(run)

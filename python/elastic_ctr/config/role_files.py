@@ -40,6 +40,13 @@ class TrainingMember(RoleFile):
     )
 
 
+class Tracking(Section):
+    """An MLflow server that is told of the training."""
+
+    url: str = Field(description="http://host:port of the server.")
+    experiment: str = Field(default="elastic-ctr", min_length=1, max_length=250, description="Where its runs are kept.")
+
+
 class Worker(TrainingMember):
     """What the master gives work to."""
 
@@ -56,6 +63,7 @@ class MasterFile(TrainingMember):
     master: MasterConfig
     trainer: TrainerConfig
     pservers: Count
+    tracking: Tracking | None = None
 
 
 class TrainerFile(Worker):
@@ -65,6 +73,7 @@ class TrainerFile(Worker):
     model: Model
     store: StoreConfig
     trainer: TrainerConfig
+    tracking: Tracking | None = None
 
 
 class PserverFile(Worker):

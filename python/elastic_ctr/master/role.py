@@ -83,13 +83,13 @@ class Master:
         self._ledger = Ledger(Path(config.state_dir) / "ledger.db")
         try:
             remember_settings(self._ledger, data, model_digest)
-        except ValueError:
+            if self._ledger.fact("id") is None:
+                self._ledger.set_fact("generation", first_generation(store.list(layout.CHECKPOINTS)))
+                self._ledger.set_fact("id", uuid.uuid4().hex[:8])
+        except (ValueError, StoreError):
             self._ledger.close()
             self._lock.release()
             raise
-        if self._ledger.fact("id") is None:
-            self._ledger.set_fact("generation", first_generation(store.list(layout.CHECKPOINTS)))
-            self._ledger.set_fact("id", uuid.uuid4().hex[:8])
         self._coordinator = Coordinator(
             self._ledger,
             data,
@@ -113,6 +113,10 @@ class Master:
             "waitsFor": self._waiting_for,
             "error": self._store_error,
         }
+
+    def passes(self) -> list[dict[str, Any]]:
+        """As the status shows them; the newest thousand."""
+        return list(status(self._coordinator)["passes"])
 
     def run(self, stop: threading.Event) -> int:
         """0 once `stop` is set. Raises OSError when a port is taken."""

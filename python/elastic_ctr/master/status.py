@@ -44,6 +44,7 @@ def _pass(
     version = versions.get(each.version) if each.version is not None else None
     return {
         "pass": each.id,
+        "ordinal": each.ordinal,
         "state": each.state,
         "epoch": each.epoch,
         "reason": each.reason,
