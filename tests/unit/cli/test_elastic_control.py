@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli.source_files import ALL, DATA_CONFIG, SLOT_CONF, values_of
@@ -149,6 +149,7 @@ LINES = st.lists(
 ).map("\n".join)
 
 
+@settings(deadline=None)
 @given(LINES, LINES | st.just(SLOT_CONF))
 def test_any_two_texts_make_values_or_a_refusal(data_config: str, slot_conf: str) -> None:
     with suppress(ValuesRefused):

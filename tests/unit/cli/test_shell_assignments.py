@@ -118,6 +118,7 @@ def test_a_value_is_what_bash_makes_of_it(tmp_path: Path, word: str, after: str)
     assert read_assignments((tmp_path / "data.config").read_text(encoding="utf-8"))["A"].value == said
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8") | st.sampled_from("AB=$`'\"\\#;&|(){}~ \n"), max_size=80))
 def test_any_text_is_read_or_refused(text: str) -> None:
     found: dict[str, Assignment] = {}
