@@ -89,7 +89,7 @@ def readme(chart: dict[str, Any], values: str, schema: Schema) -> str:
         "",
         str(chart["description"]).strip(),
         "",
-        f"Chart {chart['version']}, of elastic-ctr {chart['appVersion']}. Kubernetes {chart['kubeVersion']}, Helm 3 or 4.",
+        f"Chart {chart['version']}, of elastic-ctr {chart['appVersion']}. Kubernetes {chart['kubeVersion']}; Helm 3.18 or later, or 4.",
         "",
         "```sh",
         f"helm install ctr charts/{chart['name']} --values my-values.yaml --wait --timeout 10m",
@@ -98,24 +98,39 @@ def readme(chart: dict[str, Any], values: str, schema: Schema) -> str:
         "",
         "`examples/` holds a values file for each way of use. A key that is not below is refused by name, and so is a value",
         "outside its bounds: `values.schema.json` is made from the classes that the program loads its settings with.",
-        "`null` takes a default away. Keys under `data`, `model` and any `config` are the program's, and mean the same to",
+        "`null` leaves a setting to the program. Keys under `data`, `model` and any `config` are the program's, and mean the same to",
         "`elastic-ctr local run`; the others are Kubernetes'.",
     ]
-    top = ""
-    for value in values_of(values):
-        head, _, below = value.key.partition(".")
-        if head != top:
-            top = head
-            lines += ["", f"## {head}", ""]
-            if below == "" and not value.leaf and value.what:
-                lines += [_cell(value.what).replace("\\|", "|"), ""]
-            lines += ["| key | type | default | what it does |", "|---|---|---|---|"]
-        if value.leaf or (below and value.what):
-            kind = _kind(schema, schema_at(schema, value.key))
-            default = f"`{json.dumps(value.default, ensure_ascii=False)}`" if value.leaf else ""
-            what = value.what or schema_at(schema, value.key).get("description", "")
-            lines.append(f"| `{value.key}` | {kind} | {_cell(default)} | {_cell(what)} |")
+    found = values_of(values)
+    lines += ["", *_HEAD]
+    lines += [_row(schema, value) for value in found if "." not in value.key and value.leaf]
+    for value in found:
+        if "." not in value.key and not value.leaf:
+            lines += ["", f"## {value.key}", "", value.what, "", *_HEAD]
+        elif "." in value.key:
+            lines.append(_row(schema, value))
+        if not value.leaf:
+            lines += [_required(schema, f"{value.key}.{name}") for name in _missing(schema, value)]
     return "\n".join(lines) + "\n"
+
+
+_HEAD = ["| key | type | default | what it does |", "|---|---|---|---|"]
+
+
+def _row(schema: Schema, value: Value) -> str:
+    default = f"`{json.dumps(value.default, ensure_ascii=False)}`" if value.leaf else ""
+    return f"| `{value.key}` | {_kind(schema, schema_at(schema, value.key))} | {_cell(default)} | {_cell(value.what)} |"
+
+
+def _missing(schema: Schema, value: Value) -> list[str]:
+    """What must be given, and so has no default that values.yaml could show."""
+    assert isinstance(value.default, dict)
+    return [name for name in schema_at(schema, value.key).get("required", []) if name not in value.default]
+
+
+def _required(schema: Schema, key: str) -> str:
+    said = schema_at(schema, key)
+    return f"| `{key}` | {_kind(schema, said)} | required | {_cell(said['description'])} |"
 
 
 def _cell(text: str) -> str:

@@ -111,9 +111,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+class _Server(ThreadingHTTPServer):
+    # Helm asks for all groups at once; a connection that finds no room here is tried again a second later.
+    request_queue_size = 128
+
+
 @contextmanager
 def _serving(answers: Mapping[str, Any]) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"answers": answers}))
+    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"answers": answers}))
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

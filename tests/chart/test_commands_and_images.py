@@ -76,7 +76,7 @@ def test_each_command_runs_from_its_image(rendered: Rendered) -> None:
     for pod in rendered.pods:
         for each in pod.containers:
             if own(each):
-                assert each.image.split("/")[-1].partition(":")[0] == IMAGE_OF[each.args[0]], each.args
+                assert re.split("[:@]", each.image.split("/")[-1])[0] == IMAGE_OF[each.args[0]], each.args
 
 
 def test_each_role_runs_in_a_container_of_its_name(rendered: Rendered) -> None:

@@ -236,6 +236,7 @@ def test_the_policies_follow_the_ports_of_the_program(render: Renderer) -> None:
         pserver={"config": {"port": 19000, "adminPort": 18999}},
         cube={"config": {"port": 17000}},
         master={"config": {"port": 16000}},
+        fileServer={"service": {"port": 15000}},
     )
     known = peers(rendered)
 
@@ -244,4 +245,5 @@ def test_the_policies_follow_the_ports_of_the_program(render: Renderer) -> None:
     )
     assert may(rendered, known["serving"], known["cube"], 17000)
     assert may(rendered, known["trainer"], known["master"], 16000)
+    assert may(rendered, known["trainer"], known["file-server"], 15000)
     assert not may(rendered, known["trainer"], known["master"], 8700)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from api_server import install
 from rendering import EXAMPLES, Object, Rendered, Renderer, on_top_of_smallest, read
 from schemas import VERSIONS, why_no_volcano, wrong_for_kubernetes, wrong_for_volcano
 
@@ -80,6 +81,13 @@ def test_every_kubernetes_takes_every_object(rendered: Rendered, version: str) -
     own = [each for each in rendered.objects if each.api_version not in FOREIGN]
 
     assert {each.name: wrong for each in own if (wrong := wrong_for_kubernetes(each.raw, version))} == {}
+
+
+@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1]])
+def test_what_a_cluster_is_sent_is_what_its_version_takes(version: str) -> None:
+    sent = [each for each in install(version=f"{version}.0", tracking={"enabled": True}).objects if each.kind != "Job"]
+
+    assert {each.name: wrong for each in sent if (wrong := wrong_for_kubernetes(each.raw, version))} == {}
 
 
 def test_volcano_takes_its_job(rendered: Rendered) -> None:

@@ -33,7 +33,9 @@ def previous_commit() -> str:
         commits = git("log", "--format=%H", "HEAD", "--", "charts/elastic-ctr").decode().split()
     except (OSError, subprocess.CalledProcessError) as failed:
         pytest.skip(f"the history cannot be read: {failed}")
-    for commit in commits[1:]:
+    # What is not committed yet has HEAD's chart before it.
+    edited = git("status", "--porcelain", "--", "charts/elastic-ctr")
+    for commit in commits if edited else commits[1:]:
         if git("ls-tree", commit, "charts/elastic-ctr/Chart.yaml") and git(
             "ls-tree", commit, "charts/elastic-ctr/values.schema.json"
         ):

@@ -132,7 +132,7 @@ def test_every_role_finds_its_token_where_its_file_says(rendered: Rendered) -> N
         for each in pod.containers:
             if each.args and each.args[0] in CLASSES:
                 volume = pod.volumes[each.mounts["/etc/elastic-ctr/auth"]["name"]]
-                assert volume["secret"]["items"] == [{"key": "token", "path": "token"}]
+                assert [item["path"] for item in volume["secret"]["items"]] == ["token"]
                 assert each.mounts["/etc/elastic-ctr/auth"]["readOnly"] is True
 
 
@@ -142,7 +142,7 @@ def test_every_role_knows_its_file_and_its_pod(rendered: Rendered) -> None:
             if each.args and each.args[0] in CLASSES:
                 assert each.env["ELASTIC_CTR_CONFIG"] == CONFIG
                 assert each.env["POD_NAME"]["fieldRef"]["fieldPath"] == "metadata.name"
-                assert each.env["ELASTIC_CTR_LOG_FORMAT"] == "json"
+                assert each.env["ELASTIC_CTR_LOG_FORMAT"] in ("json", "text")
 
 
 def test_addresses_lead_to_services_of_this_release_and_their_ports(render: Renderer) -> None:

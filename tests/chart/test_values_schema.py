@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rendering import CHART, SMALLEST, Renderer, merged
+from rendering import CHART, SMALLEST, Renderer, merged, read
 
 from elastic_ctr.config import values as config_values
 from elastic_ctr.config.section import Section
@@ -124,6 +124,53 @@ def test_every_key_of_the_schema_is_shown_in_values_yaml() -> None:
 
 
 EXPLAINED_WHOLE = {"image", "resources", "agentResources", "builderResources"}
+
+
+COMPONENTS = {"fileServer", "master", "trainer", "pserver", "cube", "cubeTransfer", "serving", "tracking"}
+# What stands in the way of another key there, and what nobody should need.
+NOT_ALL_AT_ONCE = {"address", "persistence.existingClaim", "podSecurityContext", "containerSecurityContext"}
+
+
+def test_the_example_with_everything_on_has_everything_on() -> None:
+    given = read(CHART / "examples" / "everything-on.yaml")
+
+    def found(key: str) -> Any:
+        try:
+            return at(given, key)
+        except (KeyError, TypeError):
+            return None
+
+    switches = {key for key in KEYS if key.endswith(".enabled")}
+    assert {key for key in switches if found(key) is not True and at(DEFAULTS, key) is not True} == set()
+
+    def of_a_component(key: str) -> str:
+        """A key that all components have is on where one of them has it."""
+        head, _, rest = key.partition(".")
+        return rest if head in COMPONENTS else key
+
+    below = {key for key in KEYS if any(other.startswith(f"{key}.") for other in KEYS)}
+    leaves = {
+        key for key in KEYS.keys() - PROGRAM.keys() - below - {"enabled"} if not EXPLAINED_WHOLE & set(key.split("."))
+    }
+    on = {of_a_component(key) for key in leaves if found(key) is not None}
+    assert {of_a_component(key) for key in leaves} - on - NOT_ALL_AT_ONCE == set()
+
+
+def test_all_components_have_the_same_keys_in_the_same_order() -> None:
+    common = set.intersection(*(set(DEFAULTS[name]) for name in COMPONENTS))
+    orders = {tuple(key for key in DEFAULTS[name] if key in common) for name in COMPONENTS}
+
+    assert len(orders) == 1
+    assert common >= {
+        "image",
+        "resources",
+        "persistence",
+        "probes",
+        "nodeSelector",
+        "tolerations",
+        "affinity",
+        "extraEnv",
+    }
 
 
 def test_every_value_says_what_it_does() -> None:

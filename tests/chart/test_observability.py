@@ -1,0 +1,146 @@
+"""What Prometheus reads, and whether alerts and dashboard speak of what the program measures."""
+
+import ast
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import yaml
+from rendering import CHART, ROOT, Object, Rendered, Renderer
+from test_edges import METRICS
+
+ALL_ON: dict[str, Any] = {
+    "metrics": {
+        "serviceMonitor": {"enabled": True, "interval": "7s", "labels": {"release": "stack"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "stack"}},
+        "dashboard": {"enabled": True},
+    }
+}
+ALERTS = (CHART / "files" / "alerts.yaml").read_text()
+DASHBOARD = (CHART / "files" / "dashboards" / "elastic-ctr.json").read_text()
+ROLES = ("cube_transfer", "cube_builder", "cube_agent", "cube", "master", "trainer", "pserver", "serving")
+
+
+@pytest.fixture(scope="module")
+def rendered(render: Renderer) -> Rendered:
+    return render(**ALL_ON)
+
+
+def selected(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(
+        labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", [])
+    )
+
+
+def read_by(monitor: Object, rendered: Rendered) -> Iterator[tuple[str, int]]:
+    """(component, port) of everything that a monitor makes Prometheus read."""
+    names = [each["port"] for each in monitor.spec.get("endpoints", []) + monitor.spec.get("podMetricsEndpoints", [])]
+    if monitor.kind == "ServiceMonitor":
+        for service in rendered.all("Service"):
+            if selected(monitor.spec["selector"], service.labels) and service.component:
+                pod = rendered.pod_of(service.component)
+                ports = {name: port for each in pod.containers for name, port in each.ports.items()}
+                yield from (
+                    (pod.component, ports[each["targetPort"]])
+                    for each in service.spec["ports"]
+                    if each["name"] in names
+                )
+    else:
+        for pod in {pod.component: pod for pod in rendered.pods}.values():
+            if selected(monitor.spec["selector"], pod.labels):
+                ports = {name: port for each in pod.containers for name, port in each.ports.items()}
+                yield from ((pod.component, port) for name, port in ports.items() if name in names)
+
+
+def test_every_door_with_metrics_is_read_once(rendered: Rendered) -> None:
+    monitors = [*rendered.all("ServiceMonitor"), *rendered.all("PodMonitor")]
+
+    assert Counter(each for monitor in monitors for each in read_by(monitor, rendered)) == Counter(METRICS)
+
+
+def test_the_operator_finds_what_it_reads_by_the_labels_of_the_values(rendered: Rendered) -> None:
+    for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
+        assert rendered.one(kind).labels["release"] == "stack"
+
+
+def test_metrics_say_whose_they_are(rendered: Rendered) -> None:
+    labels = {"app.kubernetes.io/instance", "app.kubernetes.io/component"}
+
+    assert set(rendered.one("ServiceMonitor").spec["targetLabels"]) == labels
+    assert set(rendered.one("PodMonitor").spec["podTargetLabels"]) == labels
+
+
+def test_nothing_is_made_for_prometheus_unless_asked_for(render: Renderer) -> None:
+    assert {"ServiceMonitor", "PodMonitor", "PrometheusRule"} & {each.kind for each in render().objects} == set()
+
+
+@cache
+def words_of_the_program() -> frozenset[str]:
+    """Every text in the roles' code: the names of metrics are among them."""
+    found = set()
+    for room in ("cube", "master", "trainer", "pserver", "serving"):
+        for file in (ROOT / "python" / "elastic_ctr" / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.add(node.value.lower())
+    return frozenset(found)
+
+
+def named(text: str) -> set[str]:
+    return set(re.findall(r"\belastic_ctr_[a-z0-9_]+", text))
+
+
+@pytest.mark.parametrize("metric", sorted(named(ALERTS + DASHBOARD)))
+def test_alerts_and_dashboard_speak_of_metrics_that_there_are(metric: str) -> None:
+    bare = re.sub(r"_(total|bucket|sum|count)$", "", metric)
+    role = next(each for each in ROLES if bare.startswith(f"elastic_ctr_{each}_"))
+    name = bare.removeprefix(f"elastic_ctr_{role}_")
+
+    assert {name, bare} & words_of_the_program()
+
+
+def rules(rendered: Rendered) -> list[dict[str, Any]]:
+    return [rule for group in rendered.one("PrometheusRule").spec["groups"] for rule in group["rules"]]
+
+
+def test_every_alert_is_of_this_release_and_says_what_to_do(rendered: Rendered) -> None:
+    assert len(rules(rendered)) >= 8
+    for rule in rules(rendered):
+        assert re.match(r"ElasticCtr[A-Z]", rule["alert"])
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["annotations"].keys() >= {"summary", "description"}
+        for metric in re.findall(r"elastic_ctr_\w+(\{[^}]*\})?", rule["expr"]):
+            assert 'namespace="ads"' in metric, rule["alert"]
+            assert 'app_kubernetes_io_instance="ctr"' in metric, rule["alert"]
+        assert "<" not in re.sub(r"\s<=?\s", "", rule["expr"]), rule["alert"]
+
+
+def test_what_prometheus_fills_in_is_left_to_prometheus(rendered: Rendered) -> None:
+    raw = yaml.safe_load(ALERTS)
+    templated = [rule["annotations"] for group in raw["groups"] for rule in group["rules"] if "{{" in str(rule)]
+
+    assert templated
+    assert all(each in [rule["annotations"] for rule in rules(rendered)] for each in templated)
+
+
+def test_the_dashboard_is_one_and_arrives_whole(rendered: Rendered) -> None:
+    [config] = [each for each in rendered.all("ConfigMap") if each.name.endswith("-dashboard")]
+    [text] = config.raw["data"].values()
+
+    assert json.loads(text) == json.loads(DASHBOARD)
+    assert config.labels["grafana_dashboard"] == "1"
+
+
+def test_every_panel_asks_for_something_and_says_what() -> None:
+    board = json.loads(DASHBOARD)
+    panels = [each for each in board["panels"] if each["type"] != "row"]
+
+    assert len(panels) >= 10
+    for panel in panels:
+        assert panel["title"]
+        assert panel["targets"]
+        assert all(named(target["expr"]) for target in panel["targets"]), panel["title"]
