@@ -7,7 +7,7 @@
 serviceAccountName: {{ include "elastic-ctr.serviceAccountName" $root }}
 automountServiceAccountToken: false
 enableServiceLinks: false
-{{- with uniq (concat $root.Values.image.pullSecrets $root.Values.global.imagePullSecrets) }}
+{{- with uniq (concat ($root.Values.image.pullSecrets | default list) ($root.Values.global.imagePullSecrets | default list)) }}
 imagePullSecrets:
 {{- range . }}
   - name: {{ . }}

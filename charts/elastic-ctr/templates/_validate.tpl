@@ -169,21 +169,3 @@ pserver.config.adminPort {{ int $config.adminPort }} is one of the 16 ports from
 {{- end }}
 {{- end }}
 {{- end }}
-
-{{/* null takes a default away; what the chart itself reads must be there. */}}
-{{- define "elastic-ctr.validate.keysThatTheChartReads" -}}
-{{- $read := dict
-  "master" (list "port" "statusPort" "stateDir")
-  "trainer" (list "adminPort" "scratchDir")
-  "pserver" (list "port" "adminPort" "scratchDir")
-  "cube" (list "port" "adminPort" "agentPort" "cacheDir" "shards")
-  "cubeTransfer" (list "port" "builderPort" "stateDir" "scratchDir" "minReadyReplicas")
-  "serving" (list "port" "adminPort" "scratchDir") }}
-{{- range $block, $keys := $read }}
-{{- range $key := $keys }}
-{{- if kindIs "invalid" (get (get $.Values $block).config $key) -}}
-{{ $block }}.config.{{ $key }} is null, and the chart needs it to connect pods: leave it out for its default, or give it a value
-{{ end }}
-{{- end }}
-{{- end }}
-{{- end }}
