@@ -1,0 +1,104 @@
+"""What the cluster tests bring where no registry is reached does what the images it stands in for do."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+from containers import Image, Start
+
+from elastic_ctr.store import AlreadyPublished, StoreError, open_store
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "a-word"
+
+StandIn = Callable[[str], Image]
+
+
+def answer(url: str) -> httpx.Response | None:
+    try:
+        return httpx.get(url, timeout=5, trust_env=False)
+    except httpx.HTTPError:
+        return None
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    """What the chart mounts: nginx.conf, and what it includes."""
+    (tmp_path / "nginx.conf").write_text((ROOT / "charts/elastic-ctr/files/nginx.conf").read_text())
+    (tmp_path / "listen.conf").write_text("listen 8080;\n")
+    (tmp_path / "token.conf").write_text(f'"Bearer {TOKEN}" 1;\n')
+    tmp_path.chmod(0o755)
+    return tmp_path
+
+
+def test_the_file_server_is_a_store(stand_in: StandIn, start: Start, conf: Path) -> None:
+    script = "mkdir -p /data/store /data/tmp && exec nginx -e stderr -p /data -c /run/elastic-ctr/nginx.conf"
+    server = start(
+        stand_in("file-server"),
+        "-c",
+        script,
+        mounts={conf: "/run/elastic-ctr"},
+        ports=[8080],
+        options=["--entrypoint", "sh", "--tmpfs", "/data:mode=1777"],
+    )
+    url = f"http://{server.address(8080)}"
+    server.until("it is healthy", lambda: answer(f"{url}/healthz"))
+
+    with closing(open_store(url, token=TOKEN)) as store, closing(open_store(url, token="another-word")) as stranger:
+        store.put_bytes(b"seven", "output/versions/7.json")
+
+        assert store.get_bytes("output/versions/7.json") == b"seven"
+        assert store.list("output/versions") == ["7.json"]
+        with pytest.raises(AlreadyPublished):
+            store.put_bytes(b"other", "output/versions/7.json")
+        with pytest.raises(StoreError):
+            stranger.put_bytes(b"x", "output/versions/8.json")
+    assert server.stop() == 0
+
+
+def test_tracking_answers_as_the_chart_starts_it(stand_in: StandIn, start: Start) -> None:
+    data = "/var/lib/elastic-ctr/tracking"
+    server = start(
+        stand_in("tracking"),
+        "mlflow",
+        "server",
+        "--host=0.0.0.0",
+        "--port=5000",
+        "--workers=1",
+        f"--backend-store-uri=sqlite:///{data}/mlflow.db",
+        f"--artifacts-destination={data}/artifacts",
+        ports=[5000],
+        options=["--env", "HOME=/tmp", "--tmpfs", f"{data}:mode=1777"],
+    )
+    url = f"http://{server.address(5000)}"
+
+    healthy = server.until("it is healthy", lambda: answer(f"{url}/health"), seconds=120)
+    made = httpx.post(f"{url}/api/2.0/mlflow/experiments/create", json={"name": "ctr"}, timeout=30, trust_env=False)
+
+    assert healthy.text == "OK"
+    assert made.json()["experiment_id"]
+
+
+def test_hdfs_keeps_what_is_put_there(stand_in: StandIn, start: Start) -> None:
+    image = stand_in("hdfs")
+    # As two containers of one pod: one network, one volume.
+    pod = start(image, "infinity", options=["--entrypoint", "sleep", "--volume", "/data"])
+    shared = ["--network", f"container:{pod.name}", "--volumes-from", pod.name]
+    told = ("--dir", "/data", "--bind", "0.0.0.0", "--host", pod.ip)
+    name_node = start(image, *told, "namenode", options=shared)
+    data_node = start(image, *told, "datanode", options=shared)
+    state = f"http://{pod.ip}:9870/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
+
+    name_node.until("the NameNode answers", lambda: answer(state), seconds=120)
+    data_node.until(
+        "the DataNode lives", lambda: (got := answer(state)) and '"NumLiveDataNodes" : 1' in got.text, seconds=120
+    )
+    place = f"hdfs://{pod.ip}:9000/store"
+    with closing(open_store(place, user="hdfs")) as store, closing(open_store(place, user="alice")) as alice:
+        store.put_bytes(b"seven", "output/versions/7.json")
+
+        assert store.get_bytes("output/versions/7.json") == b"seven"
+        with pytest.raises(StoreError, match="alice"):
+            alice.put_bytes(b"x", "output/versions/8.json")
