@@ -35,6 +35,7 @@ class Cache:
         self._pace = _Pace(bytes_per_second, clock)
         self._checked: dict[Path, tuple[int, int]] = {}
         self._manifests: dict[int, DictionaryManifest] = {}
+        self.fetched_bytes = 0
         self.stopped = threading.Event()
 
     def is_published(self, version: int) -> bool:
@@ -161,6 +162,7 @@ class Cache:
                     out.write(block)
                     digest.update(block)
                     size += len(block)
+                    self.fetched_bytes += len(block)
                     self._pace.spend(len(block), self.stopped)
             out.flush()
             os.fsync(out.fileno())

@@ -105,6 +105,10 @@ class CubeAgent:
                 await asyncio.gather(ending, *work, return_exceptions=True)
             await self._report(holds={})
 
+    @property
+    def fetched_bytes(self) -> int:
+        return self._cache.fetched_bytes
+
     def drain(self) -> None:
         """Tell readers and transfer that this pod is going; nothing new is fetched from now on."""
         if not self.draining:

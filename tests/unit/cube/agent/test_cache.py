@@ -99,10 +99,12 @@ def test_a_fetch_that_was_cut_off_goes_on_where_it_was(store: FileStore, tmp_pat
     with pytest.raises(StoreError, match="the connection was lost"):
         cache_of(remote, tmp_path).parts(7, 0)
     remote.cut_after = None
-    full, _ = cache_of(remote, tmp_path).parts(7, 0)
+    cache = cache_of(remote, tmp_path)
+    full, _ = cache.parts(7, 0)
 
     assert full.read_bytes() == b"\x07\x00" + DATA
     assert remote.offsets == [0, 131072]
+    assert cache.fetched_bytes == len(full.read_bytes()) - 131072
 
 
 def test_a_store_whose_file_is_too_short_is_asked_again_later(store: FileStore, tmp_path: Path) -> None:
