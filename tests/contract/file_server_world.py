@@ -15,7 +15,8 @@ import pytest
 
 CONFIGURATION = Path(__file__).parents[2] / "charts" / "elastic-ctr" / "files" / "nginx.conf"
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-TOKEN = "a-token_of.the+file/server="
+# As long as the chart makes them, and longer than what nginx' maps take by themselves.
+TOKEN = "a-token_of.the+file/server=" + "0123456789" * 4
 _NOBODY_SPECIAL = 10001
 
 
@@ -27,12 +28,12 @@ def _limited(largest_file: int | None) -> list[str]:
 
 
 @contextmanager
-def file_server_world(largest_file: int | None = None) -> Iterator["FileServer"]:
+def file_server_world(largest_file: int | None = None, token: str = TOKEN) -> Iterator["FileServer"]:
     """A running file-server; skips the test without nginx. Its folder is not pytest's, which is closed to other users."""
     if NGINX is None:
         pytest.skip("nginx is not on PATH; Debian has it as the package nginx")
     with TemporaryDirectory(prefix="file-server-") as folder:
-        made = FileServer(Path(folder), largest_file)
+        made = FileServer(Path(folder), largest_file, token)
         try:
             yield made.start()
         finally:
@@ -42,7 +43,7 @@ def file_server_world(largest_file: int | None = None) -> Iterator["FileServer"]
 class FileServer:
     """Owns a folder with `conf` and `data`. Killed and started again it keeps its port and its files."""
 
-    def __init__(self, folder: Path, largest_file: int | None = None) -> None:
+    def __init__(self, folder: Path, largest_file: int | None, token: str) -> None:
         self._data = folder / "data"
         self._conf = folder / "conf"
         self._log = folder / "log"
@@ -58,7 +59,7 @@ class FileServer:
             self.port = free.getsockname()[1]
         shutil.copy(CONFIGURATION, self._conf / "nginx.conf")
         (self._conf / "listen.conf").write_text(f"listen 127.0.0.1:{self.port};\n")
-        (self._conf / "token.conf").write_text(f'"Bearer {TOKEN}" 1;\n')
+        (self._conf / "token.conf").write_text(f'"Bearer {token}" 1;\n')
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
