@@ -57,7 +57,7 @@ class Load:
 
     def start(self) -> "Load":
         release = self.release
-        self._remove()
+        self.remove()
         name = f"{release.name}-load"
         script = {"asking.py": SCRIPT.read_text()}
         config = {
@@ -97,16 +97,16 @@ class Load:
         totals: dict[str, dict[str, Any]] = {}
         for what, name in self._names.items():
             # Told to end while its log can still be read.
-            self.kube.exec(self.release.namespace, name, "load", "sh", "-c", "kill -TERM $(pgrep -f asking.py | head -1) || kill -TERM 1")
+            self.kube.exec(self.release.namespace, name, "load", "sh", "-c", "kill -TERM 1")
         for what in RATES:
             totals[what] = eventually(f"the {what} load has ended", lambda what=what: self._total(what), 60)  # type: ignore[misc]
-        self._remove()
+        self.remove()
         return totals
 
     def _total(self, what: str) -> dict[str, Any] | None:
         return next((line["total"] for line in self._read(what) if "total" in line), None)
 
-    def _remove(self) -> None:
+    def remove(self) -> None:
         for name in self._names.values():
             self.kube.delete("pod", name, self.release.namespace, grace=1)
 

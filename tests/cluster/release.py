@@ -44,7 +44,7 @@ class Release:
         self.values: Values = {}
         self._work = work
         self._helm = os.environ.get("HELM", "helm")
-        self._http = httpx.Client(trust_env=False, timeout=10)
+        self.http = httpx.Client(trust_env=False, timeout=10)
         self._forwards: dict[str, tuple[Any, str]] = {}
 
     # -- helm ----------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Release:
         """A call through a port-forward to the component's ready pod, opened again when the pod has changed."""
         for last in (False, True):
             try:
-                return self._http.request(
+                return self.http.request(
                     arguments.pop("method", "GET"), f"http://{self._door(component, port)}{path}", **arguments
                 )
             except httpx.TransportError:

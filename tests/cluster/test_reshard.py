@@ -1,0 +1,136 @@
+"""Shards and replicas come and go while predictions and raw lookups are asked without pause."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kube import Kube, eventually, is_going
+from load import Load, Span, all_right
+from release import Release, Values, merged
+
+pytestmark = pytest.mark.functional
+
+
+def cube(shards: int, replicas: int) -> Values:
+    return {"cube": {"replicasPerShard": replicas, "config": {"shards": shards}}}
+
+
+def fetched_bytes(release: Release) -> dict[str, float]:
+    """By pod: what its agent has fetched from the store since it started."""
+    counted: dict[str, float] = {}
+    for pod in release.pods("cube"):
+        name = pod["metadata"]["name"]
+        if is_going(pod):
+            continue
+        with release.kube.forwarded(release.namespace, f"pod/{name}", 8602) as address:
+            counted[name] = metric(release, address, "fetched_bytes")
+    return counted
+
+
+def metric(release: Release, address: str, name: str) -> float:
+    """The sum of the samples whose name ends so."""
+    text = release.http.get(f"http://{address}/metrics").text
+    found = [
+        float(line.rsplit(" ", 1)[1])
+        for line in text.splitlines()
+        if not line.startswith("#") and line.split("{")[0].split(" ")[0].removesuffix("_total").endswith(name)
+    ]
+    assert found, f"no metric {name} in {text[:400]}"
+    return sum(found)
+
+
+def restarted_or_gone(before: dict[str, str], release: Release) -> list[str]:
+    now = {each["metadata"]["name"]: each["metadata"]["uid"] for each in release.pods("cube")}
+    return [name for name, uid in before.items() if now.get(name) != uid]
+
+
+def uids(release: Release) -> dict[str, str]:
+    return {each["metadata"]["name"]: each["metadata"]["uid"] for each in release.pods("cube") if not is_going(each)}
+
+
+def shown(span: Span, steady: Span) -> dict[str, Any]:
+    ratio = span.percentile(0.99) / steady.percentile(0.99)
+    return {**span.as_dict(), "p99 over steady": round(ratio, 2)}
+
+
+@pytest.mark.timeout(900)
+def test_shards_and_replicas_change_under_load_and_every_answer_is_right(
+    settled: Release, load: Load, tell: Callable[..., None]
+) -> None:
+    steady = load.steady()
+    tell(steady={what: span.as_dict() for what, span in steady.items()})
+
+    for shards, replicas in ((4, 1), (3, 1), (1, 1), (2, 1), (2, 2), (2, 1)):
+        before, start = uids(settled), time.time()
+        settled.change(cube(shards, replicas))
+        settled.wait_settled()
+        took = time.time() - start
+        # Those that go answer until nobody asks them any more.
+        eventually("what is too many has gone", lambda: not any(map(is_going, settled.pods("cube"))), 120)
+        spans = load.spans(start, time.time())
+        step = f"{shards} shards × {replicas}"
+        figures: dict[str, Any] = {what: shown(span, steady[what]) for what, span in spans.items()}
+        tell(**{step: {"seconds": round(took, 1), "bytes fetched": fetched_bytes(settled), **figures}})
+        kept = {name: uid for name, uid in before.items() if name in uids(settled)}
+        assert restarted_or_gone(kept, settled) == []
+
+    totals = load.stop()
+    tell(totals=totals)
+    all_right(totals)
+
+
+@pytest.mark.timeout(400)
+def test_growing_fetches_only_what_the_new_pods_own(settled: Release, tell: Callable[..., None]) -> None:
+    before = fetched_bytes(settled)
+
+    settled.change(cube(4, 1))
+    document = settled.wait_settled()
+
+    after = fetched_bytes(settled)
+    old = {name: after[name] - count for name, count in before.items()}
+    new = {name: count for name, count in after.items() if name not in before}
+    tell(old=old, new=new)
+    assert set(old.values()) == {0.0}
+    assert len(new) == 2
+    assert all(new.values())
+    assert document.live is not None
+
+
+@pytest.mark.timeout(400)
+def test_a_change_that_is_taken_back_within_seconds_costs_no_answer(
+    settled: Release, load: Load, tell: Callable[..., None]
+) -> None:
+    settled.change(cube(4, 1))
+    settled.wait_settled()
+    start = time.time()
+
+    settled.change(cube(2, 1))
+    time.sleep(3)
+    settled.change(cube(4, 1))
+    seconds = time.time() - start
+    settled.wait_settled()
+    settled.wait_rolled_out()
+
+    totals = load.stop()
+    tell(seconds=round(seconds, 1), totals=totals)
+    all_right(totals)
+
+
+@pytest.mark.timeout(400)
+def test_a_shrink_while_transfer_is_down_costs_no_answer(
+    settled: Release, load: Load, kube: Kube, base_values: Values, tell: Callable[..., None]
+) -> None:
+    settled.change(cube(4, 1))
+    settled.wait_settled()
+
+    kube.run("scale", "-n", settled.namespace, f"statefulset/{settled.name}-cube-transfer", "--replicas=0")
+    eventually("transfer is down", lambda: not settled.pods("cube-transfer"), 90)
+    settled.upgrade(merged(base_values, cube(2, 1)), "--force-conflicts")
+    document = settled.wait_settled()
+    settled.wait_rolled_out()
+
+    totals = load.stop()
+    tell(totals=totals)
+    assert document.placement.shards == 2
+    all_right(totals)
