@@ -23,6 +23,8 @@ from elastic_ctr.runtime.metrics import Metrics
 REFUSED = 2
 """Exit code: it cannot run with what it was given; starting it again would not help."""
 
+_AWAY_SECONDS = 2.0
+
 ConfigFile = Annotated[
     Path,
     typer.Option(
@@ -96,7 +98,19 @@ def door(role: str, status: Callable[[], dict[str, Any]], host: str, port: int) 
 
 
 def run_until_told(run: Callable[[threading.Event], int]) -> None:
-    """SIGTERM and SIGINT end a role in order."""
+    """SIGTERM and SIGINT end a role in order. One that cannot begin while its store is away waits for it."""
     with stop_on_signal() as stop, refusing():
-        code = run(stop)
+        code = _as_soon_as_the_store_is_there(run, stop)
     raise typer.Exit(code)
+
+
+def _as_soon_as_the_store_is_there(run: Callable[[threading.Event], int], stop: threading.Event) -> int:
+    from elastic_ctr.store import NotNow
+
+    while not stop.is_set():
+        try:
+            return run(stop)
+        except NotNow as away:  # noqa: PERF203 (seconds lie between two tries)
+            logging.getLogger(__name__).warning("%s Nothing begins before.", away)
+            stop.wait(_AWAY_SECONDS)
+    return 0

@@ -31,7 +31,7 @@ class Patience:
     `give_up` is asked before each further try.
     """
 
-    seconds: float = 15.0
+    seconds: float = 5.0
     give_up: Callable[[], bool] = _never
 
     def attempts(self) -> Iterator[stamina.Attempt]:

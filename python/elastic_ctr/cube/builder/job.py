@@ -23,7 +23,7 @@ from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.placement import unbuilt_chain
 from elastic_ctr.seqfile.format import SequenceFileDamaged
 from elastic_ctr.seqfile.reader import SequenceFileReader
-from elastic_ctr.store import AlreadyPublished, NotInStore, Store, StoreError, open_store
+from elastic_ctr.store import AlreadyPublished, NotInStore, Patience, Store, StoreError, open_store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import (
     DictionaryManifest,
@@ -38,6 +38,9 @@ from elastic_ctr.versions.manifest import (
 
 Step = Literal["full", "overlay", "merge", "publish"]
 Stage = Literal["reading", "building", "publishing"]
+
+# One partition that fails ends the build, and the others have been built for nothing.
+_PATIENCE_SECONDS = 60.0
 
 
 class BuildRefused(ValueError):
@@ -120,7 +123,9 @@ def run_task(task: Task) -> Outcome:
     """Do one step of one partition. Errors are told, not raised: not all of them survive the way between processes."""
     outcome = Outcome(task.partition)
     try:
-        with closing(open_store(task.store_url, user=task.store_user, token=task.store_token)) as store:
+        patience = Patience(_PATIENCE_SECONDS)
+        opened = open_store(task.store_url, user=task.store_user, token=task.store_token, patience=patience)
+        with closing(opened) as store:
             outcome.entry = _done(task, store, outcome.seconds)
     except (ManifestDamaged, SequenceFileDamaged, DictionaryDamaged, BuildRefused) as damaged:
         outcome.failed, outcome.final = str(damaged), True
