@@ -121,7 +121,7 @@ topologySpreadConstraints:
 {{- define "elastic-ctr.volumes" -}}
 {{- $root := index . 0 }}
 {{- $block := index . 1 }}
-{{- $configmap := index . 2 }}
+{{- $configmap := index . 2 -}}
 - name: auth
   secret:
     secretName: {{ include "elastic-ctr.auth.secret" $root }}

@@ -4,6 +4,8 @@
 {{- $name := include "elastic-ctr.fullname" . }}
 {{- if gt (len $name) 34 -}}
 the name {{ $name }} has {{ len $name }} characters, and names of pods, which are made of it, would be longer than Kubernetes takes: set fullnameOverride to at most 34, or choose a shorter release name
+{{- else if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+the name {{ $name }} cannot begin the names of Services, which are small letters, digits and hyphens and begin with a letter: set fullnameOverride to such a name, or choose another release name
 {{- end }}
 {{- end }}
 
