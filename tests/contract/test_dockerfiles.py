@@ -1,0 +1,80 @@
+"""Dockerfiles that any docker can build, and whose images run as the chart runs them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OURS = sorted((ROOT / "images").glob("*/Dockerfile"))
+ALL = OURS + sorted((ROOT / "tests/cluster/images").glob("*/Dockerfile"))
+
+
+def steps(file: Path) -> list[str]:
+    """Instructions, each on one line, without comments."""
+    text = "".join(line for line in file.read_text().splitlines(keepends=True) if not line.startswith("#"))
+    return [step for step in text.replace("\\\n", " ").splitlines() if step.strip()]
+
+
+def ids(file: Path) -> str:
+    return str(file.parent.relative_to(ROOT))
+
+
+def test_there_is_one_for_each_image() -> None:
+    assert [file.parent.name for file in OURS] == ["cube", "serving", "trainer"]
+
+
+@pytest.mark.parametrize("file", ALL, ids=ids)
+def test_nothing_needs_buildkit(file: Path) -> None:
+    for step in steps(file):
+        assert not re.match(r"RUN\s+--|(COPY|ADD)\s.*--(chmod|link)|.*<<", step), step
+
+
+@pytest.mark.parametrize("file", ALL, ids=ids)
+def test_every_base_is_a_build_argument_with_a_tag(file: Path) -> None:
+    bases = dict(re.findall(r"^ARG (\w+_IMAGE)=(\S+)$", file.read_text(), re.MULTILINE))
+    stages = re.findall(r" AS (\w+)$", file.read_text(), re.MULTILINE)
+
+    for step in steps(file):
+        if step.startswith("FROM"):
+            base = step.split()[1]
+            assert base in {f"${{{name}}}" for name in bases} or base in stages, step
+    assert all(re.fullmatch(r"[\w./-]+:(?!latest)[\w.-]+", base) for base in bases.values())
+
+
+@pytest.mark.parametrize("file", ALL, ids=ids)
+def test_nothing_runs_as_root(file: Path) -> None:
+    users = [step.split()[1] for step in steps(file) if step.startswith("USER")]
+
+    assert users[-1:] == ["10001:10001"] or "TRAINER_IMAGE" in file.read_text()
+
+
+@pytest.mark.parametrize("name", ["cube", "trainer"])
+def test_packages_are_locked_with_hashes(name: str) -> None:
+    lock = {"cube": "cube", "trainer": "paddle"}[name]
+    run = next(
+        step for step in steps(ROOT / "images" / name / "Dockerfile") if "build/environment" in step and "RUN" in step
+    )
+    script = (ROOT / "images/build/environment").read_text()
+
+    assert run.split()[-1] == f"/src/requirements/{lock}.txt"
+    for command in re.findall(
+        r"pip (?:--python \S+ )?(?:install|wheel).*?(?=\n\S|\n\n)", script.replace("\\\n", " "), re.DOTALL
+    ):
+        assert "--require-hashes" in command or "--no-index" in command, command
+
+
+def test_both_dockerfiles_with_an_environment_are_alike() -> None:
+    cube, trainer = (set(steps(ROOT / "images" / name / "Dockerfile")) for name in ("cube", "trainer"))
+
+    for step in cube ^ trainer:
+        assert re.search(r"requirements|libgomp1|image\.title", step), step
+
+
+def test_a_build_is_sent_what_it_needs_alone() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+
+    assert "*" in lines
+    assert {line[1:] for line in lines if line.startswith("!")} == {
+        "images", "pyproject.toml", "python", "README.md", "requirements/cube.txt", "requirements/paddle.txt",
+    }  # fmt: skip
