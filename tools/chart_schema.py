@@ -30,7 +30,7 @@ def values_schema(kubernetes: Path) -> str:
         "title": "Values of the chart elastic-ctr",
         "type": "object",
         "additionalProperties": False,
-        "required": program["required"],
+        "required": [*program["required"], *by_hand.get("required", [])],
         "properties": _merged({**program["properties"], **OF_A_DEPENDENCY}, by_hand["properties"], ""),
         "$defs": _merged(program["$defs"], by_hand.get("$defs", {}), "$defs"),
     }
@@ -96,6 +96,8 @@ def _merged(ours: Schema, theirs: Schema, where: str) -> Schema:
             result[key] = value
         elif isinstance(result[key], dict) and isinstance(value, dict):
             result[key] = _merged(result[key], value, f"{where}.{key}")
+        elif key == "required":
+            result[key] = [*result[key], *(name for name in value if name not in result[key])]
         elif result[key] != value:
             raise ValueError(
                 f"values.schema.yaml says {value!r} of {where}.{key}, the config classes say {result[key]!r}; "

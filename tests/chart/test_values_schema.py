@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import yaml
 from rendering import CHART, SMALLEST, Renderer, merged, read
+from schemas import wrong_for_kubernetes
+from test_role_configs import files
 
 from elastic_ctr.config import values as config_values
 from elastic_ctr.config.section import Section
@@ -289,3 +291,46 @@ def test_the_program_takes_out_just_what_the_schema_knows_and_it_does_not() -> N
 
     assert sorted(top) == sorted(config_values._TOP)
     assert sorted(below) == sorted(config_values._KUBERNETES)
+
+
+def leaves_with_a_default() -> Iterator[tuple[str, bool]]:
+    """(key, whether the schema requires it) of every value that is no map of more values."""
+    for key in KEYS:
+        above, _, name = key.rpartition(".")
+        try:
+            value = at(DEFAULTS, key)
+        except (KeyError, TypeError):
+            continue
+        if value is not None and not (isinstance(value, dict) and any(other.startswith(f"{key}.") for other in KEYS)):
+            yield key, name in (KEYS[above] if above else SCHEMA).get("required", [])
+
+
+def nulls(keys: list[str]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for key in keys:
+        given = merged(given, nested(key, None))
+    return given
+
+
+def test_a_default_that_is_taken_away_is_missed_by_nobody_unless_the_schema_says_so(render: Renderer) -> None:
+    """`helm --set key=null` deletes a default: all that may go, at once."""
+    free = [key for key, required in leaves_with_a_default() if not required]
+
+    rendered = render(**nulls(free))
+
+    assert len(free) > 100
+    assert [each.name for each in rendered.objects if "<no value>" in str(each.raw) or "%!" in str(each.raw)] == []
+    assert {
+        each.name: wrong
+        for each in rendered.objects
+        if not each.is_volcano
+        for wrong in wrong_for_kubernetes(each.raw, "1.34")
+    } == {}
+    assert files(rendered)
+
+
+def test_a_default_that_the_chart_needs_is_asked_for_by_name(render: Renderer) -> None:
+    needed = [key for key, required in leaves_with_a_default() if required]
+    told = render.refusal(**nulls(needed))
+
+    assert {key for key in needed if f"'{key.rpartition('.')[2]}'" not in told} == set()
