@@ -81,6 +81,13 @@ def test_every_container_that_stays_says_whether_it_lives(pods: list[Pod]) -> No
             assert each.raw[probe]["httpGet"]["port"] in {*each.ports, *each.ports.values()}, where
 
 
+def test_a_container_of_ours_is_not_restarted_because_it_waits_for_others(pods: list[Pod]) -> None:
+    for where, pod, each in containers(pods):
+        if "/elastic-ctr/" in each.image and not pod.owner.startswith("Pod/"):
+            paths = {kind: each.raw[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+            assert paths == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}, where
+
+
 def test_every_container_has_a_place_for_temporary_files(pods: list[Pod]) -> None:
     for where, pod, each in containers(pods):
         volume = pod.volumes[each.mounts["/tmp"]["name"]]

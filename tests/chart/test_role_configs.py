@@ -1,11 +1,13 @@
 """The chart renders the files that the roles load, and nothing that they would refuse."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from rendering import CHART, EXAMPLES, Container, Pod, Rendered, Renderer, merged, on_top_of_smallest, read
+from rendering import CHART, EXAMPLES, SMALLEST, Container, Pod, Rendered, Renderer, merged, on_top_of_smallest, read
 
+from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.role_files import (
     CubeAgentFile,
@@ -80,8 +82,12 @@ def test_all_roles_are_there_by_default(render: Renderer) -> None:
     assert files(render()).keys() == CLASSES.keys()
 
 
-def test_the_program_loads_the_values_file_of_a_cluster(values: dict[str, Any]) -> None:
-    assert settings(Values, values, "values.yaml").data.slots
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: file.stem)
+def test_one_machine_takes_every_example_of_a_cluster(example: Path, tmp_path: Path) -> None:
+    below = tmp_path / "data.yaml"
+    below.write_text(yaml.safe_dump({} if "data" in read(example) else SMALLEST))
+
+    assert load_values([below, example], None).data.slots
 
 
 def test_the_program_loads_the_charts_defaults_below_a_values_file() -> None:

@@ -27,15 +27,7 @@ def test_every_field_that_volcano_would_fill_is_rendered(render: Renderer) -> No
     """Its webhook fills them on creation alone; an upgrade that leaves them out would set them to zero, and be refused."""
     found = job(render)
 
-    assert found.spec.keys() >= {
-        "schedulerName",
-        "queue",
-        "minAvailable",
-        "maxRetry",
-        "plugins",
-        "policies",
-        "tasks",
-    } - {"policies"}
+    assert found.spec.keys() >= {"schedulerName", "queue", "minAvailable", "maxRetry", "plugins", "tasks"}
     assert (found.spec["schedulerName"], found.spec["queue"], found.spec["maxRetry"]) == ("volcano", "default", 10000)
     for task in found.tasks.values():
         assert task.keys() >= {"name", "replicas", "minAvailable", "maxRetry", "policies", "template"}
