@@ -11,6 +11,7 @@ from elastic_ctr.master.answers import Answers
 from elastic_ctr.master.generations import TRIES, Generations
 from elastic_ctr.master.leases import Lease
 from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.questions import NotAnsweredYet
 from elastic_ctr.master.saving import merged_rows, rows_differ
 from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.store import StoreError
@@ -118,7 +119,8 @@ class Initialisation:
         except (StoreError, ManifestDamaged) as failed:
             # The job stays open, so its result comes again.
             self._answers.give_up(index, result.id)
-            log.warning("what was loaded cannot be compared yet: %s", failed)
+            if not isinstance(failed, NotAnsweredYet):
+                log.warning("what was loaded cannot be compared yet: %s", failed)
             return ""
 
     def _end_verifying(self) -> str:

@@ -16,7 +16,7 @@ from elastic_ctr.master.saving import PublishRefused, commit_checkpoint, commit_
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import announce
-from elastic_ctr.versions.manifest import CheckpointManifest, VersionManifest, published_versions, read_checkpoint
+from elastic_ctr.versions.manifest import CheckpointManifest, VersionManifest, published_versions
 
 log = logging.getLogger(__name__)
 
@@ -162,8 +162,3 @@ class Publisher:
         if not with_version:
             self._coordinator.checkpoint_committed(save, follows, base)
         log.info("checkpoint %s is committed: %d rows", manifest.name, sum(manifest.rows.values()))
-
-
-def rows_of(store: Store, checkpoint: str) -> dict[int, int]:
-    """Rows by partition of a checkpoint in the store."""
-    return read_checkpoint(store, checkpoint).rows

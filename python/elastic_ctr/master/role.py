@@ -15,7 +15,8 @@ from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.hours import look, ranges
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.publisher import Publisher, rows_of
+from elastic_ctr.master.publisher import Publisher
+from elastic_ctr.master.questions import Questions
 from elastic_ctr.master.saving import first_generation
 from elastic_ctr.master.servicer import ControlServicer, start_server
 from elastic_ctr.master.status import status
@@ -25,7 +26,6 @@ from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.store.source import Source
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import published_versions
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +90,7 @@ class Master:
             self._ledger.close()
             self._lock.release()
             raise
+        self._questions = Questions(store)
         self._coordinator = Coordinator(
             self._ledger,
             data,
@@ -98,8 +99,8 @@ class Master:
             epochs=epochs,
             dim=model.embedding_dim,
             model_digest=model_digest,
-            rows_of_checkpoint=lambda name: rows_of(store, name),
-            known_versions=lambda: published_versions(store),
+            rows_of_checkpoint=self._questions.rows_of,
+            known_versions=self._questions.versions,
             training=training,
         )
         self._publisher = Publisher(self._coordinator, store, data, model, config)
@@ -148,6 +149,7 @@ class Master:
             while self._publisher.step():
                 pass
             self._find_hours()
+            self._questions.ask()
             self._store_error = ""
         except (StoreError, ValueError) as failed:
             # Nothing is lost: the same step is due again.

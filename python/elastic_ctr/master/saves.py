@@ -19,6 +19,7 @@ from elastic_ctr.master.leases import Lease
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.passes import Pass, SavePlan, pick_samples, save_plan
+from elastic_ctr.master.questions import NotAnsweredYet
 from elastic_ctr.master.saving import Published, checkpoint_name, compare, folder_of, jobs_of
 from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.store import StoreError
@@ -123,6 +124,8 @@ class Saves:
         if plan.kind is not None:
             try:
                 published = self._known_versions()
+            except NotAnsweredYet:
+                return False
             except StoreError as failed:
                 log.warning("the save after pass %s waits for the store: %s", current.id, failed)
                 return False

@@ -16,11 +16,11 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.initialisation import VERIFY
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.publisher import Publisher, rows_of
+from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.model.metrics import BUCKETS
 from elastic_ctr.store import FileStore, Store
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import published_versions
+from elastic_ctr.versions.manifest import published_versions, read_checkpoint
 
 RECORDS = 10
 # Longer than a lease lives.
@@ -290,7 +290,7 @@ class World:
             epochs=self.epochs,
             dim=DIM,
             model_digest="digest",
-            rows_of_checkpoint=lambda name: rows_of(self.store, name),
+            rows_of_checkpoint=lambda name: read_checkpoint(self.store, name).rows,
             known_versions=lambda: published_versions(self.store),
             training=self.training,
             clock=lambda: self.now,

@@ -1,0 +1,59 @@
+"""What the coordinator wants to know of the store."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from elastic_ctr.store import Store, StoreError
+from elastic_ctr.versions.manifest import published_versions, read_checkpoint
+
+T = TypeVar("T")
+
+_FRESH_SECONDS = 10.0
+
+
+class NotAnsweredYet(StoreError):
+    """The store is being asked; nothing is wrong."""
+
+
+class Questions:
+    """Noted while the coordinator decides, asked when it does not.
+
+    Every call of a trainer or a pserver waits for the coordinator's lock, and a store on another machine may take a minute
+    to turn out to be away: leases would run out meanwhile. An answer is taken once, and soon, so that no old one is used.
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open: dict[str, Callable[[], object]] = {}
+        self._answers: dict[str, tuple[float, object]] = {}
+
+    def versions(self) -> list[int]:
+        """Ids of all published versions. Raises NotAnsweredYet."""
+        return self._answer("versions", lambda: published_versions(self._store))
+
+    def rows_of(self, checkpoint: str) -> dict[int, int]:
+        """Rows by partition of a checkpoint in the store. Raises NotAnsweredYet."""
+        return self._answer(f"rows of {checkpoint}", lambda: read_checkpoint(self._store, checkpoint).rows)
+
+    def _answer(self, name: str, ask: Callable[[], T]) -> T:
+        with self._lock:
+            came, answer = self._answers.pop(name, (-math.inf, None))
+            if self._clock() - came < _FRESH_SECONDS:
+                return answer  # type: ignore[return-value]
+            self._open[name] = ask
+        raise NotAnsweredYet(f"the store is being asked for {name}")
+
+    def ask(self) -> None:
+        """Ask what is open. Raises StoreError, ManifestDamaged; it stays open then."""
+        with self._lock:
+            noted = dict(self._open)
+        for name, question in noted.items():
+            answer = question()
+            with self._lock:
+                self._answers[name] = (self._clock(), answer)
+                del self._open[name]

@@ -1,0 +1,92 @@
+from pathlib import Path
+
+import pytest
+
+from elastic_ctr.master.questions import NotAnsweredYet, Questions
+from elastic_ctr.store import FileStore, NotInStore, NotNow
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import CheckpointManifest
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    made = FileStore(tmp_path)
+    made.put_bytes(b"", layout.version_manifest(7))
+    return made
+
+
+def test_a_question_is_answered_after_the_store_was_asked_and_asked_anew_the_next_time(store: FileStore) -> None:
+    questions = Questions(store)
+    with pytest.raises(NotAnsweredYet):
+        questions.versions()
+
+    questions.ask()
+    store.put_bytes(b"", layout.version_manifest(8))
+
+    assert questions.versions() == [7]
+    with pytest.raises(NotAnsweredYet):
+        questions.versions()
+    questions.ask()
+    assert questions.versions() == [7, 8]
+
+
+def test_an_answer_that_nobody_took_in_time_is_none(store: FileStore) -> None:
+    clock = Clock()
+    questions = Questions(store, clock)
+    with pytest.raises(NotAnsweredYet):
+        questions.versions()
+    questions.ask()
+
+    clock.now = 11.0
+
+    with pytest.raises(NotAnsweredYet):
+        questions.versions()
+
+
+def test_a_store_that_is_away_leaves_the_question_open(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = Questions(store)
+
+    def away(_: str) -> list[str]:
+        raise NotNow("it is away")
+
+    with pytest.raises(NotAnsweredYet):
+        questions.versions()
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "list", away)
+        with pytest.raises(NotNow):
+            questions.ask()
+    with pytest.raises(NotAnsweredYet):
+        questions.versions()
+    questions.ask()
+
+    assert questions.versions() == [7]
+
+
+def test_the_rows_of_a_checkpoint_are_its_manifests(store: FileStore) -> None:
+    questions = Questions(store)
+    with pytest.raises(NotAnsweredYet):
+        questions.rows_of("c-g1")
+    with pytest.raises(NotInStore):
+        questions.ask()
+    manifest = CheckpointManifest(
+        name="c-g1", pass_id="20200401/00", pass_ordinal=0, follows_version=None, base_version=None, created_at=0.0,
+        partitions=2, rows={0: 5, 1: 6}, files=(),
+    )  # fmt: skip
+    store.put_bytes(manifest.to_json(), layout.checkpoint_manifest("c-g1"))
+
+    questions.ask()
+
+    assert questions.rows_of("c-g1") == {0: 5, 1: 6}
+
+
+def test_nothing_is_asked_that_nobody_wants_to_know(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "list", None)
+
+    Questions(store).ask()
