@@ -1,16 +1,18 @@
 """A real HDFS in the cluster, one NameNode and one DataNode in a pod, and the click logs put there."""
 
 import io
-import json
 import subprocess
 import sys
 import tarfile
-from functools import cached_property
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 from kube import Kube, KubectlFailed, eventually
 
 NAMESPACE = "elastic-ctr-hdfs"
+FIRST_HOUR = "20200401/00"
 _POD = "hdfs-0"
 _HOST = f"{_POD}.hdfs.{NAMESPACE}.svc.cluster.local"
 _HDFS = ("/opt/hdfs/hdfs", "--dir", "/data", "--bind", "0.0.0.0", "--host", _HOST)
@@ -71,10 +73,6 @@ class Hadoop:
         """One of the two daemons is told to end; Kubernetes starts it again in place."""
         self.kube.exec(NAMESPACE, _POD, container, "sh", "-c", "kill 1")
 
-    @cached_property
-    def slots(self) -> list[str]:
-        return [str(number) for number in range(8)]
-
 
 class ClickLogs:
     """Hours of synthetic clicks with one truth, below a path of HDFS."""
@@ -110,8 +108,21 @@ class ClickLogs:
             self.finish(hour)
         return records
 
+    def publish_after(self, status: Mapping[str, Any], rows: int, *, files: int = 2) -> tuple[str, int]:
+        """The hour that training waits for: its name, its records."""
+        hour = hour_after(status)
+        return hour, self.publish(hour, rows, files=files)
+
     def finish(self, hour: str) -> None:
         self.hadoop.sh("-touchz", f"{self.path}/{hour}/donefile")
+
+
+def hour_after(status: Mapping[str, Any]) -> str:
+    """The hour after the last pass, `YYYYMMDD/HH`; the first one where there is none."""
+    if not status["passes"]:
+        return FIRST_HOUR
+    last = datetime.strptime(status["passes"][-1]["pass"].replace("-", "/"), "%Y%m%d/%H").replace(tzinfo=timezone.utc)
+    return (last + timedelta(hours=1)).strftime("%Y%m%d/%H")
 
 
 def _service() -> dict[str, object]:
@@ -153,9 +164,3 @@ def _stateful_set(image: str, node: str) -> dict[str, object]:
     spec = {"serviceName": "hdfs", "replicas": 1, "selector": {"matchLabels": {"app": "hdfs"}}, "template": pod}
     metadata = {"name": "hdfs", "namespace": NAMESPACE}
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec}
-
-
-def listing(state: str) -> dict[str, object]:
-    """The first bean of a JMX answer."""
-    first: dict[str, object] = json.loads(state)["beans"][0]
-    return first

@@ -44,7 +44,6 @@ class Release:
         self.values: Values = {}
         self._work = work
         self._helm = os.environ.get("HELM", "helm")
-        self.http = httpx.Client(trust_env=False, timeout=10)
         self._forwards: dict[str, tuple[Any, str]] = {}
 
     # -- helm ----------------------------------------------------------------------------------------------------------
@@ -128,13 +127,11 @@ class Release:
 
     # -- doors ---------------------------------------------------------------------------------------------------------
 
-    def ask(self, component: str, port: int, path: str, **arguments: Any) -> httpx.Response:
+    def ask(self, component: str, port: int, path: str) -> httpx.Response:
         """A call through a port-forward to the component's ready pod, opened again when the pod has changed."""
         for last in (False, True):
             try:
-                return self.http.request(
-                    arguments.pop("method", "GET"), f"http://{self._door(component, port)}{path}", **arguments
-                )
+                return httpx.get(f"http://{self._door(component, port)}{path}", timeout=10, trust_env=False)
             except httpx.TransportError:
                 self._shut(component)
                 if last:

