@@ -81,6 +81,7 @@ class CubeAgent:
         self._not_before: dict[int, float] = {}
         self._unneeded_since: dict[tuple[int, int], float] = {}
         self._transfer_heard_at = float("-inf")
+        self._report_taken_at = float("-inf")
         # All versions of a model have the same number; learned from the first manifest.
         self._partitions: int | None = None
         self._server: Server | None = None
@@ -327,21 +328,31 @@ class CubeAgent:
         """Unload what has long been needed by nobody, then delete its files."""
         assert self._server is not None
         held = await self._look()
-        free = self._unneeded(held, document)
         now = time.monotonic()
-        pairs = {(version, p) for version, parts in free.items() for p in parts}
+        if now - self._report_taken_at > 3 * self._report_seconds + 1:
+            # Transfer is away: readers may know no newer document than one that names this pod, so their time begins
+            # anew when it is back.
+            self._unneeded_since = {}
+            return
+        free = self._unneeded(held, document)
+        pairs = {(version, p) for version, parts in free.items() for p in parts - self._named(version, document)}
         self._unneeded_since = {pair: self._unneeded_since.get(pair, now) for pair in pairs}
         for version, parts in free.items():
             asked = held.asked.get(version)
-            # Of a wanted version others answer these partitions, and this pod has not been named for them since.
+            # Of a wanted version others answer these partitions, and this pod is not named for them any more.
             quiet = version in document.wanted or asked is None or asked >= self._drain_seconds
-            due = [p for p in parts if now - self._unneeded_since[version, p] >= self._drain_seconds]
+            due = [p for p in parts if now - self._unneeded_since.get((version, p), now) >= self._drain_seconds]
             if quiet and due:
                 log.info("unloading %s partitions of version %s: nobody needs them here", len(due), version)
                 await self._server.unload(version, due)
         held = await self._look()
         for version in await asyncio.to_thread(self._cache.forget, {*held.versions, *document.wanted}):
             log.info("the files of version %s are deleted from the cache", version)
+
+    def _named(self, version: int, document: ReleaseDocument) -> frozenset[int]:
+        """Partitions of a wanted version that readers are told to ask this pod for."""
+        mine = document.holders.get(version, {}).get(self.address) if version in document.wanted else None
+        return frozenset() if mine is None else frozenset(mine.partitions)
 
     def _unneeded(self, held: Held, document: ReleaseDocument) -> Mapping[int, frozenset[int]]:
         if self._partitions is None or self.draining:
@@ -391,6 +402,7 @@ class CubeAgent:
         if answer.status_code >= 400:
             self._complain("report", f"transfer refused the report: {answer.text[:300]}")
         else:
+            self._report_taken_at = time.monotonic()
             self.errors.pop("report", None)
 
     # Ending

@@ -43,6 +43,7 @@ class Played:
         self.lookup: float | None = None
         self.document: ReleaseDocument | None = None
         self.reports: list[AgentReport] = []
+        self.away = False
 
     def server(self) -> Any:
         async def held(request: Request) -> Response:
@@ -95,7 +96,7 @@ class Played:
         async def agents(request: Request) -> Response:
             require_token(request, "secret")
             self.reports.append(AgentReport.model_validate_json(await request.body()))
-            return Response(status_code=204)
+            return Response(status_code=503 if self.away else 204)
 
         return application([Route("/release", release), Route("/agents", agents, methods=["POST"])])
 
@@ -266,7 +267,31 @@ async def test_what_others_owe_now_is_first_no_longer_reported_and_then_unloaded
 
         played.say(5, placement=four, holders={5: {ADDRESS: mine, OTHER: Holder(partitions=(2,), shard=2)}})
         await it.until(lambda: played.reports[-1].holds == {5: (0,)})
+        heard = len(played.reports)
+        await it.until(lambda: len(played.reports) > heard + 20)
+        assert played.held == {5: {0, 2}}, "the document that readers have still names this pod"
+
+        others = {ADDRESS: Holder(partitions=(0,), shard=0), OTHER: Holder(partitions=(2,), shard=2)}
+        played.say(5, placement=four, holders={5: others})
+        await it.holds(v5=(0,))
+
+
+async def test_nothing_is_unloaded_while_readers_cannot_be_told(tmp_path: Path, played: Played) -> None:
+    played.say(5)
+    async with pod(tmp_path, played, drain_seconds=0.3) as it:
+        await it.holds(v5=MINE)
+        played.away = True
+        heard = len(played.reports)
+        await it.until(lambda: len(played.reports) > heard + 100)
+        four = Placement(shards=4, up=(0, 1, 2, 3))
+        others = {ADDRESS: Holder(partitions=(0,), shard=0), OTHER: Holder(partitions=(2,), shard=2)}
+        played.say(5, placement=four, holders={5: others})
+        await it.until(lambda: played.reports[-1].holds == {5: (0,)})
+        heard = len(played.reports)
+        await it.until(lambda: len(played.reports) > heard + 30)
         assert played.held == {5: {0, 2}}
+
+        played.away = False
         await it.holds(v5=(0,))
 
 
