@@ -23,9 +23,17 @@ class Peer:
 def allowed(policies: Iterable[Object], namespace: str, source: Peer, target: Peer, port: int) -> bool:
     """Whether `source` may connect to `target` by TCP; the policies stand in `namespace`."""
     every = list(policies)
-    return _direction(every, namespace, "Egress", source, target, target, port) and _direction(
-        every, namespace, "Ingress", target, source, target, port
-    )
+    return lets_out(every, namespace, source, target, port) and lets_in(every, namespace, source, target, port)
+
+
+def lets_out(policies: Iterable[Object], namespace: str, source: Peer, target: Peer, port: int) -> bool:
+    """What the policies of `source` alone say."""
+    return _direction(list(policies), namespace, "Egress", source, target, target, port)
+
+
+def lets_in(policies: Iterable[Object], namespace: str, source: Peer, target: Peer, port: int) -> bool:
+    """What the policies of `target` alone say."""
+    return _direction(list(policies), namespace, "Ingress", target, source, target, port)
 
 
 def _direction(

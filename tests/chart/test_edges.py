@@ -1,10 +1,11 @@
 """Who may talk to whom: just the edges of docs/architecture.md, derived from the rendered policies."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from policies import Peer, allowed
-from rendering import Rendered, Renderer
+from policies import Peer, allowed, lets_in, lets_out
+from rendering import Object, Rendered, Renderer
 
 MASTER, STATUS = 8700, 8701
 PSERVER, PSERVER_ADMIN = range(8800, 8816), 8790
@@ -42,6 +43,7 @@ METRICS = {
     ("cube-transfer", 8301),
     ("serving", 8401),
 }
+Rule = Callable[[list[Object], str, Peer, Peer, int], bool]
 OUTSIDER = Peer("elsewhere", {"app": "anything"})
 PROMETHEUS = Peer("monitoring", {"app.kubernetes.io/name": "prometheus"})
 DNS = Peer("kube-system", {"k8s-app": "kube-dns"}, ports={"dns-tcp": 53})
@@ -73,17 +75,20 @@ def may(rendered: Rendered, source: Peer, target: Peer, port: int) -> bool:
     return allowed(rendered.all("NetworkPolicy"), "ads", source, target, port)
 
 
-def test_inside_a_release_just_the_edges_of_the_picture_are_open(rendered: Rendered) -> None:
-    known = peers(rendered)
+@pytest.mark.parametrize("by", [allowed, lets_out, lets_in])
+def test_inside_a_release_just_the_edges_of_the_picture_are_open(rendered: Rendered, by: Rule) -> None:
+    """Each edge stands on both its ends, so that neither opens more than the picture where the other is open anyway."""
+    known, policies = peers(rendered), rendered.all("NetworkPolicy")
     found = {
         (source, target, port)
         for source in known
         for target, ports in ports_of(rendered).items()
         for port in ports
-        if may(rendered, known[source], known[target], port)
+        if by(policies, "ads", known[source], known[target], port)
     }
 
-    assert found == EDGES
+    doors = {(source, "serving", SERVING) for source in known} if by is lets_in else set()
+    assert found == EDGES | doors
 
 
 def test_the_components_are_those_of_the_picture(rendered: Rendered) -> None:
