@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 import yaml
 from file_server_world import FileServer, file_server_world
-from hadoop_world import Hadoop
 from release_world import HOST, TOKEN, World, eventually, free_port, values_of, world
 
 from elastic_ctr.store import Patience, open_store
@@ -71,20 +69,6 @@ def test_a_cube_goes_live_and_on_while_its_file_server_comes_and_goes(server: Fi
         np.testing.assert_array_equal(values[5:], values_of(keys[5:], BASE))
 
     assert not [each for each in server.files() if ".part-" in each or each.startswith("tmp/")]
-
-
-def test_a_cube_goes_live_from_hdfs(hadoop: Hadoop, cube: World) -> None:
-    keep_in(cube, f"webhdfs://{hadoop.door}/{uuid.uuid4().hex}")
-    with closing(cube.store):
-        cube.start_all()
-        keys = cube.base(BASE)
-        cube.live(BASE)
-        cube.delta(BASE + 1, keys[:5], parent=BASE, base=BASE)
-        cube.live(BASE + 1)
-
-        values, _ = cube.seek(BASE + 1, keys)
-        np.testing.assert_array_equal(values[:5], values_of(keys[:5], BASE + 1))
-        np.testing.assert_array_equal(values[5:], values_of(keys[5:], BASE))
 
 
 def test_a_master_that_begins_before_its_store_waits_for_it_and_says_so(server: FileServer, tmp_path: Path) -> None:
