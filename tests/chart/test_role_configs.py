@@ -196,6 +196,17 @@ def test_the_store_is_the_file_server_of_the_release_unless_a_url_is_given(rende
     assert {file.store.url for file in other.values() if hasattr(file, "store")} == {"hdfs://namenode:9000"}
 
 
+def test_who_trains_is_told_where_tracking_is_where_there_is_one(render: Renderer) -> None:
+    rendered = render(tracking={"enabled": True, "service": {"port": 5500}})
+    found: dict[str, Any] = files(rendered)
+    without: dict[str, Any] = files(render())
+
+    assert {found[role].tracking.url for role in ("master", "trainer")} == {"http://ctr-tracking:5500"}
+    assert [port["port"] for port in rendered.one("Service", component="tracking").spec["ports"]] == [5500]
+    assert without["master"].tracking is None
+    assert without["trainer"].tracking is None
+
+
 def test_who_trains_knows_the_training_and_whether_it_ends(render: Renderer) -> None:
     volcano: dict[str, Any] = files(render())
     none: dict[str, Any] = files(render(training={"scheduler": "none"}))
