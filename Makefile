@@ -24,7 +24,7 @@ CLUSTER_IMAGES := $(if $(REGISTRY),$(REGISTRY)/)elastic-ctr-test
 BUILD = $(DOCKER) build --quiet --build-arg VERSION=$(TAG) --build-arg REVISION=$$(git rev-parse --verify --quiet HEAD || echo unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo package images test-images cluster-images kind-up kind-load kind-down test test-unit test-chart check format generate lock bench clean
+.PHONY: help setup demo package images test-images cluster-images kind-up kind-load cluster-test kind-down test test-unit test-chart check format generate lock bench clean
 
 ##@ Use
 help: ## Show this help
@@ -65,6 +65,9 @@ kind-load: ## Load the images that were built into the cluster's workers
 	  ! $(DOCKER) image inspect $$image:$(TAG) >/dev/null 2>&1 || echo $$image:$(TAG); \
 	done | xargs kind load docker-image --name $(CLUSTER) --nodes "$$(tests/cluster/workers)"
 	@$(DOCKER) image prune --force >/dev/null
+
+cluster-test: setup ## Test a release in the cluster that KUBECONFIG names; KEEP=1 leaves it there. After kind-up and kind-load
+	@ELASTIC_CTR_TAG=$(TAG) $(BIN)/python -m pytest -p helm-charts -W "ignore:cannot discover fixture:pytest.PytestWarning" tests/cluster
 
 kind-down: ## Delete the cluster
 	@kind delete cluster --name $(CLUSTER)

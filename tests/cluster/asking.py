@@ -268,7 +268,7 @@ class Lookup(Asker):
         live = self._document.live
         manifest = await self.published.manifest(live)
         self._keys = list(await self.published.values(live))
-        client = CubeClient(manifest.dim, partitions=manifest.partitions)
+        client = CubeClient(manifest.dim, partitions=manifest.partitions, timeout_ms=2000)
         self._client = client
         self._tell(self._document)
 

@@ -132,7 +132,8 @@ def small_values(hadoop: Hadoop, path: str) -> Values:
             "512Mi",
             agentResources={"cpu": "20m", "memory": "384Mi"},
             replicasPerShard=1,
-            config={"shards": 2, "drainSeconds": 10},
+            # Two cores for all of it: an answer may have to wait for its turn.
+            config={"shards": 2, "drainSeconds": 10, "lookupTimeoutMs": 2000},
             persistence={"sizeLimit": "2Gi"},
             **grace,
         ),

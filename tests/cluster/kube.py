@@ -87,7 +87,8 @@ class Kube:
         return found
 
     def all(self, kind: str, namespace: str | None = None, **labels: str) -> list[Object]:
-        scope = ("-n", namespace) if namespace else ()
+        """Of one namespace, of the cluster, or of all namespaces ("*")."""
+        scope = ("-A",) if namespace == "*" else ("-n", namespace) if namespace else ()
         chosen = ",".join(f"{key}={value}" for key, value in labels.items())
         selector = ("-l", chosen) if chosen else ()
         items: list[Object] = json.loads(self.run("get", kind, *scope, *selector, "-o", "json"))["items"]

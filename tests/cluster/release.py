@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -203,30 +202,28 @@ class Release:
         return eventually(f"{count} passes are done", done, seconds, 1)
 
     def wait_settled(self, seconds: float = 300) -> ReleaseDocument:
-        """Until the live version is held, by pods that stay, exactly where its shards owe it, and nothing is under way."""
+        """Until every wanted version is held, by pods that stay, where its shards owe it, and nothing is under way."""
 
         def settled() -> ReleaseDocument | None:
             document = self.document()
-            if document.live is None or document.candidate is not None:
-                return None
-            holders = document.holders.get(document.live, {})
-            shards = document.placement.shards
-            expected = shards * self.values["cube"]["replicasPerShard"]
-            if shards != self.values["cube"]["config"]["shards"] or len(holders) != expected:
-                return None
-            for address, holder in holders.items():
-                shard = int(address.split("-cube-s", 1)[1].split("-", 1)[0])
-                owed = {number for number in range(self.values["model"]["partitions"]) if number % shards == shard}
-                if holder.draining or not owed <= set(holder.partitions):
-                    return None
-            return document
+            return document if document.live is not None and not self._unsettled(document) else None
 
         return eventually(f"the cube of {self.name} is as asked for", settled, seconds)
 
-    # -- evidence ------------------------------------------------------------------------------------------------------
-
-    def clock(self) -> float:
-        return time.time()
+    def _unsettled(self, document: ReleaseDocument) -> str | None:
+        cube, partitions = self.values["cube"], set(range(self.values["model"]["partitions"]))
+        shards, replicas = cube["config"]["shards"], cube["replicasPerShard"]
+        if document.candidate is not None or document.placement.shards != shards:
+            return "another candidate, or other shards"
+        for version in document.wanted:
+            holders = document.holders.get(version, {})
+            if len(holders) != shards * replicas or any(each.draining for each in holders.values()):
+                return f"{len(holders)} holders of {version}"
+            for address, holder in holders.items():
+                shard = int(address.split("-cube-s", 1)[1].split("-", 1)[0])
+                if set(holder.partitions) != {each for each in partitions if each % shards == shard}:
+                    return f"{address} has {len(holder.partitions)} partitions of {version}"
+        return None
 
 
 def ledger_adds_up(status: Mapping[str, Any]) -> None:

@@ -1,0 +1,159 @@
+"""Volcano: all that a training needs starts together or not at all; trainers come and go while it runs."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from conftest import BUILD, CUBE_IMAGE
+from hadoop import ClickLogs, hour_after
+from kube import Kube, Object, eventually, is_ready, name_of, restarts
+from release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
+
+pytestmark = pytest.mark.functional
+NAMESPACE = "elastic-ctr-gang"
+# What master, file-server and transfer of the gang's release ask for.
+BESIDE = 0.3
+
+
+def cpu(quantity: str) -> float:
+    """In cores."""
+    return float(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
+
+
+def free_cpu(kube: Kube, node: str) -> float:
+    """What pods may still ask for on a node."""
+    found = kube.get("node", node)
+    assert found is not None
+    taken = 0.0
+    for pod in kube.all("pods", "*"):
+        if pod["spec"].get("nodeName") == node and pod["status"].get("phase") not in {"Succeeded", "Failed"}:
+            requests = [each.get("resources", {}).get("requests", {}) for each in pod["spec"]["containers"]]
+            taken += sum(cpu(each.get("cpu", "0")) for each in requests)
+    return cpu(found["status"]["allocatable"]["cpu"]) - taken
+
+
+def blocker(node: str, cores: float) -> Object:
+    """A pod that does nothing but ask for room on one node."""
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    container = {
+        "name": "blocker",
+        "image": CUBE_IMAGE,
+        "command": ["sleep", "3600"],
+        "resources": {"requests": {"cpu": f"{int(cores * 1000)}m"}},
+        "securityContext": security,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"blocker-{node}", "namespace": NAMESPACE},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "terminationGracePeriodSeconds": 0,
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [container],
+        },
+    }
+
+
+@pytest.mark.timeout(420)
+def test_what_does_not_fit_as_a_whole_does_not_start_at_all(
+    kube: Kube, base_values: Values, workers: list[str], tell: Callable[..., None]
+) -> None:
+    # Three pods of half a core make the gang; each node is left room for one.
+    size = 0.5
+    kube.namespace(NAMESPACE, RESTRICTED)
+    free = {node: free_cpu(kube, node) for node in workers}
+    asked = {"resources": {"cpu": size, "memory": "1Gi"}}
+    none = {"service": {"type": "ClusterIP", "nodePort": None}}
+    changes = {"trainer": {**asked, "replicas": 1}, "pserver": asked, "serving": {**none, "enabled": False}}
+    release = Release(kube, "gang", NAMESPACE, BUILD / "values")
+    values = merged(merged(base_values, changes), {"cube": {"enabled": False}})
+    for node in workers:
+        kube.apply(blocker(node, free[node] - size - BESIDE))
+
+    with released(release, values):
+        eventually("the gang's master runs", lambda: any(map(is_ready, release.pods("master"))), 120)
+        members = lambda: [*release.pods("pserver"), *release.pods("trainer")]  # noqa: E731
+        eventually("Volcano has seen that it does not fit", lambda: _unschedulable(kube), 90)
+        until = time.monotonic() + 15
+        while time.monotonic() < until:
+            running = [name_of(each) for each in members() if each["spec"].get("nodeName")]
+            assert running == []
+            time.sleep(1)
+
+        start = time.monotonic()
+        for node in workers:
+            kube.delete("pod", f"blocker-{node}", NAMESPACE)
+        eventually("all of the gang run", lambda: sum(map(is_ready, members())) == 3, 120)
+        tell(freeCores=free, secondsToStart=round(time.monotonic() - start, 1))
+
+
+def _unschedulable(kube: Kube) -> bool:
+    groups = kube.all("podgroups.scheduling.volcano.sh", NAMESPACE)
+    conditions = [each for group in groups for each in group.get("status", {}).get("conditions", [])]
+    return any(each["type"] == "Unschedulable" for each in conditions)
+
+
+@pytest.mark.timeout(600)
+def test_trainers_come_and_go_during_a_pass_and_nobody_else_is_restarted(
+    settled: Release, clicks: ClickLogs, tell: Callable[..., None]
+) -> None:
+    before = settled.training()
+    hour = hour_after(before)
+    records = clicks.publish(hour, 300_000, files=12)
+    job = settled.job()
+    assert job is not None
+    others = _others(settled)
+
+    def under_way() -> bool:
+        current = settled.training()["current"]
+        return current is not None and current["pass"].replace("-", "/") == hour and current["state"] == "training"
+
+    eventually(f"{hour} is trained", under_way, 240, 0.2)
+    steps: list[tuple[int, float]] = []
+    for trainers in (4, 1):
+        start = time.monotonic()
+        settled.change({"trainer": {"replicas": trainers}})
+        eventually(f"{trainers} trainers", lambda trainers=trainers: _trainers(settled, trainers), 120)  # type: ignore[misc]
+        steps.append((trainers, round(time.monotonic() - start, 1)))
+    still = under_way()
+    status = settled.wait_passes(len(before["passes"]) + 1)
+
+    tell(secondsTo=steps, trainedAllAlong=still, ledger=status["ledger"])
+    assert _others(settled) == others
+    assert (settled.job() or {})["metadata"]["uid"] == job["metadata"]["uid"]
+    assert status["passes"][-1]["records"] == records
+    assert len(status["recoveries"]) == len(before["recoveries"])
+    ledger_adds_up(status)
+
+
+@pytest.mark.timeout(420)
+def test_the_job_survives_five_shrinks(settled: Release, tell: Callable[..., None]) -> None:
+    job = settled.job()
+    assert job is not None
+    others = _others(settled)
+
+    for trainers in (3, 1) * 5:
+        settled.change({"trainer": {"replicas": trainers}})
+        eventually(f"{trainers} trainers", lambda trainers=trainers: _trainers(settled, trainers), 120)  # type: ignore[misc]
+
+    now = settled.job()
+    assert now is not None
+    tell(retries=now["status"].get("retryCount", 0))
+    assert now["metadata"]["uid"] == job["metadata"]["uid"]
+    assert now["status"]["state"]["phase"] == "Running"
+    assert _others(settled) == others
+
+
+def _trainers(release: Release, count: int) -> bool:
+    pods = release.pods("trainer")
+    return len(pods) == count and all(map(is_ready, pods))
+
+
+def _others(release: Release) -> dict[str, tuple[str, int]]:
+    """Who must not notice: every pod but the trainers above the first."""
+    return {
+        name_of(each): (each["metadata"]["uid"], restarts(each))
+        for each in release.pods()
+        if not (name_of(each).rpartition("-trainer-")[2].isdigit() and not name_of(each).endswith("-trainer-0"))
+    }

@@ -1,0 +1,83 @@
+"""Training from a real HDFS: hours that come late or half, daemons that end in mid read, a user who may not read."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from conftest import BUILD
+from hadoop import ClickLogs, Hadoop, hour_after
+from kube import Kube, eventually
+from release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
+
+pytestmark = pytest.mark.functional
+NAMESPACE = "elastic-ctr-denied"
+
+
+@pytest.mark.timeout(300)
+def test_an_hour_is_waited_for_until_its_donefile_is_there(
+    settled: Release, clicks: ClickLogs, tell: Callable[..., None]
+) -> None:
+    before = settled.training()
+    hour = hour_after(before)
+    records = clicks.publish(hour, 20_000, donefile=False)
+    time.sleep(6)
+    half = settled.training()
+    start = time.monotonic()
+
+    clicks.finish(hour)
+    status = settled.wait_passes(len(before["passes"]) + 1)
+
+    tell(waitedFor=half["waitsFor"], secondsAfterDonefile=round(time.monotonic() - start, 1))
+    assert len(half["passes"]) == len(before["passes"])
+    assert hour in str(half["waitsFor"])
+    assert status["passes"][-1]["records"] == records
+    ledger_adds_up(status)
+
+
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize("daemon", ["datanode", "namenode"])
+def test_a_daemon_that_ends_in_mid_read_costs_time_and_no_record(
+    daemon: str, settled: Release, clicks: ClickLogs, hadoop: Hadoop, tell: Callable[..., None]
+) -> None:
+    before = settled.training()
+    hour = hour_after(before)
+    records = clicks.publish(hour, 150_000, files=4)
+
+    eventually(f"{hour} is read", lambda: (settled.training()["current"] or {}).get("pass", "").replace("-", "/") == hour, 60, 0.1)
+    start = time.monotonic()
+    hadoop.end(daemon)
+    hadoop.wait()
+    back = round(time.monotonic() - start, 1)
+    status = settled.wait_passes(len(before["passes"]) + 1)
+
+    tell(secondsAway=back, secondsToDone=round(time.monotonic() - start, 1), ledger=status["ledger"])
+    assert status["passes"][-1]["records"] == records
+    assert len(status["recoveries"]) == len(before["recoveries"])
+    ledger_adds_up(status)
+
+
+@pytest.mark.timeout(240)
+def test_a_user_who_may_not_read_is_refused_with_a_sentence(
+    kube: Kube, hadoop: Hadoop, base_values: Values, tell: Callable[..., None]
+) -> None:
+    ClickLogs(hadoop, "/private", BUILD / "private").publish("20200401/00", 1_000)
+    hadoop.sh("-chmod", "700", "/private")
+    kube.namespace(NAMESPACE, RESTRICTED)
+    off = {"enabled": False}
+    changes = {
+        "data": {"source": {"user": "alice"}, "path": "/private"},
+        "serving": {**off, "service": {"type": "ClusterIP", "nodePort": None}},
+        "cube": off,
+    }
+
+    with released(Release(kube, "denied", NAMESPACE, BUILD / "values"), merged(base_values, changes)) as release:
+        sentence = eventually("the master says why", lambda: _refusal(release), 120)
+
+    tell(sentence=sentence)
+    assert "alice" in sentence
+    assert "/private" in sentence
+
+
+def _refusal(release: Release) -> str | None:
+    waits = str(release.training()["waitsFor"])
+    return waits if "ermission" in waits or "alice" in waits else None

@@ -1,0 +1,121 @@
+"""Every edge of the architecture's picture is open, and what is not drawn there is shut."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from conftest import CUBE_IMAGE
+from hadoop import NAMESPACE as HDFS
+from kube import Kube, eventually, is_ready, name_of
+from release import Release
+
+pytestmark = pytest.mark.functional
+
+PYTHON = "/opt/elastic-ctr/bin/python"
+PORTS = {
+    "serving": 8400, "transfer": 8300, "cube": 8600, "status": 8701, "control": 8700, "pserver": 8790, "store": 8080,
+    "hdfs": 9870,
+}  # fmt: skip
+OPEN = {
+    "master": ("store", "hdfs", "pserver"),
+    "trainer": ("control", "pserver", "store", "hdfs"),
+    "pserver": ("control", "store"),
+    "cube-transfer": ("store",),
+    "cube": ("transfer", "store"),
+    "serving": ("transfer", "store", "cube"),
+    "client": ("serving", "transfer", "cube", "status"),
+}
+SHUT = {
+    "master": ("cube", "transfer"),
+    "trainer": ("cube", "transfer", "serving"),
+    "pserver": ("transfer", "cube", "hdfs"),
+    "cube-transfer": ("control", "cube", "hdfs"),
+    "cube": ("control", "serving", "pserver"),
+    "serving": ("control", "pserver", "hdfs"),
+    "client": ("store", "pserver", "control"),
+    "stranger": ("transfer", "cube", "control", "pserver", "store"),
+}
+CONNECT = """
+import json, socket, sys
+found = {}
+for name, (host, port) in json.loads(sys.argv[1]).items():
+    try:
+        socket.create_connection((host, port), 2).close()
+        found[name] = True
+    except OSError as failed:
+        found[name] = False
+print(json.dumps(found))
+"""
+
+
+def asker(release: Release, name: str, labels: dict[str, str]) -> dict[str, object]:
+    """A pod that waits to be used."""
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": release.namespace, "labels": labels},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [
+                {"name": "asker", "image": CUBE_IMAGE, "command": ["sleep", "3600"], "securityContext": security}
+            ],
+        },
+    }
+
+
+@pytest.fixture
+def askers(settled: Release, kube: Kube) -> Iterator[None]:
+    """Pods that are nobody's: one is labelled as a client of the release, one is not."""
+    client = {"app.kubernetes.io/name": "elastic-ctr", "app.kubernetes.io/instance": settled.name}
+    labels = {"client": {**client, "app.kubernetes.io/component": "client"}, "stranger": {"app": "stranger"}}
+    kube.apply(*(asker(settled, name, each) for name, each in labels.items()))
+    for name in labels:
+        eventually(f"{name} runs", lambda name=name: is_ready(kube.get("pod", name, settled.namespace) or {}), 60)  # type: ignore[misc]
+    yield
+    for name in labels:
+        kube.delete("pod", name, settled.namespace)
+
+
+def targets(release: Release) -> dict[str, tuple[str, int]]:
+    """Where each door is; what has no Service is found by its pod's address."""
+    services = {"serving": "serving", "transfer": "cube-transfer", "status": "master", "control": "master", "store": "file-server"}
+    found = {door: (f"{release.name}-{service}", PORTS[door]) for door, service in services.items()}
+    for door in ("cube", "pserver"):
+        found[door] = (release.pod(door)["status"]["podIP"], PORTS[door])
+    found["hdfs"] = (f"hdfs-0.hdfs.{HDFS}.svc.cluster.local", PORTS["hdfs"])
+    return found
+
+
+def reached(release: Release, source: str, doors: tuple[str, ...]) -> dict[str, bool]:
+    """Which doors a pod of the source can open."""
+    there = targets(release)
+    pod = source if source in {"client", "stranger"} else name_of(release.pod(source))
+    container = {"client": "asker", "stranger": "asker", "cube": "cube-agent"}.get(source, source)
+    wanted = json.dumps({door: there[door] for door in doors})
+    answer: dict[str, bool] = json.loads(
+        release.kube.exec(release.namespace, pod, container, PYTHON, "-c", CONNECT, wanted)
+    )
+    return answer
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("askers")
+def test_every_edge_of_the_picture_is_open(settled: Release) -> None:
+    found = {source: reached(settled, source, doors) for source, doors in OPEN.items()}
+
+    assert {f"{source} to {door}" for source, doors in found.items() for door, is_open in doors.items() if not is_open} == set()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("askers")
+def test_what_is_not_drawn_is_shut(settled: Release, tell: Callable[..., None]) -> None:
+    found = {source: reached(settled, source, doors) for source, doors in SHUT.items()}
+    wrong = {f"{source} to {door}" for source, doors in found.items() for door, is_open in doors.items() if is_open}
+    tried = sum(map(len, SHUT.values()))
+    tell(tried=tried, open=sorted(wrong))
+
+    if len(wrong) == tried:
+        pytest.skip("this cluster's network does not enforce NetworkPolicies")
+    assert wrong == set()

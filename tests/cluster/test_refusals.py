@@ -1,0 +1,37 @@
+"""What cannot work is refused at install, by a sentence that names the key and the way out."""
+
+import pytest
+from conftest import BUILD
+from kube import Kube
+from release import RESTRICTED, HelmFailed, Release, Values, merged
+
+pytestmark = pytest.mark.functional
+NAMESPACE = "elastic-ctr-refused"
+
+CASES: dict[str, tuple[Values, tuple[str, ...]]] = {
+    "no shards": ({"cube": {"config": {"shards": 0}}}, ("shards",)),
+    "more shards than partitions": ({"cube": {"config": {"shards": 61}}}, ("cube.config.shards", "model.partitions")),
+    "a misspelt key": ({"cube": {"config": {"shrads": 3}}}, ("shrads",)),
+    "bytes as nobody writes them": ({"serving": {"resources": {"memory": "4GB"}}}, ("memory",)),
+    "fewer trainers than the least": (
+        {"trainer": {"replicas": 1, "minReplicas": 2}}, ("trainer.replicas", "trainer.minReplicas"),
+    ),
+    "an end before the start": ({"data": {"start": "20200401/05", "end": "20200401/03"}}, ("data.start", "data.end")),
+    "no slots": ({"data": {"slots": []}}, ("slots",)),
+    "an ingress for no name": ({"serving": {"ingress": {"enabled": True}}}, ("serving.ingress.host",)),
+}  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", CASES)
+def test_an_install_is_refused_that_has(case: str, kube: Kube, base_values: Values) -> None:
+    changes, keys = CASES[case]
+    kube.namespace(NAMESPACE, RESTRICTED)
+    release = Release(kube, "refused", NAMESPACE, BUILD / "values")
+
+    with pytest.raises(HelmFailed) as refused:
+        release.upgrade(merged(base_values, changes))
+
+    print(f"\n{case}: {refused.value}")
+    assert all(key in str(refused.value).replace("/", ".") for key in keys)
+    assert release.status() is None
