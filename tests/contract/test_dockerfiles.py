@@ -53,9 +53,9 @@ def test_nothing_runs_as_root(file: Path) -> None:
 def test_packages_are_locked_with_hashes(name: str) -> None:
     lock = {"cube": "cube", "trainer": "paddle"}[name]
     run = next(
-        step for step in steps(ROOT / "images" / name / "Dockerfile") if "build/environment" in step and "RUN" in step
+        step for step in steps(ROOT / "images" / name / "Dockerfile") if "steps/environment" in step and "RUN" in step
     )
-    script = (ROOT / "images/build/environment").read_text()
+    script = (ROOT / "images/steps/environment").read_text()
 
     assert run.split()[-1] == f"/src/requirements/{lock}.txt"
     for command in re.findall(

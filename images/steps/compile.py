@@ -1,0 +1,20 @@
+"""compile.py DIM...: fill numba's cache (`NUMBA_CACHE_DIR`) with every loop that a role runs, for keys of so many floats."""
+
+# ruff: noqa: INP001 (a script of the images, no package)
+
+import sys
+
+from elastic_ctr.cube.server.warm import warm
+from elastic_ctr.export.rows import RowLayout, parse_rows
+from elastic_ctr.features.convert import Converter
+from elastic_ctr.features.slots import SlotList
+
+
+def compile_all(dims: list[int]) -> None:
+    warm(dims)
+    Converter(SlotList.parse(["0"]), None).convert(b"1 0 7:0\n")
+    parse_rows(b"7 0 0 0.5 1 0 0.1\n", RowLayout.of("naive", "naive", 0))
+
+
+if __name__ == "__main__":
+    compile_all([int(dim) for dim in sys.argv[1:]])
