@@ -12,12 +12,10 @@ from elastic_ctr.store.remote import FileChanged, Reading, Remote, Stat, relativ
 from elastic_ctr.store.temporary import appearing, is_temporary, temporary_beside
 
 T = TypeVar("T")
+Content = Callable[[], AbstractContextManager[bytes | BinaryIO]]
+"""The bytes of a file, from their beginning, as often as they have to be sent."""
 
 _READ_AGAIN = 4
-
-
-class _UploadLost(StoreError):
-    """The temporary file is gone, and it has not become the target."""
 
 
 class RemoteStore:
@@ -42,9 +40,7 @@ class RemoteStore:
     def put_bytes(self, data: bytes, path: str, *, overwrite: bool = False) -> None:
         self._publish(lambda: nullcontext(data), path, overwrite=overwrite)
 
-    def _publish(
-        self, content: Callable[[], AbstractContextManager[bytes | BinaryIO]], path: str, *, overwrite: bool
-    ) -> None:
+    def _publish(self, content: Content, path: str, *, overwrite: bool) -> None:
         target = relative(path)
         if not overwrite and self.exists(path):
             raise AlreadyPublished(f"{path} is already published in {self.url}; published files are never changed")
@@ -55,38 +51,42 @@ class RemoteStore:
                     # A new name each time: a write that was given up may still happen, much later.
                     temporary = temporary_beside(target)
                     left.append(temporary)
-                    with content() as stream:
-                        self._remote.put(stream, temporary, target)
-                        sent = _length(stream)
-                    arrived = self._patiently(lambda name=temporary: self._remote.stat(name))  # type: ignore[misc]
-                    if arrived.size != sent:
-                        raise NotNow(
-                            f"{path} cannot be written to {self.url}: {arrived.size} of {sent} bytes arrived; try again"
-                        )
+                    arrived = self._upload(content, temporary, target)
                     self._move(temporary, target, arrived, overwrite=overwrite)
                     left.remove(temporary)
-        finally:
+        except Exception:
             self._sweep(left)
+            raise
+        self._sweep(left)
+
+    def _upload(self, content: Content, temporary: str, target: str) -> Stat:
+        with content() as stream:
+            self._remote.put(stream, temporary, target)
+            sent = _length(stream)
+        try:
+            arrived = self._patiently(lambda: self._remote.stat(temporary))
+        except NotInStore as gone:
+            raise self._lost(target) from gone
+        if arrived.size != sent:
+            raise NotNow(f"{target} cannot be written to {self.url}: {arrived.size} of {sent} bytes arrived; try again")
+        return arrived
+
+    def _lost(self, target: str) -> NotNow:
+        return NotNow(f"{target} cannot be written to {self.url}: the upload was lost there; try again")
 
     def _move(self, temporary: str, target: str, arrived: Stat, *, overwrite: bool) -> None:
-        """Raises AlreadyPublished, NotNow, StoreError. A move whose answer was lost is found out, not guessed."""
-        unheard = False
+        """Raises AlreadyPublished, NotNow, StoreError.
+
+        A refusal may be the answer to a second try, here or in a library, after a first one that was done and not heard of.
+        """
         try:
-            for attempt in self._patience.attempts():
-                with attempt:
-                    try:
-                        self._remote.move(temporary, target, overwrite=overwrite)
-                    except NotNow:
-                        unheard = True
-                        raise
-                    except (AlreadyPublished, NotInStore) as refused:
-                        if unheard and self._has_become(temporary, target, arrived):
-                            return
-                        if isinstance(refused, AlreadyPublished):
-                            raise
-                        raise _UploadLost(str(refused)) from refused
-        except _UploadLost as lost:
-            raise NotNow(f"{target} cannot be written to {self.url}: the upload was lost there; try again") from lost
+            self._patiently(lambda: self._remote.move(temporary, target, overwrite=overwrite))
+        except (AlreadyPublished, NotInStore) as refused:
+            if self._has_become(temporary, target, arrived):
+                return
+            if isinstance(refused, AlreadyPublished):
+                raise
+            raise self._lost(target) from refused
 
     def _has_become(self, temporary: str, target: str, arrived: Stat) -> bool:
         """Nobody else knows the temporary name: where it is gone, the same file at the target came from it."""

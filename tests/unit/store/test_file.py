@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.store import AlreadyPublished, FileStore, NotInStore, StoreError
@@ -13,6 +13,7 @@ def store(tmp_path: Path) -> FileStore:
     return FileStore(tmp_path / "store")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=3 << 20), st.integers(0, 4 << 20))
 def test_a_file_is_read_from_any_byte_on(tmp_path_factory: pytest.TempPathFactory, data: bytes, offset: int) -> None:
     store = FileStore(tmp_path_factory.mktemp("store"))

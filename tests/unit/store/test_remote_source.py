@@ -41,7 +41,7 @@ def test_a_file_that_is_not_there_or_is_a_folder_is_named_when_it_is_opened() ->
         source.open("../day")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.binary(max_size=50),
     st.integers(0, 60),

@@ -34,7 +34,7 @@ def test_it_is_a_store() -> None:
     assert isinstance(store_over(MemoryRemote()), Store)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(FAULTS, st.booleans(), st.booleans())
 def test_a_put_over_a_bad_line_is_done_once_and_whole_or_refused_for_what_stood_there(
     faults: list[str | None], stood: bool, overwrite: bool
@@ -67,6 +67,21 @@ def test_a_move_that_was_done_and_not_heard_of_is_done(overwrite: bool) -> None:
     assert remote._writes == 1
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_move_that_a_library_did_twice_is_done(overwrite: bool) -> None:
+    class Twice(MemoryRemote):
+        def move(self, source: str, target: str, *, overwrite: bool) -> None:
+            super().move(source, target, overwrite=overwrite)
+            super().move(source, target, overwrite=overwrite)
+
+    remote = Twice()
+
+    store_over(remote).put_bytes(b"ours", "a/b", overwrite=overwrite)
+
+    assert {path: data for path, (_, data) in remote.files.items()} == {"a/b": b"ours"}
+    assert remote._writes == 1
+
+
 def test_a_move_that_was_refused_while_another_writer_came_first_is_already_published() -> None:
     remote = MemoryRemote()
     store = store_over(remote)
@@ -86,12 +101,13 @@ def test_a_move_that_was_refused_while_another_writer_came_first_is_already_publ
     assert {path: data for path, (_, data) in remote.files.items()} == {"a/b": b"of equal length"}
 
 
-def test_an_upload_that_is_lost_before_its_move_is_sent_again() -> None:
+@pytest.mark.parametrize("before", ["stat", "move"])
+def test_an_upload_that_is_lost_is_sent_again(before: str) -> None:
     remote = MemoryRemote()
     store = store_over(remote)
 
     def lose(name: str) -> str | None:
-        if name == "move":
+        if name == before and remote.files:
             remote.fault = lambda _: None
             remote.files.clear()
         return None
@@ -128,6 +144,24 @@ def test_what_a_failed_put_left_is_swept_away() -> None:
     assert remote.files == {}
 
 
+def test_who_interrupts_a_put_does_not_wait_for_any_more_calls() -> None:
+    remote = MemoryRemote()
+    asked: list[str] = []
+
+    def interrupted(name: str) -> str | None:
+        asked.append(name)
+        if name == "put":
+            raise KeyboardInterrupt
+        return None
+
+    remote.fault = interrupted
+
+    with pytest.raises(KeyboardInterrupt):
+        store_over(remote).put_bytes(b"ours", "a/b")
+
+    assert asked == ["stat", "put"]
+
+
 def test_every_try_has_a_temporary_name_of_its_own() -> None:
     remote = MemoryRemote()
     store = store_over(remote)
@@ -155,7 +189,7 @@ def test_a_missing_source_is_named_and_nothing_is_asked_twice(tmp_path: Path) ->
         store_over(MemoryRemote()).put(tmp_path / "nowhere", "a/b")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=60), st.integers(0, 70), st.lists(st.integers(0, 40), max_size=6), st.booleans())
 def test_a_read_that_breaks_off_goes_on_where_it_was(data: bytes, start: int, breaks: list[int], ignores: bool) -> None:
     remote = MemoryRemote()
