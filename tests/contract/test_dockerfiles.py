@@ -1,6 +1,7 @@
 """Dockerfiles that any docker can build, and whose images run as the chart runs them."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,21 @@ def test_both_dockerfiles_with_an_environment_are_alike() -> None:
 
     for step in cube ^ trainer:
         assert re.search(r"requirements|libgomp1|image\.title", step), step
+
+
+@pytest.mark.parametrize("file", OURS, ids=ids)
+def test_what_is_copied_is_in_the_repository(file: Path) -> None:
+    sources = {
+        source
+        for step in steps(file)
+        if step.startswith("COPY") and "--from" not in step
+        for source in step.split()[1:-1]
+    }
+
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        ignored = subprocess.run(["git", "check-ignore", source], cwd=ROOT, capture_output=True, check=False)
+        assert ignored.returncode != 0, f"git ignores {source}"
 
 
 def test_a_build_is_sent_what_it_needs_alone() -> None:
