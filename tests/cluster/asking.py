@@ -19,10 +19,12 @@ import signal
 import sys
 import time
 from collections import Counter, deque
+from collections.abc import Coroutine
 from typing import Any
 
 import httpx
 import numpy as np
+import numpy.typing as npt
 
 from elastic_ctr.cube.client.errors import VersionNotHeld
 from elastic_ctr.cube.client.reader import CubeClient
@@ -30,6 +32,8 @@ from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.seqfile.reader import SequenceFileReader
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest
+
+Row = npt.NDArray[np.float32]
 
 ALLOWED = 1e-5
 LINES, KEYS = 8, 64
@@ -70,7 +74,7 @@ class Published:
     def __init__(self, store: str) -> None:
         self._http = httpx.AsyncClient(base_url=store, trust_env=False, timeout=30)
         self._samples: dict[int, list[tuple[str, float]]] = {}
-        self._values: dict[int, dict[int, np.ndarray]] = {}
+        self._values: dict[int, dict[int, Row]] = {}
         self._manifests: dict[int, VersionManifest] = {}
 
     async def _get(self, path: str) -> bytes:
@@ -91,11 +95,13 @@ class Published:
             self._samples[version] = [(each["line"], float(each["published"])) for each in read]
         return self._samples[version]
 
-    async def values(self, version: int) -> dict[int, np.ndarray]:
+    async def values(self, version: int) -> dict[int, Row]:
         """The base, and each delta after it, later wins."""
         if version not in self._values:
             manifest = await self.manifest(version)
-            known = {} if manifest.parent is None or manifest.kind == "base" else dict(await self.values(manifest.parent))
+            known = (
+                {} if manifest.parent is None or manifest.kind == "base" else dict(await self.values(manifest.parent))
+            )
             for entry in manifest.cube_files:
                 for keys, rows in SequenceFileReader(io.BytesIO(await self._get(entry.path)), name=entry.path):
                     known.update(zip(keys.tolist(), rows, strict=True))
@@ -117,7 +123,11 @@ class Asker:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.stopping.set)
-        background = [loop.create_task(self._print()), loop.create_task(self._judge_all()), *self.background(loop)]
+        background = [
+            loop.create_task(self._print()),
+            loop.create_task(self._judge_all()),
+            *map(loop.create_task, self.background()),
+        ]
         await self.prepare()
         asked: set[asyncio.Task[None]] = set()
         next_at = loop.time()
@@ -140,7 +150,8 @@ class Asker:
         totals = {**self.tally.total, "errors": dict(self.tally.errors), "versions": dict(self.tally.versions)}
         print(json.dumps({"total": totals}), flush=True)
 
-    def background(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[None]]:
+    def background(self) -> list[Coroutine[Any, Any, None]]:
+        """What else runs as long as it asks."""
         return []
 
     async def prepare(self) -> None:
@@ -257,8 +268,8 @@ class Lookup(Asker):
         self._client: CubeClient | None = None
         self._keys: list[int] = []
 
-    def background(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[None]]:
-        return [loop.create_task(self._follow()), loop.create_task(self._keep_alive())]
+    def background(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._follow(), self._keep_alive()]
 
     async def prepare(self) -> None:
         while self._document is None or self._document.live is None:
@@ -306,7 +317,8 @@ class Lookup(Asker):
                 await self._client.keep_alive([self._document.live])
 
     async def ask(self) -> tuple[int, Any, Any]:
-        assert self._client is not None and self._document is not None
+        assert self._client is not None
+        assert self._document is not None
         # Two in KEYS were never seen.
         chosen = [*self._dice.choices(self._keys, k=KEYS - 2), *(self._dice.getrandbits(64) for _ in range(2))]
         keys = np.array(chosen, np.uint64)

@@ -233,4 +233,3 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             ):
                 kube.dump(namespace, BUILD / item.name / namespace)
     return report
-

@@ -20,7 +20,7 @@ class NotInTime(AssertionError):
     """Something did not come about: what, and what was seen last."""
 
 
-def eventually(what: str, look: Callable[[], T | None | bool], seconds: float = WAIT, pause: float = 0.5) -> T:
+def eventually(what: str, look: Callable[[], T | bool | None], seconds: float = WAIT, pause: float = 0.5) -> T:
     """The first answer that is true. Raises NotInTime, whose sentence says what was last seen."""
     deadline = time.monotonic() + seconds
     last: object = None
@@ -99,7 +99,15 @@ class Kube:
         period = (f"--grace-period={grace}",) if grace >= 0 else ()
         force = ("--force",) if grace == 0 else ()
         self.run(
-            "delete", kind, name, *scope, *period, *force, "--ignore-not-found", f"--wait={str(wait).lower()}", timeout=300
+            "delete",
+            kind,
+            name,
+            *scope,
+            *period,
+            *force,
+            "--ignore-not-found",
+            f"--wait={str(wait).lower()}",
+            timeout=300,
         )
 
     def namespace(self, name: str, labels: Mapping[str, str] | None = None) -> None:
@@ -152,7 +160,15 @@ class Kube:
         keep("pods.txt", "get", "pods", "-n", namespace, "-o", "wide")
         keep("pods.yaml", "get", "pods", "-n", namespace, "-o", "yaml")
         keep("events.txt", "get", "events", "-n", namespace, "--sort-by=.lastTimestamp")
-        keep("objects.yaml", "get", "all,pvc,pdb,hpa,networkpolicy,jobs.batch.volcano.sh,podgroups", "-n", namespace, "-o", "yaml")
+        keep(
+            "objects.yaml",
+            "get",
+            "all,pvc,pdb,hpa,networkpolicy,jobs.batch.volcano.sh,podgroups",
+            "-n",
+            namespace,
+            "-o",
+            "yaml",
+        )
         try:
             pods = self.all("pods", namespace)
         except (KubectlFailed, OSError):

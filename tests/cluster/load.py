@@ -47,13 +47,13 @@ class Span:
 class Load:
     """The two pods of one release; a reader of their logs."""
 
-    def __init__(self, release: Release, image: str, node: str) -> None:
+    def __init__(self, release: Release, image: str, node: str, rates: Mapping[str, int] = RATES) -> None:
+        self.rates = rates
         self.release = release
         self.kube: Kube = release.kube
         self._image = image
         self._node = node
-        self._names = {what: f"{release.name}-load-{what}" for what in RATES}
-        self._lines: dict[str, list[dict[str, Any]]] = {}
+        self._names = {what: f"{release.name}-load-{what}" for what in rates}
 
     def start(self) -> "Load":
         release = self.release
@@ -66,8 +66,8 @@ class Load:
             "metadata": {"name": name, "namespace": release.namespace},
             "data": script,
         }
-        self.kube.apply(config, *_reads_store(release), *(self._pod(what) for what in RATES))
-        for what in RATES:
+        self.kube.apply(config, *_reads_store(release), *(self._pod(what) for what in self.rates))
+        for what in self.rates:
             eventually(f"the {what} load has answers", lambda what=what: self._asks(what), 120)  # type: ignore[misc]
         return self
 
@@ -76,14 +76,13 @@ class Load:
 
     def _read(self, what: str) -> list[dict[str, Any]]:
         text = self.kube.logs(self.release.namespace, self._names[what])
-        lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-        return lines
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
     def spans(self, start: float, end: float) -> dict[str, Span]:
         """By kind; a line belongs to the second that it ends."""
         return {
             what: Span.of(line for line in self._read(what) if "at" in line and start < line["at"] <= end)
-            for what in RATES
+            for what in self.rates
         }
 
     def steady(self, seconds: float = 15) -> dict[str, Span]:
@@ -95,10 +94,10 @@ class Load:
     def stop(self) -> dict[str, dict[str, Any]]:
         """The totals; the pods are gone afterwards."""
         totals: dict[str, dict[str, Any]] = {}
-        for what, name in self._names.items():
+        for name in self._names.values():
             # Told to end while its log can still be read.
             self.kube.exec(self.release.namespace, name, "load", "sh", "-c", "kill -TERM 1")
-        for what in RATES:
+        for what in self.rates:
             totals[what] = eventually(f"the {what} load has ended", lambda what=what: self._total(what), 60)  # type: ignore[misc]
         self.remove()
         return totals
@@ -119,7 +118,7 @@ class Load:
         container = {
             "name": "load",
             "image": self._image,
-            "command": [*python, what, str(RATES[what]), serving, transfer, store],
+            "command": [*python, what, str(self.rates[what]), serving, transfer, store],
             "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
             "securityContext": {
                 "allowPrivilegeEscalation": False,
@@ -191,6 +190,7 @@ def all_right(totals: Mapping[str, Mapping[str, Any]], *, retries: bool = False)
     for what, total in totals.items():
         told = f"{what}: {json.dumps(total)}"
         assert total["sent"] == total["answered"] == total["right"] > 0, told
-        assert total.get("wrong", 0) == 0 and total.get("unjudged", 0) == 0, told
+        assert total.get("wrong", 0) == 0, told
+        assert total.get("unjudged", 0) == 0, told
         if not retries:
             assert total.get("retried", 0) == 0, told

@@ -110,7 +110,9 @@ class Release:
 
     def workloads(self) -> list[Object]:
         chosen = {"app.kubernetes.io/instance": self.name}
-        return [each for kind in ("statefulsets", "deployments") for each in self.kube.all(kind, self.namespace, **chosen)]
+        return [
+            each for kind in ("statefulsets", "deployments") for each in self.kube.all(kind, self.namespace, **chosen)
+        ]
 
     def wait_rolled_out(self, seconds: float = 300) -> None:
         """Every StatefulSet and Deployment is what was asked for, and nobody is on the way out."""
@@ -131,7 +133,7 @@ class Release:
         for last in (False, True):
             try:
                 return httpx.get(f"http://{self._door(component, port)}{path}", timeout=10, trust_env=False)
-            except httpx.TransportError:
+            except httpx.TransportError:  # noqa: PERF203 - twice at most
                 self._shut(component)
                 if last:
                     raise

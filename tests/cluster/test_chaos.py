@@ -103,7 +103,9 @@ def test_a_node_is_drained_and_comes_back(
     there = [name_of(each) for each in doubled.pods() if each["spec"].get("nodeName") == node]
     start = time.monotonic()
     try:
-        kube.run("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=240s", timeout=300)
+        kube.run(
+            "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=240s", timeout=300
+        )
         drained = round(time.monotonic() - start, 1)
         for component in ("serving", "cube"):
             eventually(
@@ -124,5 +126,3 @@ def test_a_node_is_drained_and_comes_back(
     tell(onTheNode=there, drainSeconds=drained, totals=totals)
     ledger_adds_up(status)
     all_right(totals, retries=True)
-
-

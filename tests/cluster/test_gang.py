@@ -73,19 +73,22 @@ def test_what_does_not_fit_as_a_whole_does_not_start_at_all(
 
     with released(release, values):
         eventually("the gang's master runs", lambda: any(map(is_ready, release.pods("master"))), 120)
-        members = lambda: [*release.pods("pserver"), *release.pods("trainer")]  # noqa: E731
         eventually("Volcano has seen that it does not fit", lambda: _unschedulable(kube), 90)
         until = time.monotonic() + 15
         while time.monotonic() < until:
-            running = [name_of(each) for each in members() if each["spec"].get("nodeName")]
+            running = [name_of(each) for each in _members(release) if each["spec"].get("nodeName")]
             assert running == []
             time.sleep(1)
 
         start = time.monotonic()
         for node in workers:
             kube.delete("pod", f"blocker-{node}", NAMESPACE)
-        eventually("all of the gang run", lambda: sum(map(is_ready, members())) == 3, 120)
+        eventually("all of the gang run", lambda: sum(map(is_ready, _members(release))) == 3, 120)
         tell(freeCores=free, secondsToStart=round(time.monotonic() - start, 1))
+
+
+def _members(release: Release) -> list[Object]:
+    return [*release.pods("pserver"), *release.pods("trainer")]
 
 
 def _unschedulable(kube: Kube) -> bool:

@@ -43,7 +43,12 @@ def test_a_daemon_that_ends_in_mid_read_costs_time_and_no_record(
     hour = hour_after(before)
     records = clicks.publish(hour, 150_000, files=4)
 
-    eventually(f"{hour} is read", lambda: (settled.training()["current"] or {}).get("pass", "").replace("-", "/") == hour, 60, 0.1)
+    eventually(
+        f"{hour} is read",
+        lambda: (settled.training()["current"] or {}).get("pass", "").replace("-", "/") == hour,
+        60,
+        0.1,
+    )
     start = time.monotonic()
     hadoop.end(daemon)
     hadoop.wait()

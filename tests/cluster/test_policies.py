@@ -18,7 +18,7 @@ PORTS = {
 }  # fmt: skip
 OPEN = {
     "master": ("store", "hdfs", "pserver"),
-    "trainer": ("control", "pserver", "store", "hdfs"),
+    "trainer": ("control", "push", "store", "hdfs"),
     "pserver": ("control", "store"),
     "cube-transfer": ("store",),
     "cube": ("transfer", "store"),
@@ -27,13 +27,13 @@ OPEN = {
 }
 SHUT = {
     "master": ("cube", "transfer"),
-    "trainer": ("cube", "transfer", "serving"),
+    "trainer": ("cube", "transfer", "serving", "pserver"),
     "pserver": ("transfer", "cube", "hdfs"),
     "cube-transfer": ("control", "cube", "hdfs"),
     "cube": ("control", "serving", "pserver"),
     "serving": ("control", "pserver", "hdfs"),
-    "client": ("store", "pserver", "control"),
-    "stranger": ("transfer", "cube", "control", "pserver", "store"),
+    "client": ("store", "pserver", "push", "control"),
+    "stranger": ("transfer", "cube", "control", "pserver", "push", "store"),
 }
 CONNECT = """
 import json, socket, sys
@@ -80,10 +80,18 @@ def askers(settled: Release, kube: Kube) -> Iterator[None]:
 
 def targets(release: Release) -> dict[str, tuple[str, int]]:
     """Where each door is; what has no Service is found by its pod's address."""
-    services = {"serving": "serving", "transfer": "cube-transfer", "status": "master", "control": "master", "store": "file-server"}
+    services = {
+        "serving": "serving",
+        "transfer": "cube-transfer",
+        "status": "master",
+        "control": "master",
+        "store": "file-server",
+    }
     found = {door: (f"{release.name}-{service}", PORTS[door]) for door, service in services.items()}
     for door in ("cube", "pserver"):
         found[door] = (release.pod(door)["status"]["podIP"], PORTS[door])
+    # Each generation of servers takes the next of 16.
+    found["push"] = (found["pserver"][0], 8800 + release.training()["generation"] % 16)
     found["hdfs"] = (f"hdfs-0.hdfs.{HDFS}.svc.cluster.local", PORTS["hdfs"])
     return found
 
@@ -105,7 +113,9 @@ def reached(release: Release, source: str, doors: tuple[str, ...]) -> dict[str, 
 def test_every_edge_of_the_picture_is_open(settled: Release) -> None:
     found = {source: reached(settled, source, doors) for source, doors in OPEN.items()}
 
-    assert {f"{source} to {door}" for source, doors in found.items() for door, is_open in doors.items() if not is_open} == set()
+    assert {
+        f"{source} to {door}" for source, doors in found.items() for door, is_open in doors.items() if not is_open
+    } == set()
 
 
 @pytest.mark.timeout(240)

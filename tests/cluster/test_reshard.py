@@ -70,7 +70,7 @@ def test_shards_and_replicas_change_under_load_and_every_answer_is_right(
         # Those that go answer until nobody asks them any more.
         eventually("what is too many has gone", lambda: not any(map(is_going, settled.pods("cube"))), 120)
         spans = load.spans(start, time.time())
-        step = f"{shards} shards × {replicas}"
+        step = f"{shards} shards x {replicas}"
         figures: dict[str, Any] = {what: shown(span, steady[what]) for what, span in spans.items()}
         tell(**{step: {"seconds": round(took, 1), "bytes fetched": fetched_bytes(settled), **figures}})
         kept = {name: uid for name, uid in before.items() if name in uids(settled)}

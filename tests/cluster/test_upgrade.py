@@ -1,0 +1,139 @@
+"""From the chart before to this one, from one pod template to another, back again: answers go on."""
+
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import BUILD, ROOT
+from kube import Kube, eventually
+from load import Load, all_right
+from release import Release, Values, ledger_adds_up, merged
+
+pytestmark = pytest.mark.upgrade
+
+
+def _git(*command: str) -> str:
+    done = subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def chart_before() -> Path:
+    """That of the last tag, else of the commit before the last that touched charts/."""
+    commit = _git("describe", "--tags", "--abbrev=0") or _git("rev-list", "-1", "--skip=1", "HEAD", "--", "charts")
+    if not commit:
+        pytest.skip("the history of this checkout has no chart before this one")
+    packed = subprocess.run(
+        ["git", "-C", str(ROOT), "archive", commit, "charts/elastic-ctr"], capture_output=True, check=True
+    ).stdout
+    folder = BUILD / "before"
+    with tarfile.open(fileobj=BytesIO(packed)) as tar:
+        tar.extractall(folder, filter="data")
+    return folder / "charts" / "elastic-ctr"
+
+
+def token_of(release: Release) -> str:
+    secret = release.kube.get("secret", f"{release.name}-auth", release.namespace)
+    assert secret is not None
+    token: str = secret["data"]["token"]
+    return token
+
+
+@pytest.mark.timeout(600)
+def test_the_chart_before_is_upgraded_and_rolled_back_while_answers_go_on(
+    settled: Release, load: Load, base_values: Values, chart_before: Path, tell: Callable[..., None]
+) -> None:
+    twice = merged(base_values, {"cube": {"replicasPerShard": 2}, "serving": {"replicas": 2}})
+    settled.upgrade(twice)
+    settled.wait_rolled_out()
+    token = token_of(settled)
+
+    seconds: list[float] = []
+    for chart in (chart_before, settled.chart):
+        start = time.monotonic()
+        settled.upgrade(twice, chart=chart)
+        settled.wait_rolled_out()
+        settled.wait_settled()
+        seconds.append(round(time.monotonic() - start, 1))
+    settled.helm("rollback", settled.name)
+    settled.wait_rolled_out()
+
+    totals = load.stop()
+    tell(before=str(chart_before), seconds=seconds, totals=totals)
+    assert token_of(settled) == token
+    all_right(totals)
+
+
+@pytest.mark.timeout(420)
+def test_a_changed_pod_template_rolls_without_a_failed_lookup(
+    settled: Release, load: Load, base_values: Values, kube: Kube, tell: Callable[..., None]
+) -> None:
+    twice = merged(base_values, {"cube": {"replicasPerShard": 2}, "serving": {"replicas": 2}})
+    settled.upgrade(twice)
+    settled.wait_rolled_out()
+    before = {each["metadata"]["uid"] for part in ("cube", "serving") for each in settled.pods(part)}
+    start = time.monotonic()
+
+    stamp = {"podAnnotations": {"rolled": str(int(time.time()))}}
+    settled.change({"cube": stamp, "serving": stamp})
+    settled.wait_rolled_out()
+    settled.wait_settled()
+
+    totals = load.stop()
+    after = {each["metadata"]["uid"] for part in ("cube", "serving") for each in settled.pods(part)}
+    tell(seconds=round(time.monotonic() - start, 1), totals=totals)
+    assert not before & after
+    all_right(totals)
+
+
+@pytest.mark.timeout(420)
+def test_a_new_number_of_pservers_goes_on_from_the_last_checkpoint(
+    settled: Release, clicks: Any, tell: Callable[..., None]
+) -> None:
+    before = settled.training()
+    job = settled.job()
+    assert job is not None
+    start = time.monotonic()
+
+    settled.change({"pserver": {"replicas": 1}})
+    _, records = clicks.publish_after(before, 20_000)
+    status = settled.wait_passes(len(before["passes"]) + 1)
+
+    tell(seconds=round(time.monotonic() - start, 1), ledger=status["ledger"])
+    assert (settled.job() or {})["metadata"]["name"] != job["metadata"]["name"]
+    assert len(settled.pods("pserver")) == 1
+    assert status["passes"][-1]["records"] == records
+    ledger_adds_up(status)
+
+
+@pytest.mark.timeout(420)
+def test_an_end_ends_the_training_and_a_later_end_goes_on(
+    settled: Release, clicks: Any, tell: Callable[..., None]
+) -> None:
+    before = settled.training()
+    last = before["passes"][-1]["pass"].replace("-", "/")
+
+    settled.change({"data": {"end": last}})
+    first = eventually("the Job with an end is completed", lambda: completed(settled), 180)
+    hour, _ = clicks.publish_after(before, 20_000)
+    settled.change({"data": {"end": hour}})
+    status = settled.wait_passes(len(before["passes"]) + 1)
+    second = eventually("the Job with a later end is completed", lambda: completed(settled, first), 180)
+
+    tell(first=first, second=second)
+    assert status["passes"][-1]["pass"].replace("-", "/") == hour
+    ledger_adds_up(status)
+
+
+def completed(release: Release, other_than: str = "") -> str | None:
+    """The name of the Job, once it is."""
+    job = release.job()
+    if job is None or job.get("status", {}).get("state", {}).get("phase") != "Completed":
+        return None
+    name: str = job["metadata"]["name"]
+    return name if name != other_than else None
