@@ -2,7 +2,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rendering import Renderer
+from cases import CASES
+from rendering import Rendered, Renderer, on_top_of_smallest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,3 +19,9 @@ def render() -> Iterator[Renderer]:
     renderer = Renderer()
     yield renderer
     renderer.close()
+
+
+@pytest.fixture(params=CASES, scope="session")
+def rendered(request: pytest.FixtureRequest, render: Renderer) -> Rendered:
+    """Each of the cases in turn; a module with questions of its own has its own."""
+    return render(below=on_top_of_smallest(CASES[request.param]))

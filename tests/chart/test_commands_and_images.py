@@ -3,10 +3,8 @@
 import re
 from typing import Any
 
-import pytest
 import typer
-from rendering import EXAMPLES, Container, Rendered, Renderer, on_top_of_smallest, read
-from test_objects import CASES
+from rendering import Container, Rendered, Renderer
 
 from elastic_ctr.cli.main import build
 
@@ -15,13 +13,6 @@ IMAGE_OF = {
     "master": "cube", "cube-transfer": "cube", "cube-builder": "cube", "cube-server": "cube", "cube-agent": "cube",
     "trainer": "trainer", "pserver": "trainer", "serving": "serving", "check": "cube",
 }  # fmt: skip
-
-
-@pytest.fixture(
-    params={**CASES, **{file.stem: read(file) for file in EXAMPLES}}.items(), ids=lambda each: each[0], scope="module"
-)
-def rendered(request: pytest.FixtureRequest, render: Renderer) -> Rendered:
-    return render(below=on_top_of_smallest(request.param[1]))
 
 
 def wrong_with(words: list[str]) -> str | None:

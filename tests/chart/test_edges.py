@@ -4,45 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from edges import EDGES, METRICS, PSERVER, SERVING
 from policies import Peer, allowed, lets_in, lets_out
 from rendering import Object, Rendered, Renderer
 
-MASTER, STATUS = 8700, 8701
-PSERVER, PSERVER_ADMIN = range(8800, 8816), 8790
-FILES, TRACKING, TRANSFER = 8080, 5000, 8300
-CUBE, SERVING = 8600, 8400
-# (who asks, who answers, at which port).
-EDGES = {
-    ("master", "file-server", FILES),
-    ("master", "tracking", TRACKING),
-    ("master", "pserver", PSERVER_ADMIN),
-    ("trainer", "master", MASTER),
-    *(("trainer", "pserver", port) for port in PSERVER),
-    ("trainer", "file-server", FILES),
-    ("trainer", "tracking", TRACKING),
-    ("pserver", "master", MASTER),
-    ("pserver", "file-server", FILES),
-    ("cube-transfer", "file-server", FILES),
-    ("cube", "cube-transfer", TRANSFER),
-    ("cube", "file-server", FILES),
-    ("serving", "cube-transfer", TRANSFER),
-    ("serving", "file-server", FILES),
-    ("serving", "cube", CUBE),
-    ("client", "serving", SERVING),
-    ("client", "cube-transfer", TRANSFER),
-    ("client", "cube", CUBE),
-    ("client", "master", STATUS),
-}
-METRICS = {
-    ("master", STATUS),
-    ("trainer", 8740),
-    ("pserver", PSERVER_ADMIN),
-    ("cube", 8601),
-    ("cube", 8602),
-    ("cube-transfer", TRANSFER),
-    ("cube-transfer", 8301),
-    ("serving", 8401),
-}
 Rule = Callable[[list[Object], str, Peer, Peer, int], bool]
 OUTSIDER = Peer("elsewhere", {"app": "anything"})
 PROMETHEUS = Peer("monitoring", {"app.kubernetes.io/name": "prometheus"})

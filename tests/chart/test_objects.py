@@ -7,30 +7,11 @@ from typing import Any
 
 import pytest
 from api_server import install
-from rendering import EXAMPLES, Object, Rendered, Renderer, on_top_of_smallest, read
+from rendering import Object, Rendered, Renderer
 from schemas import VERSIONS, why_no_volcano, wrong_for_kubernetes, wrong_for_volcano
 
 # Of other projects, whose schemas are not here.
 FOREIGN = {"monitoring.coreos.com/v1", "batch.volcano.sh/v1alpha1"}
-CASES: dict[str, dict[str, Any]] = {
-    "default": {},
-    "without volcano": {"training": {"scheduler": "none"}},
-    "nothing of its own": {
-        "training": {"enabled": False},
-        "cube": {"enabled": False},
-        "cubeTransfer": {"enabled": False, "address": "transfer.other:8300"},
-        "fileServer": {"enabled": False},
-        "store": {"config": {"url": "http://files.other:8080"}},
-    },
-    "six shards of three": {"cube": {"replicasPerShard": 3, "config": {"shards": 6}}},
-    "another name": {"fullnameOverride": "ads-of-today"},
-    **{file.stem: read(file) for file in EXAMPLES},
-}
-
-
-@pytest.fixture(params=CASES, scope="module")
-def rendered(request: pytest.FixtureRequest, render: Renderer) -> Rendered:
-    return render(below=on_top_of_smallest(CASES[request.param]))
 
 
 def test_a_default_install_is_just_these_objects(render: Renderer) -> None:

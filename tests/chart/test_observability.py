@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+from edges import METRICS
 from rendering import CHART, ROOT, Object, Rendered, Renderer
-from test_edges import METRICS
 
 ALL_ON: dict[str, Any] = {
     "metrics": {

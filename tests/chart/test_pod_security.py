@@ -3,17 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
-from rendering import EXAMPLES, Container, Pod, Renderer, on_top_of_smallest, read
-from test_objects import CASES
+from rendering import Container, Pod, Rendered, Renderer
 
-EVERYTHING = {**CASES, **{file.stem: read(file) for file in EXAMPLES}}
 # The volume types of the restricted profile that this chart has a use for.
 VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
 
 
-@pytest.fixture(params=EVERYTHING, scope="module")
-def pods(request: pytest.FixtureRequest, render: Renderer) -> list[Pod]:
-    return render(below=on_top_of_smallest(EVERYTHING[request.param])).pods
+@pytest.fixture(scope="session")
+def pods(rendered: Rendered) -> list[Pod]:
+    return rendered.pods
 
 
 def containers(pods: list[Pod]) -> Iterator[tuple[str, Pod, Container]]:
@@ -94,18 +92,13 @@ def test_every_container_has_a_place_for_temporary_files(pods: list[Pod]) -> Non
         assert volume["emptyDir"]["sizeLimit"], where
 
 
-def test_every_mount_is_of_a_volume_and_every_volume_is_mounted(pods: list[Pod], render: Renderer) -> None:
-    for pod in pods:
-        mounted = {mount["name"] for each in [*pod.init_containers, *pod.containers] for mount in each.mounts.values()}
-        claims = {
-            claim["metadata"]["name"]
-            for rendered in render._done.values()
-            for each in rendered.objects
-            if pod in each.pods
-            for claim in each.raw["spec"].get("volumeClaimTemplates", [])
-        }
-        assert pod.volumes.keys() <= mounted, pod.owner
-        assert mounted - pod.volumes.keys() <= claims, pod.owner
+def test_every_mount_is_of_a_volume_and_every_volume_is_mounted(rendered: Rendered) -> None:
+    for each in rendered.objects:
+        claims = {claim["metadata"]["name"] for claim in each.raw.get("spec", {}).get("volumeClaimTemplates", [])}
+        for pod in each.pods:
+            every = [*pod.init_containers, *pod.containers]
+            mounted = {mount["name"] for container in every for mount in container.mounts.values()}
+            assert mounted == pod.volumes.keys() | claims, pod.owner
 
 
 def test_secrets_come_as_files_and_never_as_environment(pods: list[Pod]) -> None:

@@ -5,73 +5,18 @@ from typing import Any
 
 import pytest
 import yaml
-from rendering import CHART, EXAMPLES, SMALLEST, Container, Pod, Rendered, Renderer, merged, on_top_of_smallest, read
+from cases import CASES
+from rendering import CHART, EXAMPLES, SMALLEST, Rendered, Renderer, merged, on_top_of_smallest, read
+from role_settings import CLASSES, CONFIG, config_text, files
 
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.load import settings
-from elastic_ctr.config.role_files import (
-    CubeAgentFile,
-    CubeBuilderFile,
-    CubeServerFile,
-    CubeTransferFile,
-    MasterFile,
-    PserverFile,
-    RoleFile,
-    ServingFile,
-    TrainerFile,
-)
 from elastic_ctr.config.values import Values
 
-CLASSES: dict[str, type[RoleFile]] = {
-    "master": MasterFile,
-    "trainer": TrainerFile,
-    "pserver": PserverFile,
-    "cube-server": CubeServerFile,
-    "cube-agent": CubeAgentFile,
-    "cube-transfer": CubeTransferFile,
-    "cube-builder": CubeBuilderFile,
-    "serving": ServingFile,
-}
-CONFIG = "/etc/elastic-ctr/config/config.yaml"
-CASES: dict[str, dict[str, Any]] = {
-    "default": {},
-    "scheduler none": {"training": {"scheduler": "none"}},
-    **{file.stem: read(file) for file in EXAMPLES},
-}
 
-
-def config_text(rendered: Rendered, pod: Pod, container: Container) -> str:
-    """The text of the file that a container finds at CONFIG, followed from mount to volume to ConfigMap."""
-    path, mount = max((path, mount) for path, mount in container.mounts.items() if CONFIG.startswith(path))
-    volume = pod.volumes[mount["name"]]
-    source = volume.get("configMap") or next(
-        each["configMap"] for each in volume["projected"]["sources"] if "configMap" in each
-    )
-    texts = rendered.one("ConfigMap", name=source["name"]).raw["data"]
-    file = mount["subPath"] if path == CONFIG else CONFIG.removeprefix(path).lstrip("/")
-    keys = {each["path"]: each["key"] for each in source.get("items", [])}
-    return str(texts[keys.get(file, file)])
-
-
-def files(rendered: Rendered) -> dict[str, RoleFile]:
-    """The settings of each role, loaded as it loads them."""
-    found = {}
-    for pod in rendered.pods:
-        for each in pod.containers:
-            if each.args and each.args[0] in CLASSES:
-                given = yaml.safe_load(config_text(rendered, pod, each))
-                found[each.args[0]] = settings(CLASSES[each.args[0]], given, f"{pod.owner}/{each.name}")
-    return found
-
-
-@pytest.fixture(params=CASES, scope="module")
+@pytest.fixture(params=CASES)
 def values(request: pytest.FixtureRequest) -> dict[str, Any]:
     return on_top_of_smallest(CASES[request.param])
-
-
-@pytest.fixture(scope="module")
-def rendered(values: dict[str, Any], render: Renderer) -> Rendered:
-    return render(below=values)
 
 
 def test_every_role_loads_its_file(rendered: Rendered) -> None:
@@ -106,10 +51,10 @@ def _without_nulls(tree: Any) -> Any:
     return tree
 
 
-def test_cluster_and_laptop_give_a_role_the_same_settings(values: dict[str, Any], rendered: Rendered) -> None:
+def test_cluster_and_laptop_give_a_role_the_same_settings(values: dict[str, Any], render: Renderer) -> None:
     """One lane: what a values file says of a role's own section arrives there as it does on one machine."""
     local = settings(Values, values, "values.yaml")
-    found = files(rendered)
+    found = files(render(below=values))
 
     for file in found.values():
         for name in ("data", "model"):

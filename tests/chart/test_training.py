@@ -6,7 +6,7 @@ import pytest
 import yaml
 from api_server import VOLCANO, install
 from rendering import CHART, Object, Rendered, Renderer, Values
-from test_role_configs import files
+from role_settings import files
 
 
 def job(render: Renderer, **values: Any) -> Object:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 from rendering import CHART, SMALLEST, Renderer, merged, read
+from role_settings import files
 from schemas import wrong_for_kubernetes
-from test_role_configs import files
 
 from elastic_ctr.config import values as config_values
 from elastic_ctr.config.section import Section

@@ -1,0 +1,20 @@
+"""Sets of values that every object, pod and role file is looked at with: each example, and what examples leave out."""
+
+from typing import Any
+
+from rendering import EXAMPLES, read
+
+CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "without volcano": {"training": {"scheduler": "none"}},
+    "nothing of its own": {
+        "training": {"enabled": False},
+        "cube": {"enabled": False},
+        "cubeTransfer": {"enabled": False, "address": "transfer.other:8300"},
+        "fileServer": {"enabled": False},
+        "store": {"config": {"url": "http://files.other:8080"}},
+    },
+    "six shards of three": {"cube": {"replicasPerShard": 3, "config": {"shards": 6}}},
+    "another name": {"fullnameOverride": "ads-of-today"},
+    **{file.stem: read(file) for file in EXAMPLES},
+}
