@@ -13,7 +13,8 @@ from threading import Thread
 from typing import Any
 
 import helm_python
-from rendering import CHART, SMALLEST, Refused, Rendered, Values, merged
+
+from chart.rendering import CHART, SMALLEST, Refused, Rendered, Values, merged
 
 VOLCANO = "batch.volcano.sh/v1alpha1"
 PROMETHEUS = "monitoring.coreos.com/v1"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rendering import EXAMPLES, read
+from chart.rendering import EXAMPLES, read
 
 CASES: dict[str, dict[str, Any]] = {
     "default": {},

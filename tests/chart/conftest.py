@@ -2,8 +2,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cases import CASES
-from rendering import Rendered, Renderer, on_top_of_smallest
+
+from chart.cases import CASES
+from chart.rendering import Rendered, Renderer, on_top_of_smallest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

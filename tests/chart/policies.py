@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rendering import Object
+from chart.rendering import Object
 
 _NAMESPACE = "kubernetes.io/metadata.name"
 

@@ -1,8 +1,8 @@
 """What each role would load in its container: followed from mount to volume to ConfigMap, and loaded with its class."""
 
 import yaml
-from rendering import Container, Pod, Rendered
 
+from chart.rendering import Container, Pod, Rendered
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.role_files import (
     CubeAgentFile,

@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 import typer
-from rendering import Container, Rendered, Renderer
 
+from chart.rendering import Container, Rendered, Renderer
 from elastic_ctr.cli.main import build
 
 TREE = typer.main.get_command(build())

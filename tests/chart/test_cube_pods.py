@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from rendering import Rendered, Renderer
+
+from chart.rendering import Rendered, Renderer
 
 
 def scaled(render: Renderer, shards: int, copies: int) -> Rendered:

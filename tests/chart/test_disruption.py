@@ -4,8 +4,9 @@ import base64
 from typing import Any
 
 import pytest
-from api_server import install
-from rendering import EXAMPLES, Renderer, on_top_of_smallest, read
+
+from chart.api_server import install
+from chart.rendering import EXAMPLES, Renderer, on_top_of_smallest, read
 
 AUTOSCALED = {"autoscaling": {"enabled": True, "minReplicas": 3, "maxReplicas": 6}}
 

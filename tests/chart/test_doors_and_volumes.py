@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import yaml
-from rendering import SMALLEST, Renderer, merged
 
+from chart.rendering import SMALLEST, Renderer, merged
 from elastic_ctr.cli.elastic_control import File, Options, translate
 
 SERVICES = {

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from edges import EDGES, METRICS, PSERVER, SERVING
-from policies import Peer, allowed, lets_in, lets_out
-from rendering import Object, Rendered, Renderer
+
+from chart.edges import EDGES, METRICS, PSERVER, SERVING
+from chart.policies import Peer, allowed, lets_in, lets_out
+from chart.rendering import Object, Rendered, Renderer
 
 Rule = Callable[[list[Object], str, Peer, Peer, int], bool]
 OUTSIDER = Peer("elsewhere", {"app": "anything"})

@@ -9,7 +9,8 @@ from typing import Any
 import helm_python
 import pytest
 import yaml
-from rendering import CHART, EXAMPLES, SMALLEST, Renderer, on_top_of_smallest, read
+
+from chart.rendering import CHART, EXAMPLES, SMALLEST, Renderer, on_top_of_smallest, read
 
 FILES = [CHART / "values.yaml", *EXAMPLES]
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from api_server import install
-from rendering import Object, Rendered, Renderer
-from schemas import VERSIONS, why_no_volcano, wrong_for_kubernetes, wrong_for_volcano
+
+from chart.api_server import install
+from chart.rendering import Object, Rendered, Renderer
+from chart.schemas import VERSIONS, why_no_volcano, wrong_for_kubernetes, wrong_for_volcano
 
 # Of other projects, whose schemas are not here.
 FOREIGN = {"monitoring.coreos.com/v1", "batch.volcano.sh/v1alpha1"}

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from edges import METRICS
-from rendering import CHART, ROOT, Object, Rendered, Renderer
+
+from chart.edges import METRICS
+from chart.rendering import CHART, ROOT, Object, Rendered, Renderer
 
 ALL_ON: dict[str, Any] = {
     "metrics": {

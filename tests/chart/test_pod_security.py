@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from rendering import Container, Pod, Rendered, Renderer
+
+from chart.rendering import Container, Pod, Rendered, Renderer
 
 # The volume types of the restricted profile that this chart has a use for.
 VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"}

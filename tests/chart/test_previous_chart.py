@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rendering import ROOT, SMALLEST, Refused, Rendered, Renderer
+
+from chart.rendering import ROOT, SMALLEST, Refused, Rendered, Renderer
 
 FIXED = ("serviceName", "selector", "podManagementPolicy", "volumeClaimTemplates")
 CASES: dict[str, dict[str, Any]] = {

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from api_server import PROMETHEUS, VOLCANO, install
-from rendering import Refused, Renderer, merged
+
+from chart.api_server import PROMETHEUS, VOLCANO, install
+from chart.rendering import Refused, Renderer, merged
 
 # (values, what the schema says): the path names the key, the words name the rule.
 SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
@@ -150,8 +151,7 @@ def test_an_old_kubernetes_is_refused() -> None:
 
 def test_what_is_refused_here_is_refused_by_the_program_too() -> None:
     """One rule, two places: the program's own between-keys rules are all among these."""
-    from rendering import SMALLEST
-
+    from chart.rendering import SMALLEST
     from elastic_ctr.config.load import ConfigRefused, settings
     from elastic_ctr.config.values import Values
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import yaml
-from cases import CASES
-from rendering import CHART, EXAMPLES, SMALLEST, Rendered, Renderer, merged, on_top_of_smallest, read
-from role_settings import CLASSES, CONFIG, config_text, files
 
+from chart.cases import CASES
+from chart.rendering import CHART, EXAMPLES, SMALLEST, Rendered, Renderer, merged, on_top_of_smallest, read
+from chart.role_settings import CLASSES, CONFIG, config_text, files
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values import Values

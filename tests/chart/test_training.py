@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import yaml
-from api_server import VOLCANO, install
-from rendering import CHART, Object, Rendered, Renderer, Values
-from role_settings import files
+
+from chart.api_server import VOLCANO, install
+from chart.rendering import CHART, Object, Rendered, Renderer, Values
+from chart.role_settings import files
 
 
 def job(render: Renderer, **values: Any) -> Object:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
-from rendering import CHART, SMALLEST, Renderer, merged, read
-from role_settings import files
-from schemas import wrong_for_kubernetes
 
+from chart.rendering import CHART, SMALLEST, Renderer, merged, read
+from chart.role_settings import files
+from chart.schemas import wrong_for_kubernetes
 from elastic_ctr.config import values as config_values
 from elastic_ctr.config.section import Section
 from elastic_ctr.config.values import Block, Values
