@@ -73,34 +73,25 @@ def restarting(hadoop: Hadoop, daemon: str) -> Callable[[], threading.Thread]:
     return die
 
 
-def test_a_datanode_killed_in_the_middle_of_reads_and_started_again_sends_the_rest(
+def test_a_datanode_killed_in_the_middle_of_reads_and_a_put_and_started_again_sends_the_rest_and_has_the_file_once(
     folder: Folder, store: Store, big: Path
 ) -> None:
     store.put(big, "x/big")
     data = big.read_bytes()
     blocks = store.read_from("x/big")
     first = next(blocks)
+    threads: list[threading.Thread] = []
+    die = restarting(folder.hadoop, "datanode")
     with folder.source().open("x/big", 1000) as stream:
         second = stream.read(10)
 
-        back = restarting(folder.hadoop, "datanode")()
+        store.put(Sending.of(big, 20_000_000, lambda: threads.append(die())), "x/again")
 
         assert first + b"".join(blocks) == data
         assert second + stream.read() == data[1000:]
-        back.join()
-
-
-def test_a_datanode_killed_in_the_middle_of_a_put_and_started_again_has_the_file_once(
-    folder: Folder, store: Store, big: Path
-) -> None:
-    threads: list[threading.Thread] = []
-    die = restarting(folder.hadoop, "datanode")
-
-    store.put(Sending.of(big, 20_000_000, lambda: threads.append(die())), "x/big")
-
     threads[0].join()
-    assert store.get_bytes("x/big") == big.read_bytes()
-    assert folder.files() == ["x/big"]
+    assert store.get_bytes("x/again") == data
+    assert folder.files() == ["x/again", "x/big"]
 
 
 def test_a_namenode_that_is_started_again_is_waited_for(folder: Folder, store: Store) -> None:
