@@ -26,6 +26,7 @@ def start_serving(
     max_batch_rows: int,
     max_abs_diff: float,
     lookup_timeout_ms: float,
+    lookup_patience_ms: float,
     hedge_ms: float | None,
     token: str | None,
 ) -> None:
@@ -49,6 +50,7 @@ def start_serving(
         max_batch_rows=max_batch_rows,
         max_abs_diff=max_abs_diff,
         lookup_timeout_ms=lookup_timeout_ms,
+        lookup_patience_ms=lookup_patience_ms,
         hedge_ms=hedge_ms,
         token=token,
     )
@@ -84,6 +86,7 @@ def serving(config: ConfigFile) -> None:
         max_batch_rows=settings.serving.max_batch_rows,
         max_abs_diff=settings.serving.max_abs_diff,
         lookup_timeout_ms=settings.cube.lookup_timeout_ms,
+        lookup_patience_ms=settings.cube.lookup_patience_ms,
         hedge_ms=settings.cube.hedge_ms,
         token=token_of(settings.auth),
     )

@@ -103,6 +103,10 @@ class CubePodConfig(Section):
     workers: int = Field(default=1, ge=1, le=256, description="Processes that answer lookups, one a core.")
     max_keys: int = Field(default=200_000, ge=1, le=16_000_000, description="Keys in one request; more are refused.")
     lookup_timeout_ms: Count = Field(default=200, description="Past this a lookup is tried on another replica.")
+    lookup_patience_ms: Count = Field(
+        default=5000,
+        description="Past this a lookup fails that nobody has answered; holders that answered not long ago are asked till then.",
+    )
     hedge_ms: Count = Field(default=20, description="Past this a second replica is asked as well.")
     cache_dir: str = Field(default="/var/lib/elastic-ctr/cube", description="Where an agent keeps fetched parts.")
     fetch_bytes_per_second: int = Field(

@@ -51,6 +51,7 @@ class Serving:
     max_batch_rows: int = 8192
     max_abs_diff: float = 1e-5
     lookup_timeout_ms: float = 200
+    lookup_patience_ms: float = 5000
     hedge_ms: float | None = 20
     grace_seconds: float = 20.0
     token: str | None = None
@@ -71,7 +72,7 @@ class ServingProcess:
         self.releases = Releases(told.store, scratch)
         settings = Settings(
             told.host, self.port, told.model_name, told.max_instances, told.max_body_bytes, told.max_batch_rows,
-            told.max_abs_diff, told.lookup_timeout_ms, told.hedge_ms,
+            told.max_abs_diff, told.lookup_timeout_ms, told.lookup_patience_ms, told.hedge_ms,
         )  # fmt: skip
         self.workers = Workers(told.workers, settings, scratch, self.releases.started, self._heard)
         self.follower = Follower(told.transfer_url, told.token, self._follow)

@@ -54,6 +54,7 @@ class Settings(NamedTuple):
     max_batch_rows: int
     max_abs_diff: float
     lookup_timeout_ms: float
+    lookup_patience_ms: float
     hedge_ms: float | None
 
 
@@ -210,6 +211,7 @@ class Worker:
                 dim,
                 partitions=partitions,
                 timeout_ms=self._settings.lookup_timeout_ms,
+                patience_ms=self._settings.lookup_patience_ms,
                 hedge_ms=self._settings.hedge_ms,
             )
             self._clients[dim, partitions] = client

@@ -79,8 +79,10 @@ class _Routes:
 class CubeClient:
     """Lookups over asyncio; one per event loop.
 
-    timeout_ms bounds each attempt, hedge_ms (None: never) is when a second holder is asked too, retries is how many
-    attempts may follow the first. partitions, when absent, is learned from the first server that says it.
+    timeout_ms is when a first attempt is given up, hedge_ms (None: never) when a second holder is asked too, retries how many
+    attempts may follow the first. Where that was not enough, and a holder has answered not long ago, it is busy or on its way
+    back: it is asked, ever less often, until patience_ms are over. partitions, when absent, is learned from the first server
+    that says it.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class CubeClient:
         timeout_ms: float = 200,
         hedge_ms: float | None = 20,
         retries: int = 2,
+        patience_ms: float = 5000,
     ) -> None:
         self.dim = dim
         self.partitions = partitions
@@ -98,6 +101,8 @@ class CubeClient:
         self._timeout = timeout_ms / 1000
         self._hedge = None if hedge_ms is None else hedge_ms / 1000
         self._retries = retries
+        self._patience = patience_ms / 1000
+        self._failing_since: dict[str, float] = {}
         self._versions: dict[int, _Routes] = {}
         self._holders: dict[int, dict[str, Sequence[int]]] = {}
         self._draining: frozenset[str] = frozenset()
@@ -136,11 +141,11 @@ class CubeClient:
         padding = keys == np.uint64(PADDING_KEY)
         try:
             if not padding.any():
-                return await self._lookup(version, keys)
+                return await self._patiently(version, keys)
             values = np.zeros((keys.size, self.dim), np.float32)
             missing = np.zeros(keys.size, np.bool_)
             real = np.flatnonzero(~padding)
-            values[real], missing[real] = await self._lookup(version, keys[real])
+            values[real], missing[real] = await self._patiently(version, keys[real])
         except VersionNotHeld:
             self.stats.not_held += 1
             raise
@@ -185,6 +190,25 @@ class CubeClient:
         # Aborted transports close their sockets in the next turn.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+
+    async def _patiently(self, version: int, keys: Keys) -> tuple[Values, Flags]:
+        """Whoever failed while others were named in its place has not failed the lookup."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._patience
+        while True:
+            routes = self._versions.get(version)
+            try:
+                return await self._lookup(version, keys)
+            except (CubeUnavailable, VersionNotHeld):
+                if self._versions.get(version) is routes or loop.time() >= ends:
+                    raise
+
+    def _worth_waiting(self, version: int, routes: _Routes | None, addresses: Sequence[str]) -> bool:
+        """Nobody else is named for it, and one of these was well a moment ago."""
+        now = asyncio.get_running_loop().time()
+        return self._versions.get(version) is routes and any(
+            now - self._failing_since.get(address, now) < self._patience for address in addresses
+        )
 
     async def _lookup(self, version: int, keys: Keys) -> tuple[Values, Flags]:
         if self._closed:
@@ -275,6 +299,9 @@ class CubeClient:
         return self.stats
 
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
+
+
 class _Question:
     """Keys that the same servers hold, put to one of them and, if need be, to the others."""
 
@@ -286,8 +313,12 @@ class _Question:
         self._addresses = addresses
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[tuple[Values, Flags]] = self._loop.create_future()
+        self._began = self._loop.time()
+        self._routes = client._versions.get(version)  # noqa: SLF001 - one thing in two classes
         self._attempts: list[Attempt] = []
-        self._reasons: list[str] = []
+        self._again: asyncio.TimerHandle | None = None
+        # The last of each address.
+        self._reasons: dict[str, str] = {}
         self._not_held = False
         self._hedge: asyncio.TimerHandle | None = None
 
@@ -299,8 +330,9 @@ class _Question:
         try:
             return await self._future
         finally:
-            if self._hedge is not None:
-                self._hedge.cancel()
+            for planned in (self._hedge, self._again):
+                if planned is not None:
+                    planned.cancel()
             for attempt in self._attempts:
                 attempt.give_up()
 
@@ -309,13 +341,15 @@ class _Question:
         address = self._addresses[len(self._attempts) % len(self._addresses)]
         connection = client._connection(address)  # noqa: SLF001
         attempt = Attempt(self._kind, self._version, self._keys, client.dim, lambda done: self._done(done, address))
-        attempt.timer = self._loop.call_later(client._timeout, self._time_out, attempt, connection)  # noqa: SLF001
+        # Twice as long each time round: one that is busy must not be given more to do.
+        timeout = client._timeout * 2 ** (len(self._attempts) // len(self._addresses))  # noqa: SLF001
+        attempt.timer = self._loop.call_later(timeout, self._time_out, attempt, connection, timeout)
         self._attempts.append(attempt)
         connection.ask(attempt)
 
-    def _time_out(self, attempt: Attempt, connection: Connection) -> None:
+    def _time_out(self, attempt: Attempt, connection: Connection, timeout: float) -> None:
         self._client.stats.timeouts += 1
-        attempt.failed(f"no reply within {self._client._timeout * 1000:.0f} ms")  # noqa: SLF001
+        attempt.failed(f"no reply within {timeout * 1000:.0f} ms")
         connection.timed_out()
 
     def _try_another_too(self) -> None:
@@ -324,30 +358,45 @@ class _Question:
             self._try()
 
     def _may_try(self) -> bool:
-        return len(self._attempts) <= self._client._retries  # noqa: SLF001
+        client = self._client
+        if len(self._attempts) <= client._retries:  # noqa: SLF001
+            return True
+        over = self._loop.time() - self._began >= client._patience  # noqa: SLF001
+        return not over and client._worth_waiting(self._version, self._routes, self._addresses)  # noqa: SLF001
+
+    def _pause(self) -> float:
+        """Seconds before the next attempt: none at first, then twice as long each time."""
+        beyond = len(self._attempts) - self._client._retries - 1  # noqa: SLF001
+        return 0.0 if beyond < 0 else min(_FIRST_PAUSE * 2**beyond, _LONGEST_PAUSE)
 
     def _done(self, attempt: Attempt, address: str) -> None:
         if self._future.done():
             return
         if attempt.status == Status.OK or (self._kind == Kind.KEEP_ALIVE and attempt.status is not None):
+            self._client._failing_since.pop(address, None)  # noqa: SLF001
             self._future.set_result((attempt.values, attempt.missing))
             return
-        self._reasons.append(f"{address} {attempt.reason}")
+        if attempt.status is None:
+            self._client._failing_since.setdefault(address, self._loop.time())  # noqa: SLF001
+        self._reasons[address] = attempt.reason
         self._not_held |= attempt.status in {Status.VERSION_NOT_HELD, Status.PARTITION_NOT_HELD}
         untried = len(self._attempts) < len(self._addresses)
         # Who said "not held" is not asked again: only others may still have it.
+        if self._again is not None:
+            return
         if self._may_try() and (untried or not self._not_held):
             self._client.stats.retried += 1
-            self._loop.call_soon(self._try_unless_done)
+            self._again = self._loop.call_later(self._pause(), self._try_unless_done)
         elif not any(other.open for other in self._attempts):
             self._fail()
 
     def _try_unless_done(self) -> None:
+        self._again = None
         if not self._future.done():
             self._try()
 
     def _fail(self) -> None:
-        reasons = "; ".join(self._reasons)
+        reasons = "; ".join(f"{address} {reason}" for address, reason in self._reasons.items())
         if self._not_held:
             self._future.set_exception(VersionNotHeld(self._version, reasons))
         else:

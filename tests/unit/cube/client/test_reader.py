@@ -44,7 +44,7 @@ def start() -> Iterator[Callable[[], Running]]:
 
 @contextlib.asynccontextmanager
 async def client_of(dim: int = DIM, **settings: object) -> AsyncIterator[CubeClient]:
-    client = CubeClient(dim, **{"timeout_ms": PATIENT, "hedge_ms": None, **settings})  # type: ignore[arg-type]
+    client = CubeClient(dim, **{"timeout_ms": PATIENT, "hedge_ms": None, "patience_ms": 0, **settings})  # type: ignore[arg-type]
     try:
         yield client
     finally:
@@ -246,6 +246,54 @@ async def test_a_server_that_comes_back_is_found_again(tmp_path: Path) -> None:
 
     back.stop()
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
+async def test_a_holder_that_is_away_for_a_moment_costs_no_lookup(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    server = Running(make_loop(counters.private(), 1000, 1000))
+    server.hold(table)
+
+    async with client_of(patience_ms=60_000) as client:
+        client.set_holders({1: {address(server): ALL}})
+        await client.lookup(1, KEYS)
+        server.stop()
+        asked = asyncio.create_task(client.lookup(1, KEYS))
+        while client.stats.retried < 4:
+            await asyncio.sleep(0.01)
+        back = Running(make_loop(counters.private(), 1000, 1000), port=server.port)
+        back.hold(table)
+        values, _ = await asked
+
+    back.stop()
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
+async def test_a_lookup_goes_to_whoever_is_named_while_it_waits(start: Callable[[], Running], tmp_path: Path) -> None:
+    there = start()
+    there.hold(table_of(tmp_path))
+
+    async with client_of(patience_ms=60_000, partitions=PARTITIONS) as client:
+        client.set_holders({1: {"127.0.0.1:1": ALL}})
+        asked = asyncio.create_task(client.lookup(1, KEYS))
+        while client.stats.retried < 4:
+            await asyncio.sleep(0.01)
+        client.set_holders({1: {address(there): ALL}})
+        values, _ = await asked
+
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
+async def test_a_holder_that_has_long_failed_is_not_waited_for() -> None:
+    async with client_of(patience_ms=300, partitions=PARTITIONS) as client:
+        client.set_holders({1: {"127.0.0.1:1": ALL}})
+        with pytest.raises(CubeUnavailable):
+            await client.lookup(1, KEYS)
+        before = client.stats.retried
+
+        with pytest.raises(CubeUnavailable):
+            await client.lookup(1, KEYS)
+
+    assert client.stats.retried - before == 2
 
 
 async def test_draining_holders_come_last(start: Callable[[], Running], tmp_path: Path) -> None:
