@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hadoop import ClickLogs, Hadoop
-from kube import Kube, name_of
-from load import Load
-from release import RESTRICTED, Release, Values
+
+from cluster.hadoop import ClickLogs, Hadoop
+from cluster.kube import Kube, name_of
+from cluster.load import Load
+from cluster.release import RESTRICTED, Release, Values
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "cluster"

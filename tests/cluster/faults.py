@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kube import Kube, Object, eventually, is_ready, name_of
-from release import Release
+from cluster.kube import Kube, Object, eventually, is_ready, name_of
+from cluster.release import Release
 
 COMPONENTS = ("cube", "cube-transfer", "file-server", "master", "pserver", "serving", "trainer")
 

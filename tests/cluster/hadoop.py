@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from kube import Kube, KubectlFailed, eventually
+from cluster.kube import Kube, KubectlFailed, eventually
 
 NAMESPACE = "elastic-ctr-hdfs"
 FIRST_HOUR = "20200401/00"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kube import Kube, Object, eventually
-from release import Release
+from cluster.kube import Kube, Object, eventually
+from cluster.release import Release
 
 SCRIPT = Path(__file__).with_name("asking.py")
 RATES = {"predict": 40, "lookup": 40}

@@ -10,11 +10,12 @@ from typing import Any
 
 import httpx
 import yaml
-from kube import Kube, Object, eventually, is_going, is_ready, name_of, rolled_out
 
+from cluster.kube import Kube, Object, eventually, is_going, is_ready, name_of, rolled_out
 from elastic_ctr.cube.release import ReleaseDocument
 
-CHART = Path(__file__).parents[2] / "charts" / "elastic-ctr"
+# As the plugin's --chart-path has it, whose fixture lives as long as a module.
+CHART = Path(os.environ.get("ATS_CHART_PATH") or Path(__file__).parents[2] / "charts" / "elastic-ctr")
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 Values = dict[str, Any]
 

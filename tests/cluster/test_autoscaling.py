@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from conftest import CUBE_IMAGE
-from kube import Kube, KubectlFailed, eventually, is_ready
-from load import Load, all_right
-from release import Release, Values
+
+from cluster.conftest import CUBE_IMAGE
+from cluster.kube import Kube, KubectlFailed, eventually, is_ready
+from cluster.load import Load, all_right
+from cluster.release import Release, Values
 
 pytestmark = pytest.mark.functional
 

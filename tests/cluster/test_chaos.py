@@ -4,12 +4,13 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest import CUBE_IMAGE, SEED
-from faults import can_kill, delete, in_some_order, kill, recovered
-from hadoop import ClickLogs
-from kube import Kube, Object, eventually, is_ready, name_of
-from load import Load, all_right
-from release import Release, ledger_adds_up
+
+from cluster.conftest import CUBE_IMAGE, SEED
+from cluster.faults import can_kill, delete, in_some_order, kill, recovered
+from cluster.hadoop import ClickLogs
+from cluster.kube import Kube, Object, eventually, is_ready, name_of
+from cluster.load import Load, all_right
+from cluster.release import Release, ledger_adds_up
 
 pytestmark = pytest.mark.chaos
 TWICE = {"serving": {"replicas": 2}, "cube": {"replicasPerShard": 2}}

@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from conftest import BUILD, CUBE_IMAGE
-from hadoop import ClickLogs, hour_after
-from kube import Kube, Object, eventually, is_ready, name_of, restarts
-from release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
+
+from cluster.conftest import BUILD, CUBE_IMAGE
+from cluster.hadoop import ClickLogs, hour_after
+from cluster.kube import Kube, Object, eventually, is_ready, name_of, restarts
+from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
 
 pytestmark = pytest.mark.functional
 NAMESPACE = "elastic-ctr-gang"

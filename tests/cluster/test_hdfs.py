@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from conftest import BUILD
-from hadoop import ClickLogs, Hadoop, hour_after
-from kube import Kube, eventually
-from release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
+
+from cluster.conftest import BUILD
+from cluster.hadoop import ClickLogs, Hadoop, hour_after
+from cluster.kube import Kube, eventually
+from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
 
 pytestmark = pytest.mark.functional
 NAMESPACE = "elastic-ctr-denied"

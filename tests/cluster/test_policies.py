@@ -4,10 +4,11 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest import CUBE_IMAGE
-from hadoop import NAMESPACE as HDFS
-from kube import Kube, eventually, is_ready, name_of
-from release import Release
+
+from cluster.conftest import CUBE_IMAGE
+from cluster.hadoop import NAMESPACE as HDFS
+from cluster.kube import Kube, eventually, is_ready, name_of
+from cluster.release import Release
 
 pytestmark = pytest.mark.functional
 

@@ -1,9 +1,10 @@
 """What cannot work is refused at install, by a sentence that names the key and the way out."""
 
 import pytest
-from conftest import BUILD
-from kube import Kube
-from release import RESTRICTED, HelmFailed, Release, Values, merged
+
+from cluster.conftest import BUILD
+from cluster.kube import Kube
+from cluster.release import RESTRICTED, HelmFailed, Release, Values, merged
 
 pytestmark = pytest.mark.functional
 NAMESPACE = "elastic-ctr-refused"

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 import pytest
-from conftest import BUILD, small_values
-from hadoop import ClickLogs, Hadoop
-from kube import Kube, eventually, name_of
-from release import RESTRICTED, Release, ledger_adds_up, merged
+
+from cluster.conftest import BUILD, small_values
+from cluster.hadoop import ClickLogs, Hadoop
+from cluster.kube import Kube, eventually, name_of
+from cluster.release import RESTRICTED, Release, ledger_adds_up, merged
 
 pytestmark = pytest.mark.functional
 NAMESPACE = "elastic-ctr-other"

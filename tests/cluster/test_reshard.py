@@ -6,9 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
-from kube import Kube, eventually, is_going
-from load import Load, Span, all_right
-from release import Release, Values, merged
+
+from cluster.kube import Kube, eventually, is_going
+from cluster.load import Load, Span, all_right
+from cluster.release import Release, Values, merged
 
 pytestmark = pytest.mark.functional
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import NODE_PORT
-from kube import Kube, eventually, is_ready, restarts
-from release import Release, ledger_adds_up
+
+from cluster.conftest import NODE_PORT
+from cluster.kube import Kube, eventually, is_ready, restarts
+from cluster.release import Release, ledger_adds_up
 
 pytestmark = pytest.mark.smoke
 COMPONENTS = ("cube", "cube-transfer", "file-server", "master", "pserver", "serving", "trainer")

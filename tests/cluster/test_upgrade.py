@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BUILD, ROOT
-from kube import Kube, eventually
-from load import Load, all_right
-from release import Release, Values, ledger_adds_up, merged
+
+from cluster.conftest import BUILD, ROOT
+from cluster.kube import Kube, eventually
+from cluster.load import Load, all_right
+from cluster.release import Release, Values, ledger_adds_up, merged
 
 pytestmark = pytest.mark.upgrade
 

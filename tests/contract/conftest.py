@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from file_server_world import FileServer, file_server_world
-from hadoop_world import Hadoop, why_not
+
+from contract.file_server_world import FileServer, file_server_world
+from contract.hadoop_world import Hadoop, why_not
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from release_world import PARTITIONS, TOKEN, World, eventually, values_of, world
 
+from contract.release_world import PARTITIONS, TOKEN, World, eventually, values_of, world
 from elastic_ctr.runtime.http import bearer
 from elastic_ctr.versions.manifest import check, read_dictionary
 

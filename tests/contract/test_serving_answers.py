@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import serving_world
-from serving_world import (
+
+from contract import serving_world
+from contract.serving_world import (
     FEATURES,
     FIRST,
     Cube,
@@ -20,7 +21,6 @@ from serving_world import (
     put_version,
     serving,
 )
-
 from elastic_ctr.model.metrics import weighted_auc, weighted_logloss
 from elastic_ctr.store import FileStore
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving_world import DIM, SLOTS, Exported, export
+
+from contract.serving_world import DIM, SLOTS, Exported, export
 
 WIDTH = len(SLOTS) * DIM
 

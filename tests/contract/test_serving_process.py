@@ -9,9 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-import serving_world
-from serving_world import FEATURES, FIRST, Cube, Exported, Transfer, line_of, put_version
-
+from contract import serving_world
+from contract.serving_world import FEATURES, FIRST, Cube, Exported, Transfer, line_of, put_version
 from elastic_ctr.store import FileStore
 
 # pytest finds fixtures by the names of a module.

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import serving_world
-from serving_world import (
+
+from contract import serving_world
+from contract.serving_world import (
     FEATURES,
     FIRST,
     PARTITIONS,
@@ -24,7 +25,6 @@ from serving_world import (
     put_version,
     serving,
 )
-
 from elastic_ctr.store import FileStore
 
 # pytest finds fixtures by the names of a module.

@@ -14,9 +14,9 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
-from file_server_world import TOKEN, FileServer
-from hadoop_world import Hadoop
 
+from contract.file_server_world import TOKEN, FileServer
+from contract.hadoop_world import Hadoop
 from elastic_ctr.store import AlreadyPublished, FileStore, NotInStore, Store, StoreError, open_store
 
 _DIES = """
@@ -37,7 +37,7 @@ store.put_bytes(b"x" * 5_000_000, "output/versions/7.json")
 _DIES_SENDING = """
 import os, sys
 from pathlib import Path
-from sending import Sending
+from contract.sending import Sending
 from elastic_ctr.store import open_store
 store = open_store(sys.argv[1], token=sys.argv[2])
 store.put(Sending.of(Path(sys.argv[3]), 10_000_000, lambda: os.kill(os.getpid(), 9)), "output/versions/7.json")

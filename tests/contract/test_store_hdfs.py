@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from bad_line import Fault, bad_line
-from hadoop_world import Hadoop
-from sending import Sending
 
+from contract.bad_line import Fault, bad_line
+from contract.hadoop_world import Hadoop
+from contract.sending import Sending
 from elastic_ctr.features.blocks import lines_in_range, open_lines
 from elastic_ctr.store import NotNow, Patience, Store, StoreError
 from elastic_ctr.store.hdfs import HdfsSource, HdfsStore

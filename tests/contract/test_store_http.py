@@ -6,10 +6,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from bad_line import BadLine, Fault, bad_line
-from file_server_world import TOKEN, FileServer, file_server_world
-from sending import Sending
 
+from contract.bad_line import BadLine, Fault, bad_line
+from contract.file_server_world import TOKEN, FileServer, file_server_world
+from contract.sending import Sending
 from elastic_ctr.store import NotInStore, NotNow, Patience, Store, StoreError
 from elastic_ctr.store.http import HttpStore
 

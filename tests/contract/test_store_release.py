@@ -11,9 +11,9 @@ import httpx
 import numpy as np
 import pytest
 import yaml
-from file_server_world import FileServer, file_server_world
-from release_world import HOST, TOKEN, World, eventually, free_port, values_of, world
 
+from contract.file_server_world import FileServer, file_server_world
+from contract.release_world import HOST, TOKEN, World, eventually, free_port, values_of, world
 from elastic_ctr.store import Patience, open_store
 
 BASE = 1_700_000_000

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from containers import Container, Image, Start
+
+from images.containers import Container, Image, Start
 
 DOCKER = os.environ.get("DOCKER", "docker")
 PREFIX = os.environ.get("ELASTIC_CTR_IMAGES", "elastic-ctr")

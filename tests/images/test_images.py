@@ -7,11 +7,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from containers import Image, Start
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from elastic_ctr.cli.main import COMMANDS, ROLES
+from images.containers import Image, Start
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "/etc/elastic-ctr/config/config.yaml"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from containers import Image, Start
 
 from elastic_ctr.store import AlreadyPublished, StoreError, open_store
+from images.containers import Image, Start
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "a-word"

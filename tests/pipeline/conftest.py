@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Run
+
+from pipeline.running import Run
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from running import Run, merged, values_for
-from test_recovery import adds_up
-from test_whole_run import COMMAND, synthetic
 
 from elastic_ctr.store import open_store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions
+from pipeline.running import Run, merged, values_for
+from pipeline.test_recovery import adds_up
+from pipeline.test_whole_run import COMMAND, synthetic
 
 GOOD: dict[str, Any] = {
     "data": {"source": {"url": "file:///clicks"}, "start": "20200401/00", "end": "20200401/03", "slots": [0, 1]}

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from running import Run, values_for
-from test_whole_run import COMMAND, synthetic
 
 from elastic_ctr.local.doors import ask, predict
 from elastic_ctr.seqfile.reader import SequenceFileReader
@@ -20,6 +18,8 @@ from elastic_ctr.store import Store, open_store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import announce
 from elastic_ctr.versions.manifest import FileEntry, VersionManifest, publish, read_version
+from pipeline.running import Run, values_for
+from pipeline.test_whole_run import COMMAND, synthetic
 
 Values = npt.NDArray[np.float32]
 

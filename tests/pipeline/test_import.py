@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import SHARED, Run, values_for
-from test_whole_run import COMMAND
 
 from elastic_ctr.features.line import parse_line
 from elastic_ctr.features.slots import SlotList
@@ -19,6 +17,8 @@ from elastic_ctr.local.doors import predict
 from elastic_ctr.seqfile.reader import SequenceFileReader
 from elastic_ctr.store import open_store
 from elastic_ctr.versions.manifest import published_versions, read_version
+from pipeline.running import SHARED, Run, values_for
+from pipeline.test_whole_run import COMMAND
 
 TALKINGDATA = SHARED / "data" / "talkingdata" / "train_sample.csv"
 AVAZU = SHARED / "data" / "avazu" / "small3.train.csv"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from running import Run, merged, values_for
-from test_whole_run import ELASTICCTR, hour
 
 from elastic_ctr.seqfile.reader import SequenceFileReader
 from elastic_ctr.store import open_store
 from elastic_ctr.versions.manifest import published_versions, read_version
+from pipeline.running import Run, merged, values_for
+from pipeline.test_whole_run import ELASTICCTR, hour
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "paddlerec-online.yaml"
 

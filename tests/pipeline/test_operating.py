@@ -15,9 +15,6 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from running import values_for
-from test_gate import forge
-from test_whole_run import COMMAND, synthetic
 
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values import Values
@@ -26,6 +23,9 @@ from elastic_ctr.local.plan import Places
 from elastic_ctr.store import open_store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions, read_version
+from pipeline.running import values_for
+from pipeline.test_gate import forge
+from pipeline.test_whole_run import COMMAND, synthetic
 
 MANUAL = Path(__file__).parents[2] / "docs" / "operations.md"
 Done = subprocess.CompletedProcess[str]

@@ -10,11 +10,11 @@ from typing import Any
 
 import psutil
 import pytest
-from running import Run, values_for
-from test_whole_run import synthetic
 
 from elastic_ctr.store import open_store
 from elastic_ctr.versions.manifest import published_versions, read_version
+from pipeline.running import Run, values_for
+from pipeline.test_whole_run import synthetic
 
 
 def is_up(run: Run, name: str) -> bool:

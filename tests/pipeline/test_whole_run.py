@@ -8,12 +8,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from running import SHARED, Run, values_for
 
 from elastic_ctr.local.doors import predict
 from elastic_ctr.seqfile.reader import SequenceFileReader
 from elastic_ctr.store import open_store
 from elastic_ctr.versions.manifest import published_versions, read_version
+from pipeline.running import SHARED, Run, values_for
 
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 ELASTICCTR = SHARED / "data" / "elasticctr"
