@@ -1,7 +1,8 @@
 """Volcano: all that a training needs starts together or not at all; trainers come and go while it runs."""
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -13,7 +14,8 @@ from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged,
 pytestmark = pytest.mark.functional
 NAMESPACE = "elastic-ctr-gang"
 # What master, file-server and transfer of the gang's release ask for.
-BESIDE = 0.3
+BESIDE = 0.25
+SIZE = 0.3
 
 
 def cpu(quantity: str) -> float:
@@ -56,23 +58,37 @@ def blocker(node: str, cores: float) -> Object:
     }
 
 
+@pytest.fixture
+def room(kube: Kube, workers: list[str]) -> Iterator[Callable[[int], None]]:
+    """On each node, room for so many pods of SIZE and for what else the release has."""
+    kube.namespace(NAMESPACE, RESTRICTED)
+
+    def leave(pods: int) -> None:
+        for node in workers:
+            kube.delete("pod", f"blocker-{node}", NAMESPACE)
+            kube.apply(blocker(node, free_cpu(kube, node) - pods * SIZE - BESIDE))
+
+    yield leave
+    kube.delete("namespace", NAMESPACE, wait=False)
+
+
+@pytest.fixture
+def gang_values(base_values: Values) -> Values:
+    """A release that only trains: two pservers and, at least, one trainer."""
+    asked = {"resources": {"cpu": SIZE, "memory": "1Gi"}}
+    only = {"trainer": {**asked, "replicas": 1}, "pserver": asked, "cube": {"enabled": False}}
+    door = {"enabled": False, "service": {"type": "ClusterIP", "nodePort": None}}
+    return merged(base_values, {**only, "serving": door, "priorityClasses": {"enabled": True}})
+
+
 @pytest.mark.timeout(420)
 def test_what_does_not_fit_as_a_whole_does_not_start_at_all(
-    kube: Kube, base_values: Values, workers: list[str], tell: Callable[..., None]
+    kube: Kube, gang_values: Values, room: Callable[[int], None], workers: list[str], tell: Callable[..., None]
 ) -> None:
-    # Three pods of half a core make the gang; each node is left room for one.
-    size = 0.5
-    kube.namespace(NAMESPACE, RESTRICTED)
-    free = {node: free_cpu(kube, node) for node in workers}
-    asked = {"resources": {"cpu": size, "memory": "1Gi"}}
-    none = {"service": {"type": "ClusterIP", "nodePort": None}}
-    changes = {"trainer": {**asked, "replicas": 1}, "pserver": asked, "serving": {**none, "enabled": False}}
-    release = Release(kube, "gang", NAMESPACE, BUILD / "values")
-    values = merged(merged(base_values, changes), {"cube": {"enabled": False}})
-    for node in workers:
-        kube.apply(blocker(node, free[node] - size - BESIDE))
+    # Two of the three would fit.
+    room(1)
 
-    with released(release, values):
+    with released(Release(kube, "gang", NAMESPACE, BUILD / "values"), gang_values) as release:
         eventually("the gang's master runs", lambda: any(map(is_ready, release.pods("master"))), 120)
         eventually("Volcano has seen that it does not fit", lambda: _unschedulable(kube), 90)
         until = time.monotonic() + 15
@@ -85,7 +101,67 @@ def test_what_does_not_fit_as_a_whole_does_not_start_at_all(
         for node in workers:
             kube.delete("pod", f"blocker-{node}", NAMESPACE)
         eventually("all of the gang run", lambda: sum(map(is_ready, _members(release))) == 3, 120)
-        tell(freeCores=free, secondsToStart=round(time.monotonic() - start, 1))
+        tell(secondsToStart=round(time.monotonic() - start, 1))
+
+
+@pytest.fixture
+def preempting(kube: Kube) -> Iterator[None]:
+    """Volcano takes room from others only when it is told to; its gang plugin then keeps every job's least."""
+    before = kube.get("configmap", "volcano-scheduler-configmap", "volcano-system")
+    assert before is not None
+    text: str = before["data"]["volcano-scheduler.conf"]
+    changed = text.replace("allocate, backfill", "allocate, preempt, backfill").replace(
+        "- name: gang\n    enablePreemptable: false", "- name: gang"
+    )
+    for each in (changed, text):
+        patch = json.dumps({"data": {"volcano-scheduler.conf": each}})
+        kube.run(
+            "patch", "configmap", "volcano-scheduler-configmap", "-n", "volcano-system", "--type=merge", "-p", patch
+        )
+        kube.run("rollout", "restart", "deployment/volcano-scheduler", "-n", "volcano-system")
+        kube.run("rollout", "status", "deployment/volcano-scheduler", "-n", "volcano-system", "--timeout=90s")
+        if each is changed:
+            yield
+
+
+@pytest.mark.timeout(420)
+@pytest.mark.usefixtures("preempting")
+def test_a_pod_of_higher_priority_takes_an_elastic_trainer_and_never_the_least(
+    kube: Kube, gang_values: Values, room: Callable[[int], None], workers: list[str], tell: Callable[..., None]
+) -> None:
+    # For two pservers and two trainers, and nobody else.
+    room(2)
+    values = merged(gang_values, {"trainer": {"replicas": 2}})
+
+    with released(Release(kube, "gang", NAMESPACE, BUILD / "values"), values) as release:
+        eventually("both trainers run", lambda: sum(map(is_ready, _members(release))) == 4, 180)
+        before = {name_of(each): each["metadata"]["uid"] for each in _members(release)}
+        start = time.monotonic()
+        urgent = merged(blocker(workers[0], SIZE), {"metadata": {"name": "urgent"}})
+        del urgent["spec"]["nodeSelector"]
+        important = {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "elastic-ctr-urgent"},
+            "value": 100_000_000,
+        }
+        urgent["spec"] |= {"schedulerName": "volcano", "priorityClassName": "elastic-ctr-urgent"}
+        kube.apply(important, urgent)
+        try:
+            eventually(
+                "the urgent pod runs", lambda: is_ready(kube.get("pod", "urgent", NAMESPACE) or {"metadata": {}}), 120
+            )
+            taken = round(time.monotonic() - start, 1)
+            kept = {name_of(each) for each in _members(release) if before.get(name_of(each)) == each["metadata"]["uid"]}
+            start = time.monotonic()
+            kube.delete("pod", "urgent", NAMESPACE)
+            eventually("the trainer is back", lambda: sum(map(is_ready, _members(release))) == 4, 120)
+        finally:
+            kube.delete("priorityclass", "elastic-ctr-urgent")
+
+        tell(secondsToTake=taken, secondsToComeBack=round(time.monotonic() - start, 1), kept=sorted(kept))
+        assert len(set(before) - kept) == 1
+        assert "-trainer-" in min(set(before) - kept)
 
 
 def _members(release: Release) -> list[Object]:
