@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import BUILD, small_values
-from hadoop import Hadoop
-from kube import Kube, eventually, name_of
-from release import RESTRICTED, Release, Values, merged, released
 
+from cluster.conftest import BUILD, small_values
+from cluster.hadoop import Hadoop
+from cluster.kube import Kube, eventually, name_of
+from cluster.release import RESTRICTED, Release, Values, merged, released
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values import Values as LocalValues
 from elastic_ctr.local.doors import DoorClosed, predict
