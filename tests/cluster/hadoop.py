@@ -118,10 +118,11 @@ class ClickLogs:
 
 
 def hour_after(status: Mapping[str, Any]) -> str:
-    """The hour after the last pass, `YYYYMMDD/HH`; the first one where there is none."""
-    if not status["passes"]:
+    """The hour after the last that is trained, `YYYYMMDD/HH`: the one that is waited for."""
+    done = [each["pass"] for each in status["passes"] if each["state"] == "done"]
+    if not done:
         return FIRST_HOUR
-    last = datetime.strptime(status["passes"][-1]["pass"].replace("-", "/"), "%Y%m%d/%H").replace(tzinfo=timezone.utc)
+    last = datetime.strptime(done[-1], "%Y%m%d/%H").replace(tzinfo=timezone.utc)
     return (last + timedelta(hours=1)).strftime("%Y%m%d/%H")
 
 

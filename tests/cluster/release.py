@@ -204,6 +204,25 @@ class Release:
 
         return eventually(f"{count} passes are done", done, seconds, 1)
 
+    def wait_trained(self, hour: str, seconds: float = 400) -> tuple[Values, Values]:
+        """Until the pass of an hour is done; the master's status then, and the pass."""
+
+        def done() -> tuple[Values, Values] | None:
+            status = self.training()
+            found = [each for each in status["passes"] if each["pass"] == hour and each["state"] == "done"]
+            return (status, found[0]) if found else None
+
+        return eventually(f"{hour} is trained", done, seconds, 1)
+
+    def wait_under_way(self, hour: str, *states: str, seconds: float = 240) -> None:
+        """Until its pass is in one of these states."""
+
+        def under_way() -> bool:
+            current = self.training()["current"]
+            return current is not None and current["pass"] == hour and current["state"] in states
+
+        eventually(f"{hour} is {' or '.join(states)}", under_way, seconds, 0.2)
+
     def wait_settled(self, seconds: float = 300) -> ReleaseDocument:
         """Until every wanted version is held, by pods that stay, where its shards owe it, and nothing is under way."""
 

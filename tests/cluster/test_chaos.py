@@ -37,17 +37,15 @@ def every_role_once(
     release: Release, clicks: ClickLogs, load: Load, tell: Callable[..., None], harm: Callable[[Object], None]
 ) -> None:
     """A pass is trained meanwhile, and ends right."""
-    done = len(release.training()["passes"])
     hour, records = clicks.publish_after(release.training(), 120_000, files=6)
 
     seconds: dict[str, float] = {}
     for component in in_some_order(SEED):
         seconds[component] = recovered(release, component, harm, seed=SEED)
         release.wait_live()
-    status = release.wait_passes(done + 1)
+    status, trained = release.wait_trained(hour)
     totals = load.stop()
 
-    trained = next(each for each in status["passes"] if each["pass"].replace("-", "/") == hour)
     recoveries = [{key: each[key] for key in ("role", "seconds", "reason")} for each in status["recoveries"][-8:]]
     tell(recoverySeconds=seconds, recoveries=recoveries, ledger=status["ledger"], totals=totals)
     assert trained["records"] == records
@@ -79,20 +77,16 @@ def test_a_pserver_is_lost_in_mid_pass_and_training_goes_back_to_its_checkpoint(
     before = settled.training()
     hour, records = clicks.publish_after(before, 120_000, files=6)
 
-    def in_mid_pass() -> bool:
-        current = settled.training()["current"]
-        return current is not None and current["pass"].replace("-", "/") == hour and current["state"] == "training"
-
-    eventually(f"{hour} is trained", in_mid_pass, 180, 0.2)
+    settled.wait_under_way(hour, "training")
     pserver = settled.pod("pserver")
     start = time.monotonic()
     delete(kube)(pserver)
-    status = settled.wait_passes(len(before["passes"]) + 1)
+    status, trained = settled.wait_trained(hour)
 
     recovery = status["recoveries"][-1]
     tell(recovery=recovery, secondsToDone=round(time.monotonic() - start, 1), ledger=status["ledger"])
     assert len(status["recoveries"]) > len(before["recoveries"])
-    assert next(each for each in status["passes"] if each["pass"].replace("-", "/") == hour)["records"] == records
+    assert trained["records"] == records
     ledger_adds_up(status)
 
 
@@ -119,9 +113,8 @@ def test_a_node_is_drained_and_comes_back(
         kube.run("uncordon", node)
     doubled.wait_rolled_out()
     doubled.wait_settled()
-    before = doubled.training()
-    _, _ = clicks.publish_after(before, 20_000)
-    status = doubled.wait_passes(len(before["passes"]) + 1)
+    hour, _ = clicks.publish_after(doubled.training(), 20_000)
+    status, _ = doubled.wait_trained(hour)
     totals = load.stop()
 
     tell(onTheNode=there, drainSeconds=drained, totals=totals)

@@ -185,24 +185,20 @@ def test_trainers_come_and_go_during_a_pass_and_nobody_else_is_restarted(
     assert job is not None
     others = _others(settled)
 
-    def under_way() -> bool:
-        current = settled.training()["current"]
-        return current is not None and current["pass"].replace("-", "/") == hour and current["state"] == "training"
-
-    eventually(f"{hour} is trained", under_way, 240, 0.2)
+    settled.wait_under_way(hour, "training")
     steps: list[tuple[int, float]] = []
     for trainers in (4, 1):
         start = time.monotonic()
         settled.change({"trainer": {"replicas": trainers}})
         eventually(f"{trainers} trainers", lambda trainers=trainers: _trainers(settled, trainers), 120)  # type: ignore[misc]
         steps.append((trainers, round(time.monotonic() - start, 1)))
-    still = under_way()
-    status = settled.wait_passes(len(before["passes"]) + 1)
+    still = (settled.training()["current"] or {}).get("pass") == hour
+    status, trained = settled.wait_trained(hour)
 
     tell(secondsTo=steps, trainedAllAlong=still, ledger=status["ledger"])
     assert _others(settled) == others
     assert (settled.job() or {})["metadata"]["uid"] == job["metadata"]["uid"]
-    assert status["passes"][-1]["records"] == records
+    assert trained["records"] == records
     assert len(status["recoveries"]) == len(before["recoveries"])
     ledger_adds_up(status)
 

@@ -26,12 +26,12 @@ def test_an_hour_is_waited_for_until_its_donefile_is_there(
     start = time.monotonic()
 
     clicks.finish(hour)
-    status = settled.wait_passes(len(before["passes"]) + 1)
+    status, trained = settled.wait_trained(hour)
 
     tell(waitedFor=half["waitsFor"], secondsAfterDonefile=round(time.monotonic() - start, 1))
-    assert len(half["passes"]) == len(before["passes"])
+    assert half["ledger"] == before["ledger"]
     assert hour in str(half["waitsFor"])
-    assert status["passes"][-1]["records"] == records
+    assert trained["records"] == records
     ledger_adds_up(status)
 
 
@@ -44,20 +44,15 @@ def test_a_daemon_that_ends_in_mid_read_costs_time_and_no_record(
     hour = hour_after(before)
     records = clicks.publish(hour, 150_000, files=4)
 
-    eventually(
-        f"{hour} is read",
-        lambda: (settled.training()["current"] or {}).get("pass", "").replace("-", "/") == hour,
-        60,
-        0.1,
-    )
+    settled.wait_under_way(hour, "checking", "training")
     start = time.monotonic()
     hadoop.end(daemon)
     hadoop.wait()
     back = round(time.monotonic() - start, 1)
-    status = settled.wait_passes(len(before["passes"]) + 1)
+    status, trained = settled.wait_trained(hour)
 
     tell(secondsAway=back, secondsToDone=round(time.monotonic() - start, 1), ledger=status["ledger"])
-    assert status["passes"][-1]["records"] == records
+    assert trained["records"] == records
     assert len(status["recoveries"]) == len(before["recoveries"])
     ledger_adds_up(status)
 
