@@ -16,6 +16,8 @@ export VOLCANO ?=
 export METRICS_SERVER ?=
 # Brings the cluster up; another one for a machine that needs another way.
 KIND_UP ?= tests/cluster/kind-up
+# Which tests `make cluster-test` runs.
+CLUSTER_TESTS ?= tests/cluster
 # A folder with `hdfs`, which starts NameNode and DataNode, and `lib`, Hadoop's jars; empty: no image of HDFS.
 HDFS_CONTEXT ?=
 
@@ -67,7 +69,7 @@ kind-load: ## Load the images that were built into the cluster's workers
 	@$(DOCKER) image prune --force >/dev/null
 
 cluster-test: setup ## Test a release in the cluster that KUBECONFIG names; KEEP=1 leaves it there. After kind-up and kind-load
-	@ELASTIC_CTR_TAG=$(TAG) $(BIN)/python -m pytest -p helm-charts -W "ignore:cannot discover fixture:pytest.PytestWarning" tests/cluster
+	@ELASTIC_CTR_TAG=$(TAG) $(BIN)/python -m pytest -p helm-charts -W "ignore:cannot discover fixture:pytest.PytestWarning" $(CLUSTER_TESTS)
 
 kind-down: ## Delete the cluster
 	@kind delete cluster --name $(CLUSTER)
