@@ -127,6 +127,10 @@ def test_the_chart_takes_what_elastic_ctr_values_writes(render: Renderer) -> Non
     [
         ({"cpu": 2, "memory": "1Gi"}, {"requests": {"cpu": 2, "memory": "1Gi"}, "limits": {"memory": "1Gi"}}),
         (
+            {"cpu": 0.5, "memory": "1Gi", "limits": {"cpu": 1.5}},
+            {"requests": {"cpu": "0.5", "memory": "1Gi"}, "limits": {"cpu": "1.5", "memory": "1Gi"}},
+        ),
+        (
             {"cpu": "500m", "memory": "1Gi", "limits": {"cpu": 2}},
             {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": 2, "memory": "1Gi"}},
         ),
@@ -135,7 +139,7 @@ def test_the_chart_takes_what_elastic_ctr_values_writes(render: Renderer) -> Non
             {"requests": {"cpu": 1, "memory": "2Gi"}, "limits": {"memory": "3Gi"}},
         ),
     ],
-    ids=["cpu and memory", "a limit of cores", "as it is"],
+    ids=["cpu and memory", "parts of a core, as a Volcano Job takes them", "a limit of cores", "as it is"],
 )
 def test_cpu_is_asked_for_and_memory_is_asked_for_and_held_to(
     render: Renderer, given: dict[str, Any], expected: dict[str, Any]

@@ -173,7 +173,16 @@ topologySpreadConstraints:
 {{- with $requests }}{{ $_ := set $given "requests" . }}{{ end }}
 {{- with $limits }}{{ $_ := set $given "limits" . }}{{ end }}
 {{- end }}
-{{- toYaml (pick $given "requests" "limits") }}
+{{- $given = pick $given "requests" "limits" }}
+{{- range $amounts := $given }}
+{{- range $resource, $amount := $amounts }}
+{{- if and (kindIs "float64" $amount) (ne (floor $amount) $amount) }}
+{{- /* A pod takes 0.5; the same pod in a Volcano Job is refused unless it is text. */}}
+{{- $_ := set $amounts $resource (toString $amount) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- toYaml $given }}
 {{- end }}
 
 {{/* The CPU request in whole cores, at least one: how many processes answer. A block of resources. */}}
