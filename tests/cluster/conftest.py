@@ -228,9 +228,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.failed and "kube" in getattr(item, "fixturenames", ()):  # type: ignore[attr-defined]
         kube = item.funcargs.get("kube")  # type: ignore[attr-defined]
+        folder = BUILD / item.name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "failure.txt").write_text(report.longreprtext)
         if isinstance(kube, Kube):
             for namespace in sorted(
                 {name_of(each) for each in kube.all("namespaces") if name_of(each).startswith("elastic-ctr")}
             ):
-                kube.dump(namespace, BUILD / item.name / namespace)
+                kube.dump(namespace, folder / namespace)
     return report
