@@ -30,8 +30,12 @@ sys.argv[1:] = []
 configure("serving")
 
 def main() -> None:
-    start_serving(open_store(store), transfer, "serving-0", Path(scratch), "127.0.0.1", int(port), int(admin_port), 1,
-        "ctr", 1000, 1 << 20, 8192, 1e-5, 5000, 20, None)
+    start_serving(
+        store=open_store(store), transfer_url=transfer, pod="serving-0", scratch_dir=Path(scratch), host="127.0.0.1",
+        port=int(port), admin_port=int(admin_port), workers=1, model_name="ctr", max_instances=1000,
+        max_body_bytes=1 << 20, max_batch_rows=8192, max_abs_diff=1e-5, lookup_timeout_ms=5000,
+        lookup_patience_ms=5000, hedge_ms=20, token=None,
+    )
 
 typer.run(main)
 """
