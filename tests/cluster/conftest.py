@@ -230,7 +230,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         kube = item.funcargs.get("kube")  # type: ignore[attr-defined]
         folder = BUILD / item.name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "failure.txt").write_text(report.longreprtext)
+        (folder / "failure.txt").write_text(report.longreprtext)  # type: ignore[attr-defined]
         if isinstance(kube, Kube):
             for namespace in sorted(
                 {name_of(each) for each in kube.all("namespaces") if name_of(each).startswith("elastic-ctr")}

@@ -2,6 +2,7 @@
 
 import json
 import time
+import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,7 +13,6 @@ from cluster.kube import Kube, Object, eventually, is_ready, name_of, restarts
 from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
 
 pytestmark = pytest.mark.functional
-NAMESPACE = "elastic-ctr-gang"
 # What master, file-server and transfer of the gang's release ask for.
 BESIDE = 0.25
 SIZE = 0.3
@@ -35,7 +35,7 @@ def free_cpu(kube: Kube, node: str) -> float:
     return cpu(found["status"]["allocatable"]["cpu"]) - taken
 
 
-def blocker(node: str, cores: float) -> Object:
+def blocker(namespace: str, node: str, cores: float) -> Object:
     """A pod that does nothing but ask for room on one node."""
     security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     container = {
@@ -48,7 +48,7 @@ def blocker(node: str, cores: float) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": f"blocker-{node}", "namespace": NAMESPACE},
+        "metadata": {"name": f"blocker-{node}", "namespace": namespace},
         "spec": {
             "nodeSelector": {"kubernetes.io/hostname": node},
             "terminationGracePeriodSeconds": 0,
@@ -59,17 +59,24 @@ def blocker(node: str, cores: float) -> Object:
 
 
 @pytest.fixture
-def room(kube: Kube, workers: list[str]) -> Iterator[Callable[[int], None]]:
+def namespace(kube: Kube, request: pytest.FixtureRequest) -> Iterator[str]:
+    """One of each test's own: a namespace takes its time to go."""
+    name = f"elastic-ctr-gang-{zlib.crc32(request.node.name.encode()) % 1000}"
+    kube.namespace(name, RESTRICTED)
+    yield name
+    kube.delete("namespace", name, wait=False)
+
+
+@pytest.fixture
+def room(namespace: str, kube: Kube, workers: list[str]) -> Callable[[int], None]:
     """On each node, room for so many pods of SIZE and for what else the release has."""
-    kube.namespace(NAMESPACE, RESTRICTED)
 
     def leave(pods: int) -> None:
         for node in workers:
-            kube.delete("pod", f"blocker-{node}", NAMESPACE)
-            kube.apply(blocker(node, free_cpu(kube, node) - pods * SIZE - BESIDE))
+            kube.delete("pod", f"blocker-{node}", namespace)
+            kube.apply(blocker(namespace, node, free_cpu(kube, node) - pods * SIZE - BESIDE))
 
-    yield leave
-    kube.delete("namespace", NAMESPACE, wait=False)
+    return leave
 
 
 @pytest.fixture
@@ -83,14 +90,19 @@ def gang_values(base_values: Values) -> Values:
 
 @pytest.mark.timeout(420)
 def test_what_does_not_fit_as_a_whole_does_not_start_at_all(
-    kube: Kube, gang_values: Values, room: Callable[[int], None], workers: list[str], tell: Callable[..., None]
+    kube: Kube,
+    namespace: str,
+    gang_values: Values,
+    room: Callable[[int], None],
+    workers: list[str],
+    tell: Callable[..., None],
 ) -> None:
     # Two of the three would fit.
     room(1)
 
-    with released(Release(kube, "gang", NAMESPACE, BUILD / "values"), gang_values) as release:
+    with released(Release(kube, "gang", namespace, BUILD / "values"), gang_values) as release:
         eventually("the gang's master runs", lambda: any(map(is_ready, release.pods("master"))), 120)
-        eventually("Volcano has seen that it does not fit", lambda: _unschedulable(kube), 90)
+        eventually("Volcano has seen that it does not fit", lambda: _unschedulable(kube, namespace), 90)
         until = time.monotonic() + 15
         while time.monotonic() < until:
             running = [name_of(each) for each in _members(release) if each["spec"].get("nodeName")]
@@ -99,7 +111,7 @@ def test_what_does_not_fit_as_a_whole_does_not_start_at_all(
 
         start = time.monotonic()
         for node in workers:
-            kube.delete("pod", f"blocker-{node}", NAMESPACE)
+            kube.delete("pod", f"blocker-{node}", namespace)
         eventually("all of the gang run", lambda: sum(map(is_ready, _members(release))) == 3, 120)
         tell(secondsToStart=round(time.monotonic() - start, 1))
 
@@ -127,17 +139,22 @@ def preempting(kube: Kube) -> Iterator[None]:
 @pytest.mark.timeout(420)
 @pytest.mark.usefixtures("preempting")
 def test_a_pod_of_higher_priority_takes_an_elastic_trainer_and_never_the_least(
-    kube: Kube, gang_values: Values, room: Callable[[int], None], workers: list[str], tell: Callable[..., None]
+    kube: Kube,
+    namespace: str,
+    gang_values: Values,
+    room: Callable[[int], None],
+    workers: list[str],
+    tell: Callable[..., None],
 ) -> None:
     # For two pservers and two trainers, and nobody else.
     room(2)
     values = merged(gang_values, {"trainer": {"replicas": 2}})
 
-    with released(Release(kube, "gang", NAMESPACE, BUILD / "values"), values) as release:
+    with released(Release(kube, "gang", namespace, BUILD / "values"), values) as release:
         eventually("both trainers run", lambda: sum(map(is_ready, _members(release))) == 4, 180)
         before = {name_of(each): each["metadata"]["uid"] for each in _members(release)}
         start = time.monotonic()
-        urgent = merged(blocker(workers[0], SIZE), {"metadata": {"name": "urgent"}})
+        urgent = merged(blocker(namespace, workers[0], SIZE), {"metadata": {"name": "urgent"}})
         del urgent["spec"]["nodeSelector"]
         important = {
             "apiVersion": "scheduling.k8s.io/v1",
@@ -149,12 +166,12 @@ def test_a_pod_of_higher_priority_takes_an_elastic_trainer_and_never_the_least(
         kube.apply(important, urgent)
         try:
             eventually(
-                "the urgent pod runs", lambda: is_ready(kube.get("pod", "urgent", NAMESPACE) or {"metadata": {}}), 120
+                "the urgent pod runs", lambda: is_ready(kube.get("pod", "urgent", namespace) or {"metadata": {}}), 120
             )
             taken = round(time.monotonic() - start, 1)
             kept = {name_of(each) for each in _members(release) if before.get(name_of(each)) == each["metadata"]["uid"]}
             start = time.monotonic()
-            kube.delete("pod", "urgent", NAMESPACE)
+            kube.delete("pod", "urgent", namespace)
             eventually("the trainer is back", lambda: sum(map(is_ready, _members(release))) == 4, 120)
         finally:
             kube.delete("priorityclass", "elastic-ctr-urgent")
@@ -168,8 +185,8 @@ def _members(release: Release) -> list[Object]:
     return [*release.pods("pserver"), *release.pods("trainer")]
 
 
-def _unschedulable(kube: Kube) -> bool:
-    groups = kube.all("podgroups.scheduling.volcano.sh", NAMESPACE)
+def _unschedulable(kube: Kube, namespace: str) -> bool:
+    groups = kube.all("podgroups.scheduling.volcano.sh", namespace)
     conditions = [each for group in groups for each in group.get("status", {}).get("conditions", [])]
     return any(each["type"] == "Unschedulable" for each in conditions)
 
@@ -180,7 +197,7 @@ def test_trainers_come_and_go_during_a_pass_and_nobody_else_is_restarted(
 ) -> None:
     before = settled.training()
     hour = hour_after(before)
-    records = clicks.publish(hour, 300_000, files=12)
+    records = clicks.publish(hour, 600_000, files=24)
     job = settled.job()
     assert job is not None
     others = _others(settled)
