@@ -88,7 +88,8 @@ def test_each_hour_becomes_a_version_that_answers_what_was_trained(tmp_path: Pat
     assert report["parity"]["maxAbsDiff"] <= 1e-5
     for each in report["passes"]:
         if each["aucServed"] is not None:
-            assert each["aucServed"] == pytest.approx(each["aucPublished"], abs=1e-6)
+            # Scores that differ by less than their own rounding may change places; one pair of 512 samples is 1.3e-5.
+            assert each["aucServed"] == pytest.approx(each["aucPublished"], abs=1e-4)
     # What was learned from one hour helps with the next.
     assert report["passes"][2]["aucBefore"] > report["passes"][1]["aucBefore"] > 0.52
     assert report["ledger"]["trained"] == report["ledger"]["records"] == 60_000
