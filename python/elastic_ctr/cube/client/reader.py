@@ -115,9 +115,13 @@ class CubeClient:
     def set_holders(self, holders: Mapping[int, Mapping[str, Sequence[int]]], draining: Collection[str] = ()) -> None:
         """Who holds which partitions of which version, "host:port" each; replaces what was said before.
 
+        A partition that nobody is named for is asked where it was before: a pod that was too busy to report may well answer,
+        and says itself when it does not hold it.
         Lookups under way go on. Call it in the event loop of the lookups.
         """
-        changed = {version: dict(theirs) for version, theirs in holders.items()}
+        changed = {
+            version: _with_the_last_known(theirs, self._holders.get(version, {})) for version, theirs in holders.items()
+        }
         self._versions = {
             version: self._versions[version] if self._holders.get(version) == theirs else _Routes.of(theirs)
             for version, theirs in changed.items()
@@ -297,6 +301,18 @@ class CubeClient:
         self.stats.frames = sum(connection.frames for connection in connections)
         self.stats.dropped_connections = sum(connection.drops for connection in connections)
         return self.stats
+
+
+def _with_the_last_known(
+    named: Mapping[str, Sequence[int]], before: Mapping[str, Sequence[int]]
+) -> dict[str, Sequence[int]]:
+    """What is named now, and for partitions that nobody is named for who held them before."""
+    covered = {partition for partitions in named.values() for partition in partitions}
+    found = dict(named)
+    for address, partitions in before.items():
+        if lost := [partition for partition in partitions if partition not in covered]:
+            found[address] = sorted({*found.get(address, ()), *lost})
+    return found
 
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5

@@ -283,6 +283,24 @@ async def test_a_lookup_goes_to_whoever_is_named_while_it_waits(start: Callable[
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
 
 
+async def test_a_partition_that_nobody_is_named_for_is_asked_where_it_was(
+    start: Callable[[], Running], tmp_path: Path
+) -> None:
+    busy = start()
+    busy.hold(table_of(tmp_path))
+
+    async with client_of(partitions=PARTITIONS) as client:
+        client.set_holders({1: {address(busy): ALL}})
+        await client.lookup(1, KEYS)
+        client.set_holders({1: {}})
+        values, _ = await client.lookup(1, KEYS)
+        client.set_holders({})
+        with pytest.raises(VersionNotHeld):
+            await client.lookup(1, KEYS)
+
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
 async def test_a_holder_that_has_long_failed_is_not_waited_for() -> None:
     async with client_of(patience_ms=300, partitions=PARTITIONS) as client:
         client.set_holders({1: {"127.0.0.1:1": ALL}})
