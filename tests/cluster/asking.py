@@ -18,6 +18,7 @@ import random
 import signal
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Coroutine
 from typing import Any
@@ -109,7 +110,7 @@ class Published:
         return self._values[version]
 
 
-class Asker:
+class Asker(ABC):
     """Asks at a rate, and lets what comes back be judged behind it."""
 
     def __init__(self, rate: float, published: Published) -> None:
@@ -154,16 +155,17 @@ class Asker:
         """What else runs as long as it asks."""
         return []
 
+    @abstractmethod
     async def prepare(self) -> None:
-        raise NotImplementedError
+        """What must be known before the first request."""
 
+    @abstractmethod
     async def ask(self) -> tuple[int, Any, Any]:
         """Version, what was asked, what came."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def right(self, version: int, asked: Any, answer: Any) -> str | None:
         """None, or the sentence that says what is wrong."""
-        raise NotImplementedError
 
     async def _one(self) -> None:
         self.tally.count("sent")

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.hadoop import ClickLogs, Hadoop
 from cluster.kube import Kube, name_of
-from cluster.load import Load
+from cluster.load import Load, asked
 from cluster.release import RESTRICTED, Release, Values
 
 ROOT = Path(__file__).parents[2]
@@ -199,10 +199,8 @@ def settled(ctr: Release) -> Release:
 @pytest.fixture
 def load(settled: Release, workers: list[str]) -> Iterator[Load]:
     """Asks from before the test's first step to its last."""
-    asking = Load(settled, CUBE_IMAGE, workers[-1])
-    asking.start()
-    yield asking
-    asking.remove()
+    with asked(settled, CUBE_IMAGE, workers[-1]) as asking:
+        yield asking
 
 
 # -- what is left behind -------------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,16 @@ def _reads_store(release: Release) -> list[Object]:
         }
         for name, spec in specs.items()
     ]
+
+
+@contextmanager
+def asked(release: Release, image: str, node: str) -> Iterator[Load]:
+    """Both pods ask from here to the end of the block."""
+    load = Load(release, image, node)
+    try:
+        yield load.start()
+    finally:
+        load.remove()
 
 
 def all_right(totals: Mapping[str, Mapping[str, Any]], *, retries: bool = False) -> None:

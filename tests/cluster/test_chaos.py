@@ -9,7 +9,7 @@ from cluster.conftest import CUBE_IMAGE, SEED
 from cluster.faults import can_kill, delete, in_some_order, kill, recovered
 from cluster.hadoop import ClickLogs
 from cluster.kube import Kube, Object, name_of
-from cluster.load import Load, all_right
+from cluster.load import Load, all_right, asked
 from cluster.release import Release, ledger_adds_up
 
 pytestmark = pytest.mark.chaos
@@ -27,10 +27,8 @@ def doubled(settled: Release) -> Release:
 
 @pytest.fixture
 def load(doubled: Release, workers: list[str]) -> Iterator[Load]:
-    asking = Load(doubled, CUBE_IMAGE, workers[-1])
-    asking.start()
-    yield asking
-    asking.remove()
+    with asked(doubled, CUBE_IMAGE, workers[-1]) as asking:
+        yield asking
 
 
 def every_role_once(

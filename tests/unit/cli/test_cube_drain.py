@@ -1,12 +1,12 @@
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from cube.agent.doors import draining_agent
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -17,7 +17,7 @@ from elastic_ctr.config.load import dump
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import Auth, CubeAgentFile, CubeServerFile, RoleFile
 from elastic_ctr.config.roles import CubePodConfig, StoreConfig
-from elastic_ctr.runtime.http import HttpThread, application, require_token
+from elastic_ctr.runtime.http import HttpThread, application
 
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 
@@ -25,24 +25,8 @@ COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 @pytest.fixture
 def agent() -> Iterator[HttpThread]:
     """An agent's door, which closes when it is told to drain."""
-    told = threading.Event()
-
-    async def drain(request: Request) -> Response:
-        require_token(request, "secret")
-        told.set()
-        return Response(status_code=202)
-
-    door = HttpThread(application([Route("/drain", drain, methods=["POST"])]), "127.0.0.1", 0).start()
-
-    def end_when_told() -> None:
-        told.wait(60)
-        door.stop()
-
-    ending = threading.Thread(target=end_when_told)
-    ending.start()
-    yield door
-    told.set()
-    ending.join()
+    with draining_agent("secret") as (door, _):
+        yield door
 
 
 def file_of(folder: Path, kind: str, port: int, token: str = "secret") -> Path:

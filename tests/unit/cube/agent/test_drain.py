@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from cube.agent.doors import draining_agent
 from elastic_ctr.cube.agent import drain as module
 from elastic_ctr.cube.agent.drain import DrainRefused, run_cube_drain
 from elastic_ctr.runtime.http import HttpThread, application, require_token
@@ -15,26 +16,10 @@ from elastic_ctr.runtime.lifecycle import listen
 
 
 def test_a_pod_is_drained_when_its_agent_has_ended() -> None:
-    told = threading.Event()
+    with draining_agent("secret") as (door, told):
+        assert run_cube_drain(agent_url=f"http://127.0.0.1:{door.port}", token="secret")
 
-    async def drain(request: Request) -> Response:
-        require_token(request, "secret")
-        told.set()
-        return Response(status_code=202)
-
-    door = HttpThread(application([Route("/drain", drain, methods=["POST"])]), "127.0.0.1", 0).start()
-
-    def end_when_told() -> None:
-        told.wait(60)
-        door.stop()
-
-    ending = threading.Thread(target=end_when_told)
-    ending.start()
-
-    assert run_cube_drain(agent_url=f"http://127.0.0.1:{door.port}", token="secret")
-
-    ending.join()
-    assert told.is_set()
+        assert told.is_set()
 
 
 def test_an_agent_that_is_away_has_ended_already() -> None:

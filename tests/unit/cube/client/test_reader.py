@@ -1,118 +1,33 @@
-"""The reader's client against lookup loops of this process, and against servers that misbehave."""
+"""The reader's client against lookup loops of this process."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cube.parts import as_keys, values_for, write_parts
+from cube.client.readers import (
+    ALL,
+    DIM,
+    KEYS,
+    PARTITIONS,
+    address,
+    client_of,
+    greet,
+    impostor,
+    once_available,
+    prefer,
+    request,
+    table_of,
+)
+from cube.parts import as_keys, values_for
 from cube.running import Running
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
-from elastic_ctr.cube.dictionary.format import Values
-from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.choice import make_loop
-from elastic_ctr.cube.wire import Hello, Kind, Status
-
-DIM, PARTITIONS = 4, 6
-KEYS = np.arange(1, 601, dtype=np.uint64)
-ALL = list(range(PARTITIONS))
-# Far beyond what any answer takes: a test that needs a timeout says a shorter one.
-PATIENT = 30_000
-
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[[], Running]]:
-    """Starts servers; their loops run in threads of this process."""
-    started: list[Running] = []
-
-    def start_one(max_keys: int = 1000) -> Running:
-        started.append(Running(make_loop(counters.private(), max_keys, 1000)))
-        return started[-1]
-
-    yield start_one
-    for server in started:
-        server.stop()
-
-
-@contextlib.asynccontextmanager
-async def client_of(dim: int = DIM, **settings: object) -> AsyncIterator[CubeClient]:
-    client = CubeClient(dim, **{"timeout_ms": PATIENT, "hedge_ms": None, "patience_ms": 0, **settings})  # type: ignore[arg-type]
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-@contextlib.asynccontextmanager
-async def impostor(talk: Talk) -> AsyncIterator[str]:
-    """A server that says what the test wants; its address."""
-
-    ended: list[asyncio.Event] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        ended.append(over := asyncio.Event())
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            await talk(reader, writer)
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-        over.set()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    try:
-        yield f"{host}:{port}"
-    finally:
-        server.close()
-        for over in ended:
-            await over.wait()
-
-
-async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dim: int = DIM) -> None:
-    await reader.readexactly(wire.HELLO_BYTES)
-    writer.write(Hello(dim, PARTITIONS, 1000).pack())
-
-
-async def _request(reader: asyncio.StreamReader) -> tuple[wire.Head, Keys]:
-    head = await reader.readexactly(wire.HEADER_BYTES)
-    return wire.unpack_request(head + await reader.readexactly(wire.Head.unpack(head).length - wire.AFTER_LENGTH))
-
-
-def _prefer(client: CubeClient, order: list[str]) -> None:
-    """Whom this client asks first is drawn; these tests need it said."""
-
-    def ordered(addresses: tuple[str, ...]) -> list[str]:
-        return [address for address in order if address in addresses]
-
-    client._ordered = ordered  # type: ignore[method-assign]
-
-
-async def _once_available(client: CubeClient) -> Values:
-    """The client may still pause from failures before; the limit is only there to end a test that has failed."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + 60
-    while True:
-        try:
-            return (await client.lookup(1, KEYS))[0]
-        except CubeUnavailable:  # noqa: PERF203
-            assert loop.time() < end
-
-
-def address(server: Running) -> str:
-    return f"127.0.0.1:{server.port}"
-
-
-def table_of(folder: Path, version: int = 1, only: list[int] | None = None) -> VersionTable:
-    paths = write_parts(folder, KEYS, dim=DIM, version=version, partitions=PARTITIONS, only=only)
-    return VersionTable.open(version, DIM, PARTITIONS, paths)
+from elastic_ctr.cube.wire import Kind, Status
 
 
 async def test_keys_come_from_the_holders_of_their_partitions(start: Callable[[], Running], tmp_path: Path) -> None:
@@ -198,7 +113,7 @@ async def test_a_holder_that_lost_a_partition_is_replaced_by_another(
 
     async with client_of() as client:
         client.set_holders({1: {address(poor): ALL, address(rich): ALL}})
-        _prefer(client, [address(poor), address(rich)])
+        prefer(client, [address(poor), address(rich)])
         values, _ = await client.lookup(1, KEYS)
 
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
@@ -242,7 +157,7 @@ async def test_a_server_that_comes_back_is_found_again(tmp_path: Path) -> None:
             await client.lookup(1, KEYS)
         back = Running(make_loop(counters.private(), 1000, 1000), port=server.port)
         back.hold(table)
-        values = await _once_available(client)
+        values = await once_available(client)
 
     back.stop()
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
@@ -396,14 +311,14 @@ async def test_a_slow_holder_is_hedged_by_another(start: Callable[[], Running], 
     asked = asyncio.Event()
 
     async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _greet(reader, writer)
-        await _request(reader)
+        await greet(reader, writer)
+        await request(reader)
         asked.set()
         await reader.read()
 
     async with impostor(never) as slow, client_of(hedge_ms=1, partitions=PARTITIONS) as client:
         client.set_holders({1: {slow: ALL, address(server): ALL}})
-        _prefer(client, [slow, address(server)])
+        prefer(client, [slow, address(server)])
         values, _ = await client.lookup(1, KEYS)
         await asked.wait()
 
@@ -420,7 +335,7 @@ async def test_a_hung_holder_is_given_up_for_another(start: Callable[[], Running
 
     async with impostor(hung) as silent, client_of(timeout_ms=500, partitions=PARTITIONS) as client:
         client.set_holders({1: {silent: ALL, address(server): ALL}})
-        _prefer(client, [silent, address(server)])
+        prefer(client, [silent, address(server)])
         values, _ = await client.lookup(1, KEYS)
 
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
@@ -432,97 +347,17 @@ async def test_a_busy_holder_is_replaced_by_another(start: Callable[[], Running]
     server.hold(table_of(tmp_path))
 
     async def busy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _greet(reader, writer)
+        await greet(reader, writer)
         while True:
-            head, _ = await _request(reader)
+            head, _ = await request(reader)
             writer.write(wire.pack_refusal(Status.BUSY, head.id, head.version))
 
     async with impostor(busy) as crowded, client_of(partitions=PARTITIONS) as client:
         client.set_holders({1: {crowded: ALL, address(server): ALL}})
-        _prefer(client, [crowded, address(server)])
+        prefer(client, [crowded, address(server)])
         values, _ = await client.lookup(1, KEYS)
 
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
-
-
-def _of_another_version(head: wire.Head, keys: Keys) -> bytes:
-    return wire.pack_reply(head.id, head.version + 1, values_for(keys, DIM), np.zeros(keys.size, np.bool_))
-
-
-def _of_another_request(head: wire.Head, keys: Keys) -> bytes:
-    return wire.pack_reply(head.id + 7, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_))
-
-
-def _of_fewer_keys(head: wire.Head, keys: Keys) -> bytes:
-    return wire.pack_reply(head.id, head.version, values_for(keys[1:], DIM), np.zeros(keys.size - 1, np.bool_))
-
-
-def _of_another_dim(head: wire.Head, keys: Keys) -> bytes:
-    return wire.pack_reply(head.id, head.version, values_for(keys, DIM + 1), np.zeros(keys.size, np.bool_))
-
-
-def _of_a_huge_length(head: wire.Head, keys: Keys) -> bytes:
-    return b"\xff" * 4 + wire.pack_refusal(Status.OK, head.id, head.version)[4:]
-
-
-def _of_an_unknown_status(head: wire.Head, keys: Keys) -> bytes:
-    refusal = bytearray(wire.pack_refusal(Status.BUSY, head.id, head.version))
-    refusal[4] = 99
-    return bytes(refusal)
-
-
-@pytest.mark.parametrize(
-    "lie",
-    [
-        _of_another_version, _of_another_request, _of_fewer_keys, _of_another_dim, _of_a_huge_length,
-        _of_an_unknown_status,
-    ],
-)  # fmt: skip
-async def test_a_wrong_reply_drops_the_connection_and_never_becomes_an_answer(
-    lie: Callable[[wire.Head, Keys], bytes], start: Callable[[], Running], tmp_path: Path
-) -> None:
-    server = start()
-    server.hold(table_of(tmp_path))
-    hung_up = asyncio.Event()
-
-    async def lying(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _greet(reader, writer)
-        head, keys = await _request(reader)
-        writer.write(lie(head, keys))
-        with contextlib.suppress(ConnectionError):
-            await reader.read()
-        hung_up.set()
-
-    async with impostor(lying) as liar, client_of(partitions=PARTITIONS) as client:
-        client.set_holders({1: {liar: ALL, address(server): ALL}})
-        _prefer(client, [liar, address(server)])
-        values, _ = await client.lookup(1, KEYS)
-        await hung_up.wait()
-        assert client.refresh_stats().dropped_connections == 1
-
-    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
-
-
-@pytest.mark.parametrize(
-    ("hello", "reason"),
-    [
-        (Hello(DIM, PARTITIONS, 100, protocol=2).pack(), "speaks protocol 2"),
-        (Hello(DIM + 1, PARTITIONS, 100).pack(), "values of dim 5, this client needs 4"),
-        (Hello(DIM, PARTITIONS + 1, 100).pack(), "over 7 partitions, this client over 6"),
-        (b"HTTP/1.1 400 Bad", "is this the cube's port"),
-    ],
-)
-async def test_a_server_that_greets_wrongly_is_not_spoken_to(hello: bytes, reason: str) -> None:
-    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(wire.HELLO_BYTES)
-        writer.write(hello)
-        await reader.read()
-
-    async with impostor(greet) as stranger, client_of(partitions=PARTITIONS, retries=0) as client:
-        client.set_holders({1: {stranger: ALL}})
-
-        with pytest.raises(CubeUnavailable, match=reason):
-            await client.lookup(1, KEYS)
 
 
 async def test_a_lookup_that_is_cancelled_leaves_the_others_alone(start: Callable[[], Running], tmp_path: Path) -> None:

@@ -1,0 +1,98 @@
+"""Clients, and the servers that they are tried against."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+
+from cube.parts import write_parts
+from cube.running import Running
+from elastic_ctr.cube import wire
+from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable
+from elastic_ctr.cube.dictionary.format import Values
+from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.table import VersionTable
+from elastic_ctr.cube.wire import Hello
+
+DIM, PARTITIONS = 4, 6
+KEYS = np.arange(1, 601, dtype=np.uint64)
+ALL = list(range(PARTITIONS))
+# Far beyond what any answer takes: a test that needs a timeout says a shorter one.
+PATIENT = 30_000
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def client_of(dim: int = DIM, **settings: object) -> AsyncIterator[CubeClient]:
+    client = CubeClient(dim, **{"timeout_ms": PATIENT, "hedge_ms": None, "patience_ms": 0, **settings})  # type: ignore[arg-type]
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@contextlib.asynccontextmanager
+async def impostor(talk: Talk) -> AsyncIterator[str]:
+    """A server that says what the test wants; its address."""
+
+    ended: list[asyncio.Event] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ended.append(over := asyncio.Event())
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await talk(reader, writer)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        over.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    try:
+        yield f"{host}:{port}"
+    finally:
+        server.close()
+        for over in ended:
+            await over.wait()
+
+
+async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dim: int = DIM) -> None:
+    await reader.readexactly(wire.HELLO_BYTES)
+    writer.write(Hello(dim, PARTITIONS, 1000).pack())
+
+
+async def request(reader: asyncio.StreamReader) -> tuple[wire.Head, Keys]:
+    head = await reader.readexactly(wire.HEADER_BYTES)
+    return wire.unpack_request(head + await reader.readexactly(wire.Head.unpack(head).length - wire.AFTER_LENGTH))
+
+
+def prefer(client: CubeClient, order: list[str]) -> None:
+    """Whom this client asks first is drawn; these tests need it said."""
+
+    def ordered(addresses: tuple[str, ...]) -> list[str]:
+        return [address for address in order if address in addresses]
+
+    client._ordered = ordered  # type: ignore[method-assign]
+
+
+async def once_available(client: CubeClient) -> Values:
+    """The client may still pause from failures before; the limit is only there to end a test that has failed."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 60
+    while True:
+        try:
+            return (await client.lookup(1, KEYS))[0]
+        except CubeUnavailable:  # noqa: PERF203
+            assert loop.time() < end
+
+
+def address(server: Running) -> str:
+    return f"127.0.0.1:{server.port}"
+
+
+def table_of(folder: Path, version: int = 1, only: list[int] | None = None) -> VersionTable:
+    paths = write_parts(folder, KEYS, dim=DIM, version=version, partitions=PARTITIONS, only=only)
+    return VersionTable.open(version, DIM, PARTITIONS, paths)
