@@ -17,9 +17,9 @@ from cluster.release import RESTRICTED, Release, Values
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "cluster"
 NAMESPACE = "elastic-ctr-test"
-# The order in which files tell most soonest; one that is not named comes last.
+# The order in which files tell most soonest; what takes nodes away comes last: it moves what others measure by.
 ORDER = (
-    "smoke", "reshard", "chaos", "gang", "hdfs", "policies", "upgrade", "autoscaling", "refusals", "releases"
+    "smoke", "reshard", "gang", "hdfs", "autoscaling", "policies", "upgrade", "refusals", "releases", "laptop", "chaos"
 )  # fmt: skip
 
 IMAGE_TAG = os.environ.get("ELASTIC_CTR_TAG", "dev")
