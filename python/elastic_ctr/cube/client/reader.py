@@ -79,7 +79,8 @@ class _Routes:
 class CubeClient:
     """Lookups over asyncio; one per event loop.
 
-    timeout_ms is when a first attempt is given up, hedge_ms (None: never) when a second holder is asked too, retries how many
+    timeout_ms is when a first attempt is given up, hedge_ms (None: never) when a second holder is asked too, unless that one
+    drains: it waits to be asked no more, and goes on answering those who have nobody else. retries is how many
     attempts may follow the first. Where that was not enough, and a holder has answered not long ago, it is busy or on its way
     back: it is asked, ever less often, until patience_ms are over. partitions, when absent, is learned from the first server
     that says it.
@@ -268,11 +269,14 @@ class CubeClient:
 
         def reluctance(address: str) -> tuple[bool, bool, int]:
             connection = self._connections.get(address)
-            draining = address in self._draining or (connection is not None and connection.draining)
             failing = connection is not None and not connection.trusted
-            return failing, draining, zlib.crc32(address.encode(), self._salt)
+            return failing, self._drains(address), zlib.crc32(address.encode(), self._salt)
 
         return sorted(addresses, key=reluctance)
+
+    def _drains(self, address: str) -> bool:
+        connection = self._connections.get(address)
+        return address in self._draining or (connection is not None and connection.draining)
 
     def _connection(self, address: str) -> Connection:
         connection = self._connections.get(address)
@@ -352,9 +356,12 @@ class _Question:
             for attempt in self._attempts:
                 attempt.give_up()
 
+    def _next_address(self) -> str:
+        return self._addresses[len(self._attempts) % len(self._addresses)]
+
     def _try(self) -> None:
         client = self._client
-        address = self._addresses[len(self._attempts) % len(self._addresses)]
+        address = self._next_address()
         connection = client._connection(address)  # noqa: SLF001
         attempt = Attempt(self._kind, self._version, self._keys, client.dim, lambda done: self._done(done, address))
         # Twice as long each time round: one that is busy must not be given more to do.
@@ -369,7 +376,8 @@ class _Question:
         connection.timed_out()
 
     def _try_another_too(self) -> None:
-        if not self._future.done() and self._may_try():
+        drains = self._client._drains(self._next_address())  # noqa: SLF001 - one thing in two classes
+        if not self._future.done() and not drains and self._may_try():
             self._client.stats.hedged += 1
             self._try()
 

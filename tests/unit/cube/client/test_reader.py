@@ -326,6 +326,29 @@ async def test_a_slow_holder_is_hedged_by_another(start: Callable[[], Running], 
     assert client.stats.hedged == 1
 
 
+async def test_a_holder_that_drains_is_no_hedge(start: Callable[[], Running], tmp_path: Path) -> None:
+    going = start()
+    going.hold(table_of(tmp_path))
+    release = asyncio.Event()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        head, keys = await request(reader)
+        await release.wait()
+        writer.write(wire.pack_reply(head.id, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_)))
+        await reader.read()
+
+    async with impostor(late) as slow, client_of(hedge_ms=1, partitions=PARTITIONS) as client:
+        client.set_holders({1: {slow: ALL, address(going): ALL}}, {address(going)})
+        asyncio.get_running_loop().call_later(0.1, release.set)
+        values, _ = await client.lookup(1, KEYS)
+        frames = client.refresh_stats().frames
+
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+    assert frames == 1
+    assert client.stats.hedged == 0
+
+
 async def test_a_hung_holder_is_given_up_for_another(start: Callable[[], Running], tmp_path: Path) -> None:
     server = start()
     server.hold(table_of(tmp_path))
