@@ -190,6 +190,16 @@ def test_trainers_yield_to_pservers(render: Renderer) -> None:
     assert all(each.get("globalDefault", False) is False for each in classes.values())
 
 
+def test_volcano_may_take_a_trainer_and_never_a_pserver(render: Renderer) -> None:
+    tasks = job(render, trainer={"podAnnotations": {"team": "ads"}}).tasks
+
+    annotations = {name: task["template"]["metadata"]["annotations"] for name, task in tasks.items()}
+    assert annotations == {
+        "pserver": {"volcano.sh/preemptable": "false"},
+        "trainer": {"volcano.sh/preemptable": "true", "team": "ads"},
+    }
+
+
 def test_priority_classes_are_off_by_default(render: Renderer) -> None:
     assert render().all("PriorityClass") == []
     assert all("priorityClassName" not in pod.spec for pod in render().pods)

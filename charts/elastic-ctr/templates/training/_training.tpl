@@ -61,6 +61,14 @@ tasks:
     template: {{- include "elastic-ctr.trainer.pod" . | nindent 6 }}
 {{- end }}
 
+{{/*
+Annotations of a training's pods; (list $block preemptable). Volcano's gang plugin counts pods of a Job and not of a task: with
+only pservers on a node it took one of them and kept the trainer that may go.
+*/}}
+{{- define "elastic-ctr.training.annotations" -}}
+{{- mergeOverwrite (dict "volcano.sh/preemptable" (last .)) (first .).podAnnotations | toYaml }}
+{{- end }}
+
 {{/* The pods of trainers, from `metadata` on; (list $ training) */}}
 {{- define "elastic-ctr.trainer.pod" -}}
 {{- $root := first . }}
@@ -68,9 +76,7 @@ tasks:
 {{- $logs := $root.Values.dataVolume.existingClaim -}}
 metadata:
   labels: {{- include "elastic-ctr.podLabels" (list $root "trainer" $block) | nindent 4 }}
-  {{- with $block.podAnnotations }}
-  annotations: {{- toYaml . | nindent 4 }}
-  {{- end }}
+  annotations: {{- include "elastic-ctr.training.annotations" (list $block "true") | nindent 4 }}
 spec:
   {{- include "elastic-ctr.pod" (list $root "trainer" $block) | nindent 2 }}
   {{- include "elastic-ctr.spread" (list $block (include "elastic-ctr.selectorLabels" (list $root "trainer"))) | nindent 2 }}
@@ -110,9 +116,7 @@ spec:
 {{- $block := $root.Values.pserver -}}
 metadata:
   labels: {{- include "elastic-ctr.podLabels" (list $root "pserver" $block) | nindent 4 }}
-  {{- with $block.podAnnotations }}
-  annotations: {{- toYaml . | nindent 4 }}
-  {{- end }}
+  annotations: {{- include "elastic-ctr.training.annotations" (list $block "false") | nindent 4 }}
 spec:
   {{- include "elastic-ctr.pod" (list $root "pserver" $block) | nindent 2 }}
   {{- include "elastic-ctr.spread" (list $block (include "elastic-ctr.selectorLabels" (list $root "pserver"))) | nindent 2 }}
