@@ -1,0 +1,276 @@
+"""Our cube-server beside Redis: the same keys, the same values, the same load generator, in turn.
+
+    python -m bench.cube [--quick] [--only "300 keys"] [--keys 10000000]
+
+The table is built once and kept in build/bench. Redis answers MGET of raw 8-byte keys and keeps nothing on disk. A request's
+keys are all known; every answer of a first round is compared byte by byte before anything is timed.
+"""
+
+import argparse
+import socket
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench import table as tables
+from bench.loadgen import FRAMES, RESP, Expected, Load
+from bench.method import (
+    FOLDER,
+    Plan,
+    Results,
+    Row,
+    Sample,
+    Side,
+    arguments,
+    compare,
+    plan_of,
+    rate,
+    resident_bytes,
+    show,
+    summary,
+    timed,
+)
+from bench.processes import Server, ask, cube_server, redis_server
+from bench.switching import switch_rows
+from bench.table import VERSION, Made
+from elastic_ctr.cube import wire
+from elastic_ctr.cube.client.blocking import BlockingCubeClient
+from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.wire import Hello, Kind
+
+DISTRIBUTIONS = ("uniform", "zipf")
+_KEYS_OF_REQUESTS = 4_000_000  # so many keys are encoded in advance, more than a cache holds
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How requests come; goals for uniform and zipf."""
+
+    name: str
+    n: int
+    connections: int
+    pipeline: int
+    goals: tuple[float, float]
+    per_cpu: bool = False
+    note: str = ""
+
+
+SHAPES = (
+    Shape("13,312 keys", 13_312, 8, 1, (25, 16)),
+    Shape("100,000 keys", 100_000, 4, 1, (25, 16)),
+    Shape("300 keys, 64 connections", 300, 64, 1, (18, 10)),
+    Shape("30 keys, pipelined", 30, 8, 64, (12, 6), per_cpu=True),
+    Shape("30 keys, one in flight, 64 connections", 30, 64, 1, (6.5, 3.5), note="the floor is the kernel's TCP path"),
+)
+
+
+def greet(sock: socket.socket) -> None:
+    """Exchange hellos with a cube-server."""
+    sock.sendall(Hello().pack())
+    data = b""
+    while len(data) < wire.HELLO_BYTES:
+        data += sock.recv(wire.HELLO_BYTES - len(data))
+    Hello.unpack(data)
+
+
+def requests_of(keys: Keys, version: int = VERSION) -> list[bytes]:
+    return [wire.pack_request(Kind.LOOKUP, number, version, row) for number, row in enumerate(keys)]
+
+
+def our_load(port: int, keys: Keys, connections: int, pipeline: int = 1, version: int = VERSION) -> Load:
+    n = keys.shape[1]
+    return Load(port, requests_of(keys, version), Expected(FRAMES), connections, pipeline, work=n, greet=greet)
+
+
+def redis_load(port: int, keys: Keys, dim: int, connections: int, pipeline: int = 1) -> Load:
+    n = keys.shape[1]
+    expected = Expected(RESP, *tables.resp_reply(n, dim))
+    return Load(port, [tables.resp_mget(row) for row in keys], expected, connections, pipeline, work=n)
+
+
+@contextmanager
+def pair(ours: Load, our_server: Server, theirs: Load, their_server: Server) -> Iterator[tuple[Side, Side]]:
+    try:
+        yield Side("ours", ours.run, our_server.pids), Side("theirs", theirs.run, their_server.pids)
+    finally:
+        ours.close()
+        theirs.close()
+
+
+class Redis:
+    """A blocking caller of Redis by raw sockets: only to compare answers."""
+
+    def __init__(self, port: int) -> None:
+        self._file = socket.create_connection(("127.0.0.1", port)).makefile("rwb")
+
+    def values(self, keys: Keys, dim: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+        self._file.write(tables.resp_mget(keys))
+        self._file.flush()
+        begins, rest = tables.resp_reply(keys.size, dim)
+        data = self._file.read(len(begins) + rest)
+        assert data.startswith(begins), data[:40]
+        rows = np.frombuffer(data, np.uint8, offset=len(b"*%d\r\n" % keys.size)).reshape(keys.size, -1)
+        at = len(b"$%d\r\n" % (4 * dim))
+        return np.ascontiguousarray(rows[:, at : at + 4 * dim]).view(np.float32)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def assert_equal(table: Made, cube: Server, redis: Server) -> None:
+    """The first requests of every shape, answered by both and by the table itself."""
+    place = np.argsort(table.keys)
+    ordered = np.asarray(table.keys)[place]
+    client = Redis(redis.port)
+    with BlockingCubeClient([f"127.0.0.1:{cube.port}"]) as ours:
+        for shape in SHAPES:
+            for distribution in DISTRIBUTIONS:
+                for keys in tables.asked(table, distribution, 2, shape.n):
+                    values, missing = ours.lookup(VERSION, keys)
+                    truth = table.values[place[np.searchsorted(ordered, keys)]]
+                    assert not missing.any()
+                    assert values.tobytes() == truth.tobytes(), "our answer differs from the table"
+                    assert client.values(keys, table.dim).tobytes() == truth.tobytes(), "Redis's answer differs"
+    client.close()
+
+
+def measure_shapes(table: Made, cube: Server, redis: Server, plan: Plan, results: Results) -> None:
+    for shape in SHAPES:
+        for distribution, goal in zip(DISTRIBUTIONS, shape.goals, strict=True):
+            name = f"cube ÷ Redis, {shape.name}, {distribution}"
+            tail = "p99 ÷ Redis p99, 300 keys, 64 connections"
+            wants_tail = shape.n == 300 and distribution == "uniform" and plan.wants(tail)
+            if not plan.wants(name) and not wants_tail:
+                continue
+            keys = tables.asked(table, distribution, max(16, _KEYS_OF_REQUESTS // shape.n), shape.n)
+            ours = our_load(cube.port, keys, shape.connections, shape.pipeline)
+            theirs = redis_load(redis.port, keys, table.dim, shape.connections, shape.pipeline)
+            with pair(ours, cube, theirs, redis) as (a, b):
+                compared = compare(name, a, b, plan)
+                note = shape.note
+                row = compared.row(goal, per_cpu_when_client_bound=shape.per_cpu, note=note)
+                results.put(row, compared.details())
+                if wants_tail:
+                    results.put(_tail(tail, compared.p99_ratios(), compared.ours, compared.theirs), compared.details())
+                    half = statistics.median(rate(sample) for sample in compared.theirs) / shape.n / 2
+                    ours.rate = theirs.rate = half
+                    paced = compare(f"{tail}, at half of Redis's rate", a, b, plan)
+                    note = f"{half:,.0f} requests a second for both"
+                    results.put(_tail(paced.name, paced.p99_ratios(), paced.ours, paced.theirs, note), paced.details())
+
+
+def _tail(name: str, ratios: list[float], ours: list[Sample], theirs: list[Sample], note: str = "") -> Row:
+    def said(samples: list[Sample]) -> str:
+        p50 = statistics.median(sample.p50 for sample in samples) * 1000
+        return f"{p50:.2f}/{statistics.median(sample.p99 for sample in samples) * 1000:.2f}"
+
+    told = f"p50/p99 {said(ours)} ms to {said(theirs)} ms"
+    goal = 0.1 if not note else None
+    return summary(name, ratios, goal, bound="at most", note=f"{note}; {told}" if note else f"closed loop; {told}")
+
+
+def measure_callers(table: Made, cube: Server, redis: Server, plan: Plan, results: Results) -> None:
+    """A blocking caller in Python: our client, and redis-py with hiredis and numpy behind it."""
+    from bench.rivals.redis_caller import RedisCaller, uses_hiredis
+
+    theirs = RedisCaller(redis.port, table.dim)
+    with BlockingCubeClient([f"127.0.0.1:{cube.port}"]) as ours:
+        for n, goal in ((30, 14.0), (13_312, 25.0)):
+            name = f"round trip of a Python caller ÷ redis-py with hiredis, {n:,} keys"
+            if not plan.wants(name):
+                continue
+            keys = tables.asked(table, "uniform", max(50, 1_000_000 // n), n)
+            assert ours.lookup(VERSION, keys[0])[0].tobytes() == theirs.lookup(keys[0]).tobytes()
+            a = Side("ours", _caller(lambda row: ours.lookup(VERSION, row), keys), cube.pids)
+            b = Side("theirs", _caller(theirs.lookup, keys), redis.pids)
+            compared = compare(name, a, b, plan)
+            # The caller is part of what is measured.
+            row = summary(
+                name, compared.ratios(), goal,
+                note=f"{statistics.median(map(rate, compared.ours)) / 1e6:.2f} M keys/s to "
+                f"{statistics.median(map(rate, compared.theirs)) / 1e6:.2f}; hiredis {uses_hiredis()}",
+            )  # fmt: skip
+            results.put(row, compared.details())
+    theirs.close()
+
+
+def _caller(lookup: Callable[[Keys], object], keys: Keys) -> Callable[[float], Sample]:
+    import time
+
+    rows = list(keys)
+
+    def run(seconds: float) -> Sample:
+        taken = []
+        cpu, began = time.thread_time(), time.perf_counter()
+        last = began
+        number = 0
+        while last - began < seconds:
+            lookup(rows[number % len(rows)])
+            number += 1
+            now = time.perf_counter()
+            taken.append(now - last)
+            last = now
+        p50, p99 = np.percentile(taken, [50, 99])
+        return Sample(number * keys.shape[1], last - began, time.thread_time() - cpu, float(p50), float(p99))
+
+    return run
+
+
+def measure_processes(table: Made, cube: Server, plan: Plan, results: Results) -> None:
+    name = "two processes ÷ one, 13,312 keys: keys per server CPU second"
+    if not plan.wants(name):
+        return
+    keys = tables.asked(table, "uniform", _KEYS_OF_REQUESTS // 13_312, 13_312)
+    with cube_server(table.folder, FOLDER / "logs" / "cube-2.log", dim=table.dim, workers=2) as two:
+        ask(two.admin, "/load", table.load_order())
+        both, one = our_load(two.port, keys, 16), our_load(cube.port, keys, 16)
+        with pair(both, two, one, cube) as (a, b):
+            compared = compare(name, a, b, plan)
+            wall = statistics.median(compared.ratios())
+            note = f"plain {wall:.2f}, both on the cores that the client uses too"
+            results.put(summary(name, compared.ratios_per_cpu(), 0.9, note=note), compared.details())
+
+
+def memory_row(keys: int, ours: tuple[int, int], theirs: tuple[int, int]) -> Row:
+    """From (resident bytes before, after) it was filled."""
+    grown, their_growth = ours[1] - ours[0], theirs[1] - theirs[0]
+    note = (
+        f"{grown / keys:.1f} to {their_growth / keys:.1f} bytes a key by growth; "
+        f"whole processes {ours[1] / 1e6:,.0f} to {theirs[1] / 1e6:,.0f} MB"
+    )
+    ratio = grown / their_growth
+    return Row("memory per key ÷ Redis", ratio, ratio, ratio, 0.4, note, "at most")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments(parser)
+    parser.add_argument("--keys", type=int, default=10_000_000)
+    given = parser.parse_args()
+    plan, results = plan_of(given), Results(given.results, given.quick)
+    logs = FOLDER / "logs"
+    with timed("bench.cube"), ExitStack() as stack:
+        table = tables.made(given.keys)
+        redis = stack.enter_context(redis_server(logs / "redis.log"))
+        cube = stack.enter_context(cube_server(table.folder, logs / "cube.log", dim=table.dim))
+        before = sum(map(resident_bytes, cube.pids())), resident_bytes(redis.pid)
+        with timed("filling Redis"):
+            tables.fill_redis(table, redis.port)
+        with timed("loading ours"):
+            ask(cube.admin, "/load", table.load_order())
+        assert_equal(table, cube, redis)
+        after = sum(map(resident_bytes, cube.pids())), resident_bytes(redis.pid)
+        if plan.wants("memory per key ÷ Redis"):
+            results.put(memory_row(table.keys.size, (before[0], after[0]), (before[1], after[1])))
+        measure_shapes(table, cube, redis, plan, results)
+        measure_callers(table, cube, redis, plan, results)
+        measure_processes(table, cube, plan, results)
+    switch_rows(table, plan, results)
+    show(results.read())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""What is measured, as real processes: our cube-server by its own command, Redis of Debian; ended when the block ends."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+COMMAND = Path(sys.executable).parent / "elastic-ctr"
+MAX_KEYS = 131_072
+_START_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Server:
+    """A process that answers on port; admin is the port of its admin door, if it has one."""
+
+    pid: int
+    port: int
+    admin: int = 0
+
+    def pids(self) -> list[int]:
+        """Its own and its children's."""
+        return [self.pid, *(child.pid for child in psutil.Process(self.pid).children(recursive=True))]
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@contextmanager
+def running(
+    command: list[str], log: Path, ready: Callable[[], bool], *, env: dict[str, str] | None = None
+) -> Iterator[int]:
+    """A process, its pid once it is ready. Raises RuntimeError when it ends before that."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=env)
+    try:
+        until = time.monotonic() + _START_SECONDS
+        while not ready():
+            if process.poll() is not None or time.monotonic() > until:
+                tail = log.read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"{command[0]} did not start within {_START_SECONDS} s; it said:\n{tail}")
+            time.sleep(0.05)
+        yield process.pid
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def ask(port: int, path: str, body: Any = None, *, timeout: float = 120) -> Any:
+    """A call of an admin door, its JSON or text. Raises RuntimeError with what it said."""
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data, timeout=timeout) as answer:
+            text = answer.read()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            raise RuntimeError(f"{path} was refused: {refused.read().decode()}") from refused
+    return json.loads(text) if text[:1] in b"{[" else text
+
+
+def answers(port: int, path: str) -> bool:
+    """Whether that is answered with 200."""
+    try:
+        ask(port, path, timeout=5)
+    except (OSError, RuntimeError):
+        return False
+    return True
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def cube_server(dict_dir: Path, log: Path, *, dim: int = 9, workers: int = 1) -> Iterator[Server]:
+    """`elastic-ctr cube-server`, holding nothing yet."""
+    port, admin = free_port(), free_port()
+    config = {
+        "model": {"embeddingDim": dim},
+        "cube": {
+            "port": port, "adminPort": admin, "workers": workers, "maxKeys": MAX_KEYS, "cacheDir": str(dict_dir.resolve()),
+        },
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.yaml"
+        file.write_text(yaml.safe_dump(config))
+        command = [str(COMMAND), "cube-server", "--config", str(file)]
+        with running(command, log, lambda: answers(admin, "/readyz")) as pid:
+            yield Server(pid, port, admin)
+
+
+@contextmanager
+def redis_server(log: Path) -> Iterator[Server]:
+    """Redis, nothing kept on disk. Raises RuntimeError where it is not installed."""
+    found = shutil.which("redis-server")
+    if found is None:
+        raise RuntimeError("redis-server is not installed: apt-get install redis-server, then again")
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            found,
+            "--port",
+            str(port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            folder,
+        ]
+        with running(command, log, lambda: accepts(port)) as pid:
+            yield Server(pid, port)

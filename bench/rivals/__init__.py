@@ -1,0 +1,1 @@
+"""What users would otherwise run, made as well as we can."""
