@@ -28,6 +28,8 @@ DRAINING = 1  # a reply's flag: ask another holder from now on
 _HELLO = struct.Struct("<4sHHII")
 _HEADER = struct.Struct("<IHHIQQ")
 _MAX_N = (0xFFFF_FFFF - AFTER_LENGTH) // 8
+_NO_BITS = np.zeros(0, np.uint8)
+_NO_VALUES = np.zeros(0, np.float32)
 
 
 class Kind(IntEnum):
@@ -41,6 +43,9 @@ class Status(IntEnum):
     PARTITION_NOT_HELD = 2
     BAD_REQUEST = 3
     BUSY = 4
+
+
+_OK, _LAST_STATUS = int(Status.OK), int(max(Status))
 
 
 class WireError(ValueError):
@@ -99,7 +104,7 @@ class Head(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A decoded reply; values f32[n, dim] and missing bool[n] are copies."""
+    """A decoded reply; values f32[n, dim] are a view of its frame, missing bool[n] are not."""
 
     status: Status
     draining: bool
@@ -150,22 +155,23 @@ def pack_reply(request: int, version: int, values: Values, missing: Flags, *, dr
 
 
 def unpack_reply(frame: bytes | memoryview, dim: int) -> Reply:
-    """One whole reply. Raises WireError unless its lengths agree to the byte and its unused miss bits are 0."""
+    """One whole reply; the frame is not to be changed after. Raises WireError unless its lengths agree to the byte and
+    its unused miss bits are 0.
+    """
     head = Head.unpack(frame)
-    if head.code > max(Status):
+    n = head.n
+    if head.code > _LAST_STATUS:
         raise WireError(f"a reply has status {head.code}, which is none")
-    if head.code != Status.OK and head.n:
-        raise WireError(f"a refusal carries {head.n} values")
-    if len(frame) != head.frame_bytes or len(frame) != reply_bytes(head.n, dim):
-        raise WireError(
-            f"a reply of {head.n} values of dim {dim} has {reply_bytes(head.n, dim)} bytes, not {head.frame_bytes}"
-        )
-    values = np.frombuffer(frame, "<f4", count=head.n * dim, offset=HEADER_BYTES).astype(np.float32)
-    bits = np.frombuffer(frame, np.uint8, offset=HEADER_BYTES + 4 * dim * head.n)
-    missing = np.unpackbits(bits, bitorder="little")
-    if missing[head.n :].any():
+    if head.code != _OK and n:
+        raise WireError(f"a refusal carries {n} values")
+    if len(frame) != head.frame_bytes or len(frame) != reply_bytes(n, dim):
+        raise WireError(f"a reply of {n} values of dim {dim} has {reply_bytes(n, dim)} bytes, not {head.frame_bytes}")
+    bits = np.frombuffer(frame, np.uint8, offset=HEADER_BYTES + 4 * dim * n) if n else _NO_BITS
+    if n % 8 and bits[-1] >> n % 8:
         raise WireError("a reply marks keys as missing that it does not have")
+    values: Values = np.frombuffer(frame, "<f4", count=n * dim, offset=HEADER_BYTES) if n else _NO_VALUES
     return Reply(
         Status(head.code), bool(head.flags & DRAINING), head.id, head.version,
-        values.reshape(head.n, dim), missing[: head.n].astype(np.bool_),
+        values.astype(np.float32, copy=False).reshape(n, dim),
+        np.unpackbits(bits, count=n, bitorder="little").view(np.bool_),
     )  # fmt: skip

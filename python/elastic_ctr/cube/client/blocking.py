@@ -1,10 +1,12 @@
-"""A plain blocking reader of cube, for the command line: one socket per server, one request at a time."""
+"""A plain blocking reader of cube: one socket per server, one request at a time, one thread. No event loop in the way."""
 
 import socket
+import struct
 from collections.abc import Sequence
 from types import TracebackType
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import Self
 
 from elastic_ctr.cube import wire
@@ -16,6 +18,8 @@ from elastic_ctr.cube.wire import Head, Hello, Kind, Status, WireError
 
 
 class _Server:
+    """One connection, one request at a time."""
+
     def __init__(self, address: str, timeout: float) -> None:
         self.address = address
         host, _, port = address.rpartition(":")
@@ -23,51 +27,64 @@ class _Server:
             raise CubeUnavailable(f"{address!r} is no address: write host:port")
         try:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout)
+            # The kernel keeps the time from here on: Python would ask it before every read whether there is something.
+            self._socket.settimeout(None)
+            seconds, rest = divmod(timeout, 1)
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(rest * 1e6)))
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.hello = self._greet()
         except (OSError, WireError) as failed:
             raise CubeUnavailable(f"{address} does not answer as a cube-server: {failed}") from failed
 
     def ask(self, version: int, keys: Keys) -> wire.Reply:
-        """Raises CubeUnavailable."""
+        """Raises CubeUnavailable; after that this connection cannot be trusted."""
         try:
             return self._exchange(version, keys)
+        except BlockingIOError as late:
+            raise CubeUnavailable(f"{self.address} did not answer in time") from late
         except (OSError, WireError) as failed:
             raise CubeUnavailable(f"{self.address} failed: {failed}") from failed
 
     def _greet(self) -> Hello:
         self._socket.sendall(Hello().pack())
-        hello = Hello.unpack(self._receive(wire.HELLO_BYTES))
+        data = bytearray(wire.HELLO_BYTES)
+        self._receive(memoryview(data), 0, wire.HELLO_BYTES)
+        hello = Hello.unpack(bytes(data))
         if hello.protocol != wire.PROTOCOL:
             raise WireError(f"it speaks protocol {hello.protocol}, this program {wire.PROTOCOL}")
         return hello
 
     def _exchange(self, version: int, keys: Keys) -> wire.Reply:
         self._socket.sendall(wire.pack_request(Kind.LOOKUP, 1, version, keys))
-        start = self._receive(wire.HEADER_BYTES)
-        head = Head.unpack(start)
+        frame = np.empty(wire.reply_bytes(keys.size, self.hello.dim), np.uint8).data
+        got = self._receive(frame, 0, wire.HEADER_BYTES)
+        head = Head.unpack(frame)
         n = keys.size if head.code == Status.OK else 0
-        if head.frame_bytes != wire.reply_bytes(n, self.hello.dim) or head.n != n:
+        due = wire.reply_bytes(n, self.hello.dim)
+        if head.frame_bytes != due or head.n != n or got > due:
             raise WireError(f"a reply of {head.frame_bytes} bytes does not answer {keys.size} keys")
-        reply = wire.unpack_reply(start + self._receive(head.frame_bytes - len(start)), self.hello.dim)
+        self._receive(frame, got, due)
+        reply = wire.unpack_reply(frame[:due], self.hello.dim)
         if (reply.id, reply.version) != (1, version):
             raise WireError(f"it answers in version {reply.version}")
         return reply
 
-    def _receive(self, count: int) -> bytes:
-        data = bytearray()
-        while len(data) < count:
-            chunk = self._socket.recv(count - len(data))
-            if not chunk:
+    def _receive(self, frame: memoryview, got: int, due: int) -> int:
+        """Read into frame until at least due of its bytes are there; how many are."""
+        while got < due:
+            count = self._socket.recv_into(frame[got:])
+            if not count:
                 raise WireError("it hung up")
-            data += chunk
-        return bytes(data)
+            got += count
+        return got
 
     def close(self) -> None:
         self._socket.close()
 
 
 class BlockingCubeClient:
-    """Asks the servers at these addresses in turn until every key has an answer."""
+    """Asks the servers at these addresses in turn until every key has an answer, and remembers who had it."""
 
     def __init__(self, addresses: Sequence[str], *, timeout_seconds: float = 5.0) -> None:
         """Raises CubeUnavailable when none of them answers."""
@@ -82,6 +99,8 @@ class BlockingCubeClient:
             raise CubeUnavailable("; ".join(failures) or "no address of a cube-server was given")
         self.dim = max(server.hello.dim for server in self._servers)
         self.partitions = max(server.hello.partitions for server in self._servers)
+        # Version to the number of the server that held each partition when last asked, -1: unknown.
+        self._holders: dict[int, NDArray[np.int64]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -100,27 +119,53 @@ class BlockingCubeClient:
         keys = as_keys(keys)
         if self.dim == 0:
             raise VersionNotHeld(version, "the servers asked hold nothing yet")
-        values = np.zeros((keys.size, self.dim), np.float32)
-        missing = np.zeros(keys.size, np.bool_)
+        if len(self._servers) == 1:
+            answer = self._whole(self._servers[0], version, keys)
+            if isinstance(answer, str):
+                raise VersionNotHeld(version, answer)
+            return answer
+        return self._spread(version, keys)
+
+    def _spread(self, version: int, keys: Keys) -> tuple[Values, Flags]:
+        """From those that held the partitions when last asked, each in one go; the rest partition by partition."""
+        values = np.empty((keys.size, self.dim), np.float32)
+        missing = np.empty(keys.size, np.bool_)
         numbers = keys % np.uint64(self.partitions)
-        for partition in np.unique(numbers):
+        holders = self._holders.setdefault(version, np.full(self.partitions, -1, np.int64))
+        chosen = holders[numbers.astype(np.int64)]
+        for number in np.unique(chosen[chosen >= 0]):
+            at = np.flatnonzero(chosen == number)
+            answer = self._whole(self._servers[number], version, keys[at])
+            if isinstance(answer, str):
+                holders[holders == number] = -1
+                chosen[at] = -1
+            else:
+                values[at], missing[at] = answer
+        for partition in np.unique(numbers[chosen < 0]):
             at = np.flatnonzero(numbers == partition)
-            values[at], missing[at] = self._ask(version, keys[at])
+            holders[int(partition)], (values[at], missing[at]) = self._search(version, keys[at])
         return values, missing
 
-    def _ask(self, version: int, keys: Keys) -> tuple[Values, Flags]:
-        """Keys of one partition, which a server holds whole or not at all."""
-        refusals: list[str] = []
-        for server in self._servers:
-            if server.hello.dim != self.dim:
-                refusals.append(f"{server.address} held nothing when asked")
-                continue
-            step = max(1, server.hello.max_keys)
-            replies = [server.ask(version, keys[start : start + step]) for start in range(0, keys.size, step)]
-            if all(reply.status == Status.OK for reply in replies):
-                return (
-                    np.concatenate([reply.values for reply in replies]),
-                    np.concatenate([reply.missing for reply in replies]),
-                )
-            refusals.append(f"{server.address} answered {replies[-1].status.name.lower().replace('_', ' ')}")
+    def _search(self, version: int, keys: Keys) -> tuple[int, tuple[Values, Flags]]:
+        """The first server that holds these keys, which are of one partition, and what it answers."""
+        refusals = []
+        for number, server in enumerate(self._servers):
+            answer = self._whole(server, version, keys)
+            if not isinstance(answer, str):
+                return number, answer
+            refusals.append(answer)
         raise VersionNotHeld(version, "; ".join(refusals))
+
+    def _whole(self, server: _Server, version: int, keys: Keys) -> tuple[Values, Flags] | str:
+        """All of the keys from this server, or why not."""
+        if server.hello.dim != self.dim:
+            return f"{server.address} held nothing when asked"
+        replies = []
+        for start in range(0, keys.size or 1, max(1, server.hello.max_keys)):
+            reply = server.ask(version, keys[start : start + server.hello.max_keys])
+            if reply.status != Status.OK:
+                return f"{server.address} answered {reply.status.name.lower().replace('_', ' ')}"
+            replies.append(reply)
+        if len(replies) == 1:
+            return replies[0].values, replies[0].missing
+        return np.concatenate([reply.values for reply in replies]), np.concatenate([reply.missing for reply in replies])

@@ -293,7 +293,8 @@ class Connection(asyncio.Protocol):
                 raise WireError(f"{head.n} values in {head.frame_bytes} bytes answer {frame.keys} keys")
             if len(data) - at < head.frame_bytes:
                 break
-            reply = wire.unpack_reply(bytes(data[at : at + head.frame_bytes]), self._dim)
+            # A slice of a bytearray is a copy, the only one: what the caller gets is a view of it.
+            reply = wire.unpack_reply(memoryview(data[at : at + head.frame_bytes]), self._dim)
             at += head.frame_bytes
             del self._frames[head.id]
             self._silent = 0
