@@ -18,11 +18,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from elastic_ctr.cube.builder.intake import read_blocks
 from elastic_ctr.cube.builder.part import PartFile, build_full, build_overlay, merge_full
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.placement import unbuilt_chain
 from elastic_ctr.seqfile.format import SequenceFileDamaged
-from elastic_ctr.seqfile.reader import SequenceFileReader
 from elastic_ctr.store import AlreadyPublished, NotInStore, Patience, Store, StoreError, open_store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import (
@@ -187,8 +187,7 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
 def _blocks(plan: Plan, partition: int, files: list[Path]) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.float32]]]:
     for manifest, file in zip(plan.inputs, files, strict=True):
         entry = input_file(manifest, partition)
-        with SequenceFileReader(file, name=entry.path, expected_records=entry.records) as reader:
-            yield from reader
+        yield from read_blocks(file, name=entry.path, records=entry.records, dim=plan.manifest.dim)
 
 
 def input_file(manifest: VersionManifest, partition: int) -> FileEntry:

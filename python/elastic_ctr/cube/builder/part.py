@@ -13,9 +13,10 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
-from elastic_ctr.cube.builder.runs import Block, Runs, Sorted, unmix
+from elastic_ctr.cube.builder.order import sub_part_bounds
+from elastic_ctr.cube.builder.rows import fill, mark
+from elastic_ctr.cube.builder.runs import Block, Runs, Sorted
 from elastic_ctr.cube.dictionary import hashing, perfect_hash
 from elastic_ctr.cube.dictionary.format import (
     MAX_DIM,
@@ -28,11 +29,11 @@ from elastic_ctr.cube.dictionary.format import (
     presence_bits_for,
     stride_for,
 )
-from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY, Keys
+from elastic_ctr.cube.dictionary.hashing import Keys
 
 Progress = Callable[[int, int], None]
 MEMORY_BYTES = 512 << 20
-_CHUNK = 4 << 20
+_CHUNK = 1 << 20
 
 
 class PartFile(NamedTuple):
@@ -184,66 +185,53 @@ def _build(
                 header = _write(stream, kind, identity, runs, progress)
                 stream.flush()
                 os.fsync(stream.fileno())
-                stream.seek(0)
-                sha256 = hashlib.sha256()
-                while chunk := stream.read(_CHUNK):
-                    sha256.update(chunk)
+                sha256 = _sha256(stream)
             temporary.chmod(0o644)
             temporary.replace(out)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
     _sync_folder(out.parent)
-    return PartFile(out, header.file_bytes, sha256.hexdigest(), header.keys)
+    return PartFile(out, header.file_bytes, sha256, header.keys)
 
 
-class _Pieces:
+def _pieces(groups: Iterable[Sorted], sub_parts: int) -> Iterator[Sorted]:
     """Cuts the groups of a build into its sub-parts; one may begin in a group and end in another."""
-
-    def __init__(self, groups: Iterable[Sorted], sub_parts: int) -> None:
-        self._groups = groups
-        self._sub_parts = sub_parts
-
-    def __iter__(self) -> Iterator[Sorted]:
-        carried: list[Sorted] = []
-        done = 0
-        for group in self._groups:
-            bounds = np.searchsorted(
-                hashing.high_product(group.mixed, self._sub_parts),
-                np.arange(done, self._sub_parts, dtype=np.uint64),
-                "right",
-            )
-            start = 0
-            # All but the last sub-part seen may be closed: later groups have larger hashes.
-            last = int(hashing.high_product(group.mixed[-1:], self._sub_parts)[0]) if group.mixed.size else done
-            for number in range(done, last):
-                end = int(bounds[number - done])
-                yield _joined([*carried, _cut(group, start, end)])
-                carried, start = [], end
-            done = last
-            carried.append(_cut(group, start, None))
-        yield _joined(carried)
-        for _ in range(done + 1, self._sub_parts):
-            yield _joined([_cut(carried[0], 0, 0)])
+    carried: list[Sorted] = []
+    done = 0
+    for group in groups:
+        bounds = sub_part_bounds(group.mixed, sub_parts)
+        # All but the last sub-part seen may be closed: later groups have larger hashes.
+        last = max(done, int(np.searchsorted(bounds[:-1], group.mixed.size)) - 1)
+        for number in range(done, last):
+            yield _joined([*carried, _cut(group, bounds[number], bounds[number + 1])])
+            carried = []
+        done = last
+        carried.append(_cut(group, bounds[done], group.mixed.size))
+    yield _joined(carried)
+    for _ in range(done + 1, sub_parts):
+        yield _cut(carried[0], 0, 0)
 
 
-def _cut(records: Sorted, start: int, end: int | None) -> Sorted:
-    return Sorted(records.mixed[start:end], records.values[start:end], records.deleted[start:end])
+def _cut(records: Sorted, start: int, end: int) -> Sorted:
+    return records._replace(mixed=records.mixed[start:end], origin=records.origin[start:end])
 
 
 def _joined(pieces: list[Sorted]) -> Sorted:
+    pieces = [piece for piece in pieces if piece.mixed.size] or pieces[:1]
     if len(pieces) == 1:
         return pieces[0]
-    mixed, values, deleted = zip(*pieces, strict=True)
-    return Sorted(np.concatenate(mixed), np.concatenate(values), np.concatenate(deleted))
+    mixed = np.concatenate([piece.mixed for piece in pieces])
+    values = np.concatenate([piece.values[piece.origin] for piece in pieces])
+    deleted = np.concatenate([piece.deleted[piece.origin] for piece in pieces])
+    return Sorted(mixed, np.arange(mixed.size, dtype=np.uint32), values, deleted)
 
 
 def _counts(runs: Runs, sub_parts: int) -> Keys:
-    counts = np.zeros(sub_parts, np.uint64)
+    counts = np.zeros(sub_parts, np.int64)
     for mixed in runs.hashes():
-        numbers = hashing.high_product(mixed, sub_parts).astype(np.int64)
-        counts += np.bincount(numbers, minlength=sub_parts).astype(np.uint64)
-    return counts
+        counts += np.diff(sub_part_bounds(mixed, sub_parts))
+    return counts.astype(np.uint64)
 
 
 def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: Runs, progress: Progress | None) -> PartHeader:
@@ -256,25 +244,24 @@ def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: Runs, progres
     tombstones = np.zeros(sub_parts * slots if kind == "overlay" else 0, np.bool_)
     seeds = np.zeros(sub_parts, np.uint64)
     pilots = np.zeros((sub_parts, buckets), np.uint16)
-    deleted = sum(int(group.deleted.sum()) for group in runs.groups()) if kind == "overlay" else 0
     shape = {
         "sub_parts": sub_parts, "slots": slots, "buckets": buckets, "stride": stride,
-        "presence_bits": presence.size * 64, "tombstones": deleted,
+        "presence_bits": presence.size * 64, "tombstones": runs.deletions,
     }  # fmt: skip
     places, length = lay_out(shape)
     os.ftruncate(stream.fileno(), length)
     stream.seek(places["records"][0])
     records = xxhash.xxh3_64()
+    rows = np.empty((slots, stride // 8), np.uint64)
     done = 0
-    for number, piece in enumerate(_Pieces(runs.groups(), sub_parts)):
-        seed, pilots[number], at = perfect_hash.place(piece.mixed, slots, buckets)
-        seeds[number] = seed
-        data = _records(piece, at, slots, stride)
-        records.update(data)
-        stream.write(data)
+    for number, piece in enumerate(_pieces(runs.groups(), sub_parts)):
+        seeds[number], pilots[number], at = perfect_hash.place(piece.mixed, slots, buckets)
+        fill(rows, piece.mixed, piece.origin, piece.values, piece.deleted, at)
+        records.update(rows.data)
+        stream.write(rows.data)
         if kind == "overlay":
-            _mark(presence, piece.mixed)
-            tombstones[at + number * slots] = piece.deleted
+            mark(presence, piece.mixed)
+            tombstones[at + np.int64(number * slots)] = piece.deleted[piece.origin]
         done += piece.mixed.size
         if progress is not None:
             progress(done, runs.keys)
@@ -282,7 +269,7 @@ def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: Runs, progres
         "sub_parts": np.stack([seeds, counts], axis=1).tobytes(),
         "pilots": pilots.tobytes(),
         "presence": presence.tobytes(),
-        "tombstones": np.packbits(tombstones, bitorder="little").tobytes() if deleted else b"",
+        "tombstones": np.packbits(tombstones, bitorder="little").tobytes() if runs.deletions else b"",
     }
     sections = {name: Section(*places[name], xxhash.xxh3_64_intdigest(body)) for name, body in bodies.items()}
     sections["records"] = Section(*places["records"], records.intdigest())
@@ -293,22 +280,6 @@ def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: Runs, progres
     stream.seek(0)
     stream.write(header.pack())
     return header
-
-
-def _records(piece: Sorted, at: NDArray[np.int64], slots: int, stride: int) -> memoryview:
-    rows = np.zeros((slots, stride), np.uint8)
-    keys = rows.view(np.uint64)
-    keys[:, 0] = EMPTY_KEY
-    keys[at, 0] = unmix(piece.mixed)
-    # A deleted key's values mean nothing: zeros, so that equal content is equal bytes.
-    values: Values = np.where(piece.deleted[:, None], np.float32(0), piece.values)
-    rows.view(np.float32)[at, 2 : 2 + piece.values.shape[1]] = values
-    return rows.data.cast("B")
-
-
-def _mark(presence: Keys, mixed: Keys) -> None:
-    bits = mixed & np.uint64(presence.size * 64 - 1)
-    np.bitwise_or.at(presence, (bits >> np.uint64(6)).astype(np.int64), np.uint64(1) << (bits & np.uint64(63)))
 
 
 def _header(
@@ -334,6 +305,15 @@ def _header(
         empty_key_values=b"" if values is None or gone else values.tobytes(),
         sections=sections,
     )
+
+
+def _sha256(stream: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    chunk = bytearray(_CHUNK)
+    stream.seek(0)
+    while got := stream.readinto(chunk):  # type: ignore[attr-defined]
+        digest.update(memoryview(chunk)[:got])
+    return digest.hexdigest()
 
 
 def _sync_folder(folder: Path) -> None:

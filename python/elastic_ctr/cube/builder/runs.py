@@ -11,14 +11,18 @@ from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import Self
 
+from elastic_ctr.cube.builder.order import Origins, by_hash
+from elastic_ctr.cube.builder.rows import scatter
 from elastic_ctr.cube.dictionary import hashing
 from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY, Keys
 
 GROUPS = 256
+SPILLED_KEYS = 1 << 19
+_ROW_EXTRA = 3  # of a spilled row, in u32: the key before the values, whether it is deleted behind them
+_EMPTY_MIXED = hashing.mix(np.full(1, EMPTY_KEY, np.uint64))[0]
 
 
 class Block(NamedTuple):
@@ -30,38 +34,12 @@ class Block(NamedTuple):
 
 
 class Sorted(NamedTuple):
-    """Distinct records in ascending order of mixed = mix(key)."""
+    """Distinct records in ascending order of mixed = mix(key): that of mixed[i] is values[origin[i]], deleted[origin[i]]."""
 
     mixed: Keys
+    origin: Origins
     values: Values
     deleted: Flags
-
-
-def latest(blocks: list[Block]) -> Sorted:
-    """Order by hash; of equal keys the last one given stays."""
-    keys = np.concatenate([block.keys for block in blocks])
-    mixed = hashing.mix(keys)
-    order = np.argsort(mixed)
-    sorted_hashes = mixed[order]
-    first = np.ones(order.size, np.bool_)
-    first[1:] = sorted_hashes[1:] != sorted_hashes[:-1]
-    starts = np.flatnonzero(first)
-    if starts.size != order.size:
-        # The sort is not stable: among equal keys the largest position was given last.
-        order = np.maximum.reduceat(order, starts)
-    values = np.concatenate([block.values for block in blocks])[order]
-    deleted = np.concatenate([block.deleted for block in blocks])[order]
-    return Sorted(mixed[order], values, deleted)
-
-
-def unmix(mixed: Keys) -> Keys:
-    """The key of a hash: mix is a bijection, so groups need not store both."""
-    x = mixed ^ (mixed >> np.uint64(32))
-    x *= np.uint64(pow(hashing.MIX_2, -1, 1 << 64))
-    x ^= (x >> np.uint64(29)) ^ (x >> np.uint64(58))
-    x *= np.uint64(pow(hashing.MIX_1, -1, 1 << 64))
-    restored: Keys = x ^ (x >> np.uint64(32))
-    return restored
 
 
 class Runs:
@@ -69,17 +47,17 @@ class Runs:
 
     def __init__(self, dim: int, folder: Path, memory_bytes: int, *, keep_deleted: bool) -> None:
         self._dim = dim
-        # The record, its copy in order, the hash, the order and the flags live at the same time.
+        # The record, its copy in one piece, the hash, the order and the flags live at the same time.
         self._limit = max(1, memory_bytes // (2 * (8 + 4 * dim) + 34))
         self._keep_deleted = keep_deleted
         self._held: list[Block] = []
         self._held_keys = 0
         self._folder = folder
         self._spill: tempfile.TemporaryDirectory[str] | None = None
-        self._row = np.dtype([("key", "<u8"), ("values", "<f4", (dim,)), ("deleted", "?")])
         self._memory: Sorted | None = None
         self._groups: list[int] = []
         self.keys = 0
+        self.deletions = 0
         self.empty_key: tuple[Values, bool] | None = None
 
     def __enter__(self) -> Self:
@@ -95,24 +73,22 @@ class Runs:
         """Take all blocks, the later winning, and settle what remains. Raises ValueError for a wrong shape."""
         for block in blocks:
             self._check(block)
-            self._held.append(block)
+            # Rows are copied by address, so they lie one behind the other.
+            self._held.append(Block(*map(np.ascontiguousarray, block)))
             self._held_keys += block.keys.size
             if self._held_keys > self._limit:
                 self._spill_held()
         if self._spill is None:
-            self._memory = self._settle(self._held) if self._held else self._nothing()
+            whole = _joined(self._held, self._dim)
             self._held = []
-            self.keys = self._memory.mixed.size
+            self._memory = Sorted(*self._settled(whole), whole.values, whole.deleted)
             return
         self._spill_held()
-        self._groups = [group for group in range(GROUPS) if self._group_file(group).exists()]
+        self._groups = [group for group in range(GROUPS) if self._file(group, "rows").exists()]
         for group in self._groups:
-            settled = self._settle([self._read(group)])
-            self._group_file(group).unlink()
-            settled.mixed.tofile(self._settled_file(group, "mixed"))
-            settled.values.tofile(self._settled_file(group, "values"))
-            settled.deleted.tofile(self._settled_file(group, "deleted"))
-            self.keys += settled.mixed.size
+            mixed, origin = self._settled(self._read(group))
+            mixed.tofile(self._file(group, "mixed"))
+            origin.tofile(self._file(group, "origin"))
 
     def hashes(self) -> Iterator[Keys]:
         """The hashes alone, in order, for counting."""
@@ -120,19 +96,20 @@ class Runs:
             yield self._memory.mixed
             return
         for group in self._groups:
-            yield np.fromfile(self._settled_file(group, "mixed"), np.uint64)
+            yield np.fromfile(self._file(group, "mixed"), np.uint64)
 
     def groups(self) -> Iterator[Sorted]:
-        """All distinct records but the all-ones key, in order of their hash."""
+        """All distinct records but the all-ones key, in order of their hash. Once: what was read is removed."""
         if self._memory is not None:
             yield self._memory
             return
         for group in self._groups:
-            yield Sorted(
-                np.fromfile(self._settled_file(group, "mixed"), np.uint64),
-                np.fromfile(self._settled_file(group, "values"), np.float32).reshape(-1, self._dim),
-                np.fromfile(self._settled_file(group, "deleted"), np.bool_),
-            )
+            block = self._read(group)
+            mixed = np.fromfile(self._file(group, "mixed"), np.uint64)
+            origin = np.fromfile(self._file(group, "origin"), np.uint32)
+            for what in ("rows", "mixed", "origin"):
+                self._file(group, what).unlink()
+            yield Sorted(mixed, origin, block.values, block.deleted)
 
     def _check(self, block: Block) -> None:
         keys, values, deleted = block
@@ -144,51 +121,52 @@ class Runs:
         if deleted.shape != keys.shape:
             raise ValueError(f"a block has {keys.size} keys and {deleted.size} deletion flags")
 
-    def _nothing(self) -> Sorted:
-        return Sorted(np.zeros(0, np.uint64), np.zeros((0, self._dim), np.float32), np.zeros(0, np.bool_))
+    def _settled(self, block: Block) -> tuple[Keys, Origins]:
+        """Of each key the last record, as hash and place, without the all-ones key and what is not to be kept."""
+        mixed, origin = by_hash(block.keys)
+        at = int(np.searchsorted(mixed, _EMPTY_MIXED))
+        if at < mixed.size and mixed[at] == _EMPTY_MIXED:
+            gone = bool(block.deleted[origin[at]])
+            if self._keep_deleted or not gone:
+                self.empty_key = (block.values[origin[at]].copy(), gone)
+            mixed, origin = np.delete(mixed, at), np.delete(origin, at)
+        deleted = block.deleted[origin]
+        if deleted.any() and not self._keep_deleted:
+            mixed, origin = mixed[~deleted], origin[~deleted]
+        self.keys += mixed.size
+        self.deletions += int(deleted.sum()) if self._keep_deleted else 0
+        return mixed, origin
 
-    def _settle(self, blocks: list[Block]) -> Sorted:
-        settled = latest(blocks)
-        everywhere_empty = settled.mixed == hashing.mix(np.full(1, EMPTY_KEY, np.uint64))[0]
-        drop = everywhere_empty if self._keep_deleted else everywhere_empty | settled.deleted
-        if everywhere_empty.any():
-            [at] = np.flatnonzero(everywhere_empty)
-            if self._keep_deleted or not settled.deleted[at]:
-                self.empty_key = (settled.values[at].copy(), bool(settled.deleted[at]))
-        if not drop.any():
-            return settled
-        return Sorted(settled.mixed[~drop], settled.values[~drop], settled.deleted[~drop])
-
-    def _group_file(self, group: int) -> Path:
-        assert self._spill is not None
-        return Path(self._spill.name) / f"{group:03d}.rows"
-
-    def _settled_file(self, group: int, what: str) -> Path:
+    def _file(self, group: int, what: str) -> Path:
         assert self._spill is not None
         return Path(self._spill.name) / f"{group:03d}.{what}"
 
     def _spill_held(self) -> None:
-        if not self._held:
-            return
         if self._spill is None:
             self._spill = tempfile.TemporaryDirectory(prefix=".build-", dir=self._folder)
+            # From now on all goes to the files: there is no use in holding much.
+            self._limit = min(self._limit, SPILLED_KEYS)
         for keys, values, deleted in self._held:
-            rows: NDArray[np.void] = np.empty(keys.size, self._row)
-            rows["key"], rows["values"], rows["deleted"] = keys, values, deleted
-            group = (hashing.mix(keys) >> np.uint64(56)).astype(np.uint8)
-            order = np.argsort(group, kind="stable")
-            bounds = np.searchsorted(group[order], np.arange(GROUPS + 1))
-            rows = rows[order]
-            for number in range(GROUPS):
-                if bounds[number + 1] > bounds[number]:
-                    with self._group_file(number).open("ab") as out:
-                        out.write(rows[bounds[number] : bounds[number + 1]].tobytes())
+            rows = np.empty((keys.size, self._dim + _ROW_EXTRA), np.uint32)
+            ends = np.zeros(GROUPS, np.int64)
+            scatter(keys, values, deleted, rows, ends)
+            start = 0
+            for group, end in enumerate(ends.tolist()):
+                if end > start:
+                    with self._file(group, "rows").open("ab", buffering=0) as out:
+                        out.write(rows[start:end].data)
+                start = end
         self._held, self._held_keys = [], 0
 
     def _read(self, group: int) -> Block:
-        rows = np.fromfile(self._group_file(group), self._row)
-        return Block(
-            np.ascontiguousarray(rows["key"]),
-            np.ascontiguousarray(rows["values"]).reshape(-1, self._dim),
-            np.ascontiguousarray(rows["deleted"]),
-        )
+        rows = np.fromfile(self._file(group, "rows"), np.uint32).reshape(-1, self._dim + _ROW_EXTRA)
+        keys = np.ascontiguousarray(rows[:, :2]).view(np.uint64).reshape(-1)
+        return Block(keys, rows[:, 2:-1].view(np.float32), rows[:, -1] != 0)
+
+
+def _joined(blocks: list[Block], dim: int) -> Block:
+    if len(blocks) == 1:
+        return blocks[0]
+    nothing = Block(np.zeros(0, np.uint64), np.zeros((0, dim), np.float32), np.zeros(0, np.bool_))
+    keys, values, deleted = zip(*(blocks or [nothing]), strict=True)
+    return Block(np.concatenate(keys), np.concatenate(values), np.concatenate(deleted))

@@ -29,6 +29,16 @@ def high64(typing: Any, a: Any, b: Any) -> Any:
 
 
 @intrinsic
+def trailing_zeros(typing: Any, word: Any) -> Any:
+    """The number of the lowest set bit of a u64; 64 when there is none."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], _I1(0))
+
+    return types.uint64(types.uint64), emit
+
+
+@intrinsic
 def prefetch(typing: Any, address: Any) -> Any:
     """Ask for the cache line at a u64 address; never faults."""
 

@@ -13,15 +13,19 @@ from numpy.typing import NDArray
 from elastic_ctr.cube.dictionary import hashing
 from elastic_ctr.cube.dictionary.compiled import compiled
 from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.intrinsics import trailing_zeros
+from elastic_ctr.cube.dictionary.kernel import mix
 
 SUB_PART_KEYS = 500_000  # more, and the pilots of the last buckets become hard to find
 LOAD = 0.97
 BUCKET_KEYS = 4
 MAX_SEED = 1000
+PILOTS = 65536
+LANES = 32
 
 _MIX_1 = np.uint64(hashing.MIX_1)
 _PILOT_STEP = np.uint64(hashing.PILOT_STEP)
-_32 = np.uint64(32)
+_0, _1, _6, _32, _63 = (np.uint64(number) for number in (0, 1, 6, 32, 63))
 _LOW = np.uint64(0xFFFF_FFFF)
 
 
@@ -43,80 +47,132 @@ def sub_parts_for(keys: int) -> int:
 
 
 @compiled
-def _place(hashed: Any, slots: Any, buckets: Any, pilots: Any, places: Any) -> Any:
-    """Fill pilots u16[buckets] and places i64[n]; False when some bucket finds no free slots."""
-    n = hashed.size
-    count = np.zeros(buckets + 1, np.int64)
-    bucket_of = np.empty(n, np.int64)
-    for i in range(n):
-        bucket_of[i] = np.int64(((hashed[i] >> _32) * np.uint64(buckets)) >> _32)
-        count[bucket_of[i]] += 1
-    fullest = count.max()
-    start = np.zeros(buckets + 1, np.int64)
+def _grouped(mixed: Any, salt: Any, buckets: Any, hashes: Any, members: Any, ends: Any, sizes: Any) -> Any:
+    """Bring the keys of each bucket together: hashes u64[n] and members u32[n], the key's number, end at ends[bucket].
+
+    Returns the size of the fullest bucket.
+    """
+    own = np.empty(mixed.size, np.uint64)
+    bucket_of = np.empty(mixed.size, np.uint32)
+    for i in range(mixed.size):
+        hashed = mix(mixed[i] + salt)
+        bucket = ((hashed >> _32) * np.uint64(buckets)) >> _32
+        own[i], bucket_of[i] = hashed, bucket
+        sizes[bucket] += np.uint32(1)
+    at = np.uint32(0)
+    fullest = np.uint32(0)
     for bucket in range(buckets):
-        start[bucket + 1] = start[bucket] + count[bucket]
-    fill = start.copy()
-    members = np.empty(n, np.int64)
-    for i in range(n):
-        members[fill[bucket_of[i]]] = i
-        fill[bucket_of[i]] += 1
-    # Counting sort of the buckets, the fullest first: they are the hardest to place.
+        ends[bucket] = at
+        at += sizes[bucket]
+        fullest = max(fullest, sizes[bucket])
+    for i in range(mixed.size):
+        place = ends[bucket_of[i]]
+        ends[bucket_of[i]] = place + np.uint32(1)
+        hashes[place], members[place] = own[i], i
+    return np.int64(fullest)
+
+
+@compiled
+def _fullest_first(sizes: Any, fullest: Any) -> Any:
+    """The buckets by falling size: the fullest are the hardest to place. Of one size, the first is first."""
     rank = np.zeros(fullest + 2, np.int64)
-    for bucket in range(buckets):
-        rank[fullest - count[bucket] + 1] += 1
-    for size in range(fullest + 1):
-        rank[size + 1] += rank[size]
-    order = np.empty(buckets, np.int64)
-    for bucket in range(buckets):
-        order[rank[fullest - count[bucket]]] = bucket
-        rank[fullest - count[bucket]] += 1
-    taken = np.zeros(slots, np.uint8)
-    tried = np.empty(fullest + 1, np.int64)
-    for bucket in order:
-        size = count[bucket]
-        pilots[bucket] = 0
-        if size == 0:
-            continue
-        placed = False
-        for pilot in range(65536):
-            displacement = np.uint64(pilot) * _PILOT_STEP
-            free = True
-            for j in range(size):
-                x = (hashed[members[start[bucket] + j]] ^ displacement) * _MIX_1
-                x ^= x >> _32
-                slot = np.int64(((x & _LOW) * np.uint64(slots)) >> _32)
-                if taken[slot] != 0:
-                    free = False
-                    break
-                for earlier in range(j):
-                    if tried[earlier] == slot:
-                        free = False
-                        break
-                if not free:
-                    break
-                tried[j] = slot
-            if free:
-                for j in range(size):
-                    taken[tried[j]] = 1
-                    places[members[start[bucket] + j]] = tried[j]
-                pilots[bucket] = pilot
-                placed = True
-                break
-        if not placed:
+    for size in sizes:
+        rank[fullest - np.int64(size) + 1] += 1
+    for below in range(fullest + 1):
+        rank[below + 1] += rank[below]
+    order = np.empty(sizes.size, np.uint32)
+    for bucket in range(sizes.size):
+        below = fullest - np.int64(sizes[bucket])
+        order[rank[below]] = bucket
+        rank[below] += 1
+    return order
+
+
+@compiled
+def _slot(hashed: Any, displacement: Any, slots: Any) -> Any:
+    x = (hashed ^ displacement) * _MIX_1
+    x ^= x >> _32
+    return ((x & _LOW) * slots) >> _32
+
+
+@compiled
+def _taken(taken: Any, slot: Any) -> Any:
+    return (taken[slot >> _6] >> (slot & _63)) & _1
+
+
+@compiled
+def _fits(hashes: Any, displacement: Any, slots: Any, taken: Any, tried: Any) -> Any:
+    """Whether the keys of a bucket fall on free slots of their own; tried becomes those slots."""
+    for j in range(hashes.size):
+        slot = _slot(hashes[j], displacement, slots)
+        if _taken(taken, slot) != _0:
             return False
+        for earlier in range(j):
+            if tried[earlier] == slot:
+                return False
+        tried[j] = slot
     return True
 
 
-def place(mixed: Keys, slots: int, buckets: int) -> tuple[int, NDArray[np.uint16], NDArray[np.int64]]:
-    """Place the mixed keys u64[n] of one sub-part: (seed, pilots u16[buckets], slot of each key i64[n]).
+@compiled
+def _first_pilot(hashes: Any, slots: Any, taken: Any, tried: Any, lanes: Any) -> Any:
+    """The smallest pilot that sends the keys of a bucket to free slots, or -1.
+
+    At high load nearly every pilot fails at the bucket's first key. So that key is tried under LANES pilots at once,
+    in vector registers where the machine has them, and only the pilots that are left are tried in full.
+    """
+    for base in range(0, PILOTS, LANES):
+        for lane in range(LANES):
+            lanes[lane] = _slot(hashes[0], np.uint64(base + lane) * _PILOT_STEP, slots)
+        free = _0
+        for lane in range(LANES):
+            free |= (_taken(taken, lanes[lane]) ^ _1) << np.uint64(lane)
+        while free != _0:
+            pilot = np.uint64(base) + trailing_zeros(free)
+            if _fits(hashes, pilot * _PILOT_STEP, slots, taken, tried):
+                return np.int64(pilot)
+            free &= free - _1
+    return -1
+
+
+@compiled
+def _place(mixed: Any, salt: Any, slots: Any, pilots: Any, places: Any) -> Any:
+    """Fill pilots u16[buckets] and places u32[n]; False when some bucket finds no free slots."""
+    buckets = pilots.size
+    hashes, members = np.empty(mixed.size, np.uint64), np.empty(mixed.size, np.uint32)
+    ends, sizes = np.empty(buckets, np.uint32), np.zeros(buckets, np.uint32)
+    fullest = _grouped(mixed, salt, buckets, hashes, members, ends, sizes)
+    # One bit a slot: small enough for the cache nearest to the core.
+    taken = np.zeros((slots >> 6) + 1, np.uint64)
+    tried = np.empty(fullest + 1, np.uint64)
+    lanes = np.empty(LANES, np.uint64)
+    for bucket in _fullest_first(sizes, fullest):
+        end = np.int64(ends[bucket])
+        start = end - np.int64(sizes[bucket])
+        pilots[bucket] = 0
+        if start == end:
+            continue
+        pilot = _first_pilot(hashes[start:end], np.uint64(slots), taken, tried, lanes)
+        if pilot < 0:
+            return False
+        pilots[bucket] = pilot
+        for j in range(end - start):
+            slot = tried[j]
+            taken[slot >> _6] |= _1 << (slot & _63)
+            places[members[start + j]] = slot
+    return True
+
+
+def place(mixed: Keys, slots: int, buckets: int) -> tuple[int, NDArray[np.uint16], NDArray[np.uint32]]:
+    """Place the mixed keys u64[n] of one sub-part: (seed, pilots u16[buckets], slot of each key u32[n]).
 
     The keys must differ and n must not exceed slots. Raises PlacementFailed when no seed does it, which for distinct
     keys means that they were made to collide.
     """
     pilots = np.zeros(buckets, np.uint16)
-    places = np.zeros(mixed.size, np.int64)
+    places = np.zeros(mixed.size, np.uint32)
     for seed in range(MAX_SEED):
-        hashed = hashing.seeded(mixed, np.full(1, seed, np.uint64))
-        if _place(hashed, slots, buckets, pilots, places):
+        salt = np.uint64(seed * hashing.SEED_STEP & 0xFFFF_FFFF_FFFF_FFFF)
+        if _place(mixed, salt, slots, pilots, places):
             return seed, pilots, places
     raise PlacementFailed(f"{mixed.size} keys find no place in {slots} slots under {MAX_SEED} seeds: they may repeat")

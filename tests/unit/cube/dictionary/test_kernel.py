@@ -1,4 +1,4 @@
-"""The compiled lookups again, with every address checked."""
+"""What is compiled again, with every address checked."""
 
 import os
 import subprocess
@@ -14,6 +14,10 @@ from elastic_ctr.cube.dictionary.compiled import bounds_checked
 from elastic_ctr.cube.dictionary.format import stride_for
 
 CUBE = Path(__file__).parents[1]
+_COMPILED = (
+    "dictionary/test_kernel", "dictionary/test_table", "dictionary/test_perfect_hash", "server/test_loop",
+    "builder/test_order", "builder/test_rows", "builder/test_intake", "builder/test_part",
+)  # fmt: skip
 
 
 @pytest.mark.skipif(not bounds_checked(), reason="only machine code with checks finds this out")
@@ -30,14 +34,21 @@ def test_checked_numba_code_refuses_a_place_outside_the_output(tmp_path: Path) -
 
 
 @pytest.mark.timeout(600)
-def test_no_compiled_lookup_leaves_its_memory(pytestconfig: pytest.Config) -> None:
+def test_no_compiled_code_leaves_its_memory(pytestconfig: pytest.Config) -> None:
     # Machine code with checks must not mix with that without: a cache of its own, kept between runs.
     cache = pytestconfig.rootpath / "build" / "numba-boundscheck"
     env = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache)}
-    options = ["-q", "-k", "numba", "-p", "no:cacheprovider", *_plugin_options(pytestconfig)]
+    options = [
+        "-q",
+        "-k",
+        "numba or test_perfect_hash or builder",
+        "-p",
+        "no:cacheprovider",
+        *_plugin_options(pytestconfig),
+    ]
 
     checked = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *(str(CUBE / f"{name}.py") for name in ("dictionary/test_kernel", "dictionary/test_table", "server/test_loop"))],
+        [sys.executable, "-m", "pytest", *options, *(str(CUBE / f"{name}.py") for name in _COMPILED)],
         env=env, cwd=pytestconfig.rootpath, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
