@@ -4,6 +4,7 @@ import json
 import shutil
 import socket
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,17 @@ class Made:
     folder: Path
     keys: Keys
     values: Floats
+
+    @cached_property
+    def _order(self) -> tuple[NDArray[np.int64], Keys]:
+        order = np.argsort(self.keys)
+        return order, np.asarray(self.keys)[order]
+
+    def truth(self, keys: Keys) -> Floats:
+        """Values f32[n, dim] of keys that are there, from what was drawn."""
+        order, ordered = self._order
+        values: Floats = self.values[order[np.searchsorted(ordered, keys)]]
+        return values
 
     @property
     def dim(self) -> int:

@@ -1,0 +1,340 @@
+"""Our serving beside a well-made FastAPI service: the same requests, embeddings, network and load generator, in turn.
+
+    python -m bench.serving [--quick] [--only "1 instance"] [--keys 10000000]
+
+Ours: `elastic-ctr serving` with one worker, and `elastic-ctr cube-server` with one for its embeddings. Theirs: uvicorn with
+one worker (bench/rivals/fastapi_service.py), and Redis for its embeddings. CPU of both helpers counts. Both get the
+same JSON over HTTP/1.1; the binary door gets the same instances as frames. Keys are zipf 1.05 over the table.
+"""
+
+import argparse
+import asyncio
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+import orjson
+import yaml
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from bench import network
+from bench import table as tables
+from bench.loadgen import FRAMES, HTTP, Expected, Load
+from bench.method import FOLDER, Plan, Results, Side, arguments, compare, plan_of, show, timed
+from bench.processes import COMMAND, Server, answers, ask, cube_server, free_port, redis_server, running
+from bench.table import PARTITIONS, VERSION, Made
+from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.runtime.http import HttpThread, application
+from elastic_ctr.serving import wire
+from elastic_ctr.store import FileStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import VersionManifest, publish
+
+PATH = "/ElasticCTRPredictionService/inference"
+SLOTS = network.SLOTS
+TOLERANCE = 1e-5
+_SAMPLES = 16
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Instances a request, keys an instance, connections, requests encoded in advance; goals of the two doors."""
+
+    instances: int
+    keys: int
+    connections: int
+    requests: int
+    http: float | None
+    binary: float | None
+
+    @property
+    def name(self) -> str:
+        many = f", {self.keys} keys each" if self.keys != len(SLOTS) else ""
+        return f"{self.instances} instance{'s'[: self.instances - 1]}{many} at {self.connections} connections"
+
+
+SHAPES = (
+    Shape(1, 26, 128, 4000, 20, 35),
+    Shape(16, 26, 32, 600, 6, 8),
+    Shape(128, 26, 16, 160, 4, 4.5),
+    Shape(128, 200, 16, 64, None, 12),
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Requests of one shape: feasigns u64 [requests, n] by row and slot, counts i64 [instances, slots] alike for all."""
+
+    shape: Shape
+    feasigns: Keys
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, shape: Shape, table: Made) -> "Asked":
+        feasigns = tables.asked(table, "zipf", shape.requests, shape.instances * shape.keys)
+        each, more = divmod(shape.keys, len(SLOTS))
+        row = np.array([each + (slot < more) for slot in range(len(SLOTS))], np.int64)
+        return cls(shape, feasigns, np.tile(row, (shape.instances, 1)))
+
+    def bodies(self) -> Iterator[bytes]:
+        """JSON of the source's protocol."""
+        ends = np.cumsum(self.counts.reshape(-1)).tolist()
+        starts = [0, *ends[:-1]]
+        for row in self.feasigns.tolist():
+            pieces = [row[start:end] for start, end in zip(starts, ends, strict=True)]
+            instances = [
+                {"slots": [{"slot_name": slot, "feasigns": pieces[at + number]} for number, slot in enumerate(SLOTS)]}
+                for at in range(0, len(pieces), len(SLOTS))
+            ]
+            yield orjson.dumps({"instances": instances})
+
+    def over_http(self, port: int) -> Load:
+        head = f"POST {PATH} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: "
+        requests = [head.encode() + b"%d\r\n\r\n" % len(body) + body for body in self.bodies()]
+        return Load(port, requests, Expected(HTTP), self.shape.connections, work=self.shape.instances)
+
+    def as_frames(self, port: int) -> Load:
+        check = wire.slot_list_check(SlotList(SLOTS))
+        requests = [wire.pack_request(number, row, self.counts, check) for number, row in enumerate(self.feasigns)]
+        return Load(port, requests, Expected(FRAMES), self.shape.connections, work=self.shape.instances, greet=greet)
+
+
+def greet(sock: socket.socket) -> None:
+    """Exchange hellos with the binary door."""
+    sock.sendall(wire.Hello().pack())
+    wire.Hello.unpack(_exactly(sock, wire.HELLO_BYTES))
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        got = sock.recv(count - len(data))
+        if not got:
+            raise RuntimeError("the binary door hung up")
+        data += got
+    return data
+
+
+def pooled(table: Made, feasigns: Keys, counts: NDArray[np.int64]) -> NDArray[np.float32]:
+    """[rows, slots * dim] of one request, from the table itself."""
+    starts = np.cumsum(counts.reshape(-1)) - counts.reshape(-1)
+    sums: NDArray[np.float64] = np.add.reduceat(table.truth(feasigns).astype(np.float64), starts, axis=0)
+    return sums.astype(np.float32).reshape(len(counts), -1)
+
+
+def publish_version(table: Made, folder: Path) -> FileStore:
+    """A store with the version: the network, samples with their scores, the manifest. The table is cube's already."""
+    exported = network.export(folder / "network", table.dim)
+    store = FileStore(folder / "store")
+    samples = folder / "sample.jsonl"
+    asked = Asked.of(Shape(_SAMPLES, len(SLOTS), 1, 1, None, None), table)
+    scores = network.answer(pooled(table, asked.feasigns[0], asked.counts), table.dim).tolist()
+    rows = asked.feasigns.reshape(_SAMPLES, -1).tolist()
+    with samples.open("wb") as out:
+        for row, score in zip(rows, scores, strict=True):
+            line = " ".join(f"{key}:{slot}" for key, slot in zip(row, SLOTS, strict=True))
+            out.write(orjson.dumps({"line": line, "show": 1, "click": 0, "live": score, "published": score}) + b"\n")
+    home = layout.model_folder(VERSION)
+    now = time.time()
+    manifest = VersionManifest(
+        version=VERSION,
+        kind="base",
+        base=VERSION,
+        parent=None,
+        pass_id="20200401/00",
+        event_time_max=int(now),
+        created_at=now,
+        partitions=PARTITIONS,
+        dim=table.dim,
+        keys=int(table.keys.size),
+        slots=SLOTS,
+        sparse_dim=None,
+        network="slot-dnn",
+        cube_files=(),
+        model_files=(
+            publish(store, exported / "network.pdmodel", f"{home}/network.pdmodel"),
+            publish(store, exported / "network.pdiparams", f"{home}/network.pdiparams"),
+            publish(store, samples, layout.sample_file(VERSION), _SAMPLES),
+        ),
+        samples=_SAMPLES,
+        auc_live=None,
+        auc_published=None,
+    )
+    store.put_bytes(manifest.to_json(), layout.version_manifest(VERSION))
+    return store
+
+
+@contextmanager
+def transfer(cube: Server) -> Iterator[int]:
+    """The release document, which stays as it is; the port it is read at."""
+    holders = {VERSION: {f"127.0.0.1:{cube.port}": Holder(partitions=tuple(range(PARTITIONS)))}}
+    document = ReleaseDocument(
+        generation=1, revision=1, placement=Placement(shards=1), wanted=(VERSION,), live=VERSION, holders=holders
+    )
+
+    async def release(request: Request) -> Response:
+        if "after" in request.query_params:
+            await asyncio.sleep(min(5.0, float(request.query_params.get("wait", "0"))))
+            return Response(status_code=304)
+        return Response(document.to_json(), media_type="application/json")
+
+    async def readers(_: Request) -> Response:
+        return Response(status_code=204)
+
+    routes = [Route("/release", release), Route("/readers", readers, methods=["POST"])]
+    door = HttpThread(application(routes), "127.0.0.1", 0).start()
+    try:
+        yield door.port
+    finally:
+        door.stop()
+
+
+@dataclass(frozen=True)
+class Ours:
+    """The serving process, its doors, and the cube-server it asks."""
+
+    serving: Server
+    binary: int
+    cube: Server
+
+    def pids(self) -> list[int]:
+        return [*self.serving.pids(), *self.cube.pids()]
+
+
+@contextmanager
+def our_serving(table: Made, folder: Path, cube: Server) -> Iterator[Ours]:
+    """Ready when it answers predictions."""
+    publish_version(table, folder)
+    port, admin, binary = free_port(), free_port(), free_port()
+    with transfer(cube) as release:
+        config = {
+            "model": {"embeddingDim": table.dim},
+            "store": {"url": f"file://{(folder / 'store').resolve()}"},
+            "transferAddress": f"127.0.0.1:{release}",
+            "serving": {
+                "port": port, "adminPort": admin, "binaryPort": binary, "grpcPort": 0, "workers": 1,
+                "scratchDir": str((folder / "scratch").resolve()),
+            },
+            "cube": {"lookupTimeoutMs": 2000},
+        }  # fmt: skip
+        file = folder / "serving.yaml"
+        file.write_text(yaml.safe_dump(config))
+        command = [str(COMMAND), "serving", "--config", str(file)]
+        log = FOLDER / "logs" / "serving.log"
+        with running(command, log, lambda: answers(port, "/v2/health/ready")) as pid:
+            yield Ours(Server(pid, port, admin), binary, cube)
+
+
+@contextmanager
+def their_service(folder: Path, redis: Server, dim: int) -> Iterator[Server]:
+    port = free_port()
+    env = {
+        **os.environ,
+        "BENCH_NETWORK": str(folder / "network"),
+        "BENCH_DIM": str(dim),
+        "BENCH_SLOTS": ",".join(SLOTS),
+        "BENCH_REDIS": str(redis.port),
+        "OMP_NUM_THREADS": "1",
+        "GLOG_minloglevel": "2",
+    }
+    command = [
+        sys.executable, "-m", "uvicorn", "bench.rivals.fastapi_service:app", "--host", "127.0.0.1", "--port", str(port),
+        "--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning",
+    ]  # fmt: skip
+    with running(command, FOLDER / "logs" / "fastapi.log", lambda: answers(port, "/healthz"), env=env) as pid:
+        yield Server(pid, port)
+
+
+def assert_equal(table: Made, ours: Ours, theirs: Server) -> float:
+    """Every shape's first request through all doors and the oracle; the spread of the probabilities."""
+    spread = 1.0
+    for shape in SHAPES:
+        asked = Asked.of(Shape(shape.instances, shape.keys, 1, 8, None, None), table)
+        for row, body in zip(asked.feasigns, asked.bodies(), strict=True):
+            truth = network.answer(pooled(table, row, asked.counts), table.dim)
+            answers_by_door = {"the oracle": truth, "our HTTP door": _over_http(ours.serving.port, body)}
+            answers_by_door["theirs"] = _over_http(theirs.port, body)
+            answers_by_door["our binary door"] = _as_frame(ours.binary, row, asked.counts)
+            for door, answer in answers_by_door.items():
+                worst = float(np.abs(answer - truth).max())
+                assert worst < TOLERANCE, f"{door} is {worst:.2g} from the oracle at {shape.name}"
+            if shape.instances > 8:
+                spread = min(spread, float(truth.std()))
+    assert spread > 0.1, f"the probabilities hardly differ (deviation {spread:.3f}): equality would prove nothing"
+    return spread
+
+
+def _over_http(port: int, body: bytes) -> NDArray[np.float64]:
+    answer = httpx.post(f"http://127.0.0.1:{port}{PATH}", content=body, timeout=60, trust_env=False)
+    assert answer.status_code == 200, answer.text[:300]
+    return np.array([each["prob1"] for each in answer.json()["predictions"]])
+
+
+def _as_frame(port: int, feasigns: Keys, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
+        greet(sock)
+        sock.sendall(wire.pack_request(1, feasigns, counts, wire.slot_list_check(SlotList(SLOTS))))
+        start = _exactly(sock, 4)
+        head, body = wire.unpack_reply(start + _exactly(sock, int.from_bytes(start, "little")))
+    assert head.status == wire.Status.OK, body.decode(errors="replace")
+    return np.frombuffer(body, "<f4").astype(np.float64)
+
+
+def measure(
+    table: Made, ours: Ours, theirs: Server, redis: Server, plan: Plan, results: Results, spread: float
+) -> None:
+    note = f"26 slots x {table.dim}, no dense inputs on either side; outputs equal, deviation {spread:.2f}"
+    for shape in SHAPES:
+        doors = {"HTTP + JSON": shape.http, "binary door": shape.binary}
+        names = {door: f"serving ÷ FastAPI + Redis, {door}, {shape.name}" for door in doors}
+        if not any(map(plan.wants, names.values())):
+            continue
+        asked = Asked.of(shape, table)
+        their_load = asked.over_http(theirs.port)
+        b = Side("theirs", their_load.run, lambda: [*theirs.pids(), *redis.pids()])
+        for door, goal in doors.items():
+            if not plan.wants(names[door]):
+                continue
+            load = asked.over_http(ours.serving.port) if door == "HTTP + JSON" else asked.as_frames(ours.binary)
+            compared = compare(names[door], Side("ours", load.run, ours.pids), b, plan)
+            results.put(compared.row(goal, note=note), compared.details())
+            load.close()
+        their_load.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments(parser)
+    parser.add_argument("--keys", type=int, default=10_000_000)
+    given = parser.parse_args()
+    plan, results = plan_of(given), Results(given.results, given.quick)
+    logs = FOLDER / "logs"
+    with timed("bench.serving"), ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-serving-")))
+        table = tables.made(given.keys)
+        redis = stack.enter_context(redis_server(logs / "serving-redis.log"))
+        tables.fill_redis(table, redis.port)
+        cube = stack.enter_context(cube_server(table.folder, logs / "serving-cube.log", dim=table.dim))
+        ask(cube.admin, "/load", table.load_order())
+        ours = stack.enter_context(our_serving(table, folder, cube))
+        theirs = stack.enter_context(their_service(folder, redis, table.dim))
+        spread = assert_equal(table, ours, theirs)
+        measure(table, ours, theirs, redis, plan, results, spread)
+    show(results.read())
+
+
+if __name__ == "__main__":
+    main()
