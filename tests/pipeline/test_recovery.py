@@ -127,3 +127,21 @@ def test_a_killed_parent_takes_its_child_with_it(tmp_path: Path, start: Callable
     report = run.finish(150)
 
     adds_up(report, 20_000)
+
+
+@pytest.mark.timeout(240)
+def test_a_trainer_that_is_told_to_end_in_mid_pass_gives_its_tasks_back(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    slots = synthetic(tmp_path / "data", 2, 60_000)
+    run = start(values_for(tmp_path / "data", slots, "20200401/00", "20200401/01", data={"taskBytes": 150_000}))
+    run.until(lambda: run.state() == "20200401/00 training" and run.trained() > 0, 90, "the first hour is trained")
+
+    ending = run.child("ctr-trainer-0")
+    os.kill(run.pid("ctr-trainer-0"), signal.SIGTERM)
+    run.until(lambda: not ending.is_running() or ending.status() == psutil.STATUS_ZOMBIE, 60, "the trainer has ended")
+    report = run.finish(150)
+
+    adds_up(report, 60_000)
+    assert report["ledger"]["repeated"] == 0
+    assert not [each["reason"] for each in report["recoveries"] if "lost task" in each["reason"]]

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
+# More than `struct sigaction` has on any Linux: it is only kept and given back.
+_SIGACTION_BYTES = 512
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -47,6 +49,21 @@ def stop_on_signal_async() -> Iterator[asyncio.Event]:
     finally:
         for each in _STOP_SIGNALS:
             loop.remove_signal_handler(each)
+
+
+@contextmanager
+def termination_kept() -> Iterator[None]:
+    """What SIGTERM does stays as it is, whatever a library makes of it meanwhile; in any thread.
+
+    Python cannot do that: its own table does not know of handlers that C code installs, and only its main thread may change it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = ctypes.create_string_buffer(_SIGACTION_BYTES)
+    libc.sigaction(signal.SIGTERM, None, before)
+    try:
+        yield
+    finally:
+        libc.sigaction(signal.SIGTERM, before, None)
 
 
 def die_with_parent(parent: int | None = None) -> None:

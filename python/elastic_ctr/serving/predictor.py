@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from elastic_ctr.runtime.lifecycle import termination_kept
+
 Floats = npt.NDArray[np.float32]
 
 MODEL_FILE = "network.pdmodel"
@@ -85,8 +87,15 @@ class DenseNetwork:
 
 def preload() -> None:
     """Import Paddle: seconds that the first version then need not wait for."""
+    _paddle()
+
+
+def _paddle() -> Any:
+    """`paddle.inference`. When it is imported Paddle takes SIGTERM, and would end the process with answers under way."""
     _settle()
-    from paddle import inference  # noqa: F401
+    with termination_kept():
+        from paddle import inference
+    return inference
 
 
 def _settle() -> None:
@@ -96,9 +105,7 @@ def _settle() -> None:
 
 
 def _load(model: Path, parameters: Path) -> Any:
-    _settle()
-    from paddle import inference
-
+    inference = _paddle()
     for file in (model, parameters):
         # Paddle ends the process over some of what it cannot read; an absent file is the part we can see first.
         if not file.is_file() or not file.stat().st_size:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from elastic_ctr.config.model import Model
 from elastic_ctr.model.metrics import BUCKETS
 from elastic_ctr.model.program import TABLE, build_program, head_of, start_paddle
+from elastic_ctr.runtime.lifecycle import termination_kept
 
 MODES = {"checkpoint": 0, "delta": 1, "base": 2, "batch": 3}
 
@@ -36,10 +37,12 @@ class Engine:
 
     def connect(self, trainer_id: int) -> None:
         """Join as a trainer: dense values are the servers' afterwards (zeros when nobody initialised them)."""
-        import paddle
-        from paddle import static
-        from paddle.distributed import fleet
-        from paddle.distributed.ps.utils.public import get_the_one_recv_context
+        # Paddle takes SIGTERM when it is imported and ends the process at once, with its tasks half done.
+        with termination_kept():
+            import paddle
+            from paddle import static
+            from paddle.distributed import fleet
+            from paddle.distributed.ps.utils.public import get_the_one_recv_context
 
         start_paddle(self._model)
         role = fleet.UserDefinedRoleMaker(

@@ -9,7 +9,13 @@ import threading
 import psutil
 import pytest
 
-from elastic_ctr.runtime.lifecycle import PortInUse, die_with_parent, listen, stop_on_signal, stop_on_signal_async
+from elastic_ctr.runtime.lifecycle import (
+    PortInUse,
+    die_with_parent,
+    listen,
+    stop_on_signal,
+    stop_on_signal_async,
+)
 
 _PARENT = """
 import os, subprocess, sys, time
@@ -25,6 +31,26 @@ time.sleep(600)
 """
 
 
+# The import is in a thread, as serving has it.
+_TAKEN = """
+import os, signal, threading, time
+from elastic_ctr.runtime.lifecycle import stop_on_signal, termination_kept
+
+def take():
+    with termination_kept():
+        {takes}
+
+with stop_on_signal() as stop:
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.wait(30)
+print("told", flush=True)
+os._exit(0)
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_sets_the_stop_and_the_handler_is_given_back(number: signal.Signals) -> None:
     before = signal.getsignal(number)
@@ -35,6 +61,19 @@ def test_a_signal_sets_the_stop_and_the_handler_is_given_back(number: signal.Sig
         assert stop.wait(10)
 
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("library", ["a handler in C", "paddle"])
+def test_a_library_that_takes_the_signal_for_itself_does_not_keep_it(library: str) -> None:
+    takes = {
+        "a handler in C": "import ctypes; ctypes.CDLL(None).signal(15, None)",
+        "paddle": "from paddle import inference",
+    }[library]
+    script = _TAKEN.format(takes=takes)
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.stdout == "told\n", done.stderr
 
 
 async def test_a_signal_stops_an_event_loops_role() -> None:
