@@ -26,7 +26,7 @@ CLUSTER_IMAGES := $(if $(REGISTRY),$(REGISTRY)/)elastic-ctr-test
 BUILD = $(DOCKER) build --quiet --build-arg VERSION=$(TAG) --build-arg REVISION=$$(git rev-parse --verify --quiet HEAD || echo unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo package images test-images cluster-images kind-up kind-load cluster-test kind-down test test-unit test-chart check format generate lock bench clean
+.PHONY: help setup demo package images test-images cluster-images kind-up kind-load cluster-test kind-down test test-unit test-chart check format generate lock bench fuzz clean
 
 ##@ Use
 help: ## Show this help
@@ -102,14 +102,18 @@ generate: setup ## Write what is generated: the control protocol's code, the con
 	@$(BIN)/python tools/generate.py
 
 lock: ## Lock the requirements anew (needs uv)
-	@for name in dev paddle cube; do \
+	@for name in dev paddle cube bench; do \
 	  uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \
 	    $$([ $$name = dev ] || echo --constraint requirements/dev.txt) \
 	    requirements/$$name.in --output-file requirements/$$name.txt; \
 	done
 
-bench: setup ## Measure the hot paths beside what users would otherwise run
-	@for each in bench/*.py; do echo "== $$each"; $(BIN)/python $$each; done
+bench: setup ## Measure beside Redis and FastAPI (half an hour): build/bench/results.json and .png. QUICK=1, ONLY="cube build", ROWS="30 keys"
+	@bench/setup
+	@.venv-bench/bin/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROWS),--rows "$(ROWS)")
+
+fuzz: setup ## Give every parser of foreign bytes a million inputs with bounds checking on. INPUTS=10000, ONLY="cube-server"
+	@$(BIN)/python -m tests.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(ONLY),--only $(ONLY))
 
 clean: ## Remove what make made, but for .venv
 	@rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
