@@ -1,4 +1,4 @@
-"""Writes what is generated: the control protocol's code, docs/configuration.md, the chart's schema and README.
+"""Writes what is generated: the protocols' code, docs/configuration.md, the chart's schema and README.
 
 With --check it only compares.
 """
@@ -21,18 +21,23 @@ from elastic_ctr.config.section import Section
 from elastic_ctr.config.values import Values
 
 ROOT = Path(__file__).parent.parent
-PROTO = "elastic_ctr/control/control.proto"
+PROTOS = {
+    "elastic_ctr/control/control.proto": ("python", "pyi", "grpc_python"),
+    # Its door is served by names: it needs the messages alone.
+    "elastic_ctr/serving/open_inference.proto": ("python", "pyi"),
+}
 CHART = ROOT / "charts" / "elastic-ctr"
 
 
-def control_code() -> dict[Path, str]:
-    """The protocol's Python, by path."""
+def protocol_code() -> dict[Path, str]:
+    """The protocols' Python, by path."""
     with tempfile.TemporaryDirectory() as folder:
-        outs = [f"--{kind}_out={folder}" for kind in ("python", "pyi", "grpc_python")]
-        subprocess.run(
-            [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'python'}", *outs, str(ROOT / "python" / PROTO)],
-            check=True,
-        )
+        for proto, kinds in PROTOS.items():
+            outs = [f"--{kind}_out={folder}" for kind in kinds]
+            source = str(ROOT / "python" / proto)
+            subprocess.run(
+                [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'python'}", *outs, source], check=True
+            )
         made = sorted(Path(folder).rglob("*.py*"))
         return {ROOT / "python" / file.relative_to(folder): file.read_text() for file in made}
 
@@ -105,7 +110,7 @@ def main() -> int:
     check = parser.parse_args().check
     stale = []
     for path, text in {
-        **control_code(),
+        **protocol_code(),
         ROOT / "docs" / "configuration.md": configuration(),
         **chart_files(),
     }.items():

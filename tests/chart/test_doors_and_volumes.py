@@ -34,9 +34,10 @@ def test_a_service_may_be_opened_to_the_outside(render: Renderer, block: str, na
 
 
 def test_a_port_on_nodes_is_left_out_where_there_is_none(render: Renderer) -> None:
-    [port] = render(serving={"service": {"nodePort": 31234}}).one("Service", component="serving").spec["ports"]
+    ports = render(serving={"service": {"nodePort": 31234}}).one("Service", component="serving").spec["ports"]
 
-    assert "nodePort" not in port
+    assert [port["name"] for port in ports] == ["predict", "binary", "grpc"]
+    assert not any("nodePort" in port for port in ports)
 
 
 def test_the_ingress_leads_to_predictions(render: Renderer) -> None:

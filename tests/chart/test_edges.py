@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chart.edges import EDGES, METRICS, PSERVER, SERVING
+from chart.edges import DOORS, EDGES, METRICS, PSERVER
 from chart.policies import Peer, allowed, lets_in, lets_out
 from chart.rendering import Object, Rendered, Renderer
 
@@ -53,7 +53,7 @@ def test_inside_a_release_just_the_edges_of_the_picture_are_open(rendered: Rende
         if by(policies, "ads", known[source], known[target], port)
     }
 
-    doors = {(source, "serving", SERVING) for source in known} if by is lets_in else set()
+    doors = {(source, "serving", port) for source in known for port in DOORS} if by is lets_in else set()
     assert found == EDGES | doors
 
 
@@ -78,7 +78,7 @@ def test_predictions_are_open_to_all_and_nothing_else_is(rendered: Rendered) -> 
             for port in ports
             if may(rendered, source, peers(rendered)[target], port)
         }
-        assert found == {("serving", SERVING)}
+        assert found == {("serving", port) for port in DOORS}
 
 
 def test_the_doors_of_serving_may_be_closed_to_all_but_some(render: Renderer) -> None:
@@ -86,9 +86,20 @@ def test_the_doors_of_serving_may_be_closed_to_all_but_some(render: Renderer) ->
     rendered = render(serving={"networkPolicy": {"from": [shop]}})
     serving = peers(rendered)["serving"]
 
-    assert may(rendered, Peer("shop", {"app": "page"}), serving, SERVING)
-    assert not may(rendered, OUTSIDER, serving, SERVING)
-    assert may(rendered, peers(rendered)["client"], serving, SERVING)
+    for door in DOORS:
+        assert may(rendered, Peer("shop", {"app": "page"}), serving, door)
+        assert not may(rendered, OUTSIDER, serving, door)
+        assert may(rendered, peers(rendered)["client"], serving, door)
+
+
+def test_a_door_of_serving_that_is_closed_stands_nowhere(render: Renderer) -> None:
+    rendered = render(serving={"config": {"grpcPort": 0, "binaryPort": 9999}})
+    serving = peers(rendered)["serving"]
+    service = rendered.one("Service", component="serving")
+
+    assert set(serving.ports) == {"predict", "binary", "admin"}
+    assert [(each["name"], each["port"]) for each in service.spec["ports"]] == [("predict", 8400), ("binary", 9999)]
+    assert [port for port in (8400, 8402, 8403, 9999) if may(rendered, OUTSIDER, serving, port)] == [8400, 9999]
 
 
 def test_prometheus_reaches_the_metrics_and_nothing_else(rendered: Rendered) -> None:
@@ -99,7 +110,7 @@ def test_prometheus_reaches_the_metrics_and_nothing_else(rendered: Rendered) -> 
         if may(rendered, PROMETHEUS, peers(rendered)[target], port)
     }
 
-    assert found == METRICS | {("serving", SERVING)}
+    assert found == METRICS | {("serving", port) for port in DOORS}
 
 
 def test_every_pod_may_ask_for_names(rendered: Rendered) -> None:
@@ -182,7 +193,7 @@ def test_another_release_reaches_nothing_but_predictions(render: Renderer) -> No
     }
 
     # Whoever may ask for predictions at all may ask both: the doors are open to everybody.
-    assert found <= {("client", "serving", SERVING)}
+    assert found <= {("client", "serving", port) for port in DOORS}
 
 
 def test_whom_the_values_name_are_clients(render: Renderer) -> None:

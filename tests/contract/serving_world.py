@@ -344,7 +344,13 @@ class Running:
 @asynccontextmanager
 async def serving(store: FileStore, transfer: Transfer, scratch: Path, **what: Any) -> AsyncIterator[Running]:
     process = ServingProcess(
-        Serving(store, transfer.url, "serving-0", scratch, port=0, admin_port=0, lookup_timeout_ms=5000, **what)
+        Serving(
+            store,
+            transfer.url,
+            "serving-0",
+            scratch,
+            **{"port": 0, "admin_port": 0, "grpc_port": None, "binary_port": None, "lookup_timeout_ms": 5000, **what},
+        )
     )
     stop = asyncio.Event()
     task = asyncio.create_task(process.run(stop))

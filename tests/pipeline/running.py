@@ -65,7 +65,10 @@ def values_for(data: Path, slots: list[Any], start: str, end: str, /, **changes:
                 "silentSeconds": 5,
             }
         },
-        "serving": {"replicas": 1, "config": {"port": port + 80, "adminPort": port + 81}},
+        "serving": {
+            "replicas": 1,
+            "config": {"port": port + 80, "adminPort": port + 81, "grpcPort": port + 82, "binaryPort": port + 83},
+        },
     }
     return merged(given, changes)
 

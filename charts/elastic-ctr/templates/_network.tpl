@@ -44,6 +44,18 @@ spec:
 {{- toYaml $ports }}
 {{- end }}
 
+{{/* Ports of serving's doors, as a list in YAML; $ */}}
+{{- define "elastic-ctr.serving.doors" -}}
+{{- $config := .Values.serving.config }}
+{{- $ports := list (int $config.port) }}
+{{- range list $config.grpcPort $config.binaryPort }}
+{{- with int . }}
+{{- $ports = append $ports . }}
+{{- end }}
+{{- end }}
+{{- toYaml $ports }}
+{{- end }}
+
 {{/* Ingress of Prometheus to ports; (list $ 8401) */}}
 {{- define "elastic-ctr.network.prometheus" -}}
 {{- $ports := rest . }}

@@ -159,12 +159,13 @@ pserver.config.adminPort {{ int $config.adminPort }} is one of the 16 ports from
   "master" (list "port" "statusPort")
   "cube" (list "port" "adminPort" "agentPort")
   "cubeTransfer" (list "port" "builderPort")
-  "serving" (list "port" "adminPort") }}
+  "serving" (list "port" "adminPort" "grpcPort" "binaryPort") }}
 {{- range $block, $keys := $pods }}
 {{- $taken := dict }}
 {{- range $key := $keys }}
 {{- $port := get (get $.Values $block).config $key | int | toString }}
-{{- with get $taken $port -}}
+{{- /* 0 is a door that stays closed. */}}
+{{- with ternary "" (get $taken $port) (eq $port "0") -}}
 {{ $block }}.config.{{ $key }} and {{ $block }}.config.{{ . }} are both {{ $port }}, in one pod: set one of them elsewhere
 {{ end }}
 {{- $_ := set $taken $port $key }}

@@ -4,7 +4,7 @@ import re
 
 from pydantic import Field, field_validator
 
-from elastic_ctr.config.section import EXACT, Count, Port, Seconds, Section, Share
+from elastic_ctr.config.section import EXACT, Count, OptionalPort, Port, Seconds, Section, Share
 
 _STORE = r"^(file:///|(https?|(web)?hdfs)://[^/]+)"
 
@@ -163,6 +163,12 @@ class ServingConfig(Section):
 
     port: Port = Field(default=8400, description="Predictions (HTTP).")
     admin_port: Port = Field(default=8401, description="Health, metrics, status.")
+    grpc_port: OptionalPort = Field(
+        default=8402, description="Predictions (gRPC, Open Inference Protocol); 0 closes this door."
+    )
+    binary_port: OptionalPort = Field(
+        default=8403, description="Predictions (binary frames, docs/serving-doors.md); 0 closes this door."
+    )
     workers: int = Field(default=1, ge=1, le=256, description="Processes that answer, one a core.")
     model_name: str = Field(default="ctr", pattern=r"^[A-Za-z0-9._-]+$", description="The name in /v2/models/<name>.")
     max_instances: Count = Field(default=100_000, description="Instances in one request; more are refused.")

@@ -11,6 +11,7 @@ EXACT = 2**53 - 1
 Count = Annotated[int, Field(ge=1, le=EXACT)]
 Seconds = Annotated[float, Field(gt=0, le=EXACT)]
 Port = Annotated[int, Field(ge=1, le=65535)]
+OptionalPort = Annotated[int, Field(ge=0, le=65535)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

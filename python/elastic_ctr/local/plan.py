@@ -24,7 +24,7 @@ from elastic_ctr.config.values import Values
 HOST = "127.0.0.1"
 GENERATION_PORTS = 16
 CUBE_PORTS = 3
-SERVING_PORTS = 2
+SERVING_PORTS = 4
 _LAST_PORT = 65535
 
 
@@ -42,6 +42,8 @@ def ports(values: Values) -> Iterator[tuple[str, range]]:
         ("cubeTransfer.config.builderPort", transfer.builder_port, 1, 1),
         ("serving.config.port", serving.port, values.serving.replicas, SERVING_PORTS),
         ("serving.config.adminPort", serving.admin_port, values.serving.replicas, SERVING_PORTS),
+        ("serving.config.grpcPort", serving.grpc_port, values.serving.replicas, SERVING_PORTS),
+        ("serving.config.binaryPort", serving.binary_port, values.serving.replicas, SERVING_PORTS),
         ("cube.config.port", cube.port, copies, CUBE_PORTS),
         ("cube.config.adminPort", cube.admin_port, copies, CUBE_PORTS),
         ("cube.config.agentPort", cube.agent_port, copies, CUBE_PORTS),
@@ -51,7 +53,9 @@ def ports(values: Values) -> Iterator[tuple[str, range]]:
         ("pserver.config.adminPort", values.pserver.config.admin_port, pservers, 1),
         ("pserver.config.port", values.pserver.config.port, pservers * GENERATION_PORTS, 1),
     ):
-        yield name, range(first, first + count * step, step)
+        # 0 is a door that stays closed.
+        if first:
+            yield name, range(first, first + count * step, step)
 
 
 @dataclass(frozen=True)
@@ -233,6 +237,8 @@ def _serving(places: Places, index: int) -> Role:
         update={
             "port": given.port + SERVING_PORTS * index,
             "admin_port": given.admin_port + SERVING_PORTS * index,
+            "grpc_port": given.grpc_port and given.grpc_port + SERVING_PORTS * index,
+            "binary_port": given.binary_port and given.binary_port + SERVING_PORTS * index,
             "scratch_dir": places.scratch(name),
         }
     )

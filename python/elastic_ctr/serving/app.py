@@ -35,7 +35,9 @@ REPORT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Serving:
-    """Everything the role is told. Port 0 takes a free one. `token` goes with the reports to transfer."""
+    """Everything the role is told. Port 0 takes a free one; a door without a port stays closed. `token` goes with the
+    reports to transfer.
+    """
 
     store: Store
     transfer_url: str
@@ -44,6 +46,8 @@ class Serving:
     host: str = "127.0.0.1"
     port: int = 8400
     admin_port: int = 8401
+    grpc_port: int | None = 8402
+    binary_port: int | None = 8403
     workers: int = 1
     model_name: str = "ctr"
     max_instances: int = 100_000
@@ -58,12 +62,14 @@ class Serving:
 
 
 class ServingProcess:
-    """Wires the parts. `port` and `admin_port` are known once made. Raises PortInUse, OSError."""
+    """Wires the parts. All ports are known once made. Raises PortInUse, OSError."""
 
     def __init__(self, told: Serving) -> None:
         self.told = told
-        self._reserved = _reserved(told.host, told.port)
-        self.port: int = self._reserved.getsockname()[1]
+        self._reserved: list[socket.socket] = []
+        self.port = self._door("port", told.port)
+        self.grpc_port = None if told.grpc_port is None else self._door("grpcPort", told.grpc_port)
+        self.binary_port = None if told.binary_port is None else self._door("binaryPort", told.binary_port)
         scratch = told.scratch
         scratch.mkdir(parents=True, exist_ok=True)
         # What an earlier process fetched may be half there. The folder itself may be a mount.
@@ -71,7 +77,7 @@ class ServingProcess:
             shutil.rmtree(old, ignore_errors=True)
         self.releases = Releases(told.store, scratch)
         settings = Settings(
-            told.host, self.port, told.model_name, told.max_instances, told.max_body_bytes, told.max_batch_rows,
+            told.host, self.port, self.binary_port, self.grpc_port, told.model_name, told.max_instances, told.max_body_bytes, told.max_batch_rows,
             told.max_abs_diff, told.lookup_timeout_ms, told.lookup_patience_ms, told.hedge_ms,
         )  # fmt: skip
         self.workers = Workers(told.workers, settings, scratch, self.releases.started, self._heard)
@@ -81,6 +87,16 @@ class ServingProcess:
         app = application([], ready=lambda: self.releases.ready(self.workers), status=self.status, metrics=metrics)
         self.admin = HttpServer(app, told.host, told.admin_port)
         self._helping: set[asyncio.Task[None]] = set()
+
+    def _door(self, key: str, port: int) -> int:
+        try:
+            reserved = _reserved(self.told.host, port, key)
+        except PortInUse:
+            for other in self._reserved:
+                other.close()
+            raise
+        self._reserved.append(reserved)
+        return int(reserved.getsockname()[1])
 
     @property
     def admin_port(self) -> int:
@@ -94,7 +110,10 @@ class ServingProcess:
             asyncio.create_task(each)
             for each in (self.follower.run(), self.releases.run(self.workers), self._report(), stop.wait())
         ]
-        log.info("predictions on %s:%d, admin on port %d", self.told.host, self.port, self.admin_port)
+        log.info(
+            "predictions on %s:%d (HTTP), %s (gRPC) and %s (binary), admin on port %d",
+            self.told.host, self.port, self.grpc_port or "no port", self.binary_port or "no port", self.admin_port,
+        )  # fmt: skip
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
@@ -102,7 +121,8 @@ class ServingProcess:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.follower.close()
         await self.admin.stop()
-        self._reserved.close()
+        for reserved in self._reserved:
+            reserved.close()
         for task in done:
             # Only stop ends without an error.
             task.result()
@@ -167,6 +187,8 @@ class ServingProcess:
             ],
             "workerRestarts": self.workers.restarts,
             "address": f"{self.told.host}:{self.port}",
+            "grpcAddress": None if self.grpc_port is None else f"{self.told.host}:{self.grpc_port}",
+            "binaryAddress": None if self.binary_port is None else f"{self.told.host}:{self.binary_port}",
         }
 
     def event_time_max(self) -> int | None:
@@ -190,7 +212,7 @@ class ServingMetrics(Collector):
         process = self._process
         counted = process.workers.counted()
         requests = CounterMetricFamily(
-            "elastic_ctr_serving_requests", "Answers of the hot door.", labels=["door", "code"]
+            "elastic_ctr_serving_requests", "Answers of the hot doors.", labels=["door", "code"]
         )
         for (door, code), count in sorted(counted.requests.items()):
             requests.add_metric([door, str(code)], count)
@@ -256,8 +278,8 @@ def run_serving(told: Serving) -> None:
     asyncio.run(until_stopped())
 
 
-def _reserved(host: str, port: int) -> socket.socket:
-    """The hot port, bound and never listened on: the workers share it, and nobody else gets it meanwhile."""
+def _reserved(host: str, port: int, key: str) -> socket.socket:
+    """A hot port, bound and never listened on: the workers share it, and nobody else gets it meanwhile."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Sockets of the same user may share a port by SO_REUSEPORT: ask first without it, or two servings would.
     for share in (False, True):
@@ -270,7 +292,8 @@ def _reserved(host: str, port: int) -> socket.socket:
         except OSError as failed:
             taken.close()
             raise PortInUse(
-                failed.errno, f"{host}:{port} cannot be used ({failed.strerror}); set serving.config.port to a free one"
+                failed.errno,
+                f"{host}:{port} cannot be used ({failed.strerror}); set serving.config.{key} to a free one",
             ) from failed
         if not share:
             port = taken.getsockname()[1]

@@ -76,6 +76,10 @@ def lengths_array(lengths: Sequence[int]) -> Lengths:
     return np.array(lengths, dtype=np.int64)
 
 
+def too_many_feasigns(given: int) -> Refusal:
+    return Refusal(413, f"the request has {given} feasigns; {MAX_FEASIGNS} are allowed, send several")
+
+
 def feasign_array(values: list[Any], where: Callable[[int], str]) -> Keys:
     """Feasigns of a JSON request as u64.
 
@@ -88,7 +92,7 @@ def feasign_array(values: list[Any], where: Callable[[int], str]) -> Keys:
     if not values:
         return np.empty(0, dtype=np.uint64)
     if len(values) > MAX_FEASIGNS:
-        raise Refusal(413, f"the request has {len(values)} feasigns; {MAX_FEASIGNS} are allowed, send several")
+        raise too_many_feasigns(len(values))
     # bool is a kind of int to Python and no feasign; a set of types sees it.
     if set(map(type, values)) == {int} and min(values) >= 0 and max(values) < FEASIGN_END:
         return np.array(values, dtype=np.uint64)

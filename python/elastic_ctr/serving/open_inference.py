@@ -17,12 +17,20 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from elastic_ctr.features.line import LineRefused, parse_features
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.documents import count, enough_instances, fields, items, json_object, text
-from elastic_ctr.serving.instances import Instances, Lengths, feasign_array, instances_of
+from elastic_ctr.serving.instances import (
+    MAX_FEASIGNS,
+    Instances,
+    Lengths,
+    feasign_array,
+    instances_of,
+    too_many_feasigns,
+)
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.refusal import Refusal, shown
 from elastic_ctr.serving.source_protocol import named
@@ -30,18 +38,22 @@ from elastic_ctr.serving.source_protocol import named
 LINE = "line"
 LENGTHS = "/lengths"
 OUTPUTS = ("probability", "version")
+NO_INPUTS = f"inputs is empty; give a BYTES tensor {LINE!r}, or a UINT64 tensor for each slot"
 
 _COUNT_TYPES = ("INT32", "INT64", "UINT32", "UINT64")
 _FEASIGN_TYPES = ("UINT64", "INT64")
 
 
 class Tensor(NamedTuple):
-    """A checked input: `data` is flat and as long as `shape` says; `where` names its data in the request."""
+    """A checked input: `data` is flat and as long as `shape` says. Of JSON it is a list, of gRPC a list of bytes or an
+    array of the datatype. `input` and `where` name it and its data in the request.
+    """
 
     name: str
     shape: list[int]
     datatype: str
-    data: list[Any]
+    data: list[Any] | npt.NDArray[Any]
+    input: str
     where: str
 
 
@@ -65,13 +77,10 @@ def parse_infer(body: bytes) -> Inference:
     document = fields(json_object(body), "", ("inputs",), ("id", "parameters", "outputs"))
     given = items(document["inputs"], "inputs")
     if not given:
-        raise Refusal(400, f"inputs is empty; give a BYTES tensor {LINE!r}, or a UINT64 tensor for each slot")
+        raise Refusal(400, NO_INPUTS)
     tensors: dict[str, Tensor] = {}
     for place, each in enumerate(given):
-        tensor = _tensor(each, f"inputs[{place}]")
-        if tensor.name in tensors:
-            raise Refusal(400, f"inputs[{place}].name {shown(tensor.name)} is there twice")
-        tensors[tensor.name] = tensor
+        _add_json(tensors, each, f"inputs[{place}]")
     identity = document.get("id")
     return Inference(
         None if identity is None else text(identity, "id"),
@@ -99,51 +108,72 @@ def server_metadata(version: str) -> bytes:
     return orjson.dumps({"name": "elastic-ctr", "version": version, "extensions": []})
 
 
-def model_metadata(model: str, version: int | None, slots: SlotList | None) -> bytes:
+def model_metadata(model: str, version: int | None, slots: SlotList | None) -> dict[str, Any]:
+    """As JSON; gRPC's message has the same fields."""
     inputs = [{"name": LINE, "datatype": "BYTES", "shape": [-1]}]
     for slot in slots or ():
         inputs.append({"name": slot, "datatype": "UINT64", "shape": [-1]})
         inputs.append({"name": slot + LENGTHS, "datatype": "INT32", "shape": [-1]})
-    return orjson.dumps(
-        {
-            "name": model,
-            "versions": [] if version is None else [str(version)],
-            "platform": "elastic-ctr",
-            "inputs": inputs,
-            "outputs": [
-                {"name": "probability", "datatype": "FP32", "shape": [-1]},
-                {"name": "version", "datatype": "UINT64", "shape": [-1]},
-            ],
-        }
-    )
+    return {
+        "name": model,
+        "versions": [] if version is None else [str(version)],
+        "platform": "elastic-ctr",
+        "inputs": inputs,
+        "outputs": [
+            {"name": "probability", "datatype": "FP32", "shape": [-1]},
+            {"name": "version", "datatype": "UINT64", "shape": [-1]},
+        ],
+    }
+
+
+def add_tensor(
+    tensors: dict[str, Tensor],
+    name: str,
+    shape: list[int],
+    datatype: str,
+    data: list[Any] | npt.NDArray[Any],
+    given: str,
+    where: str,
+) -> None:
+    """Check an input by itself and take it in. `given` and `where` name it and its data. Raises Refusal."""
+    if len(shape) not in (1, 2):
+        raise Refusal(400, f"{given}.shape has {len(shape)} dimensions; it must have one or two")
+    for place, size in enumerate(shape):
+        count(size, f"{given}.shape[{place}]")
+    size = shape[0] * (shape[1] if len(shape) == 2 else 1)
+    if len(data) != size:
+        raise Refusal(400, f"{where} has {len(data)} values; its shape {shape} says {size}")
+    if name in tensors:
+        raise Refusal(400, f"{given}.name {shown(name)} is there twice")
+    tensors[name] = Tensor(name, shape, datatype, data, given, where)
+
+
+def outputs_named(asked: list[tuple[str, str]]) -> tuple[str, ...]:
+    """The outputs wanted, each with its place in the request; all when none is named. Raises Refusal."""
+    for name, where in asked:
+        if name not in OUTPUTS:
+            raise Refusal(400, f"{where} {shown(name)} is not an output; there are {', '.join(OUTPUTS)}")
+    return tuple(dict.fromkeys(name for name, _ in asked)) or OUTPUTS
 
 
 def _outputs(asked: list[Any]) -> tuple[str, ...]:
     names = []
     for place, each in enumerate(asked):
         output = fields(each, f"outputs[{place}]", ("name",), ("parameters",))
-        name = text(output["name"], f"outputs[{place}].name")
-        if name not in OUTPUTS:
-            raise Refusal(400, f"outputs[{place}].name {shown(name)} is not an output; there are {', '.join(OUTPUTS)}")
-        names.append(name)
-    return tuple(dict.fromkeys(names)) or OUTPUTS
+        names.append((text(output["name"], f"outputs[{place}].name"), f"outputs[{place}].name"))
+    return outputs_named(names)
 
 
-def _tensor(given: Any, where: str) -> Tensor:
+def _add_json(tensors: dict[str, Tensor], given: Any, where: str) -> None:
     tensor = fields(given, where, ("name", "shape", "datatype", "data"), ("parameters",))
     name = text(tensor["name"], f"{where}.name")
     shape = [
         count(size, f"{where}.shape[{place}]") for place, size in enumerate(items(tensor["shape"], f"{where}.shape"))
     ]
-    if len(shape) not in (1, 2):
-        raise Refusal(400, f"{where}.shape has {len(shape)} dimensions; it must have one or two")
     data = items(tensor["data"], f"{where}.data")
     if len(shape) == 2 and data and type(data[0]) is list:
         data = _flattened(data, shape, where)
-    size = shape[0] * (shape[1] if len(shape) == 2 else 1)
-    if len(data) != size:
-        raise Refusal(400, f"{where}.data has {len(data)} values; its shape {shape} says {size}")
-    return Tensor(name, shape, text(tensor["datatype"], f"{where}.datatype"), data, f"{where}.data")
+    add_tensor(tensors, name, shape, text(tensor["datatype"], f"{where}.datatype"), data, where, f"{where}.data")
 
 
 def _flattened(data: list[Any], shape: list[int], where: str) -> list[Any]:
@@ -157,9 +187,8 @@ def _flattened(data: list[Any], shape: list[int], where: str) -> list[Any]:
 
 def _typed(tensor: Tensor, allowed: tuple[str, ...]) -> None:
     if tensor.datatype not in allowed:
-        where = tensor.where.removesuffix(".data")
         raise Refusal(
-            400, f"{where}.datatype of {shown(tensor.name)} is {shown(tensor.datatype)}; it must be {allowed[0]}"
+            400, f"{tensor.input}.datatype of {shown(tensor.name)} is {shown(tensor.datatype)}; it must be {allowed[0]}"
         )
 
 
@@ -174,8 +203,7 @@ def _of_lines(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
     enough_instances(len(tensor.data), max_instances, tensor.where)
     rows = []
     for place, line in enumerate(tensor.data):
-        # A surrogate cannot be encoded; it is no printable ASCII either, and refused as such.
-        encoded = text(line, f"{tensor.where}[{place}]").encode("utf-8", "replace")
+        encoded = line if type(line) is bytes else _encoded(line, f"{tensor.where}[{place}]")
         try:
             rows.append(parse_features(encoded, slots, None).keys)
         except LineRefused as refused:
@@ -183,10 +211,15 @@ def _of_lines(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
     return instances_of(rows, len(slots))
 
 
+def _encoded(line: Any, where: str) -> bytes:
+    # A surrogate cannot be encoded; it is no printable ASCII either, and refused as such.
+    return text(line, where).encode("utf-8", "replace")
+
+
 def _of_slots(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -> Instances:
     for name, tensor in tensors.items():
         slot = name.removesuffix(LENGTHS)
-        where = tensor.where.removesuffix(".data")
+        where = tensor.input
         if name not in slots and slot not in slots:
             raise Refusal(400, f"{where}.name {shown(name)} is not a slot of the model; it has {named(slots)}")
         if name not in slots and slot not in tensors:
@@ -216,6 +249,11 @@ def _of_slots(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
 
 
 def _feasigns(tensor: Tensor) -> Any:
+    if isinstance(tensor.data, np.ndarray):
+        if len(tensor.data) > MAX_FEASIGNS:
+            raise too_many_feasigns(len(tensor.data))
+        # INT64 is the same 64 bits.
+        return tensor.data.astype(np.uint64)
     return feasign_array(tensor.data, lambda place: f"{tensor.where}[{place}] of {shown(tensor.name)}")
 
 
@@ -223,12 +261,12 @@ def _rows(tensors: dict[str, Tensor], slots: SlotList) -> tuple[int, str]:
     """Instances that the first slot's tensors speak of, and what says so."""
     first = next(slot for slot in slots if slot in tensors)
     deciding = tensors.get(first + LENGTHS) or tensors[first]
-    return deciding.shape[0], deciding.where.removesuffix(".data")
+    return deciding.shape[0], deciding.input
 
 
 def _lengths(tensor: Tensor, lengths: Tensor | None, rows: int, first: str) -> Lengths:
     deciding = tensor if lengths is None else lengths
-    where = deciding.where.removesuffix(".data")
+    where = deciding.input
     if deciding.shape[0] != rows:
         raise Refusal(
             400, f"{where} speaks of {deciding.shape[0]} instances and {first} of {rows}; they must be as many"
@@ -238,7 +276,8 @@ def _lengths(tensor: Tensor, lengths: Tensor | None, rows: int, first: str) -> L
     _typed(lengths, _COUNT_TYPES)
     if len(lengths.shape) == 2 and lengths.shape[1] != 1:
         raise Refusal(400, f"{where}.shape of {shown(lengths.name)} is {lengths.shape}; it must be [n]")
-    counts = [count(value, f"{lengths.where}[{place}]") for place, value in enumerate(lengths.data)]
+    given = lengths.data.tolist() if isinstance(lengths.data, np.ndarray) else lengths.data
+    counts = [count(value, f"{lengths.where}[{place}]") for place, value in enumerate(given)]
     if sum(counts) != len(tensor.data):
         raise Refusal(
             400,

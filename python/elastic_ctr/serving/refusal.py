@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
+from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
+
+log = logging.getLogger(__name__)
+
 
 class Refusal(Exception):
     """The request is answered with `status` (HTTP) and `sentence`; the server goes on."""
@@ -23,3 +29,14 @@ def shown(value: object) -> str:
     else:
         text = str(value)
     return text
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """What the client is told of an error."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, VersionNotHeld | CubeUnavailable):
+        return Refusal(503, f"the embeddings cannot be looked up: {error}")
+    # Details may hold addresses or paths: they are for the log.
+    log.error("a prediction failed", exc_info=error)
+    return Refusal(500, f"the prediction failed ({type(error).__name__}); the log says why")

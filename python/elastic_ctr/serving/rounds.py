@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.instances import Instances, joined
 from elastic_ctr.serving.pooling import Distinct, Floats, distinct_keys, pooled
 from elastic_ctr.serving.refusal import Refusal
+from elastic_ctr.serving.wire import slot_list_check
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,18 @@ class ModelVersion:
     event_time_max: int
     network: Network
     cube: Cube
+
+    @cached_property
+    def list_check(self) -> int:
+        """What a frame of the binary door must say its slot list is."""
+        return slot_list_check(self.slots)
+
+
+class Source(Protocol):
+    """A door whose requests are fetched when a round begins, instead of being brought one by one."""
+
+    def take(self) -> None:
+        """Ask what has come since. Must not raise."""
 
 
 Parse = Callable[[SlotList], Instances]
@@ -104,11 +118,12 @@ class Rounds:
         self._newest_live = newest_live
         self._counters = counters
         self._waiting: deque[Question] = deque()
-        self._waiting_rows = 0
+        self.waiting_rows = 0
         self._arrived = asyncio.Event()
         self._using: Counter[int] = Counter()
         self._leaving: set[int] = set()
         self._parts: set[asyncio.Task[None]] = set()
+        self._sources: list[Source] = []
 
     # -- versions
 
@@ -160,8 +175,8 @@ class Rounds:
 
     def ask(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
         """Answer later through `done`. Raises Refusal (503) when too much is waiting already."""
-        if self._waiting_rows + instances.rows > max(_WAITING_ROUNDS * self.max_rows, instances.rows):
-            raise Refusal(503, f"{self._waiting_rows} instances are waiting already; ask again later")
+        if self.waiting_rows + instances.rows > max(_WAITING_ROUNDS * self.max_rows, instances.rows):
+            raise Refusal(503, f"{self.waiting_rows} instances are waiting already; ask again later")
         if instances.rows > self.max_rows or len(instances.feasigns) > _MAX_FEASIGNS:
             task = asyncio.create_task(self._ask_in_parts(parse, instances, slots, done))
             self._parts.add(task)
@@ -218,7 +233,14 @@ class Rounds:
 
     def _enqueue(self, question: Question) -> None:
         self._waiting.append(question)
-        self._waiting_rows += question.instances.rows
+        self.waiting_rows += question.instances.rows
+        self._arrived.set()
+
+    def draw_from(self, source: Source) -> None:
+        """Ask it at the beginning of every round; it calls `wake` when there is something after a silence."""
+        self._sources.append(source)
+
+    def wake(self) -> None:
         self._arrived.set()
 
     # -- rounds
@@ -227,9 +249,14 @@ class Rounds:
         """Until cancelled."""
         while True:
             await self._arrived.wait()
-            questions, version = self._next()
+            self._arrived.clear()
+            for source in self._sources:
+                source.take()
             if not self._waiting:
-                self._arrived.clear()
+                continue
+            questions, version = self._next()
+            if self._waiting:
+                self._arrived.set()
             if version is None:
                 refusal = Refusal(503, f"no version is live yet: {self.stage}")
                 for question in questions:
@@ -265,7 +292,7 @@ class Rounds:
                 rows += question.instances.rows
                 feasigns += len(question.instances.feasigns)
         self._waiting.extendleft(reversed(left))
-        self._waiting_rows -= rows
+        self.waiting_rows -= rows
         return taken, version
 
     async def _round(self, questions: list[Question], version: int) -> None:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import orjson
 
-from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving import open_inference, source_protocol
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.http_door import Reply, Request
 from elastic_ctr.serving.instances import Instances
 from elastic_ctr.serving.pooling import Floats
-from elastic_ctr.serving.refusal import Refusal
-from elastic_ctr.serving.rounds import Rounds
-
-log = logging.getLogger(__name__)
+from elastic_ctr.serving.refusal import Refusal, refusal_of
+from elastic_ctr.serving.rounds import Done, Parse, Rounds
 
 SOURCE_PATH = "/ElasticCTRPredictionService/inference"
 
@@ -54,9 +50,9 @@ class Service:
         self._rounds = rounds
         self._counters = counters
         self._parser = parser
-        self._model_name = model_name
-        self._version = version
-        self._max_instances = max_instances
+        self.model_name = model_name
+        self.package_version = version
+        self.max_instances = max_instances
         self._under_way: set[asyncio.Future[Instances]] = set()
         model = f"/v2/models/{model_name}"
         self._routes = {
@@ -92,22 +88,28 @@ class Service:
 
     def _not_found(self, path: str) -> str:
         parts = path.split("/")
-        if parts[1:3] == ["v2", "models"] and len(parts) > 3 and parts[3] != self._model_name:
-            return f"the model {parts[3][:40]!r} is not here; this is {self._model_name!r}"
+        if parts[1:3] == ["v2", "models"] and len(parts) > 3 and parts[3] != self.model_name:
+            return f"the model {parts[3][:40]!r} is not here; this is {self.model_name!r}"
         return f"{path[:80]!r} is not a path of this server; predictions are at {SOURCE_PATH} and /v2"
 
     # -- small answers
 
     def _server(self, _request: Request, reply: Reply) -> None:
-        reply(200, open_inference.server_metadata(self._version))
+        reply(200, open_inference.server_metadata(self.package_version))
 
     def _model(self, _request: Request, reply: Reply) -> None:
+        reply(200, orjson.dumps(self.model_metadata()))
+
+    def model_metadata(self) -> dict[str, Any]:
         try:
             model = self._rounds.current()
         except Refusal:
-            reply(200, open_inference.model_metadata(self._model_name, None, None))
-        else:
-            reply(200, open_inference.model_metadata(self._model_name, model.version, model.slots))
+            return open_inference.model_metadata(self.model_name, None, None)
+        return open_inference.model_metadata(self.model_name, model.version, model.slots)
+
+    def version(self) -> int | None:
+        """The version that is answered with."""
+        return self._rounds.pinned
 
     def _ready(self, _request: Request, reply: Reply) -> None:
         try:
@@ -121,7 +123,7 @@ class Service:
 
     def _inference(self, request: Request, reply: Reply) -> None:
         def parse(slots: SlotList) -> Instances:
-            return source_protocol.parse_inference(request.body, slots, self._max_instances)
+            return source_protocol.parse_inference(request.body, slots, self.max_instances)
 
         def answered(probabilities: Floats, _version: int) -> bytes:
             return source_protocol.inference_answer(probabilities)
@@ -134,64 +136,58 @@ class Service:
         def parse(slots: SlotList) -> Instances:
             if not parsed:
                 parsed.append(open_inference.parse_infer(request.body))
-            return parsed[0].instances(slots, self._max_instances)
+            return parsed[0].instances(slots, self.max_instances)
 
         def answered(probabilities: Floats, version: int) -> bytes:
-            return open_inference.infer_answer(parsed[0], self._model_name, probabilities, version)
+            return open_inference.infer_answer(parsed[0], self.model_name, probabilities, version)
 
         self._predict(len(request.body), parse, answered, lambda refusal: _error(refusal.sentence), reply)
 
     def _predict(
         self,
         size: int,
-        parse: Callable[[SlotList], Instances],
+        parse: Parse,
         answered: Answered,
         refused: Callable[[Refusal], bytes],
         reply: Reply,
     ) -> None:
-        started = time.perf_counter()
-
-        def failed(error: Exception) -> None:
-            refusal = refusal_of(error)
-            reply(refusal.status, refused(refusal))
-
         def done(outcome: Floats | Exception, version: int) -> None:
             if isinstance(outcome, Exception):
-                failed(outcome)
-                return
-            self._counters.histograms["request_seconds"].observe(time.perf_counter() - started)
-            reply(200, answered(outcome, version))
+                refusal = refusal_of(outcome)
+                reply(refusal.status, refused(refusal))
+            else:
+                reply(200, answered(outcome, version))
+
+        self.predict(size, parse, done)
+
+    def predict(self, size: int, parse: Parse, done: Done) -> None:
+        """Ask the rounds what `parse` makes of a request of so many bytes; `done` is called once. Never raises."""
+        started = time.perf_counter()
+
+        def timed(outcome: Floats | Exception, version: int) -> None:
+            if not isinstance(outcome, Exception):
+                self._counters.histograms["request_seconds"].observe(time.perf_counter() - started)
+            done(outcome, version)
 
         try:
             slots = self._rounds.current().slots
             if size <= _PARSED_INLINE:
-                self._rounds.ask(parse, parse(slots), slots, done)
+                self._rounds.ask(parse, parse(slots), slots, timed)
                 return
         except Exception as error:  # noqa: BLE001 (whatever it is, the client gets its answer)
-            failed(error)
+            done(error, 0)
             return
 
         def parsed(future: asyncio.Future[Instances]) -> None:
             self._under_way.discard(future)
             try:
-                self._rounds.ask(parse, future.result(), slots, done)
+                self._rounds.ask(parse, future.result(), slots, timed)
             except Exception as error:  # noqa: BLE001 (as above)
-                failed(error)
+                done(error, 0)
 
         parsing = asyncio.get_running_loop().run_in_executor(self._parser, parse, slots)
         self._under_way.add(parsing)
         parsing.add_done_callback(parsed)
-
-
-def refusal_of(error: Exception) -> Refusal:
-    """What the client is told of an error."""
-    if isinstance(error, Refusal):
-        return error
-    if isinstance(error, VersionNotHeld | CubeUnavailable):
-        return Refusal(503, f"the embeddings cannot be looked up: {error}")
-    # Details may hold addresses or paths: they are for the log.
-    log.error("a prediction failed", exc_info=error)
-    return Refusal(500, f"the prediction failed ({type(error).__name__}); the log says why")
 
 
 def _error(sentence: str) -> bytes:

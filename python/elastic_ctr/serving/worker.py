@@ -1,4 +1,4 @@
-"""A worker of serving: one hot door, one Paddle thread, told by its parent what to load and what to answer with.
+"""A worker of serving: its hot doors, one Paddle thread, told by its parent what to load and what to answer with.
 
 Orders and answers are JSON, one a line, over a socket: an order `{"id", "do", …}` is answered with its id; lines with
 `event` are the worker's own. `python -m` starts it; it ends with its parent, whatever way that happens.
@@ -15,7 +15,7 @@ import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvloop
 
@@ -27,12 +27,16 @@ from elastic_ctr.runtime import logging as runtime_logging
 from elastic_ctr.runtime.lifecycle import die_with_parent
 from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving import predictor
+from elastic_ctr.serving.binary_door import LARGEST_FRAME, BinaryDoor, FrameLimits, make_binary_door
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.http_door import Door, Limits
 from elastic_ctr.serving.rounds import ModelVersion, Rounds
 from elastic_ctr.serving.samples import SamplesDamaged, compare, read_samples
 from elastic_ctr.serving.service import Service
 from elastic_ctr.versions.manifest import VersionManifest
+
+if TYPE_CHECKING:
+    from elastic_ctr.serving.grpc_door import GrpcDoor
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +52,8 @@ class Settings(NamedTuple):
 
     host: str
     port: int
+    binary_port: int | None
+    grpc_port: int | None
     model_name: str
     max_instances: int
     max_body_bytes: int
@@ -59,7 +65,7 @@ class Settings(NamedTuple):
 
 
 class Worker:
-    """Owns the rounds, the door and the cube clients of this process."""
+    """Owns the rounds, the doors and the cube clients of this process."""
 
     def __init__(self, settings: Settings, writer: asyncio.StreamWriter) -> None:
         self._settings = settings
@@ -80,6 +86,9 @@ class Worker:
             Limits(max_body_bytes=settings.max_body_bytes),
             lambda status: service.count("none", status),
         )
+        self._binary: BinaryDoor | None = None
+        self._grpc: GrpcDoor | None = None
+        self._service = service
         self._clients: dict[tuple[int, int], CubeClient] = {}
         self._passed: set[int] = set()
         self._document: ReleaseDocument | None = None
@@ -89,8 +98,8 @@ class Worker:
 
     async def run(self, reader: asyncio.StreamReader) -> None:
         """Obey until told to stop, or until the parent hangs up."""
-        self._paddle.submit(predictor.preload)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stopped.set)
+        self._paddle.submit(predictor.preload)
         tasks = [asyncio.create_task(each) for each in (self._rounds.run(), self._keep_alive(), self._report())]
         obeying = asyncio.create_task(self._obey(reader))
         stopping = asyncio.create_task(self.stopped.wait())
@@ -98,7 +107,7 @@ class Worker:
         for task in done:
             # Nothing but an order or the parent's end ends it; with a part of it missing it would answer nothing.
             task.result()
-        await self._door.stop(self._grace_seconds)
+        await asyncio.gather(*(door.stop(self._grace_seconds) for door in self._doors()))
         self._say({"event": "counted", "counts": self._counters.snapshot()})
         for task in (*tasks, obeying, stopping):
             task.cancel()
@@ -113,14 +122,11 @@ class Worker:
         under_way = set()
         while line := await reader.readline():
             order = json.loads(line)
-            if order["do"] == "check":
-                # The one order that takes long; holders must be able to change meanwhile.
-                task = asyncio.create_task(self._checked(order))
+            if order["do"] in {"check", "listen"}:
+                # These take long; holders must be able to change meanwhile.
+                task = asyncio.create_task(self._checked(order) if order["do"] == "check" else self._listen(order))
                 under_way.add(task)
                 task.add_done_callback(under_way.discard)
-            elif order["do"] == "listen":
-                await self._listen()
-                self._say({"id": order["id"], "ok": True})
             else:
                 self._do(order)
                 self._say({"id": order["id"], "ok": True})
@@ -154,9 +160,32 @@ class Worker:
             {address for holders in document.holders.values() for address, each in holders.items() if each.draining},
         )
 
-    async def _listen(self) -> None:
+    async def _listen(self, order: dict[str, Any]) -> None:
         if not self._door.listening:
-            await self._door.listen(_listener(self._settings.host, self._settings.port))
+            await self._open_doors()
+        self._say({"id": order["id"], "ok": True})
+
+    async def _open_doors(self) -> None:
+        settings = self._settings
+        if settings.binary_port is not None:
+            limits = FrameLimits(
+                max_rows=min(settings.max_instances, settings.max_batch_rows),
+                max_frame_bytes=min(settings.max_body_bytes, LARGEST_FRAME),
+            )
+            # On a thread: where no machine code is cached it is compiled now, for half a minute.
+            self._binary = await asyncio.to_thread(make_binary_door, self._rounds, self._counters, limits)
+            await self._binary.listen(_listener(settings.host, settings.binary_port))
+        if settings.grpc_port is not None:
+            # Imported where it is wanted: it takes 20 MB, and a process without the door need not have them.
+            from elastic_ctr.serving.grpc_door import GrpcDoor
+
+            self._grpc = GrpcDoor(self._service, settings.max_body_bytes)
+            await self._grpc.listen(settings.host, settings.grpc_port)
+        # Last: whoever hears one door answer may use all of them.
+        await self._door.listen(_listener(settings.host, settings.port))
+
+    def _doors(self) -> list[Door | BinaryDoor | GrpcDoor]:
+        return [door for door in (self._door, self._binary, self._grpc) if door is not None]
 
     # -- a version
 

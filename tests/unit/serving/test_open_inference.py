@@ -182,7 +182,7 @@ def test_an_output_that_is_not_there_is_refused_by_name() -> None:
 
 
 def test_metadata_says_what_may_be_sent() -> None:
-    metadata = json.loads(model_metadata("ctr", 17, SLOTS))
+    metadata = model_metadata("ctr", 17, SLOTS)
 
     assert metadata["versions"] == ["17"]
     assert [each["name"] for each in metadata["inputs"]][:3] == ["line", "0", "0/lengths"]

@@ -1,0 +1,405 @@
+"""The binary door: what is common to its two ways of reading sockets, and the one in plain Python on asyncio.
+
+`compiled_door` does the same in machine code, several times faster; this one is for where numba is not, and the oracle
+of the other. The format of frames is in `wire`. A peer costs only itself: lengths, rows and feasigns are checked before
+they are used, a connection owes and holds no more than its limits, and what stays half said or unread is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, cast
+
+from elastic_ctr.cube.dictionary.compiled import numba_wanted
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.runtime.waiting import happened
+from elastic_ctr.serving import wire
+from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.instances import Instances
+from elastic_ctr.serving.pooling import Floats
+from elastic_ctr.serving.refusal import Refusal, refusal_of
+from elastic_ctr.serving.rounds import ModelVersion, Rounds
+from elastic_ctr.serving.wire import Hello, Kind, RequestHead, Status, WireError
+
+log = logging.getLogger(__name__)
+
+DOOR = "binary"
+MAX_SLOTS = 65_535
+LARGEST_FRAME = 16 << 20
+"""Of any limit: every connection has that much room reserved."""
+
+_STATUS = {
+    400: Status.BAD_REQUEST,
+    409: Status.OTHER_SLOTS,
+    413: Status.TOO_LARGE,
+    503: Status.UNAVAILABLE,
+}
+
+
+class FrameLimits(NamedTuple):
+    """What one peer may ask of the door. Seconds: to greet, of a whole frame or an unread answer, between two frames."""
+
+    max_rows: int = 8192
+    max_feasigns: int = 1 << 20
+    max_frame_bytes: int = LARGEST_FRAME
+    # Asked by one connection and not answered yet; it is not read beyond.
+    max_in_flight: int = 256
+    max_connections: int = 1024
+    # Of frames that are not whole yet, over all connections; those below 64 KiB are not counted.
+    max_pending_bytes: int = 64 << 20
+    hello_seconds: float = 10.0
+    frame_seconds: float = 60.0
+    idle_seconds: float = 300.0
+
+
+class BinaryDoor(Protocol):
+    """Either way of reading sockets."""
+
+    async def listen(self, socket: Any) -> None:
+        """Accept on a bound socket."""
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Accept no more, answer what has been asked, close. What is not done after the grace is cut."""
+
+
+@dataclass
+class Desk:
+    """What both ways share: the rounds that are asked, the limits, and what is counted."""
+
+    rounds: Rounds
+    counters: Counters
+    limits: FrameLimits
+    stopping: bool = False
+
+    def model(self) -> ModelVersion | None:
+        return None if self.rounds.pinned is None else self.rounds.versions[self.rounds.pinned]
+
+    def hello(self) -> bytes:
+        model = self.model()
+        slots = 0 if model is None else min(len(model.slots), MAX_SLOTS)
+        return Hello(slots, self.limits.max_rows, self.limits.max_feasigns).pack()
+
+    def judge(self, head: RequestHead) -> Refusal | None:
+        """What is wrong with a request that the head alone shows."""
+        limits = self.limits
+        if head.kind not in {Kind.PREDICT, Kind.SLOTS}:
+            return Refusal(400, f"kind is {head.kind}; there are 1 (predict) and 2 (the slot list)")
+        if head.slots > MAX_SLOTS or head.due_bytes != head.frame_bytes:
+            return Refusal(
+                400,
+                f"length is {head.length}; {head.rows} rows of {head.slots} slots with {head.n} feasigns have "
+                f"{head.due_bytes - wire.LENGTH_BYTES}, the connection is closed",
+            )
+        if head.kind == Kind.SLOTS:
+            return Refusal(400, "a request for the slot list has no rows") if head.rows or head.n else None
+        if head.rows > limits.max_rows:
+            return Refusal(413, f"{head.rows} rows; {limits.max_rows} are allowed in one request, send several")
+        if head.n > limits.max_feasigns:
+            return Refusal(413, f"{head.n} feasigns; {limits.max_feasigns} are allowed in one request, send several")
+        if head.frame_bytes > limits.max_frame_bytes:
+            return Refusal(413, f"the frame has {head.frame_bytes} bytes; {limits.max_frame_bytes} are allowed")
+        if head.rows == 0:
+            return Refusal(400, "rows is 0; give at least one instance")
+        try:
+            model = self.rounds.current()
+        except Refusal as refusal:
+            return refusal
+        return None if head.slots == len(model.slots) and head.list == model.list_check else other_slots(model.slots)
+
+    def slots(self, head: RequestHead) -> bytes:
+        """The reply to a request for the slot list."""
+        try:
+            model = self.rounds.current()
+        except Refusal as refusal:
+            return self.refusal(head.id, refusal)
+        self.count(200)
+        return wire.pack_slots(head.id, model.version, model.slots, draining=self.stopping)
+
+    def refusal(self, request: int, error: Exception) -> bytes:
+        refusal = refusal_of(error)
+        self.count(refusal.status)
+        status = _STATUS.get(refusal.status, Status.FAILED)
+        return wire.pack_refusal(status, request, refusal.sentence, draining=self.stopping)
+
+    def count(self, code: int, times: int = 1) -> None:
+        self.counters.requests[DOOR, code] += times
+
+
+def loses_its_place(head: RequestHead) -> bool:
+    """Where the next frame begins is not certain."""
+    return head.slots > MAX_SLOTS or head.due_bytes != head.frame_bytes
+
+
+def other_slots(slots: SlotList) -> Refusal:
+    return Refusal(
+        409, f"the slot list is not that of the model, which has {len(slots)} slots; ask for it (kind 2) and send again"
+    )
+
+
+def wrong_counts(head: RequestHead) -> Refusal:
+    return Refusal(400, f"the counts do not add up to the {head.n} feasigns")
+
+
+def too_many_pending() -> Refusal:
+    return Refusal(503, "too many large requests are under way; ask again later, the connection is closed")
+
+
+class PythonDoor:
+    """The door on asyncio."""
+
+    def __init__(self, rounds: Rounds, counters: Counters, limits: FrameLimits) -> None:
+        self.desk = Desk(rounds, counters, limits)
+        self.connections: set[_Connection] = set()
+        self.pending_bytes = 0
+        self._server: asyncio.Server | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._emptied = asyncio.Event()
+
+    async def listen(self, socket: Any) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), sock=socket, backlog=2048)
+        self._sweep()
+
+    async def stop(self, grace_seconds: float) -> None:
+        self.desk.stopping = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.leave_when_done()
+        if self.connections:
+            await happened(self._emptied, grace_seconds)
+        for connection in list(self.connections):
+            connection.abort()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+
+    def left(self, connection: _Connection) -> None:
+        self.connections.discard(connection)
+        if self.desk.stopping and not self.connections:
+            self._emptied.set()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self.connections):
+            if connection.deadline() < now:
+                connection.abort()
+        self._sweeping = loop.call_later(min(1.0, self.desk.limits.hello_seconds / 2), self._sweep)
+
+
+_SMALL = 64 << 10
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, door: PythonDoor) -> None:
+        self._door = door
+        self._desk = door.desk
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._input = bytearray()
+        self._skip = 0
+        self._charged = 0
+        self._in_flight = 0
+        self._rows = 0
+        self._greeted = False
+        self._closing = False
+        self._ended = False
+        self._writable = True
+        self._reading = True
+        self._since = self._loop.time()
+
+    def deadline(self) -> float:
+        """Loop time at which it has had its time."""
+        limits = self._desk.limits
+        if not self._writable:
+            return self._since + limits.frame_seconds
+        if self._in_flight:
+            return float("inf")
+        if not self._greeted:
+            return self._since + limits.hello_seconds
+        return self._since + (limits.frame_seconds if self._input or self._skip else limits.idle_seconds)
+
+    # -- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if len(self._door.connections) >= self._desk.limits.max_connections:
+            self.abort()
+        self._door.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._closing = True
+        self._input.clear()
+        self._charge()
+        self._door.left(self)
+
+    def eof_received(self) -> bool:
+        """A client may close its half after asking; it still gets what it asked for."""
+        self._ended = True
+        return self._in_flight > 0
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        self._since = self._loop.time()
+        self._read_or_not()
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._since = self._loop.time()
+        self._take()
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        if not self._input and not self._skip:
+            self._since = self._loop.time()
+        self._input += data
+        self._take()
+
+    # -- frames
+
+    def _take(self) -> None:
+        """Ask every whole request that has come, as far as this connection may owe answers."""
+        at = 0
+        while not self._closing and self._writable and not self._owes_enough():
+            skipped = min(self._skip, len(self._input) - at)
+            self._skip -= skipped
+            at += skipped
+            if self._skip or len(self._input) - at < (wire.REQUEST_HEAD if self._greeted else wire.HELLO_BYTES):
+                break
+            taken = self._take_one(at) if self._greeted else self._greet(at)
+            if not taken:
+                break
+            at += taken
+            self._since = self._loop.time()
+        del self._input[: len(self._input) if self._closing else at]
+        self._charge()
+        if self._door.pending_bytes > self._desk.limits.max_pending_bytes and self._charged:
+            self._send(self._desk.refusal(RequestHead.peek(self._input).id, too_many_pending()))
+            self._close()
+        self._read_or_not()
+
+    def _greet(self, at: int) -> int:
+        self._send(self._desk.hello())
+        self._greeted = True
+        try:
+            hello = Hello.unpack(self._input[at : at + wire.HELLO_BYTES])
+        except WireError:
+            self._close()
+        else:
+            if hello.protocol != wire.PROTOCOL:
+                self._close()
+        return wire.HELLO_BYTES
+
+    def _take_one(self, at: int) -> int:
+        """Bytes taken; 0 when the request is not whole yet."""
+        head = RequestHead.peek(self._input, at)
+        refusal = self._desk.judge(head)
+        if refusal is not None:
+            self._send(self._desk.refusal(head.id, refusal))
+            if loses_its_place(head):
+                self._close()
+            self._skip = head.frame_bytes - wire.REQUEST_HEAD
+            return wire.REQUEST_HEAD
+        if head.kind == Kind.SLOTS:
+            self._send(self._desk.slots(head))
+            return wire.REQUEST_HEAD
+        if len(self._input) - at < head.frame_bytes:
+            return 0
+        self._ask(head, bytes(self._input[at : at + head.frame_bytes]))
+        return head.frame_bytes
+
+    def _ask(self, head: RequestHead, frame: bytes) -> None:
+        started = time.perf_counter()
+        desk = self._desk
+        self._in_flight += 1
+        self._rows += head.rows
+
+        def done(outcome: Floats | Exception, version: int) -> None:
+            if isinstance(outcome, Exception):
+                reply = desk.refusal(head.id, outcome)
+            else:
+                desk.count(200)
+                desk.counters.histograms["request_seconds"].observe(time.perf_counter() - started)
+                reply = wire.pack_reply(head.id, version, outcome, draining=desk.stopping)
+            was_full = self._owes_enough()
+            self._in_flight -= 1
+            self._rows -= head.rows
+            self._since = self._loop.time()
+            self._send(reply)
+            if was_full:
+                self._take()
+
+        try:
+            model = desk.rounds.current()
+            request = wire.unpack_request(frame)
+            instances = Instances(request.feasigns, request.counts, head.rows)
+            desk.rounds.ask(not_again, instances, model.slots, done)
+        except WireError:
+            # The head has been judged: nothing else is left.
+            done(wrong_counts(head), 0)
+        except Refusal as refusal:
+            done(refusal, 0)
+
+    # -- the connection
+
+    def _send(self, reply: bytes) -> None:
+        if self._transport.is_closing():
+            return
+        self._transport.write(reply)
+        if self._in_flight == 0 and (self._closing or self._ended or self._desk.stopping):
+            self._close()
+
+    def _close(self) -> None:
+        """When all that was asked is answered."""
+        self._closing = True
+        if self._in_flight == 0:
+            self._transport.close()
+
+    def _charge(self) -> None:
+        charged = len(self._input) if len(self._input) > _SMALL else 0
+        self._door.pending_bytes += charged - self._charged
+        self._charged = charged
+
+    def _owes_enough(self) -> bool:
+        """Rows count too: one connection must not fill the queue of all."""
+        limits = self._desk.limits
+        return self._in_flight >= limits.max_in_flight or self._rows >= limits.max_rows
+
+    def _read_or_not(self) -> None:
+        wanted = not self._closing and self._writable and not self._owes_enough()
+        if wanted != self._reading and not self._transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def leave_when_done(self) -> None:
+        if self._in_flight == 0 and not self._input:
+            self._close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+def not_again(slots: SlotList) -> Instances:
+    """A frame cannot be read for another slot list than the one it was checked with."""
+    raise other_slots(slots)
+
+
+def make_binary_door(rounds: Rounds, counters: Counters, limits: FrameLimits) -> BinaryDoor:
+    """In machine code where it can be compiled, else in Python (`ELASTIC_CTR_LOOKUP=numpy` asks for it)."""
+    if numba_wanted():
+        try:
+            from elastic_ctr.serving.compiled_door import CompiledDoor
+
+            return CompiledDoor(rounds, counters, limits)
+        except Exception:
+            # Whatever the compiler says, there is another way.
+            log.exception("the compiled binary door cannot be used here; its requests are read by the slower one")
+    return PythonDoor(rounds, counters, limits)

@@ -1,0 +1,18 @@
+"""Compile what the doors of serving run, as when an image is made, not when the first pod starts."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from elastic_ctr.serving.binary_door import FrameLimits
+from elastic_ctr.serving.compiled_door import CompiledDoor
+from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.rounds import Rounds
+
+
+def warm_doors() -> None:
+    """Fill numba's cache (`NUMBA_CACHE_DIR`) with the binary door."""
+    counters = Counters()
+
+    async def nothing() -> int | None:
+        return None
+
+    CompiledDoor(Rounds(ThreadPoolExecutor(1), nothing, counters), counters, FrameLimits()).close()

@@ -1,0 +1,149 @@
+"""All doors of one serving process, as their clients see them: the same answers, of one version."""
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from contract import serving_world
+from contract.serving_world import (
+    FEATURES,
+    FIRST,
+    SECOND,
+    Cube,
+    Exported,
+    Running,
+    Transfer,
+    expected,
+    line_of,
+    probabilities,
+    put_version,
+    serving,
+)
+from elastic_ctr.serving import open_inference_pb2 as messages
+from elastic_ctr.serving.client import Prediction, PredictionRefused, ServingClient, ServingUnavailable
+from elastic_ctr.serving.grpc_door import SERVICE
+from elastic_ctr.serving.wire import Status
+from elastic_ctr.store import FileStore
+
+# pytest finds fixtures by the names of a module.
+exports, started_cube, cube = serving_world.exports, serving_world.started_cube, serving_world.cube
+store, transfer, scratch = serving_world.store, serving_world.transfer, serving_world.scratch
+
+OPEN = {"grpc_port": 0, "binary_port": 0}
+SINGLE = ("grpc.enable_http_proxy", 0)
+
+
+def instances() -> list[dict[str, list[int]]]:
+    found = []
+    for features in FEATURES:
+        slots: dict[str, list[int]] = {}
+        for feasign, slot in features:
+            slots.setdefault(slot, []).append(feasign)
+        found.append(slots)
+    return found
+
+
+def by_frames(running: Running) -> Prediction:
+    with ServingClient(f"127.0.0.1:{running.process.binary_port}") as client:
+        return client.predict(*client.encode(instances()))
+
+
+async def by_grpc(running: Running) -> "messages.ModelInferResponse":
+    tensor = {
+        "name": "line",
+        "datatype": "BYTES",
+        "shape": [len(FEATURES)],
+        "contents": messages.InferTensorContents(bytes_contents=[line_of(each).encode() for each in FEATURES]),
+    }
+    request = messages.ModelInferRequest(model_name="ctr", inputs=[tensor])
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{running.process.grpc_port}", options=[SINGLE]) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        return messages.ModelInferResponse.FromString(await call(request.SerializeToString(), timeout=60))
+
+
+async def test_every_door_gives_the_same_answer(
+    exports: dict[int, Exported], cube: Cube, store: FileStore, transfer: Transfer, scratch: Path
+) -> None:
+    put_version(store, exports[FIRST])
+    await transfer.publish(live=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
+    async with serving(store, transfer, scratch, workers=2, **OPEN) as running:
+        await running.until_version(FIRST)
+
+        http = await running.infer(FEATURES)
+        rpc = await by_grpc(running)
+        frames = await asyncio.to_thread(by_frames, running)
+        await running.until(
+            lambda: {"grpc", "binary"} <= {door for door, _ in running.process.workers.counted().requests}
+        )
+        metrics = (await running.admin("/metrics")).text
+
+    assert probabilities(http) == expected(exports[FIRST])
+    assert list(rpc.outputs[0].contents.fp32_contents) == expected(exports[FIRST])
+    assert frames.probabilities.tolist() == expected(exports[FIRST])
+    assert rpc.model_version == str(FIRST)
+    assert frames.version == FIRST
+    assert 'elastic_ctr_serving_requests_total{code="200",door="binary"}' in metrics
+    assert 'elastic_ctr_serving_requests_total{code="200",door="grpc"}' in metrics
+
+
+async def test_a_client_with_many_requests_under_way_sees_a_new_version_and_no_failure(
+    exports: dict[int, Exported], cube: Cube, store: FileStore, transfer: Transfer, scratch: Path
+) -> None:
+    for version in (FIRST, SECOND):
+        put_version(store, exports[version])
+    await transfer.publish(live=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
+    async with serving(store, transfer, scratch, **OPEN) as running:
+        await running.until_version(FIRST)
+        seen: list[Prediction] = []
+
+        def ask() -> None:
+            with ServingClient(f"127.0.0.1:{running.process.binary_port}") as client:
+                request = client.encode(instances())
+                while not seen or seen[-1].version != SECOND:
+                    seen.extend(client.predict_each([request] * 50, in_flight=20))
+
+        asking = asyncio.create_task(asyncio.to_thread(ask))
+        await running.until(lambda: len(seen) > 100)
+        holders = {version: cube.holders() for version in (FIRST, SECOND)}
+        await transfer.publish(live=SECOND, previous=FIRST, wanted=(FIRST, SECOND), holders=holders)
+        await asking
+
+    versions = [each.version for each in seen]
+    assert sorted(versions) == versions
+    assert set(versions) == {FIRST, SECOND}
+    for each in seen:
+        assert each.probabilities.tolist() == expected(exports[each.version])
+
+
+async def test_a_closed_door_is_closed(store: FileStore, transfer: Transfer, scratch: Path) -> None:
+    await transfer.publish()
+    async with serving(store, transfer, scratch, binary_port=0) as running:
+        await running.until(lambda: all(each.listening for each in running.process.workers.in_order()))
+        await running.until(lambda: bool(running.process.workers.in_order()))
+        status = (await running.admin("/status")).json()
+        refused = await asyncio.to_thread(refusal, running.process.binary_port)
+
+    assert (running.process.grpc_port, status["grpcAddress"]) == (None, None)
+    assert status["binaryAddress"] == f"127.0.0.1:{running.process.binary_port}"
+    assert refused.status == Status.UNAVAILABLE
+    assert str(refused).startswith("no version is live yet")
+
+
+def refusal(port: int | None) -> PredictionRefused:
+    """Asked until somebody listens."""
+    while (refused := asked(port)) is None:
+        pass
+    return refused
+
+
+def asked(port: int | None) -> PredictionRefused | None:
+    try:
+        with ServingClient(f"127.0.0.1:{port}") as client:
+            client.slots()
+    except ServingUnavailable:
+        return None
+    except PredictionRefused as refused:
+        return refused
+    raise AssertionError("there was a version")
