@@ -113,7 +113,7 @@ bench: setup ## Measure beside Redis and FastAPI (half an hour): build/bench/res
 	@.venv-bench/bin/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROWS),--rows "$(ROWS)")
 
 fuzz: setup ## Give every parser of foreign bytes a million inputs with bounds checking on. INPUTS=10000, ONLY="cube-server"
-	@$(BIN)/python -m tests.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(ONLY),--only $(ONLY))
+	@cd tests && ../$(BIN)/python -m fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(ONLY),--only $(ONLY))
 
 clean: ## Remove what make made, but for .venv
 	@rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,20 @@
+"""The parsers by name. Each is made from a seed, and fed by `batch(inputs)`, which raises where a parser is wrong."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from fuzz.cube_wire import CubeClient, CubeServer
+from fuzz.serving_wire import ServingFrames
+from fuzz.texts import ClickLog, Predictions, SequenceFiles
+
+
+class Target(Protocol):
+    """One parser."""
+
+    def batch(self, count: int) -> int:
+        """Feed so many inputs; how many of them were understood. AssertionError: an answer that cannot be."""
+
+
+TARGETS: Mapping[str, Callable[[int], Target]] = {
+    target.name: target for target in (CubeServer, CubeClient, ServingFrames, ClickLog, SequenceFiles, Predictions)
+}
