@@ -91,7 +91,7 @@ class _Frame(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """Connects when first asked, and again after a growing pause when it was lost."""
+    """Connects when told or first asked, and again after a growing pause when it was lost."""
 
     def __init__(self, address: str, dim: int, on_hello: Callable[[Hello], None]) -> None:
         """on_hello may raise WireError: such a server is not spoken to."""
@@ -128,12 +128,22 @@ class Connection(asyncio.Protocol):
     def idle(self) -> bool:
         return not self._frames and not self._queue
 
+    @property
+    def greeted(self) -> bool:
+        """Whether a question would go out at once."""
+        return self._greeted
+
+    def prepare(self) -> None:
+        """Connect before anything is asked."""
+        if self._transport is None and self._connecting is None and not self._closed:
+            self._connecting = self._loop.create_task(self._connect())
+
     def ask(self, attempt: Attempt) -> None:
         self._queue.append(attempt)
         if self._greeted:
             self._plan_flush()
-        elif self._connecting is None and not self._closed:
-            self._connecting = self._loop.create_task(self._connect())
+        else:
+            self.prepare()
 
     def timed_out(self) -> None:
         """An attempt has waited too long: prefer others for a while; a server silent for long is dropped."""

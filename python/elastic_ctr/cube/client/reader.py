@@ -132,6 +132,9 @@ class CubeClient:
         known = {address for theirs in changed.values() for address in theirs}
         for address in [address for address in self._connections if address not in known]:
             self._leaving.add(self._connections.pop(address))
+        # Before they are asked: whoever holds a partition now may be the only one a moment later.
+        for address in known:
+            self._connection(address).prepare()
         self._close_idle()
 
     async def lookup(self, version: int, keys: Keys) -> tuple[Values, Flags]:
@@ -263,14 +266,18 @@ class CubeClient:
         raise VersionNotHeld(version, "those said to hold it hold nothing yet")
 
     def _ordered(self, addresses: tuple[str, ...]) -> list[str]:
-        """Whom to ask first: not draining, not known to fail, and then this client's own favourite."""
+        """Whom to ask first: not draining, not known to fail, connected, and then this client's own favourite."""
         if len(addresses) == 1:
             return list(addresses)
 
-        def reluctance(address: str) -> tuple[bool, bool, int]:
-            connection = self._connections.get(address)
-            failing = connection is not None and not connection.trusted
-            return failing, self._drains(address), zlib.crc32(address.encode(), self._salt)
+        def reluctance(address: str) -> tuple[bool, bool, bool, int]:
+            connection = self._connection(address)
+            return (
+                not connection.trusted,
+                self._drains(address),
+                not connection.greeted,
+                zlib.crc32(address.encode(), self._salt),
+            )
 
         return sorted(addresses, key=reluctance)
 

@@ -326,6 +326,28 @@ async def test_a_slow_holder_is_hedged_by_another(start: Callable[[], Running], 
     assert client.stats.hedged == 1
 
 
+async def test_a_holder_is_connected_to_before_it_is_asked(start: Callable[[], Running], tmp_path: Path) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+    met = asyncio.Event()
+
+    async def slow_to_greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        met.set()
+        await reader.read()
+
+    async with impostor(slow_to_greet) as new, client_of(partitions=PARTITIONS) as client:
+        client.set_holders({1: {address(server): ALL}})
+        await client.lookup(1, KEYS)
+        client.set_holders({1: {address(server): ALL, new: ALL}})
+        await met.wait()
+
+        # Whoever this client likes better: the one that can be asked at once is asked.
+        values, _ = await client.lookup(1, KEYS)
+
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+    assert client.stats.timeouts == client.stats.retried == 0
+
+
 async def test_a_holder_that_drains_is_no_hedge(start: Callable[[], Running], tmp_path: Path) -> None:
     going = start()
     going.hold(table_of(tmp_path))
