@@ -214,8 +214,11 @@ def _take(s: Any, number: Any, got: Any, now: Any, good: Any) -> Any:
 
 
 @compiled
-def drive(s: Any, good: Any, seconds: Any, rate: Any) -> None:
-    """Load for that long, then wait for what is in flight. rate 0: closed loop; else requests a second, over all."""
+def drive(s: Any, good: Any, seconds: Any, rate: Any, pause: Any) -> None:
+    """Load for that long, then wait for what is in flight. rate 0: closed loop; else requests a second, over all.
+
+    Paced it sleeps at most pause milliseconds; with 0 it never sleeps, and is never late.
+    """
     began = _now(s)
     stop = began + seconds
     interval = s.fds.size / rate if rate > 0 else 0.0
@@ -226,7 +229,7 @@ def drive(s: Any, good: Any, seconds: Any, rate: Any) -> None:
     events = np.uint64(s.events.ctypes.data)
     while s.counted[STUCK] == 0:
         paced = rate > 0 and _now(s) < stop
-        ready = _epoll_wait(np.int32(s.epoll), events, np.int32(256), np.int32(0 if paced else 100))
+        ready = _epoll_wait(np.int32(s.epoll), events, np.int32(256), np.int32(pause if paced else 100))
         now = _now(s)
         if now >= stop:
             waiting = np.int64(0)
@@ -279,6 +282,7 @@ class Load:
     work: float = 1  # of one request: its keys, its instances
     greet: Callable[[socket.socket], None] | None = None
     rate: float = 0.0  # requests a second; 0: closed loop
+    pause: int = 0  # milliseconds that pacing may be late
     _sockets: list[socket.socket] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -297,7 +301,7 @@ class Load:
         state = self._state(epoll.fileno())
         good = np.ones(self.connections, np.uint8)
         cpu, began = time.thread_time(), time.clock_gettime(time.CLOCK_MONOTONIC)
-        drive(state, good, seconds, self.rate)
+        drive(state, good, seconds, self.rate, self.pause)
         spent = time.thread_time() - cpu
         epoll.close()
         if state.counted[STUCK]:
