@@ -17,7 +17,7 @@ from elastic_ctr.config.role_files import Auth
 from elastic_ctr.config.section import Section
 from elastic_ctr.runtime.http import HttpThread, application, read_token
 from elastic_ctr.runtime.lifecycle import die_with_parent, stop_on_signal
-from elastic_ctr.runtime.logging import configure
+from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.runtime.metrics import Metrics
 
 REFUSED = 2
@@ -44,8 +44,7 @@ def settings_of(kind: type[S], config: Path, role: str) -> S:
     """Set up logging and load the role's settings, or end with one sentence for each thing wrong."""
     if os.environ.get("ELASTIC_CTR_DIE_WITH_PARENT"):
         die_with_parent()
-    log_format = os.environ.get("ELASTIC_CTR_LOG_FORMAT", "text")
-    configure(role, os.environ.get("ELASTIC_CTR_LOG_LEVEL", "INFO"), "json" if log_format == "json" else "text")
+    configure_from_environment(role)
     try:
         return load(kind, config)
     except ConfigRefused as wrong:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import sys
 from datetime import datetime, timezone
 from typing import Literal, TextIO
@@ -42,9 +43,17 @@ def configure(role: str, level: str = "INFO", log_format: LogFormat = "text", st
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level)
+    # Paddle sets the root's level when it is imported; ours is ours.
+    logging.getLogger("elastic_ctr").setLevel(level)
     # A line per request of a poll that comes every second tells nobody anything; nor does a library's own greeting.
     for noisy in ("httpx", "httpcore", "uvicorn", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+
+
+def configure_from_environment(role: str) -> None:
+    """The same, as ELASTIC_CTR_LOG_LEVEL and ELASTIC_CTR_LOG_FORMAT say: a role, and the processes that it starts."""
+    log_format = os.environ.get("ELASTIC_CTR_LOG_FORMAT", "text")
+    configure(role, os.environ.get("ELASTIC_CTR_LOG_LEVEL", "INFO"), "json" if log_format == "json" else "text")
 
 
 def _time_of(record: logging.LogRecord) -> str:

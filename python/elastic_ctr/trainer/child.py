@@ -25,6 +25,7 @@ from elastic_ctr.control.client import MasterClient
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.lifecycle import die_with_parent
+from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.store import Patience, open_store
 from elastic_ctr.store.source import open_source
 from elastic_ctr.trainer.engine import Engine
@@ -307,7 +308,7 @@ class TrainerChild:
 def main() -> None:
     die_with_parent()
     spec = Spec.read(Path(sys.argv[1]))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s trainer %(levelname)s %(message)s", stream=sys.stderr)
+    configure_from_environment("trainer")
     # Paddle prints its device worker's settings to stdout at every dataset run.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     prepare_environment(spec.scratch / "engine")

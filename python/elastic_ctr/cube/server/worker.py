@@ -6,7 +6,6 @@ Orders and answers are JSON, one a line. The worker ends when its parent does, w
 import argparse
 import ctypes
 import json
-import logging
 import os
 import resource
 import signal
@@ -20,6 +19,7 @@ from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.choice import make_loop
 from elastic_ctr.cube.server.holdings import Assignments, Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
+from elastic_ctr.runtime.logging import configure_from_environment
 
 _PR_SET_PDEATHSIG = 1
 _BACKLOG = 1024
@@ -83,7 +83,7 @@ def main() -> None:
     die_with(given.parent)
     # Ctrl-C reaches the whole terminal; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s worker-{given.index} %(message)s")
+    configure_from_environment(f"cube-server-{given.index}")
     row = counters.attach(given.counters, given.workers)[given.index]
     row[[counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
     loop = make_loop(row, given.max_keys, allowed_connections(given.max_connections))
