@@ -13,7 +13,15 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("cube-server", "cube-client", "serving-frames", "click-log", "sequence-file", "prediction-json")
+NAMES = (
+    "cube-server",
+    "cube-client",
+    "serving-door",
+    "serving-frames",
+    "click-log",
+    "sequence-file",
+    "prediction-json",
+)
 _BATCH = 200
 _HANG_SECONDS = 300
 

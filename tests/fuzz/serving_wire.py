@@ -1,9 +1,21 @@
-"""The frames of serving's binary door."""
+"""The frames of serving's binary door: the codec, and the door in machine code with real rounds behind it."""
+
+import asyncio
+import socket
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.serving import wire
+from elastic_ctr.serving import frame_sockets, wire
+from elastic_ctr.serving.binary_door import FrameLimits
+from elastic_ctr.serving.compiled_door import CompiledDoor
+from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.pooling import Floats
+from elastic_ctr.serving.rounds import ModelVersion, Rounds
 from elastic_ctr.serving.wire import Hello, Status, WireError
 from fuzz.mutation import Mutator
 
@@ -52,3 +64,146 @@ class ServingFrames:
                 continue
             understood += 1
         return understood
+
+
+class _Sum:
+    """The probability of a row is the sum of its keys."""
+
+    def predict(self, pooled: Floats, /) -> Floats:
+        total: Floats = pooled.sum(axis=1).astype(np.float32)
+        return total
+
+    def close(self) -> None: ...
+
+
+class _Table:
+    """A key's value is the key."""
+
+    async def lookup(self, _version: int, keys: npt.NDArray[np.uint64], /) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        return keys.astype(np.float32)[:, None], np.zeros(len(keys), np.bool_)
+
+
+class ServingDoor:
+    """Streams of hellos and requests, each on a connection of its own, in two pieces; who half reads is among them."""
+
+    name = "serving-door"
+
+    def __init__(self, seed: int) -> None:
+        self._mutator = Mutator(seed)
+        self._check = wire.slot_list_check(SLOTS)
+        # Descriptors are small for the whole run, whatever the batch.
+        self._limits = FrameLimits(max_rows=16, max_feasigns=200, max_frame_bytes=4096, max_in_flight=4)
+
+    def batch(self, count: int) -> int:
+        """How many inputs were answered beyond the greeting."""
+        return asyncio.run(self._batch(count))
+
+    async def _batch(self, count: int) -> int:
+        async def newest() -> int | None:
+            return None
+
+        counters = Counters()
+        paddle = ThreadPoolExecutor(1)
+        rounds = Rounds(paddle, newest, counters, max_rows=64)
+        door = CompiledDoor(rounds, counters, self._limits)
+        rounds.add(ModelVersion(7, SLOTS, None, 1, 0, _Sum(), _Table()))
+        rounds.pin(7)
+        with tempfile.TemporaryDirectory() as folder:
+            address = str(Path(folder) / "door")
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(address)
+            await door.listen(listener)
+            running = asyncio.create_task(rounds.run())
+            answered = await self._talk(door, address, count)
+            await door.stop(0)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        paddle.shutdown()
+        assert door.opened == 0, "a connection was not closed"
+        return answered
+
+    async def _talk(self, door: CompiledDoor, address: str, count: int) -> int:
+        streams = [self._stream() for _ in range(count)]
+        cut = self._mutator.random.random() if self._mutator.random.random() < 0.5 else 1.0
+        peers = []
+        for stream in streams:
+            peer = socket.socket(socket.AF_UNIX)
+            peer.connect(address)
+            peer.setblocking(False)
+            peer.send(stream[: int(len(stream) * cut)])
+            peers.append(peer)
+        await _quiet(door)
+        if cut < 1:
+            for peer, stream in zip(peers, streams, strict=True):
+                try:
+                    peer.send(stream[int(len(stream) * cut) :])
+                except (BrokenPipeError, ConnectionResetError):  # noqa: PERF203 (the door hung up over the first piece)
+                    continue
+            await _quiet(door)
+        answered = 0
+        for peer, stream in zip(peers, streams, strict=True):
+            try:
+                answer = peer.recv(1 << 20)
+            except (BlockingIOError, ConnectionResetError):
+                answer = b""
+            peer.close()
+            answered += len(answer) > wire.HELLO_BYTES
+            _judge(stream, answer)
+        await _quiet(door)
+        return answered
+
+    def _stream(self) -> bytes:
+        draw = self._mutator.random
+        stream = Hello().pack()
+        fields = [(4, 2), (6, 2), (8, 4)] if draw.random() < 0.1 else []
+        for number in range(draw.randrange(1, 7)):
+            fields += [(len(stream) + at, width) for at, width in _REQUEST_FIELDS]
+            if draw.random() < 0.1:
+                stream += wire.pack_slots_request(number)
+                continue
+            counts = np.array([[draw.randrange(4) for _ in SLOTS] for _ in range(draw.choice((1, 2, 16, 17)))])
+            feasigns = np.array([draw.getrandbits(16) for _ in range(int(counts.sum()))], np.uint64)
+            stream += wire.pack_request(number, feasigns, counts, self._check)
+        return self._mutator.mutated(stream, fields)
+
+
+async def _quiet(door: CompiledDoor) -> None:
+    """Until nothing is owed; what was sent has been seen after a few turns of the loop."""
+    still = 0
+    while still < 4:
+        await asyncio.sleep(0)
+        busy = door._asked or door._buffers.connections[:, frame_sockets.FLIGHT].any()
+        still = 0 if busy else still + 1
+
+
+def _judge(stream: bytes, answer: bytes) -> None:
+    """A greeting and whole replies; who says probabilities says those of a request with that id."""
+    if not answer:
+        return
+    Hello.unpack(answer[: wire.HELLO_BYTES])
+    sums: dict[int, list[list[float]]] = {}
+    at = wire.HELLO_BYTES
+    while len(stream) - at >= wire.REQUEST_HEAD:
+        head = wire.RequestHead.peek(stream, at)
+        try:
+            request = wire.unpack_request(stream[at : at + head.frame_bytes])
+        except WireError:
+            pass
+        else:
+            if request.head.rows and request.head.slots:
+                owners = np.repeat(np.arange(request.counts.size) // request.head.slots, request.counts)
+                total = np.bincount(owners, request.feasigns.astype(np.float64), request.head.rows)
+                sums.setdefault(head.id, []).append(total.tolist())
+        # A frame that is too large, or whose counts do not add up, is skipped by its length.
+        at += max(wire.REQUEST_HEAD, head.frame_bytes)
+    at = wire.HELLO_BYTES
+    while at < len(answer):
+        size = wire.LENGTH_BYTES + int.from_bytes(answer[at : at + 4], "little")
+        reply, body = wire.unpack_reply(answer[at : at + size])
+        if reply.status == Status.OK and body[:1] != b"0":
+            values = np.frombuffer(body, "<f4").tolist()
+            near = [
+                each for each in sums.get(reply.id, []) if len(values) == len(each) and np.allclose(values, each, 1e-5)
+            ]
+            assert near, f"request {reply.id} of {stream.hex()} is answered with {values}"
+        at += size

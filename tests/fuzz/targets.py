@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from fuzz.cube_wire import CubeClient, CubeServer
-from fuzz.serving_wire import ServingFrames
+from fuzz.serving_wire import ServingDoor, ServingFrames
 from fuzz.texts import ClickLog, Predictions, SequenceFiles
 
 
@@ -16,5 +16,6 @@ class Target(Protocol):
 
 
 TARGETS: Mapping[str, Callable[[int], Target]] = {
-    target.name: target for target in (CubeServer, CubeClient, ServingFrames, ClickLog, SequenceFiles, Predictions)
+    target.name: target
+    for target in (CubeServer, CubeClient, ServingDoor, ServingFrames, ClickLog, SequenceFiles, Predictions)
 }
