@@ -10,6 +10,7 @@
 
 import struct
 from enum import IntEnum
+from functools import cache
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -28,8 +29,7 @@ DRAINING = 1  # a reply's flag: ask another holder from now on
 _HELLO = struct.Struct("<4sHHII")
 _HEADER = struct.Struct("<IHHIQQ")
 _MAX_N = (0xFFFF_FFFF - AFTER_LENGTH) // 8
-_NO_BITS = np.zeros(0, np.uint8)
-_NO_VALUES = np.zeros(0, np.float32)
+_NONE = np.zeros(0, np.bool_)
 
 
 class Kind(IntEnum):
@@ -45,7 +45,7 @@ class Status(IntEnum):
     BUSY = 4
 
 
-_OK, _LAST_STATUS = int(Status.OK), int(max(Status))
+_STATUSES = tuple(Status)
 
 
 class WireError(ValueError):
@@ -160,18 +160,34 @@ def unpack_reply(frame: bytes | memoryview, dim: int) -> Reply:
     """
     head = Head.unpack(frame)
     n = head.n
-    if head.code > _LAST_STATUS:
+    if head.code >= len(_STATUSES):
         raise WireError(f"a reply has status {head.code}, which is none")
-    if head.code != _OK and n:
+    if head.code != Status.OK and n:
         raise WireError(f"a refusal carries {n} values")
     if len(frame) != head.frame_bytes or len(frame) != reply_bytes(n, dim):
         raise WireError(f"a reply of {n} values of dim {dim} has {reply_bytes(n, dim)} bytes, not {head.frame_bytes}")
-    bits = np.frombuffer(frame, np.uint8, offset=HEADER_BYTES + 4 * dim * n) if n else _NO_BITS
-    if n % 8 and bits[-1] >> n % 8:
+    if n == 0:
+        return Reply(_STATUSES[head.code], bool(head.flags & DRAINING), head.id, head.version, _no_values(dim), _NONE)
+    at = HEADER_BYTES + 4 * dim * n
+    if n % 8 and frame[-1] >> n % 8:
         raise WireError("a reply marks keys as missing that it does not have")
-    values: Values = np.frombuffer(frame, "<f4", count=n * dim, offset=HEADER_BYTES) if n else _NO_VALUES
+    values: Values = np.frombuffer(frame, "<f4", n * dim, HEADER_BYTES).reshape(n, dim)
+    missing: Flags
+    # Mostly nothing is missing, and small replies are made of such small steps.
+    if int.from_bytes(frame[at:], "little"):
+        missing = np.unpackbits(np.frombuffer(frame, np.uint8, offset=at), count=n, bitorder="little").view(np.bool_)
+    else:
+        missing = np.zeros(n, np.bool_)
     return Reply(
-        Status(head.code), bool(head.flags & DRAINING), head.id, head.version,
-        values.astype(np.float32, copy=False).reshape(n, dim),
-        np.unpackbits(bits, count=n, bitorder="little").view(np.bool_),
-    )  # fmt: skip
+        _STATUSES[head.code],
+        bool(head.flags & DRAINING),
+        head.id,
+        head.version,
+        values.astype(np.float32, copy=False),
+        missing,
+    )
+
+
+@cache
+def _no_values(dim: int) -> Values:
+    return np.zeros((0, dim), np.float32)
