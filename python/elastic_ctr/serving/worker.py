@@ -304,12 +304,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Paddle leaves files where it runs.
     os.chdir(given.folder)
-    log_format = os.environ.get("ELASTIC_CTR_LOG_FORMAT", "text")
-    runtime_logging.configure(
-        f"serving-{given.index}",
-        os.environ.get("ELASTIC_CTR_LOG_LEVEL", "INFO"),
-        "json" if log_format == "json" else "text",
-    )
+    runtime_logging.configure_from_environment(f"serving-{given.index}")
     uvloop.run(_main(given.control, Settings(**json.loads(given.settings))))
     # Paddle's own threads and destructors have no part in a clean end.
     logging.shutdown()
