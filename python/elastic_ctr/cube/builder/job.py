@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_ctr.cube.builder.intake import read_blocks
-from elastic_ctr.cube.builder.part import PartFile, build_full, build_overlay, merge_full
+from elastic_ctr.cube.builder.part import MEMORY_BYTES, PartFile, build_full, build_overlay, merge_full
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.placement import unbuilt_chain
 from elastic_ctr.seqfile.format import SequenceFileDamaged
@@ -97,7 +97,10 @@ def _check_shapes(plan: Plan) -> None:
 
 
 class Task(NamedTuple):
-    """One step of one partition, for a worker process."""
+    """One step of one partition, for a worker process.
+
+    What stands in scratch is built again after a crash, so nothing there is synced; the store syncs what it is given.
+    """
 
     store_url: str
     plan: Plan
@@ -106,6 +109,7 @@ class Task(NamedTuple):
     scratch: Path
     store_user: str = "root"
     store_token: str | None = None
+    memory_bytes: int = MEMORY_BYTES
 
 
 @dataclass
@@ -164,7 +168,7 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
         assert plan.ancestor is not None
         full = ancestor_file(store, plan.full_version, plan.ancestor, partition, folder)
         seconds["reading"] = time.monotonic() - began
-        part = merge_full(full, out, out, version=version)
+        part = merge_full(full, out, out, version=version, memory_bytes=task.memory_bytes, durable=False)
         seconds["building"] = time.monotonic() - began - seconds["reading"]
         return part
     files = [checked_file(store, input_file(each, partition), folder) for each in plan.inputs]
@@ -174,11 +178,15 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
     seconds["reading"] = time.monotonic() - began
     blocks = _blocks(plan, partition, files)
     if task.step == "full":
-        part = build_full(blocks, out, version=version, partition=partition, partitions=partitions, dim=dim)
+        part = build_full(
+            blocks, out, version=version, partition=partition, partitions=partitions, dim=dim,
+            memory_bytes=task.memory_bytes, durable=False,
+        )  # fmt: skip
     else:
         part = build_overlay(
             parent, blocks, out,
             version=version, partition=partition, partitions=partitions, dim=dim, base=plan.full_version,
+            memory_bytes=task.memory_bytes, durable=False,
         )  # fmt: skip
     seconds["building"] = time.monotonic() - began - seconds["reading"]
     return part

@@ -1,6 +1,7 @@
 """Dictionary parts from records: pure functions of their input, byte-identical for the same input.
 
-Each writes a temporary file beside the target, syncs it and renames it, so that a part is there whole or not at all.
+Each writes a temporary file beside the target, syncs it and renames it, so that a part is there whole or not at all;
+with `durable` off it is not synced, for parts that a crash of the machine may take.
 """
 
 import hashlib
@@ -64,6 +65,7 @@ def build_full(
     partitions: int,
     dim: int,
     memory_bytes: int = MEMORY_BYTES,
+    durable: bool = True,
     progress: Progress | None = None,
 ) -> PartFile:
     """A full part from blocks of keys u64[n] and values f32[n, dim]; of a repeated key the last stays.
@@ -72,7 +74,7 @@ def build_full(
     key of another partition or a block of another dim.
     """
     identity = Identity(version, partition, partitions, dim)
-    return _build("full", identity, _present(blocks), out, memory_bytes, progress)
+    return _build("full", identity, _present(blocks), out, memory_bytes, durable, progress)
 
 
 def build_overlay(
@@ -87,6 +89,7 @@ def build_overlay(
     base: int = 0,
     deletions: Iterable[Keys] = (),
     memory_bytes: int = MEMORY_BYTES,
+    durable: bool = True,
     progress: Progress | None = None,
 ) -> PartFile:
     """The overlay of a version: its parent's overlay, then its delta, then deletions (tombstones); later wins.
@@ -104,7 +107,7 @@ def build_overlay(
             )
         parent = (Block(*block) for block in part.blocks())
     blocks = chain(parent, _present(delta_blocks), _gone(deletions, dim))
-    return _build("overlay", identity, blocks, out, memory_bytes, progress)
+    return _build("overlay", identity, blocks, out, memory_bytes, durable, progress)
 
 
 def merge_full(
@@ -115,6 +118,7 @@ def merge_full(
     version: int,
     deletions: Iterable[Keys] = (),
     memory_bytes: int = MEMORY_BYTES,
+    durable: bool = True,
     progress: Progress | None = None,
 ) -> PartFile:
     """The full part that answers as full with overlay on top does, without the keys in deletions.
@@ -129,7 +133,7 @@ def merge_full(
         if above.header.base not in {0, below.version}:
             raise ValueError(f"{overlay} lies over version {above.header.base}, not over {below.version} of {full}")
         blocks = chain(blocks, (Block(*block) for block in above.blocks()))
-    return _build("full", identity, chain(blocks, _gone(deletions, below.dim)), out, memory_bytes, progress)
+    return _build("full", identity, chain(blocks, _gone(deletions, below.dim)), out, memory_bytes, durable, progress)
 
 
 def _present(blocks: Iterable[tuple[Keys, Values]]) -> Iterator[Block]:
@@ -168,7 +172,13 @@ def _checked(blocks: Iterable[Block], identity: Identity) -> Iterator[Block]:
 
 
 def _build(
-    kind: Kind, identity: Identity, blocks: Iterable[Block], out: Path, memory_bytes: int, progress: Progress | None
+    kind: Kind,
+    identity: Identity,
+    blocks: Iterable[Block],
+    out: Path,
+    memory_bytes: int,
+    durable: bool,
+    progress: Progress | None,
 ) -> PartFile:
     if not 1 <= identity.dim <= MAX_DIM:
         raise ValueError(f"dim {identity.dim} is outside 1 to {MAX_DIM}")
@@ -184,14 +194,16 @@ def _build(
             with os.fdopen(handle, "w+b") as stream:
                 header = _write(stream, kind, identity, runs, progress)
                 stream.flush()
-                os.fsync(stream.fileno())
+                if durable:
+                    os.fsync(stream.fileno())
                 sha256 = _sha256(stream)
             temporary.chmod(0o644)
             temporary.replace(out)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-    _sync_folder(out.parent)
+    if durable:
+        _sync_folder(out.parent)
     return PartFile(out, header.file_bytes, sha256, header.keys)
 
 

@@ -44,6 +44,7 @@ def fill(rows: Any, mixed: Any, origin: Any, values: Any, deleted: Any, places: 
                 if not deleted[origin[record]]:
                     sources[i] = given + np.uint64(origin[record]) * given_step
                     prefetch(sources[i])
+                    prefetch(sources[i] + value_bytes - _1)
         for i in range(size):
             store_u64(row, keys[i])
             if sources[i] == _0:

@@ -32,6 +32,7 @@ from elastic_ctr.cube.builder.job import (
     run_task,
     steps_of,
 )
+from elastic_ctr.cube.builder.part import MEMORY_BYTES
 from elastic_ctr.cube.builder.progress import BuildOrder, BuildProgress
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
 from elastic_ctr.runtime.lifecycle import die_with_parent, stop_on_signal
@@ -138,8 +139,11 @@ class CubeBuilder:
                 self._jobs, multiprocessing.get_context("spawn"), die_with_parent, (os.getpid(),)
             )
         url, user, token = self._store.url, self._store_user, self._store_token
+        # One bound for all of them, however many work side by side.
+        memory = MEMORY_BYTES // self._jobs
         futures = [
-            self._pool.submit(run_task, Task(url, plan, step, p, scratch, user, token)) for p in range(partitions)
+            self._pool.submit(run_task, Task(url, plan, step, p, scratch, user, token, memory))
+            for p in range(partitions)
         ]
         try:
             return [entry for entry in map(self._taken, as_completed(futures)) if entry is not None]

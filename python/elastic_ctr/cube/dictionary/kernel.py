@@ -34,7 +34,7 @@ PRESENCE, PRESENCE_MASK, TOMBSTONES = 16, 17, 18
 WIDTH = 24
 
 BLOCK = 64
-SCRATCH = 4 * BLOCK  # u64s that a lookup needs: per key its partition, second hash, record, overlay record
+SCRATCH = 4 * BLOCK  # u64s that a lookup needs
 
 _CHECKED = bounds_checked()
 _EMPTY = np.uint64(hashing.EMPTY_KEY)
@@ -43,6 +43,7 @@ _MIX_1, _MIX_2 = np.uint64(hashing.MIX_1), np.uint64(hashing.MIX_2)
 _PILOT_STEP, _SEED_STEP = np.uint64(hashing.PILOT_STEP), np.uint64(hashing.SEED_STEP)
 _LOW = np.uint64(0xFFFF_FFFF)
 _0, _1, _2, _3, _4, _6, _7, _8, _16 = (np.uint64(number) for number in (0, 1, 2, 3, 4, 6, 7, 8, 16))
+_ROW_BYTES = np.uint64(8 * WIDTH)
 _29, _32, _63, _64 = (np.uint64(number) for number in (29, 32, 63, 64))
 
 Lookup = Callable[..., int]
@@ -66,44 +67,147 @@ def partition_of(key: Any, partitions: Any, reciprocal: Any) -> Any:
 
 
 @compiled
-def _second_hash(table: Any, row: Any, at: Any, mixed: Any) -> Any:
+def _row_of(table: Any, key: Any, reciprocal: Any) -> Any:
+    """Address of the row of a key's partition."""
+    return np.uint64(table.ctypes.data) + partition_of(key, np.uint64(table.shape[0]), reciprocal) * _ROW_BYTES
+
+
+@compiled
+def _column(row: Any, column: Any) -> Any:
+    return load_u64(row + np.uint64(8 * column))
+
+
+@compiled
+def _second_hash(row: Any, at: Any, mixed: Any) -> Any:
     """(second hash, sub-part) of a mixed key, under the full part (at 0) or the overlay (at OVERLAY)."""
-    sub_part = high64(mixed, table[row, at + np.uint64(SUB_PART_COUNT)])
-    seed = load_u64(table[row, at + np.uint64(SUB_PARTS)] + sub_part * _16)
+    sub_part = high64(mixed, _column(row, at + SUB_PART_COUNT))
+    seed = load_u64(_column(row, at + SUB_PARTS) + sub_part * _16)
     return mix(mixed + seed * _SEED_STEP), sub_part
 
 
 @compiled
-def _pilot_at(table: Any, row: Any, at: Any, hashed: Any, sub_part: Any) -> Any:
-    buckets = table[row, at + np.uint64(BUCKETS)]
+def _pilot_at(row: Any, at: Any, hashed: Any, sub_part: Any) -> Any:
+    buckets = _column(row, at + BUCKETS)
     bucket = sub_part * buckets + (((hashed >> _32) * buckets) >> _32)
-    if _CHECKED and bucket >= buckets * table[row, at + np.uint64(SUB_PART_COUNT)]:
+    if _CHECKED and bucket >= buckets * _column(row, at + SUB_PART_COUNT):
         raise IndexError("a bucket outside its part")
-    return table[row, at + np.uint64(PILOTS)] + _2 * bucket
+    return _column(row, at + PILOTS) + _2 * bucket
 
 
 @compiled
-def _slot_of(table: Any, row: Any, at: Any, hashed: Any, sub_part: Any, pilot: Any) -> Any:
-    slots = table[row, at + np.uint64(SLOTS)]
+def _slot_of(hashed: Any, pilot: Any, slots: Any) -> Any:
+    """The slot inside its sub-part."""
     x = (hashed ^ (pilot * _PILOT_STEP)) * _MIX_1
     x ^= x >> _32
-    slot = sub_part * slots + (((x & _LOW) * slots) >> _32)
-    if _CHECKED and slot >= slots * table[row, at + np.uint64(SUB_PART_COUNT)]:
+    slot = ((x & _LOW) * slots) >> _32
+    if _CHECKED and slot >= slots:
         raise IndexError("a slot outside its part")
     return slot
 
 
 @compiled
-def _perhaps_overlaid(table: Any, row: Any, mixed: Any) -> Any:
-    bit = mixed & table[row, np.uint64(PRESENCE_MASK)]
-    word = load_u64(table[row, np.uint64(PRESENCE)] + _8 * (bit >> _6))
-    return (word >> (bit & _63)) & _1 != _0
+def _overlay_record(row: Any, mixed: Any, step: Any) -> Any:
+    """Address of the record that an overlay may have of a key, its low bit set for a tombstone; 0 when it has none."""
+    bit = mixed & _column(row, PRESENCE_MASK)
+    if (load_u64(_column(row, PRESENCE) + _8 * (bit >> _6)) >> (bit & _63)) & _1 == _0:
+        return _0
+    hashed, sub_part = _second_hash(row, OVERLAY, mixed)
+    pilot = np.uint64(load_u16(_pilot_at(row, OVERLAY, hashed, sub_part)))
+    slots = _column(row, OVERLAY + SLOTS)
+    slot = sub_part * slots + _slot_of(hashed, pilot, slots)
+    bits = _column(row, TOMBSTONES)
+    gone = bits != _0 and (np.uint64(load_u8(bits + (slot >> _3))) >> (slot & _7)) & _1 != _0
+    # Records are aligned: the low bit of their address is free.
+    return (_column(row, OVERLAY + RECORDS) + slot * step) | (_1 if gone else _0)
 
 
 @compiled
-def _tombstone(table: Any, row: Any, slot: Any) -> Any:
-    bits = table[row, np.uint64(TOMBSTONES)]
-    return bits != _0 and (np.uint64(load_u8(bits + (slot >> _3))) >> (slot & _7)) & _1 != _0
+def _unusual(row: Any, key: Any, record: Any, above: Any, overlaid: Any) -> Any:
+    """(address of the values or 0, whether the key is missing), for keys that the full part does not simply have."""
+    if key == _PADDING:
+        return _0, False
+    if key == _EMPTY:
+        # Its slot would look like any empty one, so its record stands in the headers.
+        source = _column(row, EMPTY_KEY_AT)
+        if overlaid:
+            if _column(row, OVERLAY + EMPTY_KEY_DELETED) != _0:
+                source = _0
+            elif _column(row, OVERLAY + EMPTY_KEY_AT) != _0:
+                source = _column(row, OVERLAY + EMPTY_KEY_AT)
+        return source, source == _0
+    standing = above & ~_1
+    if standing != _0 and load_u64(standing) == key:
+        return (standing + _8, False) if above == standing else (_0, True)
+    return (record + _8, False) if load_u64(record) == key else (_0, True)
+
+
+@inlined
+def _look_up(
+    dim: Any, stride: Any, accumulate: Any, table: Any, reciprocal: Any, overlaid: Any, keys: Any, count: Any, out: Any,
+    places: Any, missing: Any, scratch: Any,
+) -> Any:  # fmt: skip
+    value_bytes, step = np.uint64(4 * dim), np.uint64(stride)
+    last = np.uint64(8 + 4 * dim - 1)
+    out_address = np.uint64(out.ctypes.data)
+    total = np.uint64(count)
+    lost: Any = 0
+    start = _0
+    while start < total:
+        size = min(_64, total - start)
+        # Per key in scratch: its pilot, then its record; its second hash, then its record in the overlay; the first
+        # record and the slots of its sub-part. Unsigned places: numba looks whether signed ones count from the end.
+        for i in range(size):
+            row = _row_of(table, keys[start + i], reciprocal)
+            mixed = mix(keys[start + i])
+            hashed, sub_part = _second_hash(row, 0, mixed)
+            pilot_at = _pilot_at(row, 0, hashed, sub_part)
+            prefetch(pilot_at)
+            slots = _column(row, SLOTS)
+            own = _4 * i
+            scratch[own], scratch[own + _1] = pilot_at, hashed
+            scratch[own + _2], scratch[own + _3] = _column(row, RECORDS) + sub_part * slots * step, slots
+            if overlaid:
+                prefetch(_column(row, PRESENCE) + _8 * ((mixed & _column(row, PRESENCE_MASK)) >> _6))
+        for i in range(size):
+            own = _4 * i
+            slot = _slot_of(scratch[own + _1], np.uint64(load_u16(scratch[own])), scratch[own + _3])
+            record = scratch[own + _2] + slot * step
+            scratch[own] = record
+            for line in range(0, 8 + 4 * dim, 64):
+                prefetch(record + np.uint64(line))
+            if stride % 64 != 0:
+                prefetch(record + last)
+            if overlaid:
+                key = keys[start + i]
+                above = _overlay_record(_row_of(table, key, reciprocal), mix(key), step)
+                scratch[own + _1] = above
+                if above != _0:
+                    prefetch(above)
+                    prefetch(above + last)
+        for i in range(size):
+            key = keys[start + i]
+            record = scratch[_4 * i]
+            above = scratch[_4 * i + _1] if overlaid else _0
+            source, absent = record + _8, False
+            if above != _0 or load_u64(record) != key or key == _EMPTY or key == _PADDING:  # noqa: PLR1714, SIM109 (numba)
+                source, absent = _unusual(_row_of(table, key, reciprocal), key, record, above, overlaid)
+            place = places[start + i]
+            if _CHECKED and (place < 0 or place + 4 * dim > out.size):
+                raise IndexError("a place outside the output")
+            target = out_address + np.uint64(place)
+            if source == _0:
+                if not accumulate:
+                    zero_bytes(target, value_bytes)
+            elif accumulate:
+                for d in range(dim):
+                    offset = np.uint64(4 * d)
+                    store_f32(target + offset, load_f32(target + offset) + load_f32(source + offset))
+            else:
+                copy_bytes(target, source, value_bytes)
+            missing[start + i] = np.uint8(absent)
+            lost += 1 if absent else 0
+        start += _64
+    return lost
 
 
 @inlined
@@ -112,89 +216,11 @@ def look_up(
     places: Any, missing: Any, scratch: Any,
 ) -> Any:  # fmt: skip
     """The body of `lookup_kernel`, for callers that are compiled themselves and know dim and stride."""
-    span = np.uint64(8 + 4 * dim)
-    value_bytes = 4 * dim
-    step = np.uint64(stride)
-    partitions = np.uint64(table.shape[0])
-    out_address = np.uint64(out.ctypes.data)
-    rows, hashes, records, overlays = scratch[0:64], scratch[64:128], scratch[128:192], scratch[192:256]
-    lost = 0
-    for start in range(0, count, BLOCK):
-        size = min(BLOCK, count - start)
-        for i in range(size):
-            key = keys[start + i]
-            row = partition_of(key, partitions, reciprocal)
-            mixed = mix(key)
-            hashed, sub_part = _second_hash(table, row, _0, mixed)
-            pilot_at = _pilot_at(table, row, _0, hashed, sub_part)
-            prefetch(pilot_at)
-            rows[i], hashes[i] = row, hashed
-            records[i], overlays[i] = pilot_at, sub_part
-            if overlaid:
-                prefetch(table[row, np.uint64(PRESENCE)] + _8 * ((mixed & table[row, np.uint64(PRESENCE_MASK)]) >> _6))
-        for i in range(size):
-            row = rows[i]
-            slot = _slot_of(table, row, _0, hashes[i], overlays[i], np.uint64(load_u16(records[i])))
-            record = table[row, np.uint64(RECORDS)] + slot * step
-            records[i] = record
-            for line in range(0, 8 + value_bytes, 64):
-                prefetch(record + np.uint64(line))
-            if stride % 64 != 0:
-                prefetch(record + span - _1)
-            overlays[i] = _0
-            if overlaid:
-                mixed = mix(keys[start + i])
-                if _perhaps_overlaid(table, row, mixed):
-                    at = np.uint64(OVERLAY)
-                    hashed, sub_part = _second_hash(table, row, at, mixed)
-                    pilot = np.uint64(load_u16(_pilot_at(table, row, at, hashed, sub_part)))
-                    slot = _slot_of(table, row, at, hashed, sub_part, pilot)
-                    # Low bit of an aligned address: this slot carries a tombstone.
-                    above = table[row, at + np.uint64(RECORDS)] + slot * step
-                    prefetch(above)
-                    prefetch(above + span - _1)
-                    overlays[i] = above | (_1 if _tombstone(table, row, slot) else _0)
-        for i in range(size):
-            key = keys[start + i]
-            source = _0
-            absent = False
-            if key == _PADDING:
-                source = _0
-            elif key == _EMPTY:
-                # Its slot would look like any empty one, so its record stands in the headers.
-                row = rows[i]
-                source = table[row, np.uint64(EMPTY_KEY_AT)]
-                if overlaid:
-                    if table[row, np.uint64(OVERLAY + EMPTY_KEY_DELETED)] != _0:
-                        source = _0
-                    elif table[row, np.uint64(OVERLAY + EMPTY_KEY_AT)] != _0:
-                        source = table[row, np.uint64(OVERLAY + EMPTY_KEY_AT)]
-                absent = source == _0
-            else:
-                above = overlays[i] & ~_1
-                if above != _0 and load_u64(above) == key:
-                    absent = overlays[i] != above
-                    source = _0 if absent else above + _8
-                elif load_u64(records[i]) == key:
-                    source = records[i] + _8
-                else:
-                    absent = True
-            place = places[start + i]
-            if _CHECKED and (place < 0 or place + value_bytes > out.size):
-                raise IndexError("a place outside the output")
-            target = out_address + np.uint64(place)
-            if source != _0:
-                if accumulate:
-                    for d in range(dim):
-                        offset = _4 * np.uint64(d)
-                        store_f32(target + offset, load_f32(target + offset) + load_f32(source + offset))
-                else:
-                    copy_bytes(target, source, np.uint64(value_bytes))
-            elif not accumulate:
-                zero_bytes(target, np.uint64(value_bytes))
-            missing[start + i] = np.uint8(1) if absent else np.uint8(0)
-            if absent:
-                lost += 1
+    # Twice, so that the one without overlays does not ask for them at every key.
+    if overlaid:
+        lost = _look_up(dim, stride, accumulate, table, reciprocal, True, keys, count, out, places, missing, scratch)
+    else:
+        lost = _look_up(dim, stride, accumulate, table, reciprocal, False, keys, count, out, places, missing, scratch)
     return lost
 
 
