@@ -1,150 +1,221 @@
-"""Keys a second of one core through the lookup kernels, compiled and numpy, on parts built for the purpose.
+"""Keys a second of one core through the lookup, beside the machine's own limit: random cache lines asked for in time.
 
-    python bench/cube_kernel.py --keys 1000000 10000000 --partitions 60 --json
+    python -m bench.cube_kernel [--quick] [--keys 10000000]
 
-Uniform keys miss the cache, zipf keys (1.05) are what readers ask. Both kernels answer the same keys in turn within each
-repetition, and their answers are asserted equal before anything is timed. Beside the result stands what the machine
-was doing: numbers of different sessions are not to be compared.
+Uniform keys miss the cache, zipf keys (1.05) are what readers ask. The limit is read over memory of the size of the table's
+records, in huge pages, by the same kind of loop: one prefetched line of 64 bytes an item and nothing done with it. A record of
+9 floats touches 1.5 lines. Beside the kernel, which writes into memory that is there already, stand the ways to it: the
+call that a reader makes, the pooled one, one through an overlay, small calls, and numpy without a compiler. All
+answers are asserted equal before anything is timed.
 """
 
 import argparse
-import json
+import mmap
 import os
-import platform
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
 
-from elastic_ctr.cube.builder.part import build_full
-from elastic_ctr.cube.dictionary import table as tables
+from bench import table as tables
+from bench.method import Plan, Results, Row, Sample, Side, arguments, compare, median_rate, plan_of, rate, show, summary
+from bench.table import LATER, PARTITIONS, VERSION, Made
+from elastic_ctr.cube.dictionary import table as dictionary
+from elastic_ctr.cube.dictionary.compiled import compiled
+from elastic_ctr.cube.dictionary.format import stride_for
 from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.intrinsics import high64, load_u64, prefetch
+from elastic_ctr.cube.dictionary.kernel import SCRATCH, mix
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 
-CALLS = (30, 300, 13_312)
-ASKED = 2_000_000
+N = 13_312
+POOLED = 4  # keys of a slot
+DISTRIBUTIONS = {"uniform": 28.0, "zipf": 40.0}  # million keys a second
+SHARE = 0.55
+_BLOCK = 64
+_LINES_A_CALL = 1 << 16
+_64 = np.uint64(64)
+
+
+@compiled
+def read_lines(address: Any, lines: Any, start: Any, count: Any) -> Any:
+    """Read the first word of `count` random lines of 64 bytes, 64 of them on their way at a time."""
+    total = np.uint64(0)
+    places = np.empty(_BLOCK, np.uint64)
+    for block in range(0, count, _BLOCK):
+        for i in range(_BLOCK):
+            places[i] = address + high64(mix(np.uint64(start + block + i)), lines) * _64
+            prefetch(places[i])
+        for i in range(_BLOCK):
+            total += load_u64(places[i])
+    return total
+
+
+def line_limit(size: int) -> Side:
+    """Lines a second over so many bytes of memory of our own."""
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    region = np.frombuffer(memory, np.uint8)
+    region[:] = 1
+    address, lines = np.uint64(region.ctypes.data), np.uint64(size // 64)
+    at = [0]
+
+    def run(seconds: float, keep: NDArray[np.uint8] = region) -> Sample:  # noqa: ARG001 (keeps the memory)
+        def call() -> int:
+            at[0] += _LINES_A_CALL
+            read_lines(address, lines, at[0], _LINES_A_CALL)
+            return _LINES_A_CALL
+
+        return repeated(call, seconds)
+
+    return Side("limit", run)
+
+
+def repeated(call: Callable[[], int], seconds: float) -> Sample:
+    """In CPU seconds of this thread: nothing here waits, and neighbours on the core count less so."""
+    done = 0
+    began = time.thread_time()
+    while (spent := time.thread_time() - began) < seconds:
+        done += call()
+    return Sample(done, spent)
 
 
 @contextmanager
-def _path(name: str) -> Iterator[None]:
+def lookup_by(path: str) -> Iterator[None]:
     before = os.environ.get("ELASTIC_CTR_LOOKUP", "")
-    os.environ["ELASTIC_CTR_LOOKUP"] = name
-    tables.compiled_lookup.cache_clear()
+    os.environ["ELASTIC_CTR_LOOKUP"] = path
+    dictionary.compiled_lookup.cache_clear()
     try:
         yield
     finally:
         os.environ["ELASTIC_CTR_LOOKUP"] = before
-        tables.compiled_lookup.cache_clear()
+        dictionary.compiled_lookup.cache_clear()
 
 
-def build(folder: Path, count: int, dim: int, partitions: int) -> tuple[Keys, dict[int, Paths], float]:
-    """(keys, parts, seconds per million keys)."""
-    random = np.random.default_rng(1)
-    keys = np.unique(random.integers(1, 2**64, count, dtype=np.uint64))
-    random.shuffle(keys)
-    values = random.standard_normal((keys.size, dim), dtype=np.float32)
-    paths = {}
-    start = time.perf_counter()
-    for partition in range(partitions):
-        own = keys % np.uint64(partitions) == partition
-        part = build_full(
-            [(keys[own], values[own])],
-            folder / f"{partition}.dict",
-            version=1,
-            partition=partition,
-            partitions=partitions,
-            dim=dim,
+def opened(made: Made, version: int) -> VersionTable:
+    def paths(parts: dict[str, str | None]) -> Paths:
+        overlay = parts["overlay"]
+        return Paths(Path(str(parts["full"])), None if overlay is None else Path(overlay))
+
+    parts = {int(number): paths(each) for number, each in made.parts(version).items()}
+    return VersionTable.open(version, made.dim, PARTITIONS, parts, populate=True)
+
+
+def calling(lookup: Callable[[Keys], object], asked: Keys) -> Side:
+    """Calls with one row of `asked` after the other."""
+    at = [0]
+
+    def call() -> int:
+        at[0] = (at[0] + 1) % len(asked)
+        lookup(asked[at[0]])
+        return asked.shape[1]
+
+    return Side("lookup", lambda seconds: repeated(call, seconds))
+
+
+def kernel_of(table: VersionTable, n: int) -> Callable[[Keys], NDArray[np.uint8]]:
+    """The compiled lookup itself, writing the values to one buffer again and again, as a server does."""
+    kernel = dictionary.compiled_lookup(table.dim, stride_for(table.dim), accumulate=False)
+    if kernel is None:
+        raise SystemExit("there is no compiled lookup here; install numba and unset ELASTIC_CTR_LOOKUP")
+    out, missing = np.empty(n * 4 * table.dim, np.uint8), np.empty(n, np.uint8)
+    places = np.arange(n, dtype=np.int64) * (4 * table.dim)
+    scratch = np.empty(SCRATCH, np.uint64)
+
+    def lookup(keys: Keys) -> NDArray[np.uint8]:
+        kernel(table.rows, table.reciprocal, table.overlaid, keys, n, out, places, missing, scratch)
+        return out
+
+    return lookup
+
+
+def pooled_of(table: VersionTable, n: int) -> Callable[[Keys], NDArray[np.float32]]:
+    offsets = np.arange(0, n + 1, POOLED)
+    out = np.empty((n // POOLED, table.dim), np.float32)
+    return lambda keys: table.lookup_pooled(keys, offsets, out)
+
+
+def assert_equal(made: Made, table: VersionTable, plain: VersionTable, asked: Keys) -> None:
+    order = np.argsort(made.keys)
+    wanted = np.asarray(made.values)[order[np.searchsorted(np.asarray(made.keys)[order], asked)]]
+    for each in (table, plain):
+        values, missing = each.lookup(asked)
+        assert values.tobytes() == wanted.tobytes()
+        assert not missing.any()
+    assert kernel_of(table, asked.size)(asked).tobytes() == wanted.tobytes()
+    pooled = pooled_of(table, asked.size)(asked)
+    assert np.allclose(pooled, wanted.reshape(-1, POOLED, made.dim).sum(axis=1), atol=1e-5)
+
+
+def verdict(name: str, goal: float, ours: list[Sample], limit: list[Sample], ratios: list[float]) -> Row:
+    """Million keys a second, or where that is missed the share of the limit."""
+    rates = [rate(sample) / 1e6 for sample in ours]
+    told = f"{statistics.median(rates):.1f} M keys/s of {median_rate(limit) / 1e6:.1f} M random lines/s"
+    if statistics.median(rates) >= goal:
+        return summary(
+            name, rates, goal, note=f"M keys/s per core, {N} a call; {told}, {statistics.median(ratios):.2f} of them"
         )
-        paths[partition] = Paths(part.path)
-    return keys, paths, (time.perf_counter() - start) / keys.size * 1e6
+    return summary(
+        name, ratios, SHARE, note=f"share of the limit, {N} keys a call; {told}; {goal:g} M were the other goal"
+    )
 
 
-def zipf(
-    count: int, size: int, random: np.random.Generator, a: float = 1.05
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    ranks = (1 + random.random(size) * (count ** (1 - a) - 1)) ** (1 / (1 - a))
-    chosen: np.ndarray[tuple[int], np.dtype[np.int64]] = np.minimum(ranks.astype(np.int64), count) - 1
-    return chosen
-
-
-def rate(lookup: Callable[[Keys], object], asked: Keys, call: int, seconds: float) -> float:
-    """Million keys a second, calls of that many keys, for about that long."""
-    at = done = 0
-    start = time.perf_counter()
-    while (spent := time.perf_counter() - start) < seconds:
-        for _ in range(max(1, 3000 // call)):
-            if at + call > asked.size:
-                at = 0
-            lookup(asked[at : at + call])
-            at += call
-            done += call
-    return done / spent / 1e6
-
-
-def measure(count: int, dim: int, partitions: int, repetitions: int, seconds: float) -> Iterator[dict[str, object]]:
-    random = np.random.default_rng(2)
-    with tempfile.TemporaryDirectory(prefix="cube-kernel-") as folder:
-        keys, paths, build_seconds = build(Path(folder), count, dim, partitions)
-        lookups: dict[str, VersionTable] = {}
-        for name in ("numba", "numpy"):
-            with _path(name):
-                lookups[name] = VersionTable.open(1, dim, partitions, paths, populate=True)
-        streams = {
-            "uniform": keys[random.integers(0, keys.size, ASKED)],
-            "zipf 1.05": keys[zipf(keys.size, ASKED, random)],
-        }
-        for distribution, asked in streams.items():
-            first, second = (table.lookup(asked[:20_000]) for table in lookups.values())
-            assert first[0].tobytes() == second[0].tobytes()
-            assert not first[1].any()
-            for call in CALLS:
-                rates: dict[str, list[float]] = {name: [] for name in lookups}
-                for _ in range(repetitions):
-                    for name, table in lookups.items():
-                        rates[name].append(rate(table.lookup, asked, call, seconds))
-                for name, seen in rates.items():
-                    yield {
-                        "kernel": name, "keys": keys.size, "dim": dim, "partitions": partitions,
-                        "distribution": distribution, "keysPerCall": call, "minM": round(min(seen), 3),
-                        "medianM": round(statistics.median(seen), 3), "maxM": round(max(seen), 3),
-                        "buildSecondsPerMKey": round(build_seconds, 3),
-                    }  # fmt: skip
-
-
-def machine() -> dict[str, object]:
-    facts = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":")[1].strip() for line in facts if line.startswith("model name")), "")
-    return {
-        "cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version(),
-        "numpy": np.__version__, "load": os.getloadavg(),
-    }  # fmt: skip
+def measure(made: Made, plan: Plan, results: Results) -> Table:
+    table, later = opened(made, VERSION), opened(made, LATER)
+    with lookup_by("numpy"):
+        plain = opened(made, VERSION)
+    size = sum(pair.full.records.nbytes for pair in table.parts.values())
+    limit = line_limit(size)
+    seen = Table(title=f"{made.keys.size:,} keys x {made.dim}, {size / 1e9:.2f} GB of records, one core")
+    for column in ("", "keys a call", *(f"{name}, M keys/s" for name in DISTRIBUTIONS)):
+        seen.add_column(column, justify="right" if column else "left")
+    streams = {name: tables.asked(made, name, 2_000_000 // N, N) for name in DISTRIBUTIONS}
+    for name, goal in DISTRIBUTIONS.items():
+        asked = streams[name]
+        assert_equal(made, table, plain, asked[0])
+        if plan.wants(f"kernel {name}"):
+            found = compare(f"kernel {name}", calling(kernel_of(table, N), asked), limit, plan)
+            results.put(verdict(found.name, goal, found.ours, found.theirs, found.ratios()), found.details())
+    ways: list[tuple[str, Callable[[Keys], object], int]] = [
+        ("kernel", kernel_of(table, N), N),
+        ("kernel, an overlay of 0.1 %", kernel_of(later, N), N),
+        ("VersionTable.lookup", table.lookup, N),
+        ("VersionTable.lookup", table.lookup, 300),
+        ("VersionTable.lookup", table.lookup, 30),
+        (f"lookup_pooled, {POOLED} keys a slot", pooled_of(table, N), N),
+        ("VersionTable.lookup, numpy", plain.lookup, N),
+        ("VersionTable.lookup, numpy", plain.lookup, 300),
+    ]
+    for name, lookup, n in ways:
+        rates = []
+        for stream in streams.values():
+            side = calling(lookup, stream[:, : stream.shape[1] // n * n].reshape(-1, n))
+            side.run(0.1)
+            rates.append(max(rate(side.run(plan.seconds / 3)) for _ in range(3)) / 1e6)
+        seen.add_row(name, f"{n:,}", *(f"{each:.1f}" for each in rates))
+    seen.add_row("random lines, the limit", "", f"{max(rate(limit.run(plan.seconds / 3)) for _ in range(3)) / 1e6:.1f}")
+    return seen
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--keys", type=int, nargs="+", default=[1_000_000])
-    parser.add_argument("--dim", type=int, default=9)
-    parser.add_argument("--partitions", type=int, default=60)
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments(parser)
+    parser.add_argument("--keys", type=int, help="of the table; by default 10,000,000, quick 1,000,000")
+    parser.add_argument("--dim", type=int, default=tables.DIM)
     given = parser.parse_args()
-    about = machine()
-    print(json.dumps(about) if given.json else " ".join(f"{name}={value}" for name, value in about.items()))
-    for count in given.keys:
-        for row in measure(count, given.dim, given.partitions, given.repetitions, given.seconds):
-            if given.json:
-                print(json.dumps(row), flush=True)
-            else:
-                print(
-                    f"{row['keys']:>10} keys {row['distribution']:<10} {row['keysPerCall']:>6} a call "
-                    f"{row['kernel']:<6} {row['medianM']:>8} M keys/s ({row['minM']} to {row['maxM']})",
-                    flush=True,
-                )
+    plan = plan_of(given)
+    results = Results(given.results, quick=plan.quick)
+    seen = measure(tables.made(given.keys or (1_000_000 if plan.quick else 10_000_000), given.dim), plan, results)
+    show(results.read())
+    Console(width=None if os.isatty(1) else 120).print(seen)
 
 
 if __name__ == "__main__":
