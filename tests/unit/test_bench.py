@@ -1,0 +1,162 @@
+"""The arithmetic of measurements, and the load generator against a server of a few lines. Nothing here asserts a time."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bench import table as tables
+from bench.document import with_results
+from bench.loadgen import FRAMES, HTTP, RESP, Expected, Load
+from bench.method import Comparison, Plan, Results, Row, Sample, Side, compare
+
+from elastic_ctr.cube import wire
+
+
+def sample(work: float, *, cpu: float = 0.1, failed: int = 0) -> Sample:
+    return Sample(work, 1.0, cpu, 0.001, 0.01, failed)
+
+
+def test_a_row_is_the_median_of_the_ratios_of_neighbours() -> None:
+    compared = Comparison(
+        "x", [sample(20), sample(60), sample(30)], [sample(10), sample(10), sample(10)], [1] * 3, [2] * 3
+    )
+
+    row = compared.row(2.5)
+
+    assert (row.ratio, row.min, row.max, row.holds) == (3.0, 2.0, 6.0, True)
+    assert "per server CPU second 6.0" in row.note
+
+
+def test_a_client_that_uses_its_core_up_is_said_so_and_work_per_cpu_may_stand_in() -> None:
+    compared = Comparison("x", [sample(20, cpu=0.99)], [sample(10)], [0.5], [1.0])
+
+    plain, per_cpu = compared.row(3), compared.row(3, per_cpu_when_client_bound=True)
+
+    assert (plain.ratio, plain.holds) == (2.0, False)
+    assert (per_cpu.ratio, per_cpu.holds) == (4.0, True)
+    assert "client-bound" in plain.note
+    assert "plain 2.0" in per_cpu.note
+
+
+def test_a_goal_may_be_a_limit() -> None:
+    assert Row("x", 0.09, 0, 1, 0.1, bound="at most").holds
+    assert not Row("x", 0.11, 0, 1, 0.1, bound="at most").holds
+    assert Row("x", 1, 0, 1, None).holds is None
+
+
+def test_both_sides_run_in_turn_and_a_refused_request_ends_it() -> None:
+    order: list[str] = []
+
+    def side(name: str, failed: int = 0) -> Side:
+        def run(_: float) -> Sample:
+            order.append(name)
+            return sample(1, failed=failed)
+
+        return Side(name, run)
+
+    compare("x", side("a"), side("b"), Plan(2, 0.1))
+
+    assert order == ["a", "b", "a", "b", "b", "a"]
+    with pytest.raises(RuntimeError, match="failed 3 requests"):
+        compare("x", side("a", failed=3), side("b"), Plan(1, 0.1))
+
+
+def test_results_are_merged_by_name_and_shown_in_the_page(tmp_path: Path) -> None:
+    results = Results(tmp_path / "r.json")
+    for name, ratio in (("one", 1.0), ("two", 2.0), ("one", 3.0)):
+        results.put(Row(name, ratio, ratio, ratio, 2.5))
+
+    document = results.read()
+    page = with_results("a\n<!-- results -->\nformer words\n<!-- end of results -->\nb\n", document)
+
+    assert [(row["name"], row["ratio"], row["holds"]) for row in document["rows"]] == [
+        ("one", 3.0, True),
+        ("two", 2.0, False),
+    ]
+    assert "former words" not in page
+    assert "| two | 2 | 2 to 2 | ≥ 2.5 | **missed** |" in page
+    with pytest.raises(ValueError, match="no place for the results"):
+        with_results("a", document)
+
+
+@contextmanager
+def answering(request: bytes, reply: bytes) -> Iterator[int]:
+    """A server that answers each such request with that reply."""
+
+    def serve(peer: socket.socket) -> None:
+        with peer:
+            held = b""
+            while data := peer.recv(1 << 16):
+                held += data
+                while held.startswith(request):
+                    held = held[len(request) :]
+                    peer.sendall(reply)
+
+    def accept() -> None:
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(peer,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+KEYS = np.array([1, 2], np.uint64)
+REPLIES = {
+    "frames": (
+        wire.pack_request(wire.Kind.LOOKUP, 1, 7, KEYS),
+        wire.pack_reply(1, 7, np.ones((2, 3), np.float32), np.zeros(2, np.bool_)),
+        wire.pack_refusal(wire.Status.BUSY, 1, 7),
+        Expected(FRAMES),
+    ),
+    "http": (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.1 503 no\r\ncontent-length: 0\r\n\r\n",
+        Expected(HTTP),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REPLIES)
+@pytest.mark.parametrize("pipeline", [1, 3])
+def test_the_generator_counts_replies_and_refusals(kind: str, pipeline: int) -> None:
+    request, good, bad, expected = REPLIES[kind]
+
+    for reply, refused in ((good, False), (bad, True)):
+        with answering(request, reply) as port:
+            load = Load(port, [request] * 5, expected, connections=2, pipeline=pipeline, work=2)
+            seen = load.run(0.1)
+            load.close()
+
+        assert seen.work >= 2
+        assert seen.failed == (seen.work / 2 if refused else 0)
+
+
+def test_the_generator_knows_how_redis_answers_and_refuses_what_is_no_answer() -> None:
+    request = tables.resp_mget(KEYS)
+    values = [b"$12\r\n" + bytes(12) + b"\r\n"] * 2
+    expected = Expected(RESP, *tables.resp_reply(2, 3))
+
+    with answering(request, b"*2\r\n" + b"".join(values)) as port:
+        load = Load(port, [request], expected, connections=2)
+        seen = load.run(0.1)
+        load.close()
+    with answering(request, b"-ERR no\r\n") as port, pytest.raises(RuntimeError, match="in form"):
+        Load(port, [request], expected, connections=1).run(0.1)
+
+    assert seen.work >= 1
+    assert seen.failed == 0
