@@ -1,4 +1,4 @@
-"""The binary door around `frame_sockets`: its buffers, its place in the rounds, its deadlines and its end.
+"""The binary door around `frame_batches`: its buffers, its place in the rounds, its deadlines and its end.
 
 Requests are not brought to the rounds one by one: at the beginning of a round one call gathers what has come, as one
 question, and one call sends all its answers. In between Python touches no request, only what was set aside.
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_ctr.runtime.waiting import happened
-from elastic_ctr.serving import frame_sockets, wire
+from elastic_ctr.serving import frame_batches, frame_sockets, wire
 from elastic_ctr.serving.binary_door import (
     Desk,
     FrameLimits,
@@ -108,7 +108,7 @@ class CompiledDoor:
         slots, check = (_NO_MODEL, 0) if model is None else (len(model.slots), model.list_check)
         door = self._buffers.door
         while True:
-            frame_sockets.gather(self._buffers, slots, check, _now())
+            frame_batches.gather(self._buffers, slots, check, _now())
             set_aside = int(door[frame_sockets.ASIDE])
             if set_aside:
                 self._answer_aside(set_aside)
@@ -144,7 +144,7 @@ class CompiledDoor:
                 self._refuse_all(count, outcome)
             else:
                 values = np.ascontiguousarray(outcome, np.float32)
-                frame_sockets.answer(self._buffers, np.uint64(version), values, _now())
+                frame_batches.answer(self._buffers, np.uint64(version), values, _now())
                 desk.count(200, count)
                 desk.counters.histograms["request_seconds"].observe_many(time.perf_counter() - self._started, count)
         finally:
@@ -276,8 +276,8 @@ class CompiledDoor:
 
     def _try_out(self) -> None:
         """Compile now, not under the first request."""
-        frame_sockets.gather(self._buffers, _NO_MODEL, 0, 0)
-        frame_sockets.answer(self._buffers, np.uint64(0), np.zeros(0, np.float32), 0)
+        frame_batches.gather(self._buffers, _NO_MODEL, 0, 0)
+        frame_batches.answer(self._buffers, np.uint64(0), np.zeros(0, np.float32), 0)
         frame_sockets.put(self._buffers, 0, 1, np.frombuffer(b"none", np.uint8), 0, 0)
         frame_sockets.hang_up(self._buffers, 0)
 

@@ -1,9 +1,7 @@
-"""The sockets of the binary door in machine code: what came is checked and gathered in one call, answers are sent in one.
+"""The sockets of the binary door in machine code: system calls, connections, and what waits to be sent on them.
 
-`gather` takes whole requests from every ready connection into one batch, `answer` sends the batch's replies. What is
-not an everyday prediction (a hello, a question for the slot list, a refusal) is set aside for Python. Nothing that a
-peer sends is used before its length was checked. A connection costs bounded memory: an input buffer that holds the
-largest frame, an output buffer that holds all it may be owed; it is not read while it is owed more.
+A connection costs bounded memory: an input buffer that holds the largest frame, an output buffer that holds all it may
+be owed; it is not read while it is owed more. What comes and goes is `frame_batches`' business.
 """
 
 import platform
@@ -17,13 +15,8 @@ from elastic_ctr.cube.dictionary.compiled import bounds_checked, compiled
 from elastic_ctr.cube.dictionary.intrinsics import (
     copy_bytes,
     load_i32,
-    load_u16,
     load_u32,
-    load_u64,
-    store_f32,
-    store_u16,
     store_u32,
-    store_u64,
     zero_bytes,
 )
 from elastic_ctr.serving import wire
@@ -50,7 +43,7 @@ LEAST_REPLY = wire.REPLY_HEAD + wire.MAX_SENTENCE
 
 _PACKED = platform.machine() in {"x86_64", "AMD64"}
 EVENT_BYTES = 12 if _PACKED else 16
-_EVENT_DATA = 4 if _PACKED else 8
+EVENT_DATA = 4 if _PACKED else 8
 
 _int, _long, _size, _address = types.int32, types.intp, types.uintp, types.uint64
 
@@ -73,18 +66,12 @@ _EAGAIN, _EINTR = np.int32(11), np.int32(4)
 _SEND_FLAGS, _RECV_FLAGS = np.int32(0x4040), np.int32(0x40)  # no signal, do not wait
 _NON_BLOCKING = np.int32(0o4000 | 0o2000000)  # and close-on-exec
 _IPPROTO_TCP, _TCP_NODELAY = np.int32(6), np.int32(1)
-_IN, _OUT, _BROKEN = 1, 4, 0x18
+_IN, _OUT, BROKEN = 1, 4, 0x18
 _ADD, _MODIFY = np.int32(1), np.int32(3)
 _DONTNEED = np.int32(4)
 
 _CHECKED = bounds_checked()
 _0 = np.uint64(0)
-_HEAD = wire.REQUEST_HEAD
-_REPLY_HEAD = wire.REPLY_HEAD
-_MAGIC = np.uint32(int.from_bytes(wire.MAGIC, "little"))
-_PROTOCOL = wire.PROTOCOL
-_PREDICT, _WIDE = int(wire.Kind.PREDICT), wire.WIDE_COUNTS
-_MAX_SLOTS = 65_535
 
 
 class Buffers(NamedTuple):
@@ -116,14 +103,14 @@ class Buffers(NamedTuple):
 
 
 @compiled
-def _input_of(b: Any, fd: Any) -> Any:
+def input_of(b: Any, fd: Any) -> Any:
     if _CHECKED and not 0 <= fd < b.connections.shape[0]:
         raise IndexError("a descriptor without buffers")
     return np.uint64(b.inputs.ctypes.data) + np.uint64(fd) * np.uint64(b.input_bytes)
 
 
 @compiled
-def _output_of(b: Any, fd: Any) -> Any:
+def output_of(b: Any, fd: Any) -> Any:
     if _CHECKED and not 0 <= fd < b.connections.shape[0]:
         raise IndexError("a descriptor without buffers")
     return np.uint64(b.outputs.ctypes.data) + np.uint64(fd) * np.uint64(b.output_bytes)
@@ -139,7 +126,7 @@ def _interest(b: Any, fd: Any, operation: Any, mask: Any) -> None:
     at = np.uint64(b.one_event.ctypes.data)
     zero_bytes(at, np.uint64(EVENT_BYTES))
     store_u32(at, np.uint32(mask))
-    store_u32(at + np.uint64(_EVENT_DATA), np.uint32(fd))
+    store_u32(at + np.uint64(EVENT_DATA), np.uint32(fd))
     _epoll_ctl(np.int32(b.epoll), operation, np.int32(fd), at)
     b.connections[fd, MASK] = mask
 
@@ -152,9 +139,9 @@ def hang_up(b: Any, fd: Any) -> None:
     _close(np.int32(fd))
     # The pages of a large frame go back; the small ones stay for the next connection.
     if row[CHARGED] > 0:
-        _madvise(_input_of(b, fd), np.uint64(b.input_bytes), _DONTNEED)
+        _madvise(input_of(b, fd), np.uint64(b.input_bytes), _DONTNEED)
     if row[LARGE_OUTPUT] > 0:
-        _madvise(_output_of(b, fd), np.uint64(b.output_bytes), _DONTNEED)
+        _madvise(output_of(b, fd), np.uint64(b.output_bytes), _DONTNEED)
     b.door[PENDING] -= row[CHARGED]
     b.door[LEFT_OVER] -= row[UNFINISHED]
     b.door[OPENED] -= 1
@@ -162,13 +149,13 @@ def hang_up(b: Any, fd: Any) -> None:
 
 
 @compiled
-def _may_owe(b: Any, row: Any, reply: Any) -> Any:
+def may_owe(b: Any, row: Any, reply: Any) -> Any:
     """Whether the connection may be owed another reply of so many bytes."""
     return row[OUT_END] - row[OUT_AT] + row[OWED] + reply <= b.output_bytes and row[FLIGHT] < b.max_in_flight
 
 
 @compiled
-def _settle(b: Any, fd: Any, now: Any) -> None:
+def settle(b: Any, fd: Any, now: Any) -> None:
     """After whatever happened: end it when all is said, else wait for what can come next."""
     row = b.connections[fd]
     waiting = row[OUT_END] > row[OUT_AT]
@@ -179,7 +166,7 @@ def _settle(b: Any, fd: Any, now: Any) -> None:
     mask = 0
     if waiting:
         mask = _OUT
-    elif row[CLOSING] == 0 and row[ENDED] == 0 and _may_owe(b, row, LEAST_REPLY):
+    elif row[CLOSING] == 0 and row[ENDED] == 0 and may_owe(b, row, LEAST_REPLY):
         mask = _IN
     if mask != row[MASK]:
         if waiting:
@@ -188,14 +175,14 @@ def _settle(b: Any, fd: Any, now: Any) -> None:
 
 
 @compiled
-def _left_over(b: Any, row: Any, value: Any) -> None:
+def left_over(b: Any, row: Any, value: Any) -> None:
     """Whether the connection's input may hold whole requests that nobody will announce again."""
     b.door[LEFT_OVER] += value - row[UNFINISHED]
     row[UNFINISHED] = value
 
 
 @compiled
-def _accept(b: Any, now: Any) -> None:
+def accept(b: Any, now: Any) -> None:
     while True:
         fd = np.int64(_accept4(np.int32(b.listener), _0, _0, _NON_BLOCKING))
         if fd < 0:
@@ -214,35 +201,35 @@ def _accept(b: Any, now: Any) -> None:
 
 
 @compiled
-def _charge(b: Any, fd: Any) -> None:
+def charge(b: Any, fd: Any) -> None:
     """Count what is held for a frame that is not whole yet; give its pages back when it is gone."""
     row = b.connections[fd]
     charged = row[INPUT] if row[INPUT] > SMALL_INPUT else 0
     if charged == 0 and row[CHARGED] > 0:
         small = np.uint64(SMALL_INPUT)
-        _madvise(_input_of(b, fd) + small, np.uint64(b.input_bytes) - small, _DONTNEED)
+        _madvise(input_of(b, fd) + small, np.uint64(b.input_bytes) - small, _DONTNEED)
     b.door[PENDING] += charged - row[CHARGED]
     row[CHARGED] = charged
 
 
 @compiled
-def _receive(b: Any, fd: Any, now: Any) -> Any:
+def receive(b: Any, fd: Any, now: Any) -> Any:
     """Read once; no further than the frame that has begun, or 64 KiB. False when nothing came or the peer is gone."""
     row = b.connections[fd]
     have = row[INPUT]
     wanted = SMALL_INPUT
     if row[STATE] == OPEN and row[SKIP] == 0 and have >= 4:
-        wanted = min(max(wanted, np.int64(load_u32(_input_of(b, fd))) + 4), max(b.max_frame, SMALL_INPUT))
+        wanted = min(max(wanted, np.int64(load_u32(input_of(b, fd))) + 4), max(b.max_frame, SMALL_INPUT))
     if have >= wanted:
         return True
-    got = np.int64(_recv(np.int32(fd), _input_of(b, fd) + np.uint64(have), np.uint64(wanted - have), _RECV_FLAGS))
+    got = np.int64(_recv(np.int32(fd), input_of(b, fd) + np.uint64(have), np.uint64(wanted - have), _RECV_FLAGS))
     if got < 0:
         if not _would_block():
             hang_up(b, fd)
         return False
     if got == 0:
         row[ENDED] = 1
-        _settle(b, fd, now)
+        settle(b, fd, now)
         return False
     if have == 0 and row[SKIP] == 0:
         row[SINCE] = now
@@ -251,179 +238,10 @@ def _receive(b: Any, fd: Any, now: Any) -> Any:
 
 
 @compiled
-def _set_aside(b: Any, fd: Any, why: Any, from_: Any) -> None:
-    number = b.door[ASIDE]
-    b.aside[number, ASIDE_FD], b.aside[number, ASIDE_SERIAL] = fd, b.connections[fd, SERIAL]
-    b.aside[number, ASIDE_WHY] = why
-    if _CHECKED and (number + 1) * _HEAD > b.heads.size:
-        raise IndexError("more is set aside than there is room for")
-    copy_bytes(np.uint64(b.heads.ctypes.data) + np.uint64(number * _HEAD), from_, np.uint64(_HEAD))
-    b.door[ASIDE] = number + 1
-    b.connections[fd, OWED] += LEAST_REPLY
-    b.connections[fd, FLIGHT] += 1
-
-
-@compiled
-def _counts(b: Any, from_: Any, count: Any, wide: Any) -> Any:
-    """Copy the counts of a request behind those of the batch; their sum."""
-    first = b.door[COUNTS]
-    total = np.int64(0)
-    for i in range(count):
-        at = from_ + np.uint64((4 if wide else 2) * i)
-        length = np.int64(load_u32(at)) if wide else np.int64(load_u16(at))
-        b.lengths[first + i] = length
-        total += length
-    return total
-
-
-@compiled
-def _take(b: Any, slots: Any, check: Any, fd: Any, now: Any) -> Any:
-    """Take every whole request that the connection has sent; True when the batch is full before that."""
-    row = b.connections[fd]
-    base = _input_of(b, fd)
-    have = row[INPUT]
-    at = np.int64(0)
-    full = False
-    stopped = False
-    while row[CLOSING] == 0:
-        if row[SKIP] > 0:
-            skipped = min(row[SKIP], have - at)
-            at += skipped
-            row[SKIP] -= skipped
-            if row[SKIP] > 0:
-                break
-        if have - at < (wire.HELLO_BYTES if row[STATE] == HELLO else _HEAD):
-            break
-        if not _may_owe(b, row, LEAST_REPLY):
-            stopped = True
-            break
-        if b.door[ASIDE] == b.aside.shape[0] or b.door[REQUESTS] == b.requests.shape[0]:
-            full = True
-            break
-        from_ = base + np.uint64(at)
-        row[SINCE] = now
-        if row[STATE] == HELLO:
-            # Its first 16 bytes are all that Python needs; what follows them in the buffer is copied and not read.
-            _set_aside(b, fd, GREETED, from_)
-            row[STATE] = OPEN
-            if load_u32(from_) != _MAGIC or np.int64(load_u16(from_ + np.uint64(4))) != _PROTOCOL:
-                row[CLOSING] = 1
-            at += wire.HELLO_BYTES
-            continue
-        whole = np.int64(load_u32(from_)) + 4
-        kind, flags = np.int64(load_u16(from_ + np.uint64(4))), np.int64(load_u16(from_ + np.uint64(6)))
-        rows, n = np.int64(load_u32(from_ + np.uint64(8))), np.int64(load_u32(from_ + np.uint64(12)))
-        theirs, list_ = np.int64(load_u32(from_ + np.uint64(24))), np.int64(load_u32(from_ + np.uint64(28)))
-        wide = (flags & _WIDE) != 0
-        # No overflow: rows and n are below 2^32, slots below 2^16.
-        if theirs > _MAX_SLOTS or whole != _HEAD + rows * theirs * (4 if wide else 2) + 8 * n:
-            # Where this frame ends is not certain: nothing after it can be trusted.
-            _set_aside(b, fd, JUDGED, from_)
-            row[CLOSING] = 1
-            break
-        if (
-            kind != _PREDICT or rows < 1 or rows > b.max_rows or n > b.max_feasigns or whole > b.max_frame
-            or theirs != slots or list_ != check
-        ):  # fmt: skip
-            _set_aside(b, fd, JUDGED, from_)
-            row[SKIP] = whole - _HEAD
-            at += _HEAD
-            continue
-        if have - at < whole:
-            break
-        reply = max(_REPLY_HEAD + 4 * rows, LEAST_REPLY)
-        if not _may_owe(b, row, reply):
-            stopped = True
-            break
-        if (
-            (b.door[COUNTS] + rows * slots > b.lengths.size or b.door[FEASIGNS] + n > b.feasigns.size)
-            and b.door[REQUESTS] > 0
-        ):  # fmt: skip
-            full = True
-            break
-        if _CHECKED and (b.door[COUNTS] + rows * slots > b.lengths.size or b.door[FEASIGNS] + n > b.feasigns.size):
-            raise IndexError("a request larger than a batch")
-        counts_at = from_ + np.uint64(_HEAD)
-        if _counts(b, counts_at, rows * slots, wide) != n:
-            _set_aside(b, fd, COUNTS_WRONG, from_)
-            at += whole
-            continue
-        keys_at = counts_at + np.uint64(rows * slots * (4 if wide else 2))
-        copy_bytes(np.uint64(b.feasigns.ctypes.data) + np.uint64(8 * b.door[FEASIGNS]), keys_at, np.uint64(8 * n))
-        number = b.door[REQUESTS]
-        b.requests[number, REQUEST_FD], b.requests[number, REQUEST_SERIAL] = fd, row[SERIAL]
-        b.requests[number, REQUEST_ROWS] = rows
-        b.ids[number] = load_u64(from_ + np.uint64(16))
-        b.door[REQUESTS] = number + 1
-        b.door[COUNTS] += rows * slots
-        b.door[FEASIGNS] += n
-        row[OWED] += reply
-        row[FLIGHT] += 1
-        at += whole
-    if row[CLOSING] != 0:
-        at = have
-    if at > 0 and have > at:
-        copy_bytes(base, base + np.uint64(at), np.uint64(have - at))
-    row[INPUT] = have - at
-    _charge(b, fd)
-    _left_over(b, row, 1 if full or stopped else 0)
-    if b.door[PENDING] > b.max_pending and row[CHARGED] > 0 and not full and not stopped:
-        if b.door[ASIDE] == b.aside.shape[0]:
-            hang_up(b, fd)
-            return full
-        _set_aside(b, fd, PENDING_FULL, base)
-        row[CLOSING] = 1
-        row[INPUT] = 0
-        _charge(b, fd)
-    _settle(b, fd, now)
-    return full
-
-
-@compiled
-def gather(b: Any, slots: Any, check: Any, now: Any) -> None:
-    """Fill an empty batch with what every ready connection has sent; never waits.
-
-    `slots` and `check` are those of the version that is answered with; -1 when there is none: then everything is set
-    aside. `now` is in milliseconds.
-    """
-    b.door[COUNTS] = b.door[FEASIGNS] = b.door[REQUESTS] = b.door[ASIDE] = 0
-    full = False
-    if b.door[LEFT_OVER] > 0:
-        for descriptor in range(b.connections.shape[0]):
-            if b.connections[descriptor, UNFINISHED] != 0 and not full:
-                full = _take(b, slots, check, np.int64(descriptor), now)
-    events = np.uint64(b.events.ctypes.data)
-    ready = np.int64(EVENTS)
-    passes = 0
-    while ready == EVENTS and not full and passes < 8:
-        passes += 1
-        ready = np.int64(_epoll_wait(np.int32(b.epoll), events, np.int32(EVENTS), np.int32(0)))
-        for number in range(ready):
-            at = events + np.uint64(number * EVENT_BYTES)
-            mask = np.int64(load_u32(at))
-            fd = np.int64(load_u32(at + np.uint64(_EVENT_DATA)))
-            if fd == b.listener:
-                _accept(b, now)
-                continue
-            row = b.connections[fd]
-            if row[STATE] == CLOSED:
-                continue
-            if mask & _BROKEN:
-                hang_up(b, fd)
-            elif row[OUT_END] > row[OUT_AT]:
-                _send_waiting(b, fd, now)
-                # What had been read before the output stopped is not announced again.
-                if row[STATE] != CLOSED and row[OUT_END] == row[OUT_AT] and row[INPUT] > 0 and not full:
-                    full = _take(b, slots, check, fd, now)
-            elif not full and _receive(b, fd, now):
-                full = _take(b, slots, check, fd, now)
-
-
-@compiled
-def _send_waiting(b: Any, fd: Any, now: Any) -> None:
+def send_waiting(b: Any, fd: Any, now: Any) -> None:
     """Go on with output that waited."""
     row = b.connections[fd]
-    from_ = _output_of(b, fd) + np.uint64(row[OUT_AT])
+    from_ = output_of(b, fd) + np.uint64(row[OUT_AT])
     sent = np.int64(_send(np.int32(fd), from_, np.uint64(row[OUT_END] - row[OUT_AT]), _SEND_FLAGS))
     if sent < 0:
         if not _would_block():
@@ -434,12 +252,12 @@ def _send_waiting(b: Any, fd: Any, now: Any) -> None:
         row[OUT_AT], row[OUT_END] = 0, 0
         row[SINCE] = now
         if row[INPUT] > 0:
-            _left_over(b, row, 1)
-    _settle(b, fd, now)
+            left_over(b, row, 1)
+    settle(b, fd, now)
 
 
 @compiled
-def _put(b: Any, fd: Any, from_: Any, size: Any, owed: Any, flights: Any, now: Any) -> None:
+def send(b: Any, fd: Any, from_: Any, size: Any, owed: Any, flights: Any, now: Any) -> None:
     """Send bytes that were owed, behind what waits already."""
     row = b.connections[fd]
     row[OWED] -= owed
@@ -454,7 +272,7 @@ def _put(b: Any, fd: Any, from_: Any, size: Any, owed: Any, flights: Any, now: A
                 return
             sent = np.int64(0)
     if sent < size:
-        output = _output_of(b, fd)
+        output = output_of(b, fd)
         if row[OUT_AT] > 0:
             copy_bytes(output, output + np.uint64(row[OUT_AT]), np.uint64(row[OUT_END] - row[OUT_AT]))
             row[OUT_END] -= row[OUT_AT]
@@ -467,50 +285,17 @@ def _put(b: Any, fd: Any, from_: Any, size: Any, owed: Any, flights: Any, now: A
             row[LARGE_OUTPUT] = 1
     elif row[INPUT] == 0:
         row[SINCE] = now
-    _settle(b, fd, now)
+    settle(b, fd, now)
 
 
 @compiled
 def put(b: Any, fd: Any, serial: Any, data: Any, owed: Any, now: Any) -> None:
     """Send one reply u8[n] that Python has made to something set aside, or to a request of the batch."""
     if b.connections[fd, SERIAL] == serial:
-        _put(b, fd, np.uint64(data.ctypes.data), data.size, owed, 1, now)
+        send(b, fd, np.uint64(data.ctypes.data), data.size, owed, 1, now)
 
 
 @compiled
-def answer(b: Any, version: Any, probabilities: Any, now: Any) -> None:
-    """Send the replies of the batch, f32 [rows] in its order; those of one connection go in one piece."""
-    count = b.door[REQUESTS]
-    replies = np.uint64(b.replies.ctypes.data)
-    flags = np.uint16(b.door[DRAINING])
-    value = np.int64(0)
-    number = np.int64(0)
-    while number < count:
-        fd, serial = b.requests[number, REQUEST_FD], b.requests[number, REQUEST_SERIAL]
-        size = np.int64(0)
-        owed = np.int64(0)
-        flights = np.int64(0)
-        while (
-            number < count and b.requests[number, REQUEST_FD] == fd and b.requests[number, REQUEST_SERIAL] == serial
-        ):  # fmt: skip
-            rows = b.requests[number, REQUEST_ROWS]
-            length = _REPLY_HEAD + 4 * rows
-            if _CHECKED and (size + length > b.replies.size or value + rows > probabilities.size):
-                raise IndexError("a reply outside its buffer")
-            to = replies + np.uint64(size)
-            store_u32(to, np.uint32(length - 4))
-            store_u16(to + np.uint64(4), np.uint16(0))
-            store_u16(to + np.uint64(6), flags)
-            store_u32(to + np.uint64(8), np.uint32(rows))
-            store_u64(to + np.uint64(12), b.ids[number])
-            store_u64(to + np.uint64(20), version)
-            to += np.uint64(_REPLY_HEAD)
-            for i in range(rows):
-                store_f32(to + np.uint64(4 * i), probabilities[value + i])
-            value += rows
-            size += length
-            owed += max(length, LEAST_REPLY)
-            flights += 1
-            number += 1
-        if b.connections[fd, SERIAL] == serial:
-            _put(b, fd, replies, size, owed, flights, now)
+def wait(b: Any) -> Any:
+    """How many connections have something now; their events stand in b.events. Never waits."""
+    return np.int64(_epoll_wait(np.int32(b.epoll), np.uint64(b.events.ctypes.data), np.int32(EVENTS), np.int32(0)))

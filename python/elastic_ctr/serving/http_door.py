@@ -1,4 +1,6 @@
-"""The hot door: HTTP/1.1 on an asyncio protocol, with httptools. Knows nothing of predictions.
+"""The HTTP door: HTTP/1.1 on an asyncio protocol, with httptools. Knows nothing of predictions.
+
+A head that httptools has read once is known by its bytes from then on: programs send the same one again and again.
 
 Pipelined requests are answered in their order. No client can hold more than the limits say: heads, bodies and time are
 bounded, answers that nobody reads stop the reading of further requests, and what cannot be parsed gets a 400.
@@ -46,6 +48,22 @@ class Request(NamedTuple):
     body: bytes
 
 
+class _Head(NamedTuple):
+    """What httptools has said of a head."""
+
+    method: str
+    path: str
+    length: int
+    last: bool
+
+
+_HEAD_END = b"\r\n\r\n"
+# Of known heads: together they take less than one body.
+_LONGEST_HEAD, _MOST_HEADS = 2048, 4096
+# Headers that make more of a request than its head and its body.
+_UNUSUAL = frozenset([b"expect", b"content-encoding", b"transfer-encoding", b"upgrade"])
+
+
 @dataclass(slots=True)
 class _Answer:
     """A place in a connection's order of answers; `payload` is filled when the answer is known."""
@@ -69,6 +87,7 @@ class Door:
 
     def __post_init__(self) -> None:
         self.connections: set[Connection] = set()
+        self.heads: dict[bytes, _Head] = {}
         self.pending_bytes = 0
         self.stopping = False
         self._server: asyncio.Server | None = None
@@ -128,6 +147,8 @@ class Connection(asyncio.Protocol):
         self._writable = True
         self._receiving = False
         self.deadline: float | None = None
+        # Bytes of the head that the parser reads now, while they may become a known one.
+        self._raw: bytes | None = None
         # Of the request that is being received.
         self._url = b""
         self._body: list[bytes] = []
@@ -176,6 +197,11 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._discarding:
             return
+        if not self._receiving:
+            data = self._take_known(data)
+            if not data:
+                self._read_or_not()
+                return
         try:
             self._feed(data)
         except httptools.HttpParserError as wrong:
@@ -187,6 +213,32 @@ class Connection(asyncio.Protocol):
             if self._head_bytes > self._limits.max_head_bytes:
                 self._refuse_head()
         self._read_or_not()
+
+    def _take_known(self, data: bytes) -> bytes:
+        """Take whole requests whose heads are known; what is left is for the parser, which stands between requests."""
+        door = self._door
+        while data and not self._discarding:
+            end = data.find(_HEAD_END) + len(_HEAD_END)
+            # A blank line or a line end of its own kind is for the parser to judge.
+            if not len(_HEAD_END) <= end <= _LONGEST_HEAD or not data[0:1].isalpha():
+                self._raw = None
+                return data
+            raw = data[:end]
+            head = door.heads.get(raw)
+            if head is None:
+                self._raw = raw if raw.count(b"\n") == raw.count(b"\r\n") else None
+                return data
+            whole = end + head.length
+            held = door.pending_bytes + head.length
+            if len(data) < whole or held > self._limits.max_pending_bodies * self._limits.max_body_bytes:
+                self._raw = None
+                return data
+            door.pending_bytes = held
+            self.deadline = None
+            body = data[end:whole]
+            data = data[whole:]
+            self._handle(head.method, head.path, body, _Answer(last=head.last, held=head.length))
+        return b"" if self._discarding else data
 
     def _feed(self, data: bytes) -> None:
         while True:
@@ -216,6 +268,8 @@ class Connection(asyncio.Protocol):
         self._headers += 1
         self._head_bytes += len(name) + len(value or b"")
         name = name.lower()
+        if name in _UNUSUAL:
+            self._raw = None
         if name == b"content-length":
             # The parser has refused what is no number.
             self._length = int(value)
@@ -260,14 +314,28 @@ class Connection(asyncio.Protocol):
             return
         self._receiving = False
         self.deadline = None
-        answer = _Answer(last=not self._parser.should_keep_alive(), held=self._held)
+        last = not self._parser.should_keep_alive()
+        answer = _Answer(last=last, held=self._held)
         self._held = 0
-        self._answers.append(answer)
-        if answer.last:
-            self._discarding = True
         method = self._parser.get_method().decode("ascii")
         body = b"".join(self._body)
         self._body = []
+        try:
+            path = httptools.parse_url(self._url).path.decode("ascii")
+        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
+            path = None
+        raw, self._raw = self._raw, None
+        if raw is not None and path is not None:
+            heads = self._door.heads
+            if len(heads) >= _MOST_HEADS:
+                heads.clear()
+            heads[raw] = _Head(method, path, len(body), last)
+        self._handle(method, path, body, answer)
+
+    def _handle(self, method: str, path: str | None, body: bytes, answer: _Answer) -> None:
+        self._answers.append(answer)
+        if answer.last:
+            self._discarding = True
 
         def reply(status: int, payload: bytes) -> None:
             self._let_go(answer.held)
@@ -277,9 +345,7 @@ class Connection(asyncio.Protocol):
             answer.payload = _response(status, payload, last=answer.last, bodiless=method == "HEAD")
             self._flush()
 
-        try:
-            path = httptools.parse_url(self._url).path.decode("ascii")
-        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
+        if path is None:
             self._door.refused(400)
             reply(400, _error(Refusal(400, "the request's target is not a path")))
             return

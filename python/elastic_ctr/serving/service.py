@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import orjson
@@ -19,6 +20,9 @@ from elastic_ctr.serving.instances import Instances
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.refusal import Refusal, refusal_of
 from elastic_ctr.serving.rounds import Done, Parse, Rounds
+
+if TYPE_CHECKING:
+    from elastic_ctr.serving.scan import Scanner
 
 SOURCE_PATH = "/ElasticCTRPredictionService/inference"
 
@@ -53,6 +57,9 @@ class Service:
         self.model_name = model_name
         self.package_version = version
         self.max_instances = max_instances
+        # Whether the machine code for everyday bodies has been compiled.
+        self.scans = False
+        self._of_thread = threading.local()
         self._under_way: set[asyncio.Future[Instances]] = set()
         model = f"/v2/models/{model_name}"
         self._routes = {
@@ -123,12 +130,22 @@ class Service:
 
     def _inference(self, request: Request, reply: Reply) -> None:
         def parse(slots: SlotList) -> Instances:
-            return source_protocol.parse_inference(request.body, slots, self.max_instances)
+            everyday = self._read(request.body, slots) if self.scans else None
+            return everyday or source_protocol.parse_inference(request.body, slots, self.max_instances)
 
         def answered(probabilities: Floats, _version: int) -> bytes:
             return source_protocol.inference_answer(probabilities)
 
         self._predict(len(request.body), parse, answered, source_protocol.inference_refusal, reply)
+
+    def _read(self, body: bytes, slots: SlotList) -> Instances | None:
+        known = self._of_thread.__dict__
+        if known.get("slots") is not slots:
+            from elastic_ctr.serving.scan import Scanner
+
+            known["slots"], known["scanner"] = slots, Scanner(slots, self.max_instances)
+        scanner: Scanner = known["scanner"]
+        return scanner.read(body)
 
     def _infer(self, request: Request, reply: Reply) -> None:
         parsed: list[open_inference.Inference] = []

@@ -6,10 +6,12 @@ from elastic_ctr.serving.binary_door import FrameLimits
 from elastic_ctr.serving.compiled_door import CompiledDoor
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.rounds import Rounds
+from elastic_ctr.serving.scan import warm_scan
 
 
 def warm_doors() -> None:
-    """Fill numba's cache (`NUMBA_CACHE_DIR`) with the binary door."""
+    """Fill numba's cache (`NUMBA_CACHE_DIR`) with what the doors run."""
+    warm_scan()
     counters = Counters()
 
     async def nothing() -> int | None:

@@ -21,6 +21,7 @@ import uvloop
 
 import elastic_ctr
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.dictionary.compiled import numba_wanted
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime import logging as runtime_logging
@@ -101,6 +102,7 @@ class Worker:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stopped.set)
         self._paddle.submit(predictor.preload)
         tasks = [asyncio.create_task(each) for each in (self._rounds.run(), self._keep_alive(), self._report())]
+        compiling = asyncio.create_task(self._compile())
         obeying = asyncio.create_task(self._obey(reader))
         stopping = asyncio.create_task(self.stopped.wait())
         done, _ = await asyncio.wait([obeying, stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -109,12 +111,24 @@ class Worker:
             task.result()
         await asyncio.gather(*(door.stop(self._grace_seconds) for door in self._doors()))
         self._say({"event": "counted", "counts": self._counters.snapshot()})
-        for task in (*tasks, obeying, stopping):
+        for task in (*tasks, compiling, obeying, stopping):
             task.cancel()
-        await asyncio.gather(*tasks, obeying, stopping, return_exceptions=True)
+        await asyncio.gather(*tasks, compiling, obeying, stopping, return_exceptions=True)
         for client in self._clients.values():
             await client.close()
         await self._writer.drain()
+
+    async def _compile(self) -> None:
+        """Machine code from a cache is there in a moment; without one requests are read in Python meanwhile."""
+        if not numba_wanted():
+            return
+        try:
+            from elastic_ctr.serving.scan import warm_scan
+
+            await asyncio.to_thread(warm_scan)
+            self._service.scans = True
+        except Exception:
+            log.exception("bodies cannot be read by machine code here; they are read in Python, several times slower")
 
     # -- orders
 

@@ -1,0 +1,289 @@
+"""The batches of the binary door in machine code: what came is checked and gathered in one call, answers sent in one.
+
+`gather` takes whole requests from every ready connection into one batch, `answer` sends the batch's replies. What is
+not an everyday prediction (a hello, a question for the slot list, a refusal) is set aside for Python. Nothing that a
+peer sends is used before its length was checked.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from elastic_ctr.cube.dictionary.compiled import bounds_checked, compiled
+from elastic_ctr.cube.dictionary.intrinsics import (
+    copy_bytes,
+    load_u16,
+    load_u32,
+    load_u64,
+    store_f32,
+    store_u16,
+    store_u32,
+    store_u64,
+)
+from elastic_ctr.serving import wire
+from elastic_ctr.serving.frame_sockets import (
+    ASIDE,
+    ASIDE_FD,
+    ASIDE_SERIAL,
+    ASIDE_WHY,
+    BROKEN,
+    CHARGED,
+    CLOSED,
+    CLOSING,
+    COUNTS,
+    COUNTS_WRONG,
+    DRAINING,
+    EVENT_BYTES,
+    EVENT_DATA,
+    EVENTS,
+    FEASIGNS,
+    FLIGHT,
+    GREETED,
+    HELLO,
+    INPUT,
+    JUDGED,
+    LEAST_REPLY,
+    LEFT_OVER,
+    OPEN,
+    OUT_AT,
+    OUT_END,
+    OWED,
+    PENDING,
+    PENDING_FULL,
+    REQUEST_FD,
+    REQUEST_ROWS,
+    REQUEST_SERIAL,
+    REQUESTS,
+    SERIAL,
+    SINCE,
+    SKIP,
+    STATE,
+    UNFINISHED,
+    accept,
+    charge,
+    hang_up,
+    input_of,
+    left_over,
+    may_owe,
+    receive,
+    send,
+    send_waiting,
+    settle,
+    wait,
+)
+
+_CHECKED = bounds_checked()
+_HEAD = wire.REQUEST_HEAD
+_REPLY_HEAD = wire.REPLY_HEAD
+_MAGIC = np.uint32(int.from_bytes(wire.MAGIC, "little"))
+_PROTOCOL = wire.PROTOCOL
+_PREDICT, _WIDE = int(wire.Kind.PREDICT), wire.WIDE_COUNTS
+_MAX_SLOTS = 65_535
+
+
+@compiled
+def _set_aside(b: Any, fd: Any, why: Any, from_: Any) -> None:
+    number = b.door[ASIDE]
+    b.aside[number, ASIDE_FD], b.aside[number, ASIDE_SERIAL] = fd, b.connections[fd, SERIAL]
+    b.aside[number, ASIDE_WHY] = why
+    if _CHECKED and (number + 1) * _HEAD > b.heads.size:
+        raise IndexError("more is set aside than there is room for")
+    copy_bytes(np.uint64(b.heads.ctypes.data) + np.uint64(number * _HEAD), from_, np.uint64(_HEAD))
+    b.door[ASIDE] = number + 1
+    b.connections[fd, OWED] += LEAST_REPLY
+    b.connections[fd, FLIGHT] += 1
+
+
+@compiled
+def _counts(b: Any, from_: Any, count: Any, wide: Any) -> Any:
+    """Copy the counts of a request behind those of the batch; their sum."""
+    first = b.door[COUNTS]
+    total = np.int64(0)
+    for i in range(count):
+        at = from_ + np.uint64((4 if wide else 2) * i)
+        length = np.int64(load_u32(at)) if wide else np.int64(load_u16(at))
+        b.lengths[first + i] = length
+        total += length
+    return total
+
+
+@compiled
+def _take(b: Any, slots: Any, check: Any, fd: Any, now: Any) -> Any:
+    """Take every whole request that the connection has sent; True when the batch is full before that."""
+    row = b.connections[fd]
+    base = input_of(b, fd)
+    have = row[INPUT]
+    at = np.int64(0)
+    full = False
+    stopped = False
+    while row[CLOSING] == 0:
+        if row[SKIP] > 0:
+            skipped = min(row[SKIP], have - at)
+            at += skipped
+            row[SKIP] -= skipped
+            if row[SKIP] > 0:
+                break
+        if have - at < (wire.HELLO_BYTES if row[STATE] == HELLO else _HEAD):
+            break
+        if not may_owe(b, row, LEAST_REPLY):
+            stopped = True
+            break
+        if b.door[ASIDE] == b.aside.shape[0] or b.door[REQUESTS] == b.requests.shape[0]:
+            full = True
+            break
+        from_ = base + np.uint64(at)
+        row[SINCE] = now
+        if row[STATE] == HELLO:
+            # Its first 16 bytes are all that Python needs; what follows them in the buffer is copied and not read.
+            _set_aside(b, fd, GREETED, from_)
+            row[STATE] = OPEN
+            if load_u32(from_) != _MAGIC or np.int64(load_u16(from_ + np.uint64(4))) != _PROTOCOL:
+                row[CLOSING] = 1
+            at += wire.HELLO_BYTES
+            continue
+        whole = np.int64(load_u32(from_)) + 4
+        kind, flags = np.int64(load_u16(from_ + np.uint64(4))), np.int64(load_u16(from_ + np.uint64(6)))
+        rows, n = np.int64(load_u32(from_ + np.uint64(8))), np.int64(load_u32(from_ + np.uint64(12)))
+        theirs, list_ = np.int64(load_u32(from_ + np.uint64(24))), np.int64(load_u32(from_ + np.uint64(28)))
+        wide = (flags & _WIDE) != 0
+        # No overflow: rows and n are below 2^32, slots below 2^16.
+        if theirs > _MAX_SLOTS or whole != _HEAD + rows * theirs * (4 if wide else 2) + 8 * n:
+            # Where this frame ends is not certain: nothing after it can be trusted.
+            _set_aside(b, fd, JUDGED, from_)
+            row[CLOSING] = 1
+            break
+        if (
+            kind != _PREDICT or rows < 1 or rows > b.max_rows or n > b.max_feasigns or whole > b.max_frame
+            or theirs != slots or list_ != check
+        ):  # fmt: skip
+            _set_aside(b, fd, JUDGED, from_)
+            row[SKIP] = whole - _HEAD
+            at += _HEAD
+            continue
+        if have - at < whole:
+            break
+        reply = max(_REPLY_HEAD + 4 * rows, LEAST_REPLY)
+        if not may_owe(b, row, reply):
+            stopped = True
+            break
+        if (
+            (b.door[COUNTS] + rows * slots > b.lengths.size or b.door[FEASIGNS] + n > b.feasigns.size)
+            and b.door[REQUESTS] > 0
+        ):  # fmt: skip
+            full = True
+            break
+        if _CHECKED and (b.door[COUNTS] + rows * slots > b.lengths.size or b.door[FEASIGNS] + n > b.feasigns.size):
+            raise IndexError("a request larger than a batch")
+        counts_at = from_ + np.uint64(_HEAD)
+        if _counts(b, counts_at, rows * slots, wide) != n:
+            _set_aside(b, fd, COUNTS_WRONG, from_)
+            at += whole
+            continue
+        keys_at = counts_at + np.uint64(rows * slots * (4 if wide else 2))
+        copy_bytes(np.uint64(b.feasigns.ctypes.data) + np.uint64(8 * b.door[FEASIGNS]), keys_at, np.uint64(8 * n))
+        number = b.door[REQUESTS]
+        b.requests[number, REQUEST_FD], b.requests[number, REQUEST_SERIAL] = fd, row[SERIAL]
+        b.requests[number, REQUEST_ROWS] = rows
+        b.ids[number] = load_u64(from_ + np.uint64(16))
+        b.door[REQUESTS] = number + 1
+        b.door[COUNTS] += rows * slots
+        b.door[FEASIGNS] += n
+        row[OWED] += reply
+        row[FLIGHT] += 1
+        at += whole
+    if row[CLOSING] != 0:
+        at = have
+    if at > 0 and have > at:
+        copy_bytes(base, base + np.uint64(at), np.uint64(have - at))
+    row[INPUT] = have - at
+    charge(b, fd)
+    left_over(b, row, 1 if full or stopped else 0)
+    if b.door[PENDING] > b.max_pending and row[CHARGED] > 0 and not full and not stopped:
+        if b.door[ASIDE] == b.aside.shape[0]:
+            hang_up(b, fd)
+            return full
+        _set_aside(b, fd, PENDING_FULL, base)
+        row[CLOSING] = 1
+        row[INPUT] = 0
+        charge(b, fd)
+    settle(b, fd, now)
+    return full
+
+
+@compiled
+def gather(b: Any, slots: Any, check: Any, now: Any) -> None:
+    """Fill an empty batch with what every ready connection has sent; never waits.
+
+    `slots` and `check` are those of the version that is answered with; -1 when there is none: then everything is set
+    aside. `now` is in milliseconds.
+    """
+    b.door[COUNTS] = b.door[FEASIGNS] = b.door[REQUESTS] = b.door[ASIDE] = 0
+    full = False
+    if b.door[LEFT_OVER] > 0:
+        for descriptor in range(b.connections.shape[0]):
+            if b.connections[descriptor, UNFINISHED] != 0 and not full:
+                full = _take(b, slots, check, np.int64(descriptor), now)
+    events = np.uint64(b.events.ctypes.data)
+    ready = np.int64(EVENTS)
+    passes = 0
+    while ready == EVENTS and not full and passes < 8:
+        passes += 1
+        ready = wait(b)
+        for number in range(ready):
+            at = events + np.uint64(number * EVENT_BYTES)
+            mask = np.int64(load_u32(at))
+            fd = np.int64(load_u32(at + np.uint64(EVENT_DATA)))
+            if fd == b.listener:
+                accept(b, now)
+                continue
+            row = b.connections[fd]
+            if row[STATE] == CLOSED:
+                continue
+            if mask & BROKEN:
+                hang_up(b, fd)
+            elif row[OUT_END] > row[OUT_AT]:
+                send_waiting(b, fd, now)
+                # What had been read before the output stopped is not announced again.
+                if row[STATE] != CLOSED and row[OUT_END] == row[OUT_AT] and row[INPUT] > 0 and not full:
+                    full = _take(b, slots, check, fd, now)
+            elif not full and receive(b, fd, now):
+                full = _take(b, slots, check, fd, now)
+
+
+@compiled
+def answer(b: Any, version: Any, probabilities: Any, now: Any) -> None:
+    """Send the replies of the batch, f32 [rows] in its order; those of one connection go in one piece."""
+    count = b.door[REQUESTS]
+    replies = np.uint64(b.replies.ctypes.data)
+    flags = np.uint16(b.door[DRAINING])
+    value = np.int64(0)
+    number = np.int64(0)
+    while number < count:
+        fd, serial = b.requests[number, REQUEST_FD], b.requests[number, REQUEST_SERIAL]
+        size = np.int64(0)
+        owed = np.int64(0)
+        flights = np.int64(0)
+        while (
+            number < count and b.requests[number, REQUEST_FD] == fd and b.requests[number, REQUEST_SERIAL] == serial
+        ):  # fmt: skip
+            rows = b.requests[number, REQUEST_ROWS]
+            length = _REPLY_HEAD + 4 * rows
+            if _CHECKED and (size + length > b.replies.size or value + rows > probabilities.size):
+                raise IndexError("a reply outside its buffer")
+            to = replies + np.uint64(size)
+            store_u32(to, np.uint32(length - 4))
+            store_u16(to + np.uint64(4), np.uint16(0))
+            store_u16(to + np.uint64(6), flags)
+            store_u32(to + np.uint64(8), np.uint32(rows))
+            store_u64(to + np.uint64(12), b.ids[number])
+            store_u64(to + np.uint64(20), version)
+            to += np.uint64(_REPLY_HEAD)
+            for i in range(rows):
+                store_f32(to + np.uint64(4 * i), probabilities[value + i])
+            value += rows
+            size += length
+            owed += max(length, LEAST_REPLY)
+            flights += 1
+            number += 1
+        if b.connections[fd, SERIAL] == serial:
+            send(b, fd, replies, size, owed, flights, now)
