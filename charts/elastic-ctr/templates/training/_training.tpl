@@ -66,7 +66,7 @@ Annotations of a training's pods; (list $block preemptable). Volcano's gang plug
 only pservers on a node it took one of them and kept the trainer that may go.
 */}}
 {{- define "elastic-ctr.training.annotations" -}}
-{{- mergeOverwrite (dict "volcano.sh/preemptable" (last .)) (first .).podAnnotations | toYaml }}
+{{- mergeOverwrite (dict "volcano.sh/preemptable" (last .)) ((first .).podAnnotations | default dict) | toYaml }}
 {{- end }}
 
 {{/* The pods of trainers, from `metadata` on; (list $ training) */}}
