@@ -187,7 +187,7 @@ def transfer(cube: Server) -> Iterator[int]:
 
     async def release(request: Request) -> Response:
         if "after" in request.query_params:
-            await asyncio.sleep(min(5.0, float(request.query_params.get("wait", "0"))))
+            await asyncio.sleep(min(1.0, float(request.query_params.get("wait", "0"))))
             return Response(status_code=304)
         return Response(document.to_json(), media_type="application/json")
 
