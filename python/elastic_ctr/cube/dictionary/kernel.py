@@ -34,7 +34,7 @@ PRESENCE, PRESENCE_MASK, TOMBSTONES = 16, 17, 18
 WIDTH = 24
 
 BLOCK = 64
-SCRATCH = 4 * BLOCK  # u64s that a lookup needs
+SCRATCH = 6 * BLOCK  # u64s that a lookup needs
 
 _CHECKED = bounds_checked()
 _EMPTY = np.uint64(hashing.EMPTY_KEY)
@@ -43,6 +43,7 @@ _MIX_1, _MIX_2 = np.uint64(hashing.MIX_1), np.uint64(hashing.MIX_2)
 _PILOT_STEP, _SEED_STEP = np.uint64(hashing.PILOT_STEP), np.uint64(hashing.SEED_STEP)
 _LOW = np.uint64(0xFFFF_FFFF)
 _0, _1, _2, _3, _4, _6, _7, _8, _16 = (np.uint64(number) for number in (0, 1, 2, 3, 4, 6, 7, 8, 16))
+_PRESENCE_WORDS, _MIXED = np.uint64(4 * BLOCK), np.uint64(5 * BLOCK)
 _ROW_BYTES = np.uint64(8 * WIDTH)
 _29, _32, _63, _64 = (np.uint64(number) for number in (29, 32, 63, 64))
 
@@ -107,10 +108,7 @@ def _slot_of(hashed: Any, pilot: Any, slots: Any) -> Any:
 
 @compiled
 def _overlay_record(row: Any, mixed: Any, step: Any) -> Any:
-    """Address of the record that an overlay may have of a key, its low bit set for a tombstone; 0 when it has none."""
-    bit = mixed & _column(row, PRESENCE_MASK)
-    if (load_u64(_column(row, PRESENCE) + _8 * (bit >> _6)) >> (bit & _63)) & _1 == _0:
-        return _0
+    """Address of the record that an overlay may have of a key, its low bit set for a tombstone."""
     hashed, sub_part = _second_hash(row, OVERLAY, mixed)
     pilot = np.uint64(load_u16(_pilot_at(row, OVERLAY, hashed, sub_part)))
     slots = _column(row, OVERLAY + SLOTS)
@@ -154,7 +152,7 @@ def _look_up(
     start = _0
     while start < total:
         size = min(_64, total - start)
-        # Per key in scratch: its pilot, then its record; its second hash, then its record in the overlay; the first
+        # Per key in the first part of scratch: its pilot, then its record; its second hash, then its record in the overlay; the first
         # record and the slots of its sub-part. Unsigned places: numba looks whether signed ones count from the end.
         for i in range(size):
             row = _row_of(table, keys[start + i], reciprocal)
@@ -167,7 +165,9 @@ def _look_up(
             scratch[own], scratch[own + _1] = pilot_at, hashed
             scratch[own + _2], scratch[own + _3] = _column(row, RECORDS) + sub_part * slots * step, slots
             if overlaid:
-                prefetch(_column(row, PRESENCE) + _8 * ((mixed & _column(row, PRESENCE_MASK)) >> _6))
+                word = _column(row, PRESENCE) + _8 * ((mixed & _column(row, PRESENCE_MASK)) >> _6)
+                prefetch(word)
+                scratch[_PRESENCE_WORDS + i], scratch[_MIXED + i] = word, mixed
         for i in range(size):
             own = _4 * i
             slot = _slot_of(scratch[own + _1], np.uint64(load_u16(scratch[own])), scratch[own + _3])
@@ -178,12 +178,14 @@ def _look_up(
             if stride % 64 != 0:
                 prefetch(record + last)
             if overlaid:
-                key = keys[start + i]
-                above = _overlay_record(_row_of(table, key, reciprocal), mix(key), step)
-                scratch[own + _1] = above
-                if above != _0:
+                # A filter has at least 64 bits, so the place within its word are the lowest bits of the hash.
+                mixed = scratch[_MIXED + i]
+                above = _0
+                if (load_u64(scratch[_PRESENCE_WORDS + i]) >> (mixed & _63)) & _1 != _0:
+                    above = _overlay_record(_row_of(table, keys[start + i], reciprocal), mixed, step)
                     prefetch(above)
                     prefetch(above + last)
+                scratch[own + _1] = above
         for i in range(size):
             key = keys[start + i]
             record = scratch[_4 * i]

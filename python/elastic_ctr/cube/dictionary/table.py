@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 Offsets = NDArray[np.int64]
 
+_SCRATCH = 6 * 64  # SCRATCH of the kernel, which only a machine with numba can import
+
 
 class PartsDoNotFit(ValueError):
     """Parts that cannot form one version: which, why."""
@@ -246,7 +248,7 @@ class VersionTable:
         places: Offsets,
         missing: NDArray[np.uint8],
     ) -> None:
-        scratch = np.empty(256, np.uint64)
+        scratch = np.empty(_SCRATCH, np.uint64)
         kernel(self.rows, self.reciprocal, self.overlaid, keys, keys.size, out, places, missing, scratch)
 
     def _lookup_numpy(self, keys: Keys) -> tuple[Values, Flags]:

@@ -10,6 +10,7 @@ import pytest
 
 from cube.parts import write_table
 from elastic_ctr.cube.dictionary import kernel
+from elastic_ctr.cube.dictionary import table as tables
 from elastic_ctr.cube.dictionary.compiled import bounds_checked
 from elastic_ctr.cube.dictionary.format import stride_for
 
@@ -31,6 +32,10 @@ def test_checked_numba_code_refuses_a_place_outside_the_output(tmp_path: Path) -
             table.rows, table.reciprocal, False, keys, 4, np.zeros(63, np.uint8), np.arange(4) * 16,
             np.zeros(4, np.uint8), np.zeros(kernel.SCRATCH, np.uint64),
         )  # fmt: skip
+
+
+def test_a_table_gives_the_kernel_the_scratch_that_it_needs() -> None:
+    assert tables._SCRATCH == kernel.SCRATCH
 
 
 @pytest.mark.timeout(600)
