@@ -65,7 +65,13 @@ store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 master: {{- include "elastic-ctr.given" .Values.master.config | nindent 2 }}
 trainer: {{- include "elastic-ctr.given" .Values.trainer.config | nindent 2 }}
 pservers: {{ int .Values.pserver.replicas }}
+handoverSeconds: {{ include "elastic-ctr.training.handoverSeconds" . }}
 {{- include "elastic-ctr.config.tracking" . }}
+{{- end }}
+
+{{/* A training that is replaced has so long to save once more: its pods' grace, less what it takes them to go */}}
+{{- define "elastic-ctr.training.handoverSeconds" -}}
+{{ max 0 (sub (min (int .Values.trainer.terminationGracePeriodSeconds) (int .Values.pserver.terminationGracePeriodSeconds)) 10) }}
 {{- end }}
 
 {{/* Who is told of the training, where somebody is; $ */}}

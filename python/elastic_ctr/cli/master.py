@@ -35,6 +35,7 @@ def master(config: ConfigFile) -> None:
             store=store,
             token=token_of(settings.auth) or "",
             training=settings.training,
+            handover_seconds=settings.handover_seconds,
         )
         with ExitStack() as ends:
             if (tracked := settings.tracking) is not None:

@@ -63,6 +63,12 @@ class MasterFile(TrainingMember):
     master: MasterConfig
     trainer: TrainerConfig
     pservers: Count
+    handover_seconds: float = Field(
+        default=0,
+        ge=0,
+        description="A training that is replaced has so long to save once more; its pods must live so long after they were told "
+        "to end. 0: it is left at once.",
+    )
     tracking: Tracking | None = None
 
 

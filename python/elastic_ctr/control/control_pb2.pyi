@@ -37,12 +37,14 @@ class Membership(_message.Message):
     def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class Acknowledgement(_message.Message):
-    __slots__ = ("rejoin", "reason")
+    __slots__ = ("rejoin", "reason", "stay")
     REJOIN_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    STAY_FIELD_NUMBER: _ClassVar[int]
     rejoin: bool
     reason: str
-    def __init__(self, rejoin: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    stay: bool
+    def __init__(self, rejoin: bool = ..., reason: _Optional[str] = ..., stay: bool = ...) -> None: ...
 
 class File(_message.Message):
     __slots__ = ("path", "bytes", "sha256", "records")
@@ -57,7 +59,7 @@ class File(_message.Message):
     def __init__(self, path: _Optional[str] = ..., bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., records: _Optional[int] = ...) -> None: ...
 
 class PserverState(_message.Message):
-    __slots__ = ("index", "incarnation", "host", "port", "admin_port", "generation", "serving", "lost", "results", "error", "training")
+    __slots__ = ("index", "incarnation", "host", "port", "admin_port", "generation", "serving", "lost", "results", "error", "training", "leaving")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +71,7 @@ class PserverState(_message.Message):
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TRAINING_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     index: int
     incarnation: str
     host: str
@@ -80,23 +83,28 @@ class PserverState(_message.Message):
     results: _containers.RepeatedCompositeFieldContainer[JobResult]
     error: str
     training: str
-    def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., admin_port: _Optional[int] = ..., generation: _Optional[int] = ..., serving: bool = ..., lost: bool = ..., results: _Optional[_Iterable[_Union[JobResult, _Mapping]]] = ..., error: _Optional[str] = ..., training: _Optional[str] = ...) -> None: ...
+    leaving: bool
+    def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., admin_port: _Optional[int] = ..., generation: _Optional[int] = ..., serving: bool = ..., lost: bool = ..., results: _Optional[_Iterable[_Union[JobResult, _Mapping]]] = ..., error: _Optional[str] = ..., training: _Optional[str] = ..., leaving: bool = ...) -> None: ...
 
 class PserverOrders(_message.Message):
-    __slots__ = ("generation", "endpoints", "checkpoint", "jobs", "leave", "reason")
+    __slots__ = ("generation", "endpoints", "checkpoint", "jobs", "leave", "reason", "stay", "patience_seconds")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    STAY_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     generation: int
     endpoints: _containers.RepeatedScalarFieldContainer[str]
     checkpoint: str
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
     leave: bool
     reason: str
-    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., checkpoint: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., leave: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    stay: bool
+    patience_seconds: float
+    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., checkpoint: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., leave: bool = ..., reason: _Optional[str] = ..., stay: bool = ..., patience_seconds: _Optional[float] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("id", "kind", "folder", "checkpoint", "version", "version_kind", "sample_keys", "chain")
@@ -156,7 +164,7 @@ class JoinRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., trainer_id: _Optional[int] = ..., training: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds")
+    __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds", "patience_seconds")
     class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         WAIT: _ClassVar[JoinReply.Verdict]
@@ -175,6 +183,7 @@ class JoinReply(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     verdict: JoinReply.Verdict
     trainer_id: int
     generation: int
@@ -183,7 +192,8 @@ class JoinReply(_message.Message):
     reason: str
     model_digest: str
     lease_seconds: float
-    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ...) -> None: ...
+    patience_seconds: float
+    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., patience_seconds: _Optional[float] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
     __slots__ = ("trainer_id", "generation", "converted", "ahead")

@@ -5,7 +5,8 @@ may have dropped it meanwhile.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.ledger import Ledger
@@ -45,10 +46,15 @@ class Commits:
         same = (now.generation, now.version, now.stage) == (save.generation, save.version, save.stage)
         return current if same else None
 
-    def checkpoint(self, save: SaveRow, follows: int | None, base: int | None) -> None:
-        """From now on recoveries come back to it. The checkpoint of a base counts with the version alone."""
+    def checkpoint(
+        self, save: SaveRow, follows: int | None, base: int | None, mid: Mapping[str, Any] | None = None
+    ) -> None:
+        """From now on recoveries come back to it. The checkpoint of a base counts with the version alone.
+
+        `mid`: where its pass stood, if it was made in the middle of one.
+        """
         if save.checkpoint is not None and self._still(save) is not None:
-            self._ledger.add_checkpoint(save.checkpoint, save.ordinal, follows, base, self._clock())
+            self._ledger.add_checkpoint(save.checkpoint, save.ordinal, follows, base, self._clock(), mid=mid)
 
     def files(self, save: SaveRow) -> None:
         """The checkpoint of a written save stands; its version is scored next, or the pass is done without one."""

@@ -13,6 +13,7 @@ from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.commits import Commits, Due
 from elastic_ctr.master.generations import Generations
+from elastic_ctr.master.handover import Handover
 from elastic_ctr.master.initialisation import Initialisation
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
@@ -44,9 +45,11 @@ class Coordinator:
         rows_of_checkpoint: Callable[[str], dict[int, int]],
         known_versions: Callable[[], list[int]],
         training: str = "local",
+        handover_seconds: float = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._training = training
+        self._count = pservers
         self._lock = threading.RLock()
         self._ledger = ledger
         self._config = config
@@ -57,6 +60,7 @@ class Coordinator:
         self.pservers = Pservers(pservers)
         self._trainers = Trainers(ledger)
         self._generations = Generations(ledger, clock)
+        self._handover = Handover(ledger, self._generations, config, seconds=handover_seconds, clock=clock)
         self._schedule = Schedule(ledger, data, clock)
         self._rounds = Rounds(ledger, self._schedule, data, config, epochs=epochs, clock=clock)
         self._tasks = Tasks(ledger, self._schedule, config, clock=clock)
@@ -85,6 +89,8 @@ class Coordinator:
     def _resume(self) -> None:
         """After a restart: leases go on from now, a pass that was stopped is looked at again."""
         with self._lock, self._ledger:
+            if self._handover.under_way:
+                self._serve(self._handover.pservers)
             ends = self._clock() + self._config.lease_seconds
             self._tasks.resume(ends)
             self._saves.resume(ends)
@@ -94,6 +100,7 @@ class Coordinator:
                 # round of training has begun something of it may be in the table, whatever was reported.
                 self._saves.start_over()
                 self._initialisation.start_over()
+                self._generations.start_pass_over(current.ordinal)
                 if current.epoch > 0:
                     self._recover("master", "a stopped pass is taken up again")
                 self._schedule.look_again(current)
@@ -107,17 +114,51 @@ class Coordinator:
     def _take_over(self) -> None:
         """Another training than before: its pservers are others, perhaps more or fewer, and hold nothing yet."""
         before = self._ledger.fact("training", self._training)
-        if before != self._training:
-            self._ledger.set_fact("pservers", {})
-            if self._generations.used and not self._schedule.finished:
-                self._recover("training", f"training {before} was replaced by {self._training}")
         self._ledger.set_fact("training", self._training)
+        if before == self._training:
+            return
+        # One that was begun for yet another training has lost its members.
+        self._end_handover()
+        if self._generations.used and not self._schedule.finished:
+            if self._handover.begin(before):
+                self._serve(self._handover.pservers)
+                return
+            self._recover("training", f"training {before} was replaced by {self._training}")
+        self._ledger.set_fact("pservers", {})
+
+    def _serve(self, pservers: int) -> None:
+        """From now on the table is on so many pservers."""
+        self.pservers.begin(pservers)
+        self._saves.serve(pservers)
+
+    def _hand_over(self) -> None:
+        """The next step from the training before to this one."""
+        if not self._handover.under_way:
+            return
+        if self.finished:
+            self._end_handover()
+        elif self._handover.done:
+            self._recover("training", "")
+        elif broken := self._handover.broken(self.pservers, self._trainers):
+            self._recover("training", broken)
+        else:
+            self._handover.order()
+
+    def _end_handover(self) -> None:
+        if self._handover.under_way:
+            with self._ledger:
+                self._handover.end()
+                self._ledger.set_fact("pservers", {})
+            self._serve(self._count)
 
     def _recover(self, role: str, reason: str) -> None:
         """Back to the last checkpoint, in a new generation of server processes."""
         with self._ledger:
+            if self._handover.under_way:
+                role, reason = "training", self._handover.told(self._training, reason)
             self._generations.go_back(role, reason)
             self._saves.forget()
+            self._end_handover()
         self._initialisation.forget()
 
     def _advance(self) -> None:
@@ -138,6 +179,11 @@ class Coordinator:
     @property
     def initialised(self) -> bool:
         return self._generations.ready
+
+    @property
+    def handover(self) -> str | None:
+        """The training that is saved once more before this one begins."""
+        return self._handover.before
 
     @property
     def finished(self) -> bool:
@@ -174,24 +220,24 @@ class Coordinator:
     # -- pservers --------------------------------------------------------------------------------------------------
 
     def _foreign(self, training: str) -> str:
-        """Why a caller must leave; empty if it belongs to this training."""
-        return "" if training == self._training else f"training {training} was replaced by {self._training}"
+        """Why a caller must leave; empty if it belongs to this training, or to the one that hands over to it."""
+        belongs = training in (self._training, self._handover.before)
+        return "" if belongs else f"training {training} was replaced by {self._training}"
+
+    def _early(self, training: str) -> str:
+        """Why a caller must wait: the training before still hands over to its own."""
+        before = self._handover.before
+        return f"waits for training {before}, which is saved once more" if before not in (None, training) else ""
 
     def sync_pserver(self, state: control.PserverState) -> control.PserverOrders:
         with self._lock:
             if foreign := self._foreign(state.training):
                 return control.PserverOrders(leave=True, reason=foreign)
-            incarnations = self._ledger.fact("pservers", {})
-            before = incarnations.get(str(state.index))
-            if before != state.incarnation:
-                if before is not None:
-                    self._lost_pserver(f"pserver {state.index} was replaced by a new process")
-                self._ledger.set_fact("pservers", {**incarnations, str(state.index): state.incarnation})
-            self.pservers.learn(state, self._clock())
-            if state.lost and state.generation == self.generation and not self.finished:
-                self._recover("pserver", f"the server process of pserver {state.index} has ended")
-            for result in state.results:
-                self._take(state.index, result)
+            if early := self._early(state.training):
+                return control.PserverOrders(generation=state.generation, reason=early)
+            self._hear(state)
+            if foreign := self._foreign(state.training):
+                return control.PserverOrders(leave=True, reason=foreign)
             return control.PserverOrders(
                 generation=self.generation,
                 endpoints=self.pservers.endpoints(self.generation),
@@ -199,7 +245,25 @@ class Coordinator:
                 jobs=self._jobs(state.index),
                 leave=self.finished,
                 reason=_OVER if self.finished else "",
+                stay=state.leaving and self._handover.under_way,
+                patience_seconds=self._handover.patience,
             )
+
+    def _hear(self, state: control.PserverState) -> None:
+        """What a pserver says of itself may end a generation, and a handover with it."""
+        incarnations = self._ledger.fact("pservers", {})
+        before = incarnations.get(str(state.index))
+        if before != state.incarnation:
+            if before is not None:
+                self._lost_pserver(f"pserver {state.index} was replaced by a new process")
+            if self._foreign(state.training):
+                return
+            self._ledger.set_fact("pservers", {**incarnations, str(state.index): state.incarnation})
+        self.pservers.learn(state, self._clock())
+        if state.lost and state.generation == self.generation and not self.finished:
+            self._recover("pserver", f"the server process of pserver {state.index} has ended")
+        for result in state.results:
+            self._take(state.index, result)
 
     def _lost_pserver(self, reason: str) -> None:
         """A recovery, unless there was nothing in it to lose."""
@@ -241,6 +305,8 @@ class Coordinator:
         with self._lock:
             if foreign := self._foreign(training):
                 return control.JoinReply(verdict=control.JoinReply.LEAVE, reason=foreign)
+            if early := self._early(training):
+                return control.JoinReply(trainer_id=trainer_id, reason=early)
             generation = self.generation
             trainer_id = self._trainers.enter(name, trainer_id, self._clock())
             reply = control.JoinReply(
@@ -249,6 +315,7 @@ class Coordinator:
                 endpoints=self.pservers.endpoints(generation),
                 model_digest=self._digest,
                 lease_seconds=self._config.lease_seconds,
+                patience_seconds=self._handover.patience,
             )
             if self.finished:
                 reply.verdict = control.JoinReply.LEAVE
@@ -289,9 +356,11 @@ class Coordinator:
 
     def leave(self, member: control.Membership) -> control.Acknowledgement:
         with self._lock:
-            self._trainers.leave(member.trainer_id)
             if member.generation == self.generation:
                 self._tasks.leave(member.trainer_id)
+                if self._handover.under_way:
+                    return control.Acknowledgement(stay=True, reason="the training is saved once more before it ends")
+            self._trainers.leave(member.trainer_id)
             return control.Acknowledgement()
 
     def unreachable(self, report: control.UnreachableReport) -> tuple[int, str, int] | None:
@@ -327,6 +396,8 @@ class Coordinator:
                 return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.5)
             if current.state == "saving":
                 task = None if request.ahead else self._saves.lease(current, request.trainer_id)
+            elif self._handover.under_way:
+                task = None
             else:
                 task = self._tasks.lease(current, request)
             if task is None:
@@ -374,6 +445,7 @@ class Coordinator:
             if lost := self._saves.expire(now):
                 self._recover("trainer", lost)
             self._advance()
+            self._hand_over()
 
     def wants_hours(self) -> PassRow | None:
         """The pass whose folders are to be looked for now."""
@@ -410,10 +482,14 @@ class Coordinator:
 
     def checkpoint_committed(self, save: SaveRow, follows: int | None, base: int | None) -> None:
         with self._lock:
-            self._commits.checkpoint(save, follows, base)
+            self._commits.checkpoint(save, follows, base, self._handover.mid_of(save))
 
     def files_judged(self, save: SaveRow) -> None:
         with self._lock, self._ledger:
+            if self._handover.mid_of(save) is not None:
+                # The checkpoint that it was for stands.
+                self._recover("training", "")
+                return
             self._commits.files(save)
             self._advance()
 

@@ -60,13 +60,19 @@ class Generations:
             self._ledger.end_recoveries(self._clock())
         log.info("generation %d is ready", self.present)
 
+    def start_pass_over(self, ordinal: int) -> None:
+        """The next recovery comes back to before this pass: its files may be others now, so no part of it may stay trained."""
+        for row in self._ledger.checkpoints():
+            if row["pass"] == ordinal and row["mid"]:
+                self._ledger.remove_checkpoint(row["name"])
+
     def go_back(self, role: str, reason: str) -> None:
         """Back to the last checkpoint, in a new generation of server processes."""
         with self._ledger:
             generation = self._ledger.count_up("generation")
             rows = self._ledger.checkpoints()
             back_to = rows[-1]["pass"] if rows else 0
-            lost = self._ledger.roll_back(back_to)
+            lost = self._ledger.roll_back(back_to, rows[-1] if rows and rows[-1]["mid"] else None)
             follows = rows[-1]["follows"] if rows else None
             self._ledger.set_fact("follows", follows)
             self._ledger.set_fact("base", rows[-1]["base"] if rows else None)

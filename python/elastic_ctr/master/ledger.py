@@ -29,6 +29,8 @@ _SUMS = {
     "parked_tasks": "sum(state = 'parked')",
     "parked": "sum(case when state = 'parked' and trained = 0 then records else 0 end)",
 }
+# Columns of a task that change with its training.
+_KEPT = "state, trained, repeated, positives, negatives"
 _SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
 
 
@@ -364,25 +366,62 @@ class Ledger:
             last = by_id[last]["parent"] if last in by_id else None
         return chain[::-1]
 
-    def add_checkpoint(self, name: str, ordinal: int, follows: int | None, base: int | None, at: float) -> None:
-        self._do("insert or replace into checkpoints values (?, ?, ?, ?, ?)", name, ordinal, follows, base, at)
+    def add_checkpoint(
+        self,
+        name: str,
+        ordinal: int,
+        follows: int | None,
+        base: int | None,
+        at: float,
+        *,
+        mid: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`mid` of the pass: the columns (state, epoch, trained_at) that the pass goes on with; its tasks are kept as they are."""
+        with self:
+            self._do(
+                "insert or replace into checkpoints values (?, ?, ?, ?, ?, ?)",
+                name,
+                ordinal,
+                follows,
+                base,
+                at,
+                None if mid is None else json.dumps(dict(mid)),
+            )
+            self._db.execute("delete from kept where checkpoint = ?", (name,))
+            if mid is not None:
+                self._db.execute(
+                    f"insert into kept (checkpoint, task, {_KEPT}) select ?, id, {_KEPT} from tasks where pass = ?",
+                    (name, ordinal),
+                )
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        names = ("name", "pass", "follows", "base", "at")
+        """Oldest first. `mid` is None for one of a whole pass."""
+        names = ("name", "pass", "follows", "base", "at", "mid")
         rows = self._all("select * from checkpoints order by pass, at")
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        found = [dict(zip(names, row, strict=True)) for row in rows]
+        return [{**row, "mid": row["mid"] and json.loads(row["mid"])} for row in found]
 
     def remove_checkpoint(self, name: str) -> None:
-        self._do("delete from checkpoints where name = ?", name)
+        with self:
+            self._db.execute("delete from checkpoints where name = ?", (name,))
+            self._db.execute("delete from kept where checkpoint = ?", (name,))
 
     # -- recoveries ------------------------------------------------------------------------------------------------
 
-    def roll_back(self, ordinal: int) -> int:
-        """Forget all training after pass `ordinal`. What was found while checking stays. Returns the records trained in
-        vain, a record once a task.
+    def roll_back(self, ordinal: int, mid: Mapping[str, Any] | None = None) -> int:
+        """Forget all training after pass `ordinal`, or after a checkpoint (its row) in the middle of that pass. What was found
+        while checking stays. Returns the records trained in vain, a record once a task.
         """
+        name = "" if mid is None else str(mid["name"])
         with self:
-            lost = self._one("select coalesce(sum(records), 0) from tasks where pass > ? and trained > 0", ordinal)
+            if mid is not None:
+                ordinal -= 1
+            lost = self._one(
+                "select coalesce(sum(records), 0) from tasks left join kept on checkpoint = ? and task = id"
+                " where pass > ? and tasks.trained > coalesce(kept.trained, 0)",
+                name,
+                ordinal,
+            )
             self._db.execute("update tasks set trained = 0, repeated = 0 where pass > ?", (ordinal,))
             self._db.execute(
                 "update passes set state = 'checked', epoch = 0, auc = null, trained_at = null, done_at = null,"
@@ -393,7 +432,20 @@ class Ledger:
                 "update tasks set state = 'todo', trainer = null, attempt = '', running = 0 where state = 'leased'"
             )
             self._db.execute("delete from saves where pass > ?", (ordinal,))
+            if mid is not None:
+                self._bring_back(ordinal + 1, name, mid["mid"])
         return int(lost[0]) if lost else 0
+
+    def _bring_back(self, ordinal: int, checkpoint: str, columns: Mapping[str, Any]) -> None:
+        """A pass and its tasks as they were when a checkpoint was made in its middle; one that is stopped stays so."""
+        current = next((one for one in self.passes() if one.ordinal == ordinal), None)
+        if current is not None and current.state == "checked":
+            self.set_pass(ordinal, **columns)
+            self._db.execute(
+                f"update tasks set ({_KEPT}) = (select {_KEPT} from kept where checkpoint = ? and task = tasks.id),"
+                " attempts = 0, losses = 0, error = '' where pass = ?",
+                (checkpoint, ordinal),
+            )
 
     def add_recovery(self, role: str, reason: str, at: float, rolled_back: int) -> None:
         self._do(

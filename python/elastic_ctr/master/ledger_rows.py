@@ -2,6 +2,8 @@
 
 States of a pass: waiting -> checking -> checked -> training -> evaluating -> saving -> done, or stopped with a reason. A task's state
 is about its pass's present round: todo, leased, done, or parked. What a round found stays in the task's columns.
+
+A checkpoint is of all passes up to its own, or was made in `mid` pass: then it says in which round, and `kept` what of each task.
 """
 
 import json
@@ -44,13 +46,16 @@ create table if not exists versions (
   id integer primary key, kind text not null, base integer not null, parent integer, pass integer not null,
   state text not null, keys integer not null, at real not null, reason text not null default '');
 create table if not exists checkpoints (
-  name text primary key, pass integer not null, follows integer, base integer, at real not null);
+  name text primary key, pass integer not null, follows integer, base integer, at real not null, mid text);
+create table if not exists kept (
+  checkpoint text not null, task text not null, state text not null, trained integer not null, repeated integer not null,
+  positives blob, negatives blob, primary key (checkpoint, task));
 create table if not exists recoveries (
   id integer primary key autoincrement, role text not null, reason text not null, at real not null, seconds real,
   rolled_back integer not null default 0);
 """
 
-ADDED = (("tasks", "losses", "integer not null default 0"),)
+ADDED = (("tasks", "losses", "integer not null default 0"), ("checkpoints", "mid", "text"))
 """Columns (table, name, type) that a ledger of an older master lacks."""
 
 

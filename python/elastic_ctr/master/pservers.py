@@ -28,6 +28,11 @@ class Pservers:
         self.count = count
         self._known: dict[int, Pserver] = {}
 
+    def begin(self, count: int) -> None:
+        """Others, and so many of them; none is known yet."""
+        self.count = count
+        self._known = {}
+
     def learn(self, state: control.PserverState, now: float) -> None:
         self._known[state.index] = Pserver(
             state.incarnation,
@@ -69,6 +74,10 @@ class Pservers:
             return ""
         errors = [f" ({one.error})" for index in missing if (one := self._known.get(index)) is not None and one.error]
         return f"pserver {', '.join(map(str, missing))} of {self.count}{errors[0] if errors else ''}"
+
+    def unheard(self, moment: float) -> list[int]:
+        """Those that have not called since a moment, whether they ever did or not."""
+        return [i for i in range(self.count) if (one := self._known.get(i)) is None or one.seen_at < moment]
 
     def silent(self, now: float, timeout: float) -> list[int]:
         return [index for index, each in self.items() if now - each.seen_at > timeout]

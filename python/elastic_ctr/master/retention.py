@@ -1,6 +1,7 @@
 """Which checkpoints go from the store. The master alone deletes them.
 
-The ledger's own: all but the newest `keepCheckpoints`. Those that it does not name: a folder without a manifest that has not
+The ledger's own: all but the newest `keepCheckpoints` of whole passes, and those in mid pass that one of them is newer than
+(none takes its place: a pass that is stopped goes back to before it). Those that it does not name: a folder without a manifest that has not
 changed for a day (an upload that was cut off), and one with a manifest that is older than the last committed checkpoint (a
 recovery overtook it between its upload and its commit; or it is an older ledger's). What is newer than that stays: as long
 as this ledger has committed nothing, an operator may still bring the other ledger back.
@@ -9,7 +10,8 @@ as this ledger has committed nothing, an operator may still bring the other ledg
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.store import NotInStore, Store, StoreError
@@ -35,12 +37,13 @@ class Retention:
     def sweep(self) -> None:
         with self._coordinator.locked():
             ledger = self._coordinator.reading()
-            named = [row["name"] for row in ledger.checkpoints()]
+            rows = ledger.checkpoints()
             current = ledger.current_pass()
             save = None if current is None else ledger.save_of(current.ordinal)
         writing = None if save is None else save.checkpoint
+        named = [row["name"] for row in rows]
         try:
-            for name in named[: -self._keep]:
+            for name in superseded(rows, self._keep):
                 delete_checkpoint(self._store, name)
                 with self._coordinator.locked():
                     self._coordinator.reading().remove_checkpoint(name)
@@ -49,6 +52,15 @@ class Retention:
                 log.info("checkpoint %s is deleted from the store: the ledger does not name it", name)
         except StoreError as failed:
             log.warning("old checkpoints cannot be deleted: %s", failed)
+
+
+def superseded(rows: Sequence[Mapping[str, Any]], keep: int) -> list[str]:
+    """Which of the ledger's checkpoints, oldest first, nobody comes back to any more."""
+    whole = [number for number, row in enumerate(rows) if not row["mid"]]
+    if not whole:
+        return []
+    stay = set(whole[-keep:])
+    return [row["name"] for number, row in enumerate(rows[: whole[-1]]) if number not in stay]
 
 
 def delete_checkpoint(store: Store, name: str) -> None:

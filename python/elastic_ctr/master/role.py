@@ -71,6 +71,7 @@ class Master:
         store: Store,
         token: str,
         training: str = "local",
+        handover_seconds: float = 0,
     ) -> None:
         self._host = host
         self._data = data
@@ -102,6 +103,7 @@ class Master:
             rows_of_checkpoint=self._questions.rows_of,
             known_versions=self._questions.versions,
             training=training,
+            handover_seconds=handover_seconds,
         )
         self._publisher = Publisher(self._coordinator, store, data, model, config)
         self._looked_at = 0.0

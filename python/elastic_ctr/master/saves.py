@@ -89,6 +89,10 @@ class Saves:
                 saver["trainer"], saver["attempt"], saver.get("began", self._clock()), ends, self._longest
             )
 
+    def serve(self, pservers: int) -> None:
+        """From now on so many of them write what is saved."""
+        self._answers = Answers(pservers)
+
     def start_over(self) -> None:
         """Somebody has mended the cause: all tries are there again."""
         for count in ("save_failures", "save_losses"):
@@ -133,7 +137,8 @@ class Saves:
                 plan = self._plan(current)
             version = self._next_version(published)
         steps = plan.steps
-        if any(row["pass"] == current.ordinal for row in self._ledger.checkpoints()) and plan.kind == "delta":
+        whole = [row["pass"] for row in self._ledger.checkpoints() if not row["mid"]]
+        if current.ordinal in whole and plan.kind == "delta":
             # A recovery came back to this very checkpoint: only its version is still missing.
             steps = tuple(step for step in steps if step != "checkpoint")
         if not steps:

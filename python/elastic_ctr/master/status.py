@@ -27,6 +27,7 @@ def status(coordinator: Coordinator) -> dict[str, Any]:
                 {"index": index, "serving": one.serving and one.generation == generation, "error": one.error}
                 for index, one in coordinator.pservers.items()
             ],
+            "handover": coordinator.handover,
             "trainers": [{"id": number, "name": name} for number, (name, _) in sorted(coordinator.trainers().items())],
             "current": None
             if current is None

@@ -69,6 +69,9 @@ class PserverParent:
         self._training = training
         self._ends = ends
         self._idle = ""
+        self._leaving = False
+        self._stays = False
+        self._patience = 0.0
         self._incarnation = uuid.uuid4().hex
         self._generation = 0
         self._child: subprocess.Popen[bytes] | None = None
@@ -105,6 +108,7 @@ class PserverParent:
         """0 when training is over, 143 when `stop` was set before.
 
         143 = 128 + SIGTERM: whoever counts completed pods must not take one that was stopped for one that has done its work.
+        A table that is handed over to another training stays until it is saved.
         """
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir(parents=True, exist_ok=True)
@@ -114,25 +118,48 @@ class PserverParent:
                 if self._turn():
                     return 0
                 stop.wait(max(0.0, self._pause() - (time.monotonic() - began)))
+            self._hand_over()
             return STOPPED
         finally:
             self._end_child()
             self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def _hand_over(self) -> None:
+        """Goes on for as long as the master needs this table; a master that is away is asked for a while."""
+        self._leaving = True
+        gives_up_at = time.monotonic() + self._patience
+        # Without patience it goes at once: nobody here hands over.
+        while self._patience and self._alive():
+            try:
+                if self._sync() or not self._stays:
+                    return
+                gives_up_at = time.monotonic() + self._patience
+            except grpc.RpcError as failed:
+                if time.monotonic() > gives_up_at:
+                    return
+                log.warning("the master does not say whether this table may go: %s", failed.code().name)
+            time.sleep(self._pause())
+
     def _pause(self) -> float:
         return 0.1 if self._running or self._preparing is not None else _PERIOD
 
     def _turn(self) -> bool:
-        state = self._state()
         try:
-            orders = self._client.call_once("SyncPserver", state, timeout=10)
+            return self._sync()
         except grpc.RpcError as failed:
             # The table lives on without its master.
             log.warning("the master does not answer: %s: %s", failed.code().name, failed.details())
             return False
+
+    def _sync(self) -> bool:
+        """Whether training is over. Raises grpc.RpcError."""
+        orders = self._client.call_once("SyncPserver", self._state(), timeout=10)
         if orders.leave:
             return self._leave(orders.reason or "training is over")
-        self._idle = ""
+        self._patience, self._stays = orders.patience_seconds, orders.stay
+        if orders.reason and orders.reason != self._idle:
+            log.info("%s", orders.reason)
+        self._idle = orders.reason
         if orders.generation != self._generation:
             self._begin(orders.generation)
         self._endpoints, self._checkpoint = list(orders.endpoints), orders.checkpoint
@@ -142,7 +169,7 @@ class PserverParent:
 
     def _leave(self, reason: str) -> bool:
         """Whether this process ends; else it waits, without a table, for another generation."""
-        if self._ends:
+        if self._ends or self._leaving:
             log.info("%s", reason)
             return True
         if self._idle != reason:
@@ -190,6 +217,7 @@ class PserverParent:
             results=[result for name, result in self._results.items() if name in self._wanted],
             error=self._error,
             training=self._training,
+            leaving=self._leaving,
         )
 
     # -- the child -------------------------------------------------------------------------------------------------

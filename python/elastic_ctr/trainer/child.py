@@ -81,10 +81,13 @@ class TrainerChild:
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
         self._leaving = False
+        # The master needs it once more: it goes when the master says so.
+        self._stays = False
+        self._patience = 0.0
         self._trainer_id = 0
         self._client = MasterClient(spec.master, spec.token)
         # A task or a save that fails is counted, and a few of them stop the pass: better to wait for what comes back.
-        patience = Patience(_PATIENCE_SECONDS, give_up=lambda: self._leaving)
+        patience = Patience(_PATIENCE_SECONDS, give_up=self._may_go)
         self._source = open_source(spec.data.source.url, spec.data.source.user, patience)
         self._store = open_store(spec.store_url, user=spec.store_user, token=spec.token, patience=patience)
         self._converter = Converter(spec.data.slot_list, spec.model.sparse_dim, spec.data.max_line_bytes)
@@ -93,6 +96,9 @@ class TrainerChild:
     def stop(self, *_: object) -> None:
         """SIGTERM: finish the task under way, then leave."""
         self._leaving = True
+
+    def _may_go(self) -> bool:
+        return self._leaving and not self._stays
 
     # -- joining ---------------------------------------------------------------------------------------------------
 
@@ -104,6 +110,7 @@ class TrainerChild:
             log.error("this trainer's model settings are not the master's; give all roles the same values file")
             return 2
         self._generation = reply.generation
+        self._patience = reply.patience_seconds
         self._engine = Engine(
             self._spec.model,
             self._spec.data.slots,
@@ -123,12 +130,26 @@ class TrainerChild:
         )
         log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
         self._work()
-        try:
-            self._client.call_once("LeaveTrainer", self._member())
-        except grpc.RpcError as failed:
-            log.warning("the master did not hear that trainer %d leaves: %s", self._trainer_id, failed.code().name)
+        if self._leave():
+            log.info("trainer %d stays until its training is handed over", self._trainer_id)
+            self._stays = True
+            self._work()
         self._engine.close()
         return 0
+
+    def _leave(self) -> bool:
+        """Whether the master needs it once more; one that is away is asked for a while."""
+        gives_up_at = time.monotonic() + self._patience
+        while True:
+            try:
+                answer = self._client.call_once("LeaveTrainer", self._member())
+            except grpc.RpcError as failed:  # noqa: PERF203 (trying again is what it is for)
+                log.warning("the master did not hear that trainer %d leaves: %s", self._trainer_id, failed.code().name)
+                if not self._leaving or time.monotonic() > gives_up_at:
+                    return False
+                time.sleep(0.5)
+            else:
+                return self._leaving and answer.stay
 
     def _join(self) -> control.JoinReply | None:
         said = ""
@@ -171,7 +192,7 @@ class TrainerChild:
 
     def _lease(self, *, ahead: bool = False) -> control.Task | None:
         """Wait for a task; None when it is time to leave, or when there is none to prepare ahead."""
-        while not self._leaving:
+        while not self._may_go():
             reply = self._client.call(
                 "LeaseTask",
                 control.LeaseRequest(
@@ -180,7 +201,7 @@ class TrainerChild:
                     converted=[each.stem for each in self._tasks.glob("*.txt")],
                     ahead=ahead,
                 ),
-                give_up=lambda: self._leaving,
+                give_up=self._may_go,
             )
             if reply is None or reply.verdict == control.LeaseReply.LEAVE:
                 return None

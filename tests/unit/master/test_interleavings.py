@@ -24,6 +24,7 @@ class Interleavings(RuleBasedStateMachine):
         # Memory is enough: what survives a power cut is not asked here.
         self.folder = tempfile.TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
         self.generations: list[int] = []
+        self.replacements = 0
 
     @initialize(epochs=st.integers(1, 2), checkpoints=st.integers(1, 2), evaluate=st.booleans())
     def begin(self, epochs: int, checkpoints: int, evaluate: bool) -> None:
@@ -31,7 +32,13 @@ class Interleavings(RuleBasedStateMachine):
         data = data_of(end="20200401/02", maxRefusedShare=0.5)
         # Nothing here is killed: what a crash leaves is another test's matter.
         self.world = World(
-            Path(self.folder.name), data, config, epochs, refused={"20200401/00/one": 2}, records={"20200401/01/two": 0}
+            Path(self.folder.name),
+            data,
+            config,
+            epochs,
+            refused={"20200401/00/one": 2},
+            records={"20200401/01/two": 0},
+            handover_seconds=30,
         )
         self.world.ledger._db.execute("pragma synchronous = off")
 
@@ -42,42 +49,42 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(who=somebody)
     def trainer_steps(self, who: int) -> None:
-        self.world.trainers[who].step()
+        self.world.trainers[-1 - who].step()
 
     @rule(who=somebody)
     def trainer_trains_and_says_nothing(self, who: int) -> None:
-        if self.world.trainers[who].joined:
-            self.world.trainers[who].work()
+        if self.world.trainers[-1 - who].joined:
+            self.world.trainers[-1 - who].work()
 
     @rule(who=somebody)
     def trainer_fails(self, who: int) -> None:
-        one = self.world.trainers[who]
+        one = self.world.trainers[-1 - who]
         if one.task is not None and one.task.phase not in (control.SAVE, control.SCORE):
             one.report(error="no luck")
 
     @rule(who=somebody)
     def trainer_is_killed(self, who: int) -> None:
-        self.world.trainers[who].start()
+        self.world.trainers[-1 - who].start()
 
     @rule(who=somebody)
     def trainer_leaves(self, who: int) -> None:
-        one = self.world.trainers[who]
+        one = self.world.trainers[-1 - who]
         if one.joined and not one.pushed:
             self.world.coordinator.leave(one.member())
             one.start()
 
     @rule(who=somebody)
     def pserver_is_killed(self, who: int) -> None:
-        self.world.pservers[who].restart()
+        self.world.pservers[who - self.world.servers].restart()
 
     @rule(who=somebody)
     def server_process_ends(self, who: int) -> None:
-        if self.world.pservers[who].up:
-            self.world.pservers[who].lost = True
+        if self.world.pservers[who - self.world.servers].up:
+            self.world.pservers[who - self.world.servers].lost = True
 
     @rule(who=somebody)
     def pserver_syncs(self, who: int) -> None:
-        self.world.pservers[who].sync()
+        self.world.pservers[who - self.world.servers].sync()
 
     @rule(seconds=st.sampled_from([1.0, 11.0]))
     def time_passes(self, seconds: float) -> None:
@@ -92,6 +99,21 @@ class Interleavings(RuleBasedStateMachine):
     def master_restarts(self) -> None:
         self.world.start_master()
         self.world.ledger._db.execute("pragma synchronous = off")
+
+    @rule(servers=st.integers(2, 3), killed=st.booleans())
+    def training_is_replaced(self, servers: int, killed: bool) -> None:
+        world = self.world
+        if killed:
+            world.pservers, world.trainers = [], []
+        world.replace(f"training-{self.replacements}", servers)
+        self.replacements += 1
+        world.ledger._db.execute("pragma synchronous = off")
+
+    @rule(who=st.integers(0, 20))
+    def somebody_of_the_training_before_is_killed(self, who: int) -> None:
+        old = [one for one in (*self.world.pservers, *self.world.trainers) if one.leaving]
+        if old:
+            old[who % len(old)].gone = True
 
     @invariant()
     def the_generation_never_falls(self) -> None:

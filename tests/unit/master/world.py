@@ -50,6 +50,8 @@ class Pserver:
         self.world = world
         self.index = index
         self.training = world.training
+        self.servers = world.servers
+        self.leaving = False
         self.restart()
 
     def restart(self) -> None:
@@ -78,12 +80,13 @@ class Pserver:
             serving=self.up and not self.lost,
             lost=self.lost,
             training=self.training,
+            leaving=self.leaving,
             results=[result for name, result in self.results.items() if name in self.wanted],
         )
 
     def sync(self) -> control.PserverOrders:
         orders = self.world.coordinator.sync_pserver(self.state())
-        self.gone = orders.leave
+        self.gone = orders.leave or (self.leaving and not orders.stay)
         if self.gone:
             return orders
         if orders.generation != self.generation:
@@ -98,7 +101,7 @@ class Pserver:
         return orders
 
     def mine(self) -> list[int]:
-        return [p for p in range(MODEL.partitions) if p % self.world.servers == self.index]
+        return [p for p in range(MODEL.partitions) if p % self.servers == self.index]
 
     def _do(self, job: control.Job) -> control.JobResult:
         if job.folder not in self.saved:
@@ -136,6 +139,7 @@ class Trainer:
         self.world = world
         self.name = name
         self.training = world.training
+        self.leaving = False
         self.start()
 
     def start(self) -> None:
@@ -232,11 +236,17 @@ class Trainer:
         self.task = None
         return self._obey(self.world.coordinator.report(result))
 
+    def stays(self) -> bool:
+        """Told to end, and with nothing under way: whether it is needed once more."""
+        return self.joined and self.world.coordinator.leave(self.member()).stay
+
     def step(self) -> None:
         """One step of a life without trouble."""
         if self.gone:
             return
-        if self.initialises is not None:
+        if self.leaving and self.task is None and not self.stays():
+            self.gone = True
+        elif self.initialises is not None:
             self.initialise()
         elif not self.generation:
             self.join()
@@ -259,6 +269,7 @@ class World:
     records: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     training: str = "local"
+    handover_seconds: float = 0
 
     def __post_init__(self) -> None:
         self.now = 1_600_000_000.0
@@ -278,6 +289,16 @@ class World:
         self.pservers = [*self.pservers, *(Pserver(self, index) for index in range(self.servers))]
         self.trainers = [*self.trainers, *(Trainer(self, f"{self.training}-trainer-{n}") for n in range(2))]
 
+    def replace(self, training: str, servers: int) -> None:
+        """What an upgrade with another number of pservers does: the old pods are told to end, and a master with new settings and
+        new pods begin.
+        """
+        for one in (*self.pservers, *self.trainers):
+            one.leaving = True
+        self.training, self.servers = training, servers
+        self.start_master()
+        self.start_training()
+
     def start_master(self) -> None:
         """As a new process over the same file."""
         self.ledger.close()
@@ -293,6 +314,7 @@ class World:
             rows_of_checkpoint=lambda name: read_checkpoint(self.store, name).rows,
             known_versions=lambda: published_versions(self.store),
             training=self.training,
+            handover_seconds=self.handover_seconds,
             clock=lambda: self.now,
         )
         self.publisher = Publisher(self.coordinator, self.store, self.data, MODEL, self.config)
