@@ -221,3 +221,14 @@ def members(rendered: Rendered) -> dict[str, dict[str, Any]]:
 
 def test_who_trains_has_time_to_save_before_it_goes(render: Renderer) -> None:
     assert all(spec["terminationGracePeriodSeconds"] == 300 for spec in members(render()).values())
+
+
+@pytest.mark.parametrize(("trainer", "pserver", "seconds"), [(300, 300, 290), (60, 300, 50), (300, 45, 35), (5, 60, 0)])
+def test_the_master_gives_a_replaced_training_the_time_that_its_pods_have(
+    render: Renderer, trainer: int, pserver: int, seconds: int
+) -> None:
+    graces = {
+        name: {"terminationGracePeriodSeconds": grace} for name, grace in (("trainer", trainer), ("pserver", pserver))
+    }
+
+    assert files(render(**graces))["master"].handover_seconds == seconds

@@ -33,8 +33,8 @@ the last checkpoint; where they have not, it goes on.
 
 WARNING: {{ $before.training }} ends and {{ $training }} begins
 {{- if ne (int $before.pservers) $pservers }}, because of {{ $pservers }} pservers in place of {{ int $before.pservers }}{{ end }}.
-The old one is told to save once more and leave; the new one waits until it is gone and goes on from the last checkpoint.
-What was trained since is trained again. Predictions go on.
+The old one saves once more and leaves; the new one waits for that, for {{ include "elastic-ctr.training.handoverSeconds" . }} s at most, and goes on from there. Where it cannot
+save any more, what was trained since its last checkpoint is trained again. Predictions go on.
 {{- end }}
 {{- end }}
 {{- end }}

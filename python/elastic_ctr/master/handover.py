@@ -41,8 +41,8 @@ class Handover:
         self._seconds = seconds
         self._silence = max(config.lease_seconds, config.pserver_timeout_seconds)
         self._clock = clock
-        # Whoever lives is heard again within their lease, also after a restart.
-        self._listens_since = clock()
+        # The first look: whoever lives is heard again within a lease from there, also after a restart of the master.
+        self._listens_since: float | None = None
 
     def _fact(self) -> dict[str, Any]:
         return self._ledger.fact("handover") or {}
@@ -133,6 +133,8 @@ class Handover:
             return f"pass {current.id} is stopped"
         if now > self._fact()["ends"]:
             return f"it was not done within {self._seconds:g} s"
+        if self._listens_since is None:
+            self._listens_since = now
         since = now - self._silence
         if since < self._listens_since:
             return ""

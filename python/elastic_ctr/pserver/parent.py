@@ -135,13 +135,15 @@ class PserverParent:
                     return
                 gives_up_at = time.monotonic() + self._patience
             except grpc.RpcError as failed:
+                log.warning(
+                    "the master does not say whether this table may go: %s: %s", failed.code().name, failed.details()
+                )
                 if time.monotonic() > gives_up_at:
                     return
-                log.warning("the master does not say whether this table may go: %s", failed.code().name)
             time.sleep(self._pause())
 
     def _pause(self) -> float:
-        return 0.1 if self._running or self._preparing is not None else _PERIOD
+        return 0.1 if self._running or (self._preparing is not None and not self._leaving) else _PERIOD
 
     def _turn(self) -> bool:
         try:

@@ -3,10 +3,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import SaveRow
@@ -242,6 +245,99 @@ def test_a_pass_that_is_still_checked_goes_on_after_a_roll_back(ledger: Ledger) 
     ledger.roll_back(0)
 
     assert [each.state for each in ledger.passes()] == ["checking"]
+
+
+def rounds_of(ledger: Ledger, ordinal: int) -> list[tuple[object, ...]]:
+    """What training changes in the tasks of a pass."""
+    return ledger._all("select id, state, trained, repeated, positives from tasks where pass = ? order by id", ordinal)
+
+
+def some_rounds(ledger: Ledger, ordinal: int, steps: list[tuple[int, str]]) -> None:
+    """Any of a pass's tasks in turn is trained, lost while it was trained, or leased; or the next round begins."""
+    for number, step in steps:
+        task = ledger.tasks(ordinal)[number % len(ledger.tasks(ordinal))]
+        if step == "train":
+            ledger.trained(task, histograms(number + 1))  # type: ignore[arg-type]
+        elif step == "lose":
+            ledger.give_back(task, error="lost", failed=False, lost=True, repeated=task.records, park_at=99)
+        elif step == "lease":
+            ledger.lease(task.id, 1, f"attempt-{number}", 0.0, 10.0)
+        else:
+            ledger.next_round(ordinal)
+
+
+steps = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["train", "lose", "lease", "round"])), max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(before=steps, after=steps, later=st.booleans(), epoch=st.integers(1, 3))
+def test_a_roll_back_to_mid_pass_keeps_exactly_what_the_checkpoint_has(
+    before: list[tuple[int, str]], after: list[tuple[int, str]], later: bool, epoch: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger(Path(folder) / "ledger.db")
+        ledger._db.execute("pragma synchronous = off")
+        a_pass(ledger, 1, state="done")
+        train(ledger, 1)
+        a_pass(ledger, 2, tasks=4, state="saving")
+        some_rounds(ledger, 2, [(n, step) for n, step in before if step != "lease"])
+        mid = {"state": "training", "epoch": epoch, "trained_at": None}
+        ledger.add_checkpoint("m-g1", 2, None, None, 0.0, mid=mid)
+        kept, trained = rounds_of(ledger, 2), {task.id: task.trained for task in ledger.tasks(2)}
+        some_rounds(ledger, 2, after)
+        if later:
+            ledger.set_pass(2, state="done")
+            a_pass(ledger, 3)
+            train(ledger, 3, done=1)
+        counted = ledger.counts()
+        expected = sum(task.records for task in ledger.tasks(2) if task.trained > trained[task.id]) + 10 * later
+
+        lost = ledger.roll_back(2, ledger.checkpoints()[-1])
+
+        assert lost == expected
+        assert rounds_of(ledger, 2) == kept
+        assert [(one.state, one.epoch) for one in ledger.passes()[:2]] == [("done", 1), ("training", epoch)]
+        assert ledger.leased() == []
+        now = ledger.counts()
+        assert ledger.counts(1)["trained"] == 20
+        assert (now["records"], now["refused"], now["parked"]) == (counted["records"], counted["refused"], 0)
+        assert now["trained"] == 20 + 10 * sum(times > 0 for times in trained.values())
+        ledger.close()
+
+
+def test_what_a_checkpoint_kept_goes_with_it(ledger: Ledger) -> None:
+    a_pass(ledger, 1)
+    ledger.add_checkpoint("m-g1", 1, None, None, 0.0, mid={"state": "training", "epoch": 1, "trained_at": None})
+    ledger.add_checkpoint("c-g2", 1, 7, 7, 1.0)
+    assert [bool(each["mid"]) for each in ledger.checkpoints()] == [True, False]
+
+    ledger.remove_checkpoint("m-g1")
+
+    assert [each["name"] for each in ledger.checkpoints()] == ["c-g2"]
+    assert ledger._all("select * from kept") == []
+
+
+def test_a_stopped_pass_stays_stopped_when_its_middle_is_gone_back_to(ledger: Ledger) -> None:
+    a_pass(ledger, 1)
+    ledger.add_checkpoint("m-g1", 1, None, None, 0.0, mid={"state": "training", "epoch": 1, "trained_at": None})
+    ledger.set_pass(1, state="stopped", reason="the disk is full")
+
+    ledger.roll_back(1, ledger.checkpoints()[-1])
+
+    assert [(each.state, each.reason) for each in ledger.passes()] == [("stopped", "the disk is full")]
+
+
+def test_a_ledger_of_an_older_master_learns_of_checkpoints_in_mid_pass(tmp_path: Path) -> None:
+    Ledger(tmp_path / "ledger.db").close()
+    old = sqlite3.connect(tmp_path / "ledger.db")
+    old.execute("alter table checkpoints drop column mid")
+    old.execute("insert into checkpoints values ('c-g1', 1, null, null, 0)")
+    old.commit()
+    old.close()
+
+    ledger = Ledger(tmp_path / "ledger.db")
+
+    assert [(each["name"], each["mid"]) for each in ledger.checkpoints()] == [("c-g1", None)]
 
 
 def test_the_chain_goes_from_the_base_to_the_version_that_is_followed(ledger: Ledger) -> None:

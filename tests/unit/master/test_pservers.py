@@ -48,3 +48,14 @@ def test_a_parent_is_silent_after_its_time_until_it_is_forgotten() -> None:
     assert one.silent(105.1, 5.0) == [0, 1]
     one.forget(0)
     assert one.silent(105.1, 5.0) == [1]
+
+
+def test_those_that_never_called_are_unheard_too_and_others_begin_unknown() -> None:
+    found = Pservers(3)
+    found.learn(control.PserverState(index=1, host="a"), 10.0)
+    found.learn(control.PserverState(index=2, host="b"), 5.0)
+
+    assert found.unheard(6.0) == [0, 2]
+    found.begin(1)
+    assert found.count == 1
+    assert found.get(1) is None

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.master.retention import LEFTOVER_SECONDS, delete_checkpoint, unnamed
+from elastic_ctr.master.retention import LEFTOVER_SECONDS, delete_checkpoint, superseded, unnamed
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import CheckpointManifest, read_checkpoint
@@ -37,6 +37,27 @@ def checkpoint(store: FileStore, name: str, *, created_at: float | None = None, 
     for at in (path, f"{layout.checkpoint_folder(name)}/000", layout.checkpoint_folder(name)):
         os.utime(store.root / at, (changed_at, changed_at))
     return name
+
+
+@pytest.mark.parametrize(
+    ("rows", "keep", "gone"),
+    [
+        ("", 1, ""),
+        ("m", 1, ""),
+        ("c", 1, ""),
+        ("cc", 1, "0"),
+        ("cm", 1, ""),
+        ("cmm", 1, ""),
+        ("cmc", 1, "01"),
+        ("cmc", 2, "1"),
+        ("ccm", 1, "0"),
+        ("cmcmcm", 2, "013"),
+    ],
+)
+def test_one_in_mid_pass_takes_no_whole_ones_place_and_goes_with_the_next(rows: str, keep: int, gone: str) -> None:
+    named = [{"name": str(n), "mid": {"epoch": 1} if kind == "m" else None} for n, kind in enumerate(rows)]
+
+    assert superseded(named, keep) == list(gone)
 
 
 def test_one_with_a_manifest_that_is_older_than_the_last_committed_one_goes(store: FileStore) -> None:

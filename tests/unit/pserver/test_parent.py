@@ -260,3 +260,98 @@ def test_a_pserver_ends_when_its_training_was_replaced(parent: PserverParent, ma
 
     assert parent._turn()
     assert master.told[-1].training == "local"
+
+
+class Lives(Ended):
+    """A server process that serves."""
+
+    def poll(self) -> int | None:  # type: ignore[override]
+        return None
+
+    def kill(self) -> None:
+        pass
+
+
+@pytest.fixture
+def serving(parent: PserverParent, monkeypatch: pytest.MonkeyPatch) -> PserverParent:
+    """A parent whose child serves, told to end by the first call of `_hand_over`."""
+    parent._child = Lives()  # type: ignore[assignment]
+    monkeypatch.setattr(parent, "_serving", lambda: True)
+    return parent
+
+
+def test_a_pserver_that_is_told_to_end_goes_as_soon_as_the_master_does_not_need_it(
+    serving: PserverParent, master: Master
+) -> None:
+    master.orders = control.PserverOrders(generation=1, patience_seconds=30)
+    serving._turn()
+    asked = len(master.told)
+
+    serving._hand_over()
+
+    assert [each.leaving for each in master.told[asked:]] == [True]
+
+
+def test_a_pserver_whose_table_is_handed_over_writes_what_is_saved_and_then_goes(
+    serving: PserverParent, master: Master
+) -> None:
+    master.orders = control.PserverOrders(generation=1, patience_seconds=30, stay=True, jobs=[checkpoint_job()])
+    serving._turn()
+    save(serving, "save/3-1-checkpoint")
+    answered = master.call_once
+
+    def until_written(method: str, request: Any, timeout: float = 10) -> Any:
+        orders = answered(method, request, timeout)
+        if request.results:
+            orders = control.PserverOrders(leave=True, reason="training a was replaced by b")
+        return orders
+
+    master.call_once = until_written  # type: ignore[method-assign]
+    serving._ends = False
+    serving._hand_over()
+
+    assert [result.id for result in master.told[-1].results] == ["3-1-checkpoint"]
+    assert master.told[-1].leaving
+
+
+def test_a_pserver_that_is_told_to_end_while_the_master_restarts_waits_for_its_word(
+    serving: PserverParent, master: Master
+) -> None:
+    master.orders = control.PserverOrders(generation=1, patience_seconds=30)
+    serving._turn()
+    asked, answered, tries = len(master.told), master.call_once, []
+
+    def away_at_first(method: str, request: Any, timeout: float = 10) -> Any:
+        tries.append(method)
+        if len(tries) < 3:
+            raise _Away
+        return answered(method, request, timeout)
+
+    master.call_once = away_at_first  # type: ignore[method-assign]
+    serving._hand_over()
+
+    assert len(tries) == 3
+    assert len(master.told) == asked + 1
+
+
+@pytest.mark.parametrize("patience", [0, 0.01])
+def test_a_pserver_does_not_wait_for_ever_for_a_master_that_is_away(
+    serving: PserverParent, master: Master, patience: float
+) -> None:
+    master.orders = control.PserverOrders(generation=1, patience_seconds=patience)
+    serving._turn()
+    asked, master.away = len(master.told), True
+
+    serving._hand_over()
+
+    assert len(master.told) == asked
+
+
+def test_a_pserver_without_a_table_goes_without_asking(parent: PserverParent, master: Master) -> None:
+    master.orders = control.PserverOrders(generation=1, patience_seconds=30, stay=True)
+    parent._turn()
+    asked = len(master.told)
+
+    parent._hand_over()
+
+    assert len(master.told) == asked

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -307,3 +308,55 @@ def test_converted_files_of_another_pass_are_forgotten(trainer: Made, tmp_path: 
     one.run()
 
     assert [file.name for file in stale.parent.iterdir()] == ["l-1-0.txt"]
+
+
+def test_a_trainer_that_is_told_to_end_stays_for_the_save_where_the_master_needs_it(
+    trainer: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = control.Task(id="save:1", attempt="save:1", phase=control.SAVE, save=control.SaveOrder())
+    waits = control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.05)
+    one, client = trainer(task(0, control.TRAIN), waits, waits, save)
+    client.answer = control.Acknowledgement(stay=True)
+    trained = Engine.train
+
+    def train(self: Engine, dataset: Dataset) -> Any:
+        one.stop()
+        return trained(self, dataset)
+
+    monkeypatch.setattr(Engine, "train", train)
+    monkeypatch.setattr(TrainerChild, "_save", lambda _self, _task: control.TaskResult())
+
+    assert one.run() == 0
+
+    calls = [method for method, _ in client.said if method in ("LeaveTrainer", "ReportTask")]
+    assert calls == ["ReportTask", "LeaveTrainer", "ReportTask"]
+    assert [result.task_id for result in client.results()] == ["l-1-0", "save:1"]
+
+
+@pytest.mark.parametrize(("patience", "asked"), [(30, 3), (0, 1)])
+def test_a_trainer_that_is_told_to_end_while_the_master_restarts_waits_for_its_word(
+    trainer: Made, monkeypatch: pytest.MonkeyPatch, patience: float, asked: int
+) -> None:
+    one, client = trainer(reply=joined(patience_seconds=patience))
+    answered, tries = client.call_once, []
+
+    def away_at_first(method: str, request: Any, timeout: float = 10) -> Any:
+        if method == "LeaveTrainer":
+            tries.append(method)
+            if len(tries) < 3:
+                raise Away
+        if method == "LeaseTask":
+            one.stop()
+        return answered(method, request, timeout)
+
+    monkeypatch.setattr(client, "call_once", away_at_first)
+    monkeypatch.setattr(module.time, "sleep", lambda _seconds: None)
+
+    assert one.run() == 0
+
+    assert len(tries) == asked
+
+
+class Away(grpc.RpcError):  # type: ignore[misc]
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
