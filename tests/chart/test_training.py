@@ -227,8 +227,9 @@ def test_who_trains_has_time_to_save_before_it_goes(render: Renderer) -> None:
 def test_the_master_gives_a_replaced_training_the_time_that_its_pods_have(
     render: Renderer, trainer: int, pserver: int, seconds: int
 ) -> None:
-    graces = {
-        name: {"terminationGracePeriodSeconds": grace} for name, grace in (("trainer", trainer), ("pserver", pserver))
-    }
+    rendered = render(
+        trainer={"terminationGracePeriodSeconds": trainer}, pserver={"terminationGracePeriodSeconds": pserver}
+    )
 
-    assert files(render(**graces))["master"].handover_seconds == seconds
+    found: Any = files(rendered)["master"]
+    assert found.handover_seconds == seconds

@@ -1,6 +1,7 @@
 """A training is replaced in the middle of its work: what it has learned is saved once more, or its last checkpoint holds."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from master.world import LEASE, RECORDS, World, data_of, world
 REPLACED = "training local was replaced by ctr-train-b"
 
 
-def in_mid_pass(folder: Path, **given: object) -> World:
+def in_mid_pass(folder: Path, **given: Any) -> World:
     """One task of the second pass is trained, another is under way."""
     one = world(folder, **{"handover_seconds": 60, "files": ("one", "two", "three", "four"), **given})
     one.until(lambda: len(one.ledger.passes()) == 2)
@@ -39,7 +40,7 @@ def everything_is_trained_once(one: World, tasks: int = 8, epochs: int = 1) -> N
 @pytest.mark.parametrize("servers", [1, 3])
 def test_a_training_replaced_in_mid_pass_loses_nothing(tmp_path: Path, servers: int) -> None:
     one = in_mid_pass(tmp_path)
-    old = [*one.pservers, *one.trainers]
+    old = one.members()
     trained = one.coordinator.counted()["trained"]
     assert 4 * RECORDS < trained < 8 * RECORDS
 
@@ -76,7 +77,7 @@ def test_members_of_the_new_training_wait_and_those_of_the_old_get_nothing_but_t
 def test_an_idle_member_that_was_not_told_to_end_saves_as_well(tmp_path: Path) -> None:
     one = in_mid_pass(tmp_path)
     one.replace("ctr-train-b", 3)
-    for each in (*one.pservers, *one.trainers):
+    for each in one.members():
         each.leaving = False
 
     one.finish()

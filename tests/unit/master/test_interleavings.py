@@ -111,7 +111,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 20))
     def somebody_of_the_training_before_is_killed(self, who: int) -> None:
-        old = [one for one in (*self.world.pservers, *self.world.trainers) if one.leaving]
+        old = [one for one in self.world.members() if one.leaving]
         if old:
             old[who % len(old)].gone = True
 

@@ -289,11 +289,14 @@ class World:
         self.pservers = [*self.pservers, *(Pserver(self, index) for index in range(self.servers))]
         self.trainers = [*self.trainers, *(Trainer(self, f"{self.training}-trainer-{n}") for n in range(2))]
 
+    def members(self) -> list[Pserver | Trainer]:
+        return [*self.pservers, *self.trainers]
+
     def replace(self, training: str, servers: int) -> None:
         """What an upgrade with another number of pservers does: the old pods are told to end, and a master with new settings and
         new pods begin.
         """
-        for one in (*self.pservers, *self.trainers):
+        for one in self.members():
             one.leaving = True
         self.training, self.servers = training, servers
         self.start_master()

@@ -350,7 +350,7 @@ def test_a_trainer_that_is_told_to_end_while_the_master_restarts_waits_for_its_w
         return answered(method, request, timeout)
 
     monkeypatch.setattr(client, "call_once", away_at_first)
-    monkeypatch.setattr(module.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
 
     assert one.run() == 0
 
