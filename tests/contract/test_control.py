@@ -36,7 +36,13 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def servicer(tmp_path: Path) -> Iterator[ControlServicer]:
+def ends() -> threading.Event:
+    """Set once the master was told to end."""
+    return threading.Event()
+
+
+@pytest.fixture
+def servicer(tmp_path: Path, ends: threading.Event) -> Iterator[ControlServicer]:
     ledger = Ledger(tmp_path / "ledger.db")
     coordinator = Coordinator(
         ledger,
@@ -49,7 +55,7 @@ def servicer(tmp_path: Path) -> Iterator[ControlServicer]:
         rows_of_checkpoint=lambda _: {},
         known_versions=list,
     )
-    yield ControlServicer(coordinator, lambda *_: None, TOKEN)
+    yield ControlServicer(coordinator, lambda *_: None, TOKEN, ends)
     ledger.close()
 
 
@@ -81,6 +87,25 @@ def test_no_call_is_answered_without_the_token(address: str, token: str, method:
 
     assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
     assert refused.value.details() == "the token is missing or wrong; give both sides the same token file"
+    client.close()
+
+
+@pytest.mark.parametrize(("method", "request_"), CALLS)
+def test_a_master_that_was_told_to_end_decides_nothing_any_more(
+    address: str, ends: threading.Event, method: str, request_: object
+) -> None:
+    client = MasterClient(address, TOKEN)
+    ends.set()
+
+    def another_begins() -> bool:
+        ends.clear()
+        return False
+
+    with pytest.raises(grpc.RpcError) as put_off:
+        client.call_once(method, request_)
+
+    assert put_off.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert client.call(method, request_, give_up=another_begins) is not None
     client.close()
 
 

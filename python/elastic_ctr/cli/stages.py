@@ -71,6 +71,9 @@ def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[
     yield _line("training", stage(master, {"candidate": candidate}))
     if master["waitsFor"]:
         yield _more(f"waits for {master['waitsFor']}")
+    # A master of an older version has none.
+    if before := master.get("handover"):
+        yield _more(f"training {before} was replaced and is saved once more; the new one waits for it")
     reason = (master["current"] or {}).get("reason")
     if reason:
         yield _more(reason, "red")

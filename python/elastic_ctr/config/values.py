@@ -115,7 +115,12 @@ class TrainerBlock(Block):
 class PserverBlock(Block):
     """pserver:"""
 
-    replicas: int = Field(default=2, ge=1, le=1024, description="Parameter servers; may change between checkpoints.")
+    replicas: int = Field(
+        default=2,
+        ge=1,
+        le=1024,
+        description="Parameter servers; may be changed at any time, which replaces the training.",
+    )
     config: PserverConfig = PserverConfig()
 
 

@@ -136,7 +136,7 @@ class Master:
             page = HttpThread(app, self._host, self._config.status_port).start()
             ends.callback(page.stop)
             server = start_server(
-                ControlServicer(self._coordinator, self._ask, self._token), self._host, self._config.port
+                ControlServicer(self._coordinator, self._ask, self._token, stop), self._host, self._config.port
             )
             ends.callback(lambda: server.stop(grace=1).wait())
             log.info("the ledger stands at generation %d", self._coordinator.generation)

@@ -2,6 +2,7 @@
 
 import hmac
 import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -20,8 +21,16 @@ Reply = TypeVar("Reply")
 class ControlServicer(control_pb2_grpc.ControlServicer):
     """One method a call of the protocol."""
 
-    def __init__(self, coordinator: Coordinator, look: Callable[[int, str, int, str], None], token: str) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        look: Callable[[int, str, int, str], None],
+        token: str,
+        ends: threading.Event | None = None,
+    ) -> None:
+        """Once `ends` is set every caller is put off until the next master answers."""
         self._coordinator = coordinator
+        self._ends = ends or threading.Event()
         self._look = look
         self._token = token
 
@@ -31,6 +40,9 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong; give both sides the same token file"
             )
+        if self._ends.is_set():
+            # Whoever ends together with this master, as in an upgrade, asks the next one whether it may: that one knows why.
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the master ends; ask again")
         try:
             return call()
         except Exception as failed:

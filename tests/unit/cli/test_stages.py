@@ -47,10 +47,20 @@ def test_what_stands_still_says_why() -> None:
     stopped = {"pass": "20200401/02", "state": "stopped", "epoch": 1, "reason": "7 of 100 lines are refused"}
     pservers = [{"index": 0, "serving": False, "error": "the disk is full"}]
     said = shown(
-        {"master": master(current=stopped, waitsFor="20200401/03/donefile", pservers=pservers, error="no store")}
+        {
+            "master": master(
+                current=stopped, waitsFor="20200401/03/donefile", pservers=pservers, error="no store", handover="a"
+            )
+        }
     )
 
-    for reason in ("waits for 20200401/03/donefile", "7 of 100 lines are refused", "no store", "0: the disk is full"):
+    for reason in (
+        "training a was replaced",
+        "waits for 20200401/03/donefile",
+        "7 of 100 lines are refused",
+        "no store",
+        "0: the disk is full",
+    ):
         assert reason in said
 
 

@@ -53,3 +53,13 @@ def test_a_long_run_is_looked_at_with_as_many_queries_as_a_short_one(tmp_path: P
         assert [each["seconds"].keys() >= {"train"} for each in shown["passes"]] == [True] * len(one.ledger.passes())
         assert {each["records"] for each in shown["passes"]} == {2 * RECORDS}
     assert len(set(queries.values())) == 1
+
+
+def test_a_training_that_hands_over_is_named(tmp_path: Path) -> None:
+    one = World(tmp_path, handover_seconds=60)
+    one.until_phase(control.TRAIN)
+    assert status(one.coordinator)["handover"] is None
+
+    one.replace("ctr-train-b", 3)
+
+    assert status(one.coordinator)["handover"] == "local"
