@@ -150,4 +150,6 @@ class Handover:
     def told(self, training: str, why_not: str) -> str:
         """Why a recovery begins the new training, and why without what was trained last."""
         replaced = f"training {self.before} was replaced by {training}"
-        return f"{replaced}, and was not saved once more: {why_not}" if why_not else replaced
+        save = self._ledger.save_of(self._fact()["pass"])
+        stands = save is not None and save.checkpoint in {row["name"] for row in self._ledger.checkpoints()}
+        return replaced if stands or not why_not else f"{replaced}, and was not saved once more: {why_not}"

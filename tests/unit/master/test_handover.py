@@ -199,6 +199,24 @@ def test_a_pass_that_is_being_saved_ends_its_own_save(tmp_path: Path, stage: str
     everything_is_trained_once(one, tasks=6)
 
 
+def test_what_is_lost_after_the_checkpoint_stands_costs_the_version_alone(tmp_path: Path) -> None:
+    one = world(tmp_path, handover_seconds=60)
+    one.until(
+        lambda: (
+            len(one.ledger.passes()) == 2 and (save := one.ledger.save_of(2)) is not None and save.stage == "exported"
+        )
+    )
+    one.pservers, one.trainers = [], []
+    one.replace("ctr-train-b", 3)
+
+    handed_over(one)
+
+    assert last_reason(one) == REPLACED
+    assert one.coordinator.counted()["rolledBack"] == 0
+    one.finish()
+    everything_is_trained_once(one, tasks=4)
+
+
 def test_a_training_that_is_replaced_again_meanwhile_is_left_at_once(tmp_path: Path) -> None:
     one = in_mid_pass(tmp_path)
     one.replace("ctr-train-b", 3)
