@@ -97,6 +97,7 @@ class Coordinator:
                 if current.epoch > 0:
                     self._recover("master", "a stopped pass is taken up again")
                 self._schedule.look_again(current)
+            self._schedule.shorten()
             if self._schedule.was_extended():
                 # data.end was moved. The servers may have left and come back empty since.
                 self._schedule.go_on()
