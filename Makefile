@@ -69,7 +69,7 @@ kind-load: ## Load the images that were built into the cluster's workers
 	@$(DOCKER) image prune --force >/dev/null
 
 cluster-test: setup ## Test a release in the cluster that KUBECONFIG names; KEEP=1 leaves it there. After kind-up and kind-load
-	@ELASTIC_CTR_TAG=$(TAG) $(BIN)/python -m pytest -p helm-charts -W "ignore:cannot discover fixture:pytest.PytestWarning" $(CLUSTER_TESTS)
+	@ELASTIC_CTR_TAG=$(TAG) $(BIN)/python -m pytest -p helm-charts -W "ignore:cannot discover fixture:pytest.PytestWarning" --durations=0 --durations-min=5 $(CLUSTER_TESTS)
 
 kind-down: ## Delete the cluster
 	@kind delete cluster --name $(CLUSTER)

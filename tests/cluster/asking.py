@@ -265,7 +265,7 @@ class Lookup(Asker):
 
     def __init__(self, rate: float, published: Published, transfer: str) -> None:
         super().__init__(rate, published)
-        self._http = httpx.AsyncClient(base_url=transfer, trust_env=False, timeout=40)
+        self._http = httpx.AsyncClient(base_url=transfer, trust_env=False, timeout=httpx.Timeout(40, connect=2))
         self._document: ReleaseDocument | None = None
         self._client: CubeClient | None = None
         self._keys: list[int] = []

@@ -51,6 +51,16 @@ def uids(release: Release) -> dict[str, str]:
     return {each["metadata"]["name"]: each["metadata"]["uid"] for each in release.pods("cube") if not is_going(each)}
 
 
+def core_wait(release: Release) -> float:
+    """Seconds that the threads of the first serving pod have been ready to run and had no core, since they started.
+
+    Second field of /proc/PID/task/TID/schedstat, in nanoseconds. Threads that ended are not in it.
+    """
+    pod = release.pod("serving")["metadata"]["name"]
+    lines = release.kube.exec(release.namespace, pod, "serving", "sh", "-c", "cat /proc/[0-9]*/task/*/schedstat")
+    return sum(int(line.split()[1]) for line in lines.splitlines()) / 1e9
+
+
 def shown(span: Span, steady: Span) -> dict[str, Any]:
     ratio = span.percentile(0.99) / steady.percentile(0.99)
     return {**span.as_dict(), "p99 over steady": round(ratio, 2)}
@@ -64,16 +74,19 @@ def test_shards_and_replicas_change_under_load_and_every_answer_is_right(
     tell(steady={what: span.as_dict() for what, span in steady.items()})
 
     for shards, replicas in ((4, 1), (3, 1), (1, 1), (2, 1), (2, 2), (2, 1)):
-        before, start = uids(settled), time.time()
+        before, waited, start = uids(settled), core_wait(settled), time.time()
         settled.change(cube(shards, replicas))
         settled.wait_settled()
         took = time.time() - start
         # Those that go answer until nobody asks them any more.
         eventually("what is too many has gone", lambda: not any(map(is_going, settled.pods("cube"))), 120)
         spans = load.spans(start, time.time())
+        # Where nodes share cores with what starts on them, this is most of what makes answers late.
+        waited = (core_wait(settled) - waited) / (time.time() - start)
         step = f"{shards} shards x {replicas}"
         figures: dict[str, Any] = {what: shown(span, steady[what]) for what, span in spans.items()}
-        tell(**{step: {"seconds": round(took, 1), "bytes fetched": fetched_bytes(settled), **figures}})
+        figures |= {"seconds": round(took, 1), "bytes fetched": fetched_bytes(settled)}
+        tell(**{step: {**figures, "serving waits for a core, ms a second": round(1000 * waited)}})
         kept = {name: uid for name, uid in before.items() if name in uids(settled)}
         assert restarted_or_gone(kept, settled) == []
 

@@ -104,6 +104,7 @@ class Coordinator:
                 if current.epoch > 0:
                     self._recover("master", "a stopped pass is taken up again")
                 self._schedule.look_again(current)
+            self._schedule.shorten()
             if self._schedule.was_extended():
                 # data.end was moved. The servers may have left and come back empty since.
                 self._schedule.go_on()
@@ -146,9 +147,8 @@ class Coordinator:
 
     def _end_handover(self) -> None:
         if self._handover.under_way:
-            with self._ledger:
-                self._handover.end()
-                self._ledger.set_fact("pservers", {})
+            self._ledger.set_fact("pservers", {})
+            self._handover.end()
             self._serve(self._count)
 
     def _recover(self, role: str, reason: str) -> None:

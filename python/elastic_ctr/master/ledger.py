@@ -108,6 +108,10 @@ class Ledger:
             int(ends_day),
         )
 
+    def drop_pass(self, ordinal: int) -> None:
+        """One that was only waited for: it has no files yet."""
+        self._do("delete from passes where ordinal = ? and state = 'waiting'", ordinal)
+
     def set_pass(self, ordinal: int, **columns: Any) -> None:
         sets = ", ".join(f"{column} = ?" for column in columns)
         self._do(f"update passes set {sets} where ordinal = ?", *columns.values(), ordinal)

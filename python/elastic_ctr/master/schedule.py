@@ -67,6 +67,23 @@ class Schedule:
     def is_last(self, current: PassRow) -> bool:
         return self._data.end is not None and all(p.ordinal <= current.ordinal for p in passes(self._data))
 
+    def shorten(self) -> None:
+        """data.end has been moved before the pass that is waited for: it is dropped, and if nothing else is left, all is done.
+
+        One that has begun is trained to its end.
+        """
+        current = self._ledger.current_pass()
+        if (
+            current is None
+            or current.state != "waiting"
+            or any(p.ordinal == current.ordinal for p in passes(self._data))
+        ):
+            return
+        with self._ledger:
+            self._ledger.drop_pass(current.ordinal)
+            self._ledger.set_fact("finished", value=True)
+        log.info("%s is after data.end %s and is not waited for any more", current.id, self._data.end)
+
     def was_extended(self) -> bool:
         """All was done, and data.end has been moved since."""
         if not self.finished:

@@ -14,8 +14,10 @@ from elastic_ctr.runtime.http import bearer
 
 log = logging.getLogger(__name__)
 
-WAIT_SECONDS = 20.0
-_SLACK_SECONDS = 10.0
+# Short: what asks a transfer that was lost without a word hears nothing for so long.
+WAIT_SECONDS = 5.0
+_SLACK_SECONDS = 3.0
+_TIMEOUT = httpx.Timeout(5.0, connect=2.0, read=WAIT_SECONDS + _SLACK_SECONDS)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0
 
 
@@ -30,9 +32,7 @@ class Follower:
         self.document: ReleaseDocument | None = None
         self.trouble: str | None = None
         self._on_document = on_document
-        self._client = httpx.AsyncClient(
-            headers=bearer(token), timeout=httpx.Timeout(5.0, read=WAIT_SECONDS + _SLACK_SECONDS), trust_env=False
-        )
+        self._client = httpx.AsyncClient(headers=bearer(token), timeout=_TIMEOUT, trust_env=False)
 
     async def run(self) -> None:
         """Follow until cancelled."""

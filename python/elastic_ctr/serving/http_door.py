@@ -26,7 +26,9 @@ Reply = Callable[[int, bytes], None]
 
 
 class Limits(NamedTuple):
-    """What one client may ask of the door. Seconds: of a head, of a whole request, between two requests."""
+    """What one client may ask of the door. Seconds: of a head, of a whole request, between two requests, and for one more
+    request when the door stops: a client that sends it while the connection is closed under it would get no answer.
+    """
 
     max_body_bytes: int = 64 << 20
     max_head_bytes: int = 64 << 10
@@ -36,6 +38,7 @@ class Limits(NamedTuple):
     request_seconds: float = 60.0
     idle_seconds: float = 75.0
     linger_seconds: float = 5.0
+    farewell_seconds: float = 5.0
     # Bodies received and not yet answered, of all connections together, in multiples of the largest allowed.
     max_pending_bodies: int = 4
 
@@ -90,6 +93,7 @@ class Door:
         self.heads: dict[bytes, _Head] = {}
         self.pending_bytes = 0
         self.stopping = False
+        self.farewell = 0.0
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
@@ -105,12 +109,16 @@ class Door:
         return self._server is not None
 
     async def stop(self, grace_seconds: float) -> None:
-        """Accept no more, answer what has been asked, close. What is not done after the grace is cut."""
+        """Accept no more, answer what has been asked and what idle clients ask within their farewell, close.
+
+        Every answer says that the connection closes after it. What is not done after the grace is cut.
+        """
         self.stopping = True
+        self.farewell = min(self.limits.farewell_seconds, grace_seconds / 2)
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):
-            connection.close_when_idle()
+            connection.take_leave()
         if self.connections:
             await happened(self._emptied, grace_seconds)
         for connection in list(self.connections):
@@ -386,10 +394,8 @@ class Connection(asyncio.Protocol):
         """Nothing is owed: the client's idle time begins, unless it is in the middle of asking."""
         if self._answers or self._receiving or self._discarding:
             return
-        if self._door.stopping:
-            self._linger()
-        else:
-            self.deadline = self._loop.time() + self._limits.idle_seconds
+        door = self._door
+        self.deadline = self._loop.time() + (door.farewell if door.stopping else self._limits.idle_seconds)
 
     def _read_or_not(self) -> None:
         wanted = self._discarding or (self._writable and len(self._answers) < self._limits.max_pipelined)
@@ -433,7 +439,8 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.close()
 
-    def close_when_idle(self) -> None:
+    def take_leave(self) -> None:
+        """The door stops: an idle client has its farewell from now on."""
         self._rest()
 
     def time_is_up(self) -> None:

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, settings
 
 from elastic_ctr.cube.dictionary import table
 
-# The first example of a test may compile; how long that takes says nothing. Fixtures here choose a code path only.
+# Each example is looked up both ways; fixtures here choose a code path only.
 settings.register_profile(
     "cube",
     deadline=None,

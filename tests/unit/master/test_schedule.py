@@ -54,6 +54,42 @@ def test_hours_added_after_the_end_are_trained_on_what_was_learned(tmp_path: Pat
     assert set(one.trained().values()) == {1}
 
 
+def test_an_end_before_the_hour_that_is_waited_for_ends_the_training(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.finish()
+    one.data = data_of(end="20200401/02")
+    one.start_master()
+    waited_for = one.coordinator.wants_hours()
+    assert waited_for is not None
+
+    one.data = data_of(end="20200401/01")
+    one.start_master()
+
+    assert waited_for.id == "20200401/02"
+    assert one.coordinator.finished
+    assert [each.id for each in one.ledger.passes()] == ["20200401/00", "20200401/01"]
+    assert all(pserver.sync().leave for pserver in one.pservers)
+
+
+def test_an_end_before_the_hour_that_is_trained_lets_it_be_trained_to_its_end(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.finish()
+    one.data = data_of(end="20200401/03")
+    for pserver in one.pservers:
+        pserver.restart()
+    for trainer in one.trainers:
+        trainer.start()
+    one.start_master()
+    one.until_phase(control.TRAIN)
+
+    one.data = data_of(end="20200401/01")
+    one.start_master()
+    one.finish()
+
+    assert [each.id for each in one.ledger.passes()][2:] == ["20200401/02"]
+    assert set(one.trained().values()) == {1}
+
+
 def test_when_all_is_done_everybody_is_told_to_leave(tmp_path: Path) -> None:
     one = world(tmp_path)
 

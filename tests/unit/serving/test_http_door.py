@@ -373,6 +373,38 @@ async def test_stopping_finishes_what_was_asked_and_takes_no_more(listening: Cal
     assert b"connection: close" in answer
 
 
+async def test_who_asks_when_the_door_stops_is_answered_and_told_to_close(listening: Callable[..., Any]) -> None:
+    door, port = await listening(Echo())
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n")
+    first = await reader.readuntil(b"/first\"")
+    stopping = asyncio.create_task(door.stop(20))
+    await asyncio.sleep(0)
+
+    writer.write(b"GET /second HTTP/1.1\r\nHost: a\r\n\r\n")
+    second = await read_all(reader)
+    writer.close()
+    await stopping
+
+    assert b"connection: close" not in first
+    assert statuses(second) == [200]
+    assert b"connection: close" in second
+
+
+async def test_an_idle_client_does_not_hold_up_a_door_that_stops(listening: Callable[..., Any]) -> None:
+    door, port = await listening(Echo(), Limits(farewell_seconds=0.05, head_seconds=0.1))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    while not door.connections:
+        await asyncio.sleep(0.001)
+
+    stopping = asyncio.create_task(door.stop(20))
+    rest = await read_all(reader)
+    writer.close()
+    await stopping
+
+    assert rest == b""
+
+
 async def connects(port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -172,9 +172,9 @@ class CubeAgent:
         query: dict[str, str] = {"wait": str(self._poll_wait_seconds)}
         if known is not None:
             query |= {"after": str(known.revision), "generation": str(known.generation)}
-        answer = await self._client.get(
-            f"{self._transfer_url}/release", params=query, timeout=self._poll_wait_seconds + 10.0
-        )
+        # A transfer that was lost without a word is heard of no sooner than this ends.
+        timeout = httpx.Timeout(self._poll_wait_seconds + 3.0, connect=2.0)
+        answer = await self._client.get(f"{self._transfer_url}/release", params=query, timeout=timeout)
         if answer.status_code not in {200, 304}:
             raise ValueError(f"{answer.status_code} {answer.text[:200]}")
         self._transfer_heard_at = time.monotonic()

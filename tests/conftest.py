@@ -1,0 +1,5 @@
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says nothing: the first one may compile, and a machine may be busy with something else.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
