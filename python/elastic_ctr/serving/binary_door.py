@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
-from elastic_ctr.cube.dictionary.compiled import numba_wanted
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.machine_code.compiled import numba_wanted
 from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving import wire
 from elastic_ctr.serving.counters import Counters

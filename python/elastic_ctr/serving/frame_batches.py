@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from elastic_ctr.cube.dictionary.compiled import bounds_checked, compiled
-from elastic_ctr.cube.dictionary.intrinsics import (
+from elastic_ctr.machine_code.compiled import bounds_checked, compiled
+from elastic_ctr.machine_code.intrinsics import (
     copy_bytes,
     load_u16,
     load_u32,

@@ -11,8 +11,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from elastic_ctr.cube.dictionary.compiled import bounds_checked, compiled
-from elastic_ctr.cube.dictionary.intrinsics import (
+from elastic_ctr.machine_code.compiled import bounds_checked, compiled
+from elastic_ctr.machine_code.intrinsics import (
     copy_bytes,
     load_i32,
     load_u32,

@@ -22,9 +22,9 @@ import uvloop
 
 import elastic_ctr
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
-from elastic_ctr.cube.dictionary.compiled import numba_wanted
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.machine_code.compiled import numba_wanted
 from elastic_ctr.runtime import logging as runtime_logging
 from elastic_ctr.runtime.lifecycle import die_with_parent
 from elastic_ctr.runtime.waiting import happened

@@ -13,19 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.dictionary.compiled import bounds_checked, compiled
-from elastic_ctr.cube.dictionary.intrinsics import (
-    copy_bytes,
-    load_u8,
-    load_u16,
-    load_u32,
-    load_u64,
-    store_u8,
-    store_u16,
-    store_u32,
-    store_u64,
-    zero_bytes,
-)
 from elastic_ctr.cube.dictionary.kernel import look_up, partition_of
 from elastic_ctr.cube.server.counters import (
     BAD_REQUESTS,
@@ -64,6 +51,19 @@ from elastic_ctr.cube.server.sockets import (
     send_round,
     send_waiting,
     wait,
+)
+from elastic_ctr.machine_code.compiled import bounds_checked, compiled
+from elastic_ctr.machine_code.intrinsics import (
+    copy_bytes,
+    load_u8,
+    load_u16,
+    load_u32,
+    load_u64,
+    store_u8,
+    store_u16,
+    store_u32,
+    store_u64,
+    zero_bytes,
 )
 
 FLUSH_KEYS = 4096  # beyond this a round is answered before more is read: what it touched is still in the cache

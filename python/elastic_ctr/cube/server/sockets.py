@@ -11,9 +11,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from elastic_ctr.cube.dictionary.compiled import bounds_checked, compiled
-from elastic_ctr.cube.dictionary.intrinsics import copy_bytes, load_i32, store_u32, zero_bytes
 from elastic_ctr.cube.server.counters import ACCEPTED, BYTES_IN, BYTES_OUT, CONNECTIONS
+from elastic_ctr.machine_code.compiled import bounds_checked, compiled
+from elastic_ctr.machine_code.intrinsics import copy_bytes, load_i32, store_u32, zero_bytes
 
 # A connection's row, i64.
 STATE, INPUT, SKIP, OUT_AT, OUT_END, CLOSING, LARGE_INPUT, LARGE_OUTPUT = range(8)
