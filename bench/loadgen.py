@@ -18,7 +18,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from bench.method import Sample
-from elastic_ctr.cube.server.sockets import EVENT_BYTES, EVENT_DATA
+from elastic_ctr.frames.sockets import EVENT_BYTES, EVENT_DATA
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import load_i32, load_u16, load_u32, store_u32
 

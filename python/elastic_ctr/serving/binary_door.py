@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.frames.wire import HELLO_BYTES, LENGTH_BYTES, WireError
 from elastic_ctr.machine_code.compiled import numba_wanted
 from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving import wire
@@ -22,7 +23,7 @@ from elastic_ctr.serving.instances import Instances
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.refusal import Refusal, refusal_of
 from elastic_ctr.serving.rounds import ModelVersion, Rounds
-from elastic_ctr.serving.wire import Hello, Kind, RequestHead, Status, WireError
+from elastic_ctr.serving.wire import Hello, Kind, RequestHead, Status
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class Desk:
             return Refusal(
                 400,
                 f"length is {head.length}; {head.rows} rows of {head.slots} slots with {head.n} feasigns have "
-                f"{head.due_bytes - wire.LENGTH_BYTES}, the connection is closed",
+                f"{head.due_bytes - LENGTH_BYTES}, the connection is closed",
             )
         if head.kind == Kind.SLOTS:
             return Refusal(400, "a request for the slot list has no rows") if head.rows or head.n else None
@@ -269,7 +270,7 @@ class _Connection(asyncio.Protocol):
             skipped = min(self._skip, len(self._input) - at)
             self._skip -= skipped
             at += skipped
-            if self._skip or len(self._input) - at < (wire.REQUEST_HEAD if self._greeted else wire.HELLO_BYTES):
+            if self._skip or len(self._input) - at < (wire.REQUEST_HEAD if self._greeted else HELLO_BYTES):
                 break
             taken = self._take_one(at) if self._greeted else self._greet(at)
             if not taken:
@@ -287,13 +288,13 @@ class _Connection(asyncio.Protocol):
         self._send(self._desk.hello())
         self._greeted = True
         try:
-            hello = Hello.unpack(self._input[at : at + wire.HELLO_BYTES])
+            hello = Hello.unpack(self._input[at : at + HELLO_BYTES])
         except WireError:
             self._close()
         else:
             if hello.protocol != wire.PROTOCOL:
                 self._close()
-        return wire.HELLO_BYTES
+        return HELLO_BYTES
 
     def _take_one(self, at: int) -> int:
         """Bytes taken; 0 when the request is not whole yet."""
