@@ -47,21 +47,21 @@ EVENT_DATA = 4 if _PACKED else 8
 _PAGE = 4096
 
 
-def external(name: str, result: Any, *parameters: Any) -> Any:
+def _external(name: str, result: Any, *parameters: Any) -> Any:
     """A function of the C library."""
     return types.ExternalFunction(name, result(*parameters))
 
 
 _int, _long, _size, _address = types.int32, types.intp, types.uintp, types.uint64
-_recv = external("recv", _long, _int, _address, _size, _int)
-_send = external("send", _long, _int, _address, _size, _int)
-_close = external("close", _int, _int)
-_accept4 = external("accept4", _int, _int, _address, _address, _int)
-_setsockopt = external("setsockopt", _int, _int, _int, _int, _address, _int)
-_epoll_ctl = external("epoll_ctl", _int, _int, _int, _int, _address)
-_epoll_wait = external("epoll_wait", _int, _int, _address, _int, _int)
-_madvise = external("madvise", _int, _address, _size, _int)
-_errno = external("__errno_location", _address)
+_recv = _external("recv", _long, _int, _address, _size, _int)
+_send = _external("send", _long, _int, _address, _size, _int)
+_close = _external("close", _int, _int)
+_accept4 = _external("accept4", _int, _int, _address, _address, _int)
+_setsockopt = _external("setsockopt", _int, _int, _int, _int, _address, _int)
+_epoll_ctl = _external("epoll_ctl", _int, _int, _int, _int, _address)
+_epoll_wait = _external("epoll_wait", _int, _int, _address, _int, _int)
+_madvise = _external("madvise", _int, _address, _size, _int)
+_errno = _external("__errno_location", _address)
 
 _EAGAIN, _EINTR = np.int32(11), np.int32(4)
 _SEND_FLAGS, _RECV_FLAGS = np.int32(0x4040), np.int32(0x40)  # no signal, do not wait

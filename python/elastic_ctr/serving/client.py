@@ -7,6 +7,9 @@
 
 Nothing that the server sends is taken on trust. A connection that was lost is made again at the next request; what
 was under way on it is raised as ServingUnavailable, and may be asked again: predictions change nothing.
+
+The readers of cube have the head of frames in common with it, and no more: they know to the byte what a reply must be,
+and take it on an event loop (`cube.client.connection`) or straight into one buffer (`cube.client.blocking`).
 """
 
 from __future__ import annotations

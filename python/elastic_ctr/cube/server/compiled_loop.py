@@ -43,9 +43,9 @@ class CompiledLoop(LookupLoop):
         self.try_out(self._serve, self._dim)
 
     def serve(self) -> None:
-        sockets = self._buffers.sockets
-        if self.listener is not None and sockets.listener != self.listener.fileno():
-            self._buffers = self._buffers._replace(sockets=sockets._replace(listener=self.listener.fileno()))
+        own = self._buffers.sockets
+        if self.listener is not None and own.listener != self.listener.fileno():
+            self._buffers = self._buffers._replace(sockets=own._replace(listener=self.listener.fileno()))
         self._serve(self._buffers, self._tables, self.counts)
 
     def prepare(self, holdings: Holdings, *, draining: bool) -> Callable[[], None]:

@@ -1,4 +1,8 @@
-"""The lookup loop in plain Python: the same rounds and refusals as `rounds`, for where numba is not."""
+"""The lookup loop in plain Python: the same rounds and refusals as `rounds`, for where numba is not.
+
+It has a thread and an epoll of its own, as the compiled loop has. Serving's door in plain Python lives on the event
+loop of its worker, which calls it when something came: of the way to read sockets the two share nothing.
+"""
 
 import socket
 from collections.abc import Callable
