@@ -1,7 +1,7 @@
 """What is written in machine code is what `wire` writes."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.frames import wire
@@ -11,7 +11,6 @@ MAGIC = b"TEST"
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
 
 
-@settings(deadline=None)  # compiled on the first call
 @given(st.integers(0, 2**32 - 1 - wire.AFTER_LENGTH), u16, u16, u32, u64, u64)
 def test_a_head_is_the_same_in_machine_code(
     body: int, code: int, flags: int, n: int, request: int, version: int
@@ -25,7 +24,6 @@ def test_a_head_is_the_same_in_machine_code(
     assert data.tobytes() == wire.pack_head(body, code, flags, n, request, version)
 
 
-@settings(deadline=None)
 @given(u16, u16, u32, u32)
 def test_a_hello_is_the_same_in_machine_code(protocol: int, first: int, second: int, third: int) -> None:
     data = np.zeros(wire.HELLO_BYTES, np.uint8)
@@ -35,7 +33,6 @@ def test_a_hello_is_the_same_in_machine_code(protocol: int, first: int, second: 
     assert data.tobytes() == wire.pack_hello(MAGIC, protocol, first, second, third)
 
 
-@settings(deadline=None)
 @given(st.sampled_from([MAGIC, b"tset"]), st.integers(0, 3))
 def test_a_hello_is_known_by_its_magic_and_protocol(magic: bytes, protocol: int) -> None:
     data = np.frombuffer(wire.pack_hello(magic, protocol, 0, 0, 0), np.uint8)

@@ -1,7 +1,7 @@
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.machine_code.compiled import compiled
@@ -52,7 +52,6 @@ def _moved(data: Any, to: Any, from_: Any, length: Any) -> None:
     zero_bytes(base, np.uint64(4))
 
 
-@settings(deadline=None)  # compiled on the first call
 @given(u64, u64)
 def test_the_upper_half_of_a_product_and_the_lowest_bit(a: int, b: int) -> None:
     high, zeros = _high(np.uint64(a), np.uint64(b))
@@ -61,7 +60,6 @@ def test_the_upper_half_of_a_product_and_the_lowest_bit(a: int, b: int) -> None:
     assert int(zeros) == ((a & -a).bit_length() - 1 if a else 64)
 
 
-@settings(deadline=None)  # compiled on the first call
 @given(st.integers(0, 9), u64)
 def test_what_is_stored_at_any_address_is_read_there(at: int, value: int) -> None:
     data = np.zeros(32, np.uint8)
@@ -74,7 +72,6 @@ def test_what_is_stored_at_any_address_is_read_there(at: int, value: int) -> Non
     assert data[at + 15 : at + 19].tobytes() == np.float32(1.5).tobytes()
 
 
-@settings(deadline=None)  # compiled on the first call
 @given(st.integers(4, 20), st.integers(4, 20), st.integers(0, 12))
 def test_bytes_that_overlap_are_copied_whole(to: int, from_: int, length: int) -> None:
     data = np.arange(1, 33, dtype=np.uint8)
