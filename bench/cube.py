@@ -40,6 +40,7 @@ from elastic_ctr.cube import wire
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.wire import Hello, Kind
+from elastic_ctr.frames.wire import HELLO_BYTES
 
 DISTRIBUTIONS = ("uniform", "zipf")
 _KEYS_OF_REQUESTS = 4_000_000  # so many keys are encoded in advance, more than a cache holds
@@ -71,8 +72,8 @@ def greet(sock: socket.socket) -> None:
     """Exchange hellos with a cube-server."""
     sock.sendall(Hello().pack())
     data = b""
-    while len(data) < wire.HELLO_BYTES:
-        data += sock.recv(wire.HELLO_BYTES - len(data))
+    while len(data) < HELLO_BYTES:
+        data += sock.recv(HELLO_BYTES - len(data))
     Hello.unpack(data)
 
 

@@ -28,12 +28,12 @@ from bench import table as tables
 from bench.method import Plan, Results, Row, Sample, Side, arguments, compare, median_rate, plan_of, rate, show, summary
 from bench.table import LATER, PARTITIONS, VERSION, Made
 from elastic_ctr.cube.dictionary import table as dictionary
-from elastic_ctr.cube.dictionary.compiled import compiled
 from elastic_ctr.cube.dictionary.format import stride_for
 from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.cube.dictionary.intrinsics import high64, load_u64, prefetch
 from elastic_ctr.cube.dictionary.kernel import SCRATCH, mix
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
+from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.intrinsics import high64, load_u64, prefetch
 
 N = 13_312
 POOLED = 4  # keys of a slot

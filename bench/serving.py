@@ -37,6 +37,7 @@ from bench.table import PARTITIONS, VERSION, Made
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.frames.wire import HELLO_BYTES
 from elastic_ctr.runtime.http import HttpThread, application
 from elastic_ctr.serving import wire
 from elastic_ctr.store import FileStore
@@ -115,7 +116,7 @@ class Asked:
 def greet(sock: socket.socket) -> None:
     """Exchange hellos with the binary door."""
     sock.sendall(wire.Hello().pack())
-    wire.Hello.unpack(_exactly(sock, wire.HELLO_BYTES))
+    wire.Hello.unpack(_exactly(sock, HELLO_BYTES))
 
 
 def _exactly(sock: socket.socket, count: int) -> bytes:
@@ -289,7 +290,7 @@ def _as_frame(port: int, feasigns: Keys, counts: NDArray[np.int64]) -> NDArray[n
         sock.sendall(wire.pack_request(1, feasigns, counts, wire.slot_list_check(SlotList(SLOTS))))
         start = _exactly(sock, 4)
         head, body = wire.unpack_reply(start + _exactly(sock, int.from_bytes(start, "little")))
-    assert head.status == wire.Status.OK, body.decode(errors="replace")
+    assert head.code == wire.Status.OK, body.decode(errors="replace")
     return np.frombuffer(body, "<f4").astype(np.float64)
 
 

@@ -23,7 +23,7 @@ from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.compiled_loop import CompiledLoop
 from elastic_ctr.cube.server.holdings import Holdings
-from elastic_ctr.cube.server.worker import listener
+from elastic_ctr.runtime.lifecycle import listen
 
 _PAUSE = 0.05
 _N, _CONNECTIONS = 300, 64
@@ -59,7 +59,7 @@ def _serve(folder: Path, dim: int) -> None:
     states = [Holdings.of(first), Holdings.of(first, second)]
     loop = _Timed(np.zeros(counters.WIDTH, np.int64))
     loop.replace(states[0], draining=False)
-    listening = listener("127.0.0.1", 0)
+    listening = listen("127.0.0.1", 0)
     loop.listen(listening)
     loop.start()
     print(listening.getsockname()[1], flush=True)

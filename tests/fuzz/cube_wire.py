@@ -15,12 +15,14 @@ from elastic_ctr.cube import wire
 from elastic_ctr.cube.builder.part import build_full
 from elastic_ctr.cube.client.connection import Attempt, Connection
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
-from elastic_ctr.cube.server import counters, sockets
+from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.compiled_loop import CompiledLoop
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.server.python_loop import PythonLoop, _Peer
 from elastic_ctr.cube.wire import Hello, Kind, Status
+from elastic_ctr.frames import sockets
+from elastic_ctr.frames.wire import HELLO_BYTES, Head
 from fuzz.mutation import Field, Mutator
 
 DIM, PARTITIONS, MAX_KEYS, FIRST, SECOND = 3, 4, 64, 7, 8
@@ -63,7 +65,7 @@ class CubeServer:
         streams = [self._stream() for _ in range(count)]
         cut = self._mutator.random.random() if self._mutator.random.random() < 0.5 else 1.0
         answers = _through(self._compiled, streams, cut)
-        rows = self._compiled._buffers.connections
+        rows = self._compiled._buffers.sockets.connections
         assert not rows[:, sockets.STATE].any(), "a connection was not closed"
         assert self._compiled.counts[counters.CONNECTIONS] == 0
         for answer in answers:
@@ -72,7 +74,7 @@ class CubeServer:
         if self._number % _ORACLE_SHARE == 0:
             for stream, one, other in zip(streams, answers, _through(self._python, streams, 1.0), strict=True):
                 assert one == other, f"the loops answer {stream.hex()} differently: {one.hex()} and {other.hex()}"
-        return sum(len(answer) > wire.HELLO_BYTES for answer in answers)
+        return sum(len(answer) > HELLO_BYTES for answer in answers)
 
     def _stream(self) -> bytes:
         draw = self._mutator.random
@@ -102,7 +104,7 @@ def _through(loop: LookupLoop, streams: Sequence[bytes], cut: float) -> list[byt
         else:
             assert isinstance(loop, CompiledLoop)
             descriptor = its.detach()
-            row = loop._buffers.connections[descriptor]
+            row = loop._buffers.sockets.connections[descriptor]
             row[:] = 0
             row[sockets.STATE] = sockets.HELLO
         mine.send(stream[: int(len(stream) * cut)])
@@ -136,10 +138,10 @@ def _check(answer: bytes) -> None:
     """A greeting and whole replies."""
     if not answer:
         return
-    assert Hello.unpack(answer[: wire.HELLO_BYTES]).max_keys == MAX_KEYS
-    at = wire.HELLO_BYTES
+    assert Hello.unpack(answer[:HELLO_BYTES]).max_keys == MAX_KEYS
+    at = HELLO_BYTES
     while at < len(answer):
-        head = wire.Head.unpack(answer, at)
+        head = Head.unpack(answer, at)
         wire.unpack_reply(answer[at : at + head.frame_bytes], DIM)
         at += head.frame_bytes
 

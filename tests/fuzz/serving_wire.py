@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.frames.wire import HELLO_BYTES, LENGTH_BYTES, WireError
 from elastic_ctr.serving import frame_sockets, wire
 from elastic_ctr.serving.binary_door import FrameLimits
 from elastic_ctr.serving.compiled_door import CompiledDoor
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.rounds import ModelVersion, Rounds
-from elastic_ctr.serving.wire import Hello, Status, WireError
+from elastic_ctr.serving.wire import Hello, Status
 from fuzz.mutation import Mutator
 
 SLOTS = SlotList(("0", "1", "7"))
@@ -147,7 +148,7 @@ class ServingDoor:
             except (BlockingIOError, ConnectionResetError):
                 answer = b""
             peer.close()
-            answered += len(answer) > wire.HELLO_BYTES
+            answered += len(answer) > HELLO_BYTES
             _judge(stream, answer)
         await _quiet(door)
         return answered
@@ -171,7 +172,7 @@ async def _quiet(door: CompiledDoor) -> None:
     """Until nothing is owed; what was sent has been seen after a few turns of the loop."""
     still = 0
     while still < 4:
-        busy = door._asked or door._buffers.connections[:, frame_sockets.FLIGHT].any()
+        busy = door._asked or door._buffers.sockets.connections[:, frame_sockets.FLIGHT].any()
         # The network answers on a thread of its own.
         await asyncio.sleep(0.0002 if busy else 0)
         still = 0 if busy else still + 1
@@ -181,9 +182,9 @@ def _judge(stream: bytes, answer: bytes) -> None:
     """A greeting and whole replies; who says probabilities says those of a request with that id."""
     if not answer:
         return
-    Hello.unpack(answer[: wire.HELLO_BYTES])
+    Hello.unpack(answer[:HELLO_BYTES])
     sums: dict[int, list[list[float]]] = {}
-    at = wire.HELLO_BYTES
+    at = HELLO_BYTES
     while len(stream) - at >= wire.REQUEST_HEAD:
         head = wire.RequestHead.peek(stream, at)
         try:
@@ -197,11 +198,11 @@ def _judge(stream: bytes, answer: bytes) -> None:
                 sums.setdefault(head.id, []).append(total.tolist())
         # A frame that is too large, or whose counts do not add up, is skipped by its length.
         at += max(wire.REQUEST_HEAD, head.frame_bytes)
-    at = wire.HELLO_BYTES
+    at = HELLO_BYTES
     while at < len(answer):
-        size = wire.LENGTH_BYTES + int.from_bytes(answer[at : at + 4], "little")
+        size = LENGTH_BYTES + int.from_bytes(answer[at : at + 4], "little")
         reply, body = wire.unpack_reply(answer[at : at + size])
-        if reply.status == Status.OK and body[:1] != b"0":
+        if reply.code == Status.OK and body[:1] != b"0":
             values = np.frombuffer(body, "<f4").tolist()
             near = [
                 each for each in sums.get(reply.id, []) if len(values) == len(each) and np.allclose(values, each, 1e-5)

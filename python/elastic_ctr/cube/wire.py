@@ -5,10 +5,11 @@
     reply    length u32, status u16, flags u16, n u32, id u64, version u64, n x dim f32, miss bits, least bit first
              length = 24 + 4 * dim * n + ceil(n / 8); n is 0 unless the status is 0 and keys were asked for
 
-`length` counts the bytes after itself. In a hello, 0 means unknown: a server that holds nothing has no dim yet.
+Head and hello are those of `frames.wire`. In a hello, 0 means unknown: a server that holds nothing has no dim yet.
 """
 
-import struct
+from __future__ import annotations
+
 from enum import IntEnum
 from functools import cache
 from typing import NamedTuple, cast
@@ -17,17 +18,20 @@ import numpy as np
 
 from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.frames.wire import (
+    AFTER_LENGTH,
+    DRAINING,
+    HEAD_BYTES,
+    Head,
+    WireError,
+    pack_head,
+    pack_hello,
+    unpack_hello,
+)
 
 MAGIC = b"ECTR"
 PROTOCOL = 1
-HELLO_BYTES = 16
-HEADER_BYTES = 28
-LENGTH_BYTES = 4
-AFTER_LENGTH = HEADER_BYTES - LENGTH_BYTES
-DRAINING = 1  # a reply's flag: ask another holder from now on
 
-_HELLO = struct.Struct("<4sHHII")
-_HEADER = struct.Struct("<IHHIQQ")
 _MAX_N = (0xFFFF_FFFF - AFTER_LENGTH) // 8
 _NONE = np.zeros(0, np.bool_)
 
@@ -48,10 +52,6 @@ class Status(IntEnum):
 _STATUSES = tuple(Status)
 
 
-class WireError(ValueError):
-    """Bytes that are no frame: the connection they came on cannot be trusted any more."""
-
-
 class Hello(NamedTuple):
     """What each side says first; protocol tells which frames follow."""
 
@@ -61,46 +61,13 @@ class Hello(NamedTuple):
     protocol: int = PROTOCOL
 
     def pack(self) -> bytes:
-        return _HELLO.pack(MAGIC, self.protocol, self.dim, self.partitions, self.max_keys)
+        return pack_hello(MAGIC, self.protocol, self.dim, self.partitions, self.max_keys)
 
     @classmethod
-    def unpack(cls, data: bytes) -> "Hello":
-        """Raises WireError when these are not the 16 bytes of a hello; the protocol is the caller's to judge."""
-        if len(data) != HELLO_BYTES:
-            raise WireError(f"a hello has {HELLO_BYTES} bytes, not {len(data)}")
-        magic, protocol, dim, partitions, max_keys = _HELLO.unpack(data)
-        if magic != MAGIC:
-            raise WireError(f"a hello starts with {MAGIC!r}, not with {magic!r}; is this the cube's port?")
+    def unpack(cls, data: bytes | bytearray | memoryview) -> Hello:
+        """Raises WireError, see `frames.wire`; the protocol is the caller's to judge."""
+        protocol, dim, partitions, max_keys = unpack_hello(data, MAGIC, "the cube's port")
         return cls(dim, partitions, max_keys, protocol)
-
-
-class Head(NamedTuple):
-    """The 28 bytes in front of a request (code = kind) or a reply (code = status)."""
-
-    length: int
-    code: int
-    flags: int
-    n: int
-    id: int
-    version: int
-
-    @property
-    def frame_bytes(self) -> int:
-        return LENGTH_BYTES + self.length
-
-    @classmethod
-    def peek(cls, data: bytes | bytearray | memoryview, offset: int = 0) -> "Head":
-        """The fields as they stand, nothing checked but that they are there."""
-        return cls(*_HEADER.unpack_from(data, offset))
-
-    @classmethod
-    def unpack(cls, data: bytes | bytearray | memoryview, offset: int = 0) -> "Head":
-        if len(data) - offset < HEADER_BYTES:
-            raise WireError(f"a frame has at least {HEADER_BYTES} bytes, not {len(data) - offset}")
-        head = cls(*_HEADER.unpack_from(data, offset))
-        if head.length < AFTER_LENGTH:
-            raise WireError(f"a frame's length is at least {AFTER_LENGTH}, not {head.length}")
-        return head
 
 
 class Reply(NamedTuple):
@@ -119,18 +86,18 @@ def miss_bytes(n: int) -> int:
 
 
 def request_bytes(n: int) -> int:
-    return HEADER_BYTES + 8 * n
+    return HEAD_BYTES + 8 * n
 
 
 def reply_bytes(n: int, dim: int) -> int:
-    return HEADER_BYTES + 4 * dim * n + miss_bytes(n)
+    return HEAD_BYTES + 4 * dim * n + miss_bytes(n)
 
 
 def pack_request(kind: Kind, request: int, version: int, keys: Keys) -> bytes:
     """A lookup of keys u64[n], or a keep-alive without keys."""
     if keys.dtype != np.uint64 or keys.ndim != 1 or keys.size > _MAX_N:
         raise ValueError(f"keys are {keys.dtype}{keys.shape}; uint64[n] is needed")
-    head = _HEADER.pack(AFTER_LENGTH + 8 * keys.size, kind, 0, keys.size, request, version)
+    head = pack_head(8 * keys.size, kind, 0, keys.size, request, version)
     return head + keys.astype("<u8", copy=False).tobytes()
 
 
@@ -139,18 +106,19 @@ def unpack_request(frame: bytes | memoryview) -> tuple[Head, Keys]:
     head = Head.unpack(frame)
     if head.length != AFTER_LENGTH + 8 * head.n or len(frame) != head.frame_bytes:
         raise WireError(f"a request of {head.n} keys has length {AFTER_LENGTH + 8 * head.n}, not {head.length}")
-    return head, cast("Keys", np.frombuffer(frame, "<u8", offset=HEADER_BYTES).astype(np.uint64))
+    return head, cast("Keys", np.frombuffer(frame, "<u8", offset=HEAD_BYTES).astype(np.uint64))
 
 
 def pack_refusal(status: Status, request: int, version: int, *, draining: bool = False) -> bytes:
     """A reply without values: every status but OK, and the answer to a keep-alive."""
-    return _HEADER.pack(AFTER_LENGTH, status, DRAINING if draining else 0, 0, request, version)
+    return pack_head(0, status, DRAINING if draining else 0, 0, request, version)
 
 
 def pack_reply(request: int, version: int, values: Values, missing: Flags, *, draining: bool = False) -> bytes:
     """The answer to a lookup: values f32[n, dim], missing bool[n]."""
     n, dim = values.shape
-    head = _HEADER.pack(reply_bytes(n, dim) - LENGTH_BYTES, Status.OK, DRAINING if draining else 0, n, request, version)
+    body = reply_bytes(n, dim) - HEAD_BYTES
+    head = pack_head(body, Status.OK, DRAINING if draining else 0, n, request, version)
     return head + values.astype("<f4", copy=False).tobytes() + np.packbits(missing, bitorder="little").tobytes()
 
 
@@ -168,10 +136,10 @@ def unpack_reply(frame: bytes | memoryview, dim: int) -> Reply:
         raise WireError(f"a reply of {n} values of dim {dim} has {reply_bytes(n, dim)} bytes, not {head.frame_bytes}")
     if n == 0:
         return Reply(_STATUSES[head.code], bool(head.flags & DRAINING), head.id, head.version, _no_values(dim), _NONE)
-    at = HEADER_BYTES + 4 * dim * n
+    at = HEAD_BYTES + 4 * dim * n
     if n % 8 and frame[-1] >> n % 8:
         raise WireError("a reply marks keys as missing that it does not have")
-    values: Values = np.frombuffer(frame, "<f4", n * dim, HEADER_BYTES).reshape(n, dim)
+    values: Values = np.frombuffer(frame, "<f4", n * dim, HEAD_BYTES).reshape(n, dim)
     missing: Flags
     # Mostly nothing is missing, and small replies are made of such small steps.
     if int.from_bytes(frame[at:], "little"):

@@ -81,17 +81,44 @@ def die_with_parent(parent: int | None = None) -> None:
         raise SystemExit(f"the parent process {parent} has ended; this process ends too")
 
 
-def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
-    """A listening TCP socket; port 0 takes a free one. Raises PortInUse, OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+def bind(host: str, port: int, *, share: bool = False) -> socket.socket:
+    """A TCP socket with its port, which nobody listens on yet; port 0 takes a free one. Raises OSError.
+
+    With `share` the processes of this user that ask so too have the port together, and the kernel spreads connections
+    over those that listen.
+    """
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if share:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind((host, port))
-        sock.listen(backlog)
-        sock.setblocking(False)
-    except OSError as failed:
+    except OSError:
         sock.close()
+        raise
+    return sock
+
+
+def reserve(host: str, port: int) -> socket.socket:
+    """A port for workers to share: bound and never listened on, so that it is not given to anybody else. Raises OSError."""
+    # Whoever shares a port gets it: ask first without sharing, or a second server would have the first one's.
+    with bind(host, port) as probe:
+        port = probe.getsockname()[1]
+    return bind(host, port, share=True)
+
+
+def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
+    """A listening TCP socket; port 0 takes a free one. Raises PortInUse, OSError."""
+    try:
+        sock = bind(host, port)
+        try:
+            # Two may bind a port that nobody listens on: the second learns of it here.
+            sock.listen(backlog)
+            sock.setblocking(False)
+        except OSError:
+            sock.close()
+            raise
+    except OSError as failed:
         if failed.errno == errno.EADDRINUSE:
             raise PortInUse(
                 errno.EADDRINUSE,

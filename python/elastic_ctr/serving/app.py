@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from elastic_ctr.cube.release import ReaderReport, ReleaseDocument
 from elastic_ctr.runtime.http import HttpServer, application
-from elastic_ctr.runtime.lifecycle import PortInUse, stop_on_signal_async
+from elastic_ctr.runtime.lifecycle import PortInUse, reserve, stop_on_signal_async
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving.counters import Counters
@@ -279,23 +279,11 @@ def run_serving(told: Serving) -> None:
 
 
 def _reserved(host: str, port: int, key: str) -> socket.socket:
-    """A hot port, bound and never listened on: the workers share it, and nobody else gets it meanwhile."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Sockets of the same user may share a port by SO_REUSEPORT: ask first without it, or two servings would.
-    for share in (False, True):
-        taken = socket.socket(family, socket.SOCK_STREAM)
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if share:
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        try:
-            taken.bind((host, port))
-        except OSError as failed:
-            taken.close()
-            raise PortInUse(
-                failed.errno,
-                f"{host}:{port} cannot be used ({failed.strerror}); set serving.config.{key} to a free one",
-            ) from failed
-        if not share:
-            port = taken.getsockname()[1]
-            taken.close()
-    return taken
+    """A hot port, which the workers share."""
+    try:
+        return reserve(host, port)
+    except OSError as failed:
+        raise PortInUse(
+            failed.errno,
+            f"{host}:{port} cannot be used ({failed.strerror}); set serving.config.{key} to a free one",
+        ) from failed

@@ -11,18 +11,19 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
-from elastic_ctr.cube.dictionary.compiled import numba_wanted
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.runtime.waiting import happened
+from elastic_ctr.frames.wire import HELLO_BYTES, LENGTH_BYTES, WireError
+from elastic_ctr.machine_code.compiled import numba_wanted
 from elastic_ctr.serving import wire
+from elastic_ctr.serving.asyncio_door import AsyncioDoor, Peer
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.instances import Instances
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.refusal import Refusal, refusal_of
 from elastic_ctr.serving.rounds import ModelVersion, Rounds
-from elastic_ctr.serving.wire import Hello, Kind, RequestHead, Status, WireError
+from elastic_ctr.serving.wire import Hello, Kind, RequestHead, Status
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class Desk:
             return Refusal(
                 400,
                 f"length is {head.length}; {head.rows} rows of {head.slots} slots with {head.n} feasigns have "
-                f"{head.due_bytes - wire.LENGTH_BYTES}, the connection is closed",
+                f"{head.due_bytes - LENGTH_BYTES}, the connection is closed",
             )
         if head.kind == Kind.SLOTS:
             return Refusal(400, "a request for the slot list has no rows") if head.rows or head.n else None
@@ -147,58 +148,30 @@ def too_many_pending() -> Refusal:
     return Refusal(503, "too many large requests are under way; ask again later, the connection is closed")
 
 
-class PythonDoor:
+class PythonDoor(AsyncioDoor):
     """The door on asyncio."""
 
     def __init__(self, rounds: Rounds, counters: Counters, limits: FrameLimits) -> None:
+        super().__init__(limits.hello_seconds)
         self.desk = Desk(rounds, counters, limits)
-        self.connections: set[_Connection] = set()
         self.pending_bytes = 0
-        self._server: asyncio.Server | None = None
-        self._sweeping: asyncio.TimerHandle | None = None
-        self._emptied = asyncio.Event()
-
-    async def listen(self, socket: Any) -> None:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), sock=socket, backlog=2048)
-        self._sweep()
 
     async def stop(self, grace_seconds: float) -> None:
         self.desk.stopping = True
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self.connections):
-            connection.leave_when_done()
-        if self.connections:
-            await happened(self._emptied, grace_seconds)
-        for connection in list(self.connections):
-            connection.abort()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        await super().stop(grace_seconds)
 
-    def left(self, connection: _Connection) -> None:
-        self.connections.discard(connection)
-        if self.desk.stopping and not self.connections:
-            self._emptied.set()
-
-    def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        for connection in list(self.connections):
-            if connection.deadline() < now:
-                connection.abort()
-        self._sweeping = loop.call_later(min(1.0, self.desk.limits.hello_seconds / 2), self._sweep)
+    def _new_peer(self) -> Peer:
+        return _Connection(self)
 
 
 _SMALL = 64 << 10
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(Peer):
     def __init__(self, door: PythonDoor) -> None:
+        super().__init__(door)
         self._door = door
         self._desk = door.desk
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._input = bytearray()
         self._skip = 0
         self._charged = 0
@@ -207,17 +180,15 @@ class _Connection(asyncio.Protocol):
         self._greeted = False
         self._closing = False
         self._ended = False
-        self._writable = True
-        self._reading = True
         self._since = self._loop.time()
 
-    def deadline(self) -> float:
-        """Loop time at which it has had its time."""
+    @property
+    def deadline(self) -> float | None:
         limits = self._desk.limits
         if not self._writable:
             return self._since + limits.frame_seconds
         if self._in_flight:
-            return float("inf")
+            return None
         if not self._greeted:
             return self._since + limits.hello_seconds
         return self._since + (limits.frame_seconds if self._input or self._skip else limits.idle_seconds)
@@ -225,17 +196,15 @@ class _Connection(asyncio.Protocol):
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        if len(self._door.connections) >= self._desk.limits.max_connections:
+        super().connection_made(transport)
+        if len(self._door.connections) > self._desk.limits.max_connections:
             self.abort()
-        self._door.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        del exc
         self._closing = True
         self._input.clear()
         self._charge()
-        self._door.left(self)
+        super().connection_lost(exc)
 
     def eof_received(self) -> bool:
         """A client may close its half after asking; it still gets what it asked for."""
@@ -269,7 +238,7 @@ class _Connection(asyncio.Protocol):
             skipped = min(self._skip, len(self._input) - at)
             self._skip -= skipped
             at += skipped
-            if self._skip or len(self._input) - at < (wire.REQUEST_HEAD if self._greeted else wire.HELLO_BYTES):
+            if self._skip or len(self._input) - at < (wire.REQUEST_HEAD if self._greeted else HELLO_BYTES):
                 break
             taken = self._take_one(at) if self._greeted else self._greet(at)
             if not taken:
@@ -287,13 +256,13 @@ class _Connection(asyncio.Protocol):
         self._send(self._desk.hello())
         self._greeted = True
         try:
-            hello = Hello.unpack(self._input[at : at + wire.HELLO_BYTES])
+            hello = Hello.unpack(self._input[at : at + HELLO_BYTES])
         except WireError:
             self._close()
         else:
             if hello.protocol != wire.PROTOCOL:
                 self._close()
-        return wire.HELLO_BYTES
+        return HELLO_BYTES
 
     def _take_one(self, at: int) -> int:
         """Bytes taken; 0 when the request is not whole yet."""
@@ -371,20 +340,11 @@ class _Connection(asyncio.Protocol):
         return self._in_flight >= limits.max_in_flight or self._rows >= limits.max_rows
 
     def _read_or_not(self) -> None:
-        wanted = not self._closing and self._writable and not self._owes_enough()
-        if wanted != self._reading and not self._transport.is_closing():
-            self._reading = wanted
-            if wanted:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+        self._read(not self._closing and self._writable and not self._owes_enough())
 
-    def leave_when_done(self) -> None:
+    def take_leave(self) -> None:
         if self._in_flight == 0 and not self._input:
             self._close()
-
-    def abort(self) -> None:
-        self._transport.abort()
 
 
 def not_again(slots: SlotList) -> Instances:

@@ -7,6 +7,9 @@
 
 Nothing that the server sends is taken on trust. A connection that was lost is made again at the next request; what
 was under way on it is raised as ServingUnavailable, and may be asked again: predictions change nothing.
+
+The readers of cube have the head of frames in common with it, and no more: they know to the byte what a reply must be,
+and take it on an event loop (`cube.client.connection`) or straight into one buffer (`cube.client.blocking`).
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ import numpy.typing as npt
 from typing_extensions import Self
 
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
 from elastic_ctr.serving import wire
-from elastic_ctr.serving.wire import Floats, Hello, Keys, Kind, ReplyHead, Status, WireError
+from elastic_ctr.serving.wire import Floats, Hello, Keys, Kind, Status
 
 _READ = 1 << 18
 _LARGEST_SLOT_LIST = 1 << 24
@@ -65,7 +69,7 @@ class ServingClient:
         self._next_id = 0
         # Requests under way, by id: their kind and rows.
         self._asked: dict[int, tuple[Kind, int]] = {}
-        self._answers: dict[int, tuple[ReplyHead, bytes]] = {}
+        self._answers: dict[int, tuple[Head, bytes]] = {}
         self._connect()
 
     def __enter__(self) -> Self:
@@ -159,10 +163,10 @@ class ServingClient:
     def receive(self, request: int) -> Prediction:
         """Wait for the answer to an id, whatever order answers come in. Raises as `predict`."""
         head, body = self._wait_for(request)
-        if head.status != Status.OK:
-            if head.status == Status.OTHER_SLOTS:
+        if head.code != Status.OK:
+            if head.code == Status.OTHER_SLOTS:
                 self.forget_slots()
-            raise PredictionRefused(Status(head.status), body.decode("utf-8", "replace"))
+            raise PredictionRefused(Status(head.code), body.decode("utf-8", "replace"))
         return Prediction(np.frombuffer(body, "<f4").astype(np.float32), head.version)
 
     # -- the connection
@@ -182,15 +186,14 @@ class ServingClient:
         self._socket = connected
         self._exchange(connected, Hello().pack())
         deadline = time.monotonic() + self._timeout
-        while len(self._data) < wire.HELLO_BYTES:
+        while len(self._data) < HELLO_BYTES:
             self._read(connected, deadline)
         try:
-            self._hello = Hello.unpack(bytes(self._data[: wire.HELLO_BYTES]))
+            self._hello = Hello.unpack(bytes(self._data[:HELLO_BYTES]))
+            check_protocol(self._hello.protocol, wire.PROTOCOL)
         except WireError as wrong:
             raise self._broken(str(wrong)) from wrong
-        if self._hello.protocol != wire.PROTOCOL:
-            raise self._broken(f"it speaks protocol {self._hello.protocol}, this client {wire.PROTOCOL}")
-        del self._data[: wire.HELLO_BYTES]
+        del self._data[:HELLO_BYTES]
         return connected
 
     def _lost(self) -> None:
@@ -244,7 +247,7 @@ class ServingClient:
         elif not writable:
             raise self._broken(f"no answer within {self._timeout:g} s")
 
-    def _wait_for(self, request: int) -> tuple[ReplyHead, bytes]:
+    def _wait_for(self, request: int) -> tuple[Head, bytes]:
         deadline = time.monotonic() + self._timeout
         while request not in self._answers:
             if request not in self._asked or self._socket is None:
@@ -257,8 +260,8 @@ class ServingClient:
         """Move whole replies out of what has been read; whether there were any."""
         data, at = self._data, 0
         try:
-            while len(data) - at >= wire.REPLY_HEAD:
-                head = ReplyHead.peek(data, at)
+            while len(data) - at >= HEAD_BYTES:
+                head = Head.peek(data, at)
                 self._judge(head)
                 if len(data) - at < head.frame_bytes:
                     break
@@ -270,14 +273,14 @@ class ServingClient:
         del data[:at]
         return at > 0
 
-    def _judge(self, head: ReplyHead) -> None:
+    def _judge(self, head: Head) -> None:
         """Before the rest is waited for: a wrong length must not make us gather gigabytes."""
         asked = self._asked.get(head.id)
         if asked is None:
             raise WireError(f"it answers request {head.id}, which nobody asked")
         kind, rows = asked
         body = head.body_bytes
-        if head.status != Status.OK:
+        if head.code != Status.OK:
             good = 0 <= body <= wire.MAX_SENTENCE
         elif kind == Kind.PREDICT:
             good = head.n == rows and body == 4 * rows
@@ -292,8 +295,8 @@ class ServingClient:
         self._write(wire.pack_slots_request(request), request, (Kind.SLOTS, 0))
         head, body = self._wait_for(request)
         text = body.decode("utf-8", "replace")
-        if head.status != Status.OK:
-            raise PredictionRefused(Status(head.status), text)
+        if head.code != Status.OK:
+            raise PredictionRefused(Status(head.code), text)
         try:
             slots = SlotList.parse(text)
         except ValueError as wrong:

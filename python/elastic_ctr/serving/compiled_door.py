@@ -7,14 +7,26 @@ question, and one call sends all its answers. In between Python touches no reque
 from __future__ import annotations
 
 import asyncio
-import mmap
 import select
 import socket
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elastic_ctr.frames.sockets import (
+    HELLO,
+    INPUT,
+    LARGE,
+    OTHER_DESCRIPTORS,
+    OUT_AT,
+    OUT_END,
+    SKIP,
+    STATE,
+    new_sockets,
+    open_descriptors,
+    reserve,
+)
+from elastic_ctr.frames.wire import DRAINING, HEAD_BYTES
 from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving import frame_batches, frame_sockets, wire
 from elastic_ctr.serving.binary_door import (
@@ -33,8 +45,6 @@ from elastic_ctr.serving.refusal import Refusal
 from elastic_ctr.serving.rounds import ModelVersion, Rounds
 from elastic_ctr.serving.wire import Kind, RequestHead
 
-_PAGE = 4096
-_OTHER_DESCRIPTORS = 64
 _LEAST_OUTPUT = 256 << 10
 _BATCH = 4096
 _ASIDE = 512
@@ -67,7 +77,7 @@ class CompiledDoor:
         socket.setblocking(False)
         socket.listen(2048)
         self._listener = socket
-        self._buffers = self._buffers._replace(listener=socket.fileno())
+        self._buffers = self._buffers._replace(sockets=self._buffers.sockets._replace(listener=socket.fileno()))
         self._epoll.register(socket.fileno(), select.EPOLLIN)
         self._rounds.draw_from(self)
         self._arm()
@@ -75,7 +85,7 @@ class CompiledDoor:
 
     async def stop(self, grace_seconds: float) -> None:
         self.desk.stopping = True
-        self._buffers.door[frame_sockets.DRAINING] = wire.DRAINING
+        self._buffers.door[frame_sockets.DRAINING] = DRAINING
         if self._epoll.closed:
             return
         if self._listener is not None:
@@ -84,7 +94,7 @@ class CompiledDoor:
         self._left()
         if self.opened:
             await happened(self._emptied, grace_seconds)
-        for descriptor in self._open_descriptors():
+        for descriptor in open_descriptors(self._buffers.sockets):
             frame_sockets.hang_up(self._buffers, descriptor)
         if self._sweeping is not None:
             self._sweeping.cancel()
@@ -156,7 +166,7 @@ class CompiledDoor:
         buffers = self._buffers
         for number in range(count):
             descriptor, serial, rows = (int(each) for each in buffers.requests[number])
-            owed = max(wire.REPLY_HEAD + 4 * rows, frame_sockets.LEAST_REPLY)
+            owed = max(HEAD_BYTES + 4 * rows, frame_sockets.LEAST_REPLY)
             self._put(descriptor, serial, self.desk.refusal(int(buffers.ids[number]), error), owed)
 
     # -- what is set aside
@@ -199,22 +209,18 @@ class CompiledDoor:
 
     # -- deadlines and the end
 
-    def _open_descriptors(self) -> list[int]:
-        rows = self._buffers.connections
-        return [int(each) for each in np.flatnonzero(rows[:, frame_sockets.STATE] != frame_sockets.CLOSED)]
-
     def _sweep(self) -> None:
         limits, now = self.desk.limits, _now()
-        rows = self._buffers.connections
-        for descriptor in self._open_descriptors():
+        rows = self._buffers.sockets.connections
+        for descriptor in open_descriptors(self._buffers.sockets):
             row = rows[descriptor]
-            if row[frame_sockets.OUT_END] > row[frame_sockets.OUT_AT]:
+            if row[OUT_END] > row[OUT_AT]:
                 allowed = limits.frame_seconds
             elif row[frame_sockets.FLIGHT]:
                 continue
-            elif row[frame_sockets.STATE] == frame_sockets.HELLO:
+            elif row[STATE] == HELLO:
                 allowed = limits.hello_seconds
-            elif row[frame_sockets.INPUT] or row[frame_sockets.SKIP]:
+            elif row[INPUT] or row[SKIP]:
                 allowed = limits.frame_seconds
             else:
                 allowed = limits.idle_seconds
@@ -227,9 +233,9 @@ class CompiledDoor:
         """Stopping: who is owed nothing and says nothing may go."""
         if not self.desk.stopping:
             return
-        rows = self._buffers.connections
-        still = rows[:, frame_sockets.FLIGHT] + rows[:, frame_sockets.INPUT] + rows[:, frame_sockets.OUT_END]
-        for descriptor in self._open_descriptors():
+        rows = self._buffers.sockets.connections
+        still = rows[:, frame_sockets.FLIGHT] + rows[:, INPUT] + rows[:, OUT_END]
+        for descriptor in open_descriptors(self._buffers.sockets):
             if not still[descriptor]:
                 frame_sockets.hang_up(self._buffers, descriptor)
         if not self.opened:
@@ -239,40 +245,35 @@ class CompiledDoor:
 
     def _new_buffers(self) -> Buffers:
         limits = self.desk.limits
-        descriptors = limits.max_connections + _OTHER_DESCRIPTORS
-        input_bytes = _pages(max(limits.max_frame_bytes, frame_sockets.SMALL_INPUT))
-        output_bytes = _pages(wire.REPLY_HEAD + 4 * limits.max_rows + _LEAST_OUTPUT)
+        own = new_sockets(
+            limits.max_connections + OTHER_DESCRIPTORS,
+            frame_sockets.WIDTH,
+            max(limits.max_frame_bytes, LARGE),
+            HEAD_BYTES + 4 * limits.max_rows + _LEAST_OUTPUT,
+            self._epoll.fileno(),
+        )
         return Buffers(
-            connections=np.zeros((descriptors, frame_sockets.WIDTH), np.int64),
-            inputs=_reserve(descriptors * input_bytes + _PAGE),
-            outputs=_reserve(descriptors * output_bytes),
+            sockets=own,
             door=np.zeros(frame_sockets.DOOR_WIDTH, np.int64),
-            replies=_reserve(output_bytes),
-            feasigns=_reserve(8 * limits.max_feasigns).view(np.uint64),
+            replies=reserve(own.output_bytes),
+            feasigns=reserve(8 * limits.max_feasigns).view(np.uint64),
             lengths=np.zeros(1, np.int64),
             requests=np.zeros((_BATCH, 3), np.int64),
             ids=np.zeros(_BATCH, np.uint64),
             aside=np.zeros((_ASIDE, 3), np.int64),
             heads=np.zeros(_ASIDE * wire.REQUEST_HEAD, np.uint8),
-            events=np.zeros(frame_sockets.EVENTS * frame_sockets.EVENT_BYTES, np.uint8),
-            one_event=np.zeros(frame_sockets.EVENT_BYTES, np.uint8),
-            one=np.ones(1, np.int32),
-            input_bytes=input_bytes,
-            output_bytes=output_bytes,
             max_frame=limits.max_frame_bytes,
             max_rows=limits.max_rows,
             max_feasigns=limits.max_feasigns,
             max_in_flight=limits.max_in_flight,
             max_pending=limits.max_pending_bytes,
-            epoll=self._epoll.fileno(),
-            listener=-1,
         )
 
     def _make_room(self, slots: int) -> None:
         """A batch has a count for each slot of each row."""
         self._slots = slots
         size = self.desk.limits.max_rows * slots
-        self._buffers = self._buffers._replace(lengths=_reserve(8 * size).view(np.int64))
+        self._buffers = self._buffers._replace(lengths=reserve(8 * size).view(np.int64))
 
     def _try_out(self) -> None:
         """Compile now, not under the first request."""
@@ -285,13 +286,3 @@ class CompiledDoor:
 def _now() -> int:
     """Milliseconds, of the clock of deadlines."""
     return int(time.monotonic() * 1000)
-
-
-def _pages(size: int) -> int:
-    return -(-size // _PAGE) * _PAGE
-
-
-def _reserve(size: int) -> NDArray[np.uint8]:
-    """Zeros that take memory only where they are touched, and address space otherwise."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-    return np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint8)

@@ -9,44 +9,45 @@ from typing import Any
 
 import numpy as np
 
-from elastic_ctr.cube.dictionary.compiled import bounds_checked, compiled
-from elastic_ctr.cube.dictionary.intrinsics import (
-    copy_bytes,
-    load_u16,
-    load_u32,
-    load_u64,
-    store_f32,
-    store_u16,
-    store_u32,
-    store_u64,
+from elastic_ctr.frames.heads import greets, magic_number, put_head
+from elastic_ctr.frames.sockets import (
+    CLOSED,
+    CLOSING,
+    EVENT_BYTES,
+    EVENT_DATA,
+    EVENTS,
+    FAILED,
+    HELLO,
+    INPUT,
+    OPEN,
+    OUT_AT,
+    OUT_END,
+    SKIP,
+    STATE,
+    input_of,
+    skipped,
+    taken,
+    wait,
 )
+from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, LENGTH_BYTES
+from elastic_ctr.machine_code.compiled import bounds_checked, compiled
+from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u16, load_u32, load_u64, store_f32
 from elastic_ctr.serving import wire
 from elastic_ctr.serving.frame_sockets import (
     ASIDE,
     ASIDE_FD,
     ASIDE_SERIAL,
     ASIDE_WHY,
-    BROKEN,
     CHARGED,
-    CLOSED,
-    CLOSING,
     COUNTS,
     COUNTS_WRONG,
     DRAINING,
-    EVENT_BYTES,
-    EVENT_DATA,
-    EVENTS,
     FEASIGNS,
     FLIGHT,
     GREETED,
-    HELLO,
-    INPUT,
     JUDGED,
     LEAST_REPLY,
     LEFT_OVER,
-    OPEN,
-    OUT_AT,
-    OUT_END,
     OWED,
     PENDING,
     PENDING_FULL,
@@ -56,42 +57,38 @@ from elastic_ctr.serving.frame_sockets import (
     REQUESTS,
     SERIAL,
     SINCE,
-    SKIP,
-    STATE,
     UNFINISHED,
     accept,
     charge,
     hang_up,
-    input_of,
     left_over,
     may_owe,
     receive,
     send,
     send_waiting,
     settle,
-    wait,
 )
 
 _CHECKED = bounds_checked()
 _HEAD = wire.REQUEST_HEAD
-_REPLY_HEAD = wire.REPLY_HEAD
-_MAGIC = np.uint32(int.from_bytes(wire.MAGIC, "little"))
-_PROTOCOL = wire.PROTOCOL
+_MAGIC = magic_number(wire.MAGIC)
+_PROTOCOL = np.uint16(wire.PROTOCOL)
 _PREDICT, _WIDE = int(wire.Kind.PREDICT), wire.WIDE_COUNTS
+_OK = int(wire.Status.OK)
 _MAX_SLOTS = 65_535
 
 
 @compiled
 def _set_aside(b: Any, fd: Any, why: Any, from_: Any) -> None:
     number = b.door[ASIDE]
-    b.aside[number, ASIDE_FD], b.aside[number, ASIDE_SERIAL] = fd, b.connections[fd, SERIAL]
+    b.aside[number, ASIDE_FD], b.aside[number, ASIDE_SERIAL] = fd, b.sockets.connections[fd, SERIAL]
     b.aside[number, ASIDE_WHY] = why
     if _CHECKED and (number + 1) * _HEAD > b.heads.size:
         raise IndexError("more is set aside than there is room for")
     copy_bytes(np.uint64(b.heads.ctypes.data) + np.uint64(number * _HEAD), from_, np.uint64(_HEAD))
     b.door[ASIDE] = number + 1
-    b.connections[fd, OWED] += LEAST_REPLY
-    b.connections[fd, FLIGHT] += 1
+    b.sockets.connections[fd, OWED] += LEAST_REPLY
+    b.sockets.connections[fd, FLIGHT] += 1
 
 
 @compiled
@@ -110,20 +107,15 @@ def _counts(b: Any, from_: Any, count: Any, wide: Any) -> Any:
 @compiled
 def _take(b: Any, slots: Any, check: Any, fd: Any, now: Any) -> Any:
     """Take every whole request that the connection has sent; True when the batch is full before that."""
-    row = b.connections[fd]
-    base = input_of(b, fd)
+    row = b.sockets.connections[fd]
+    base = input_of(b.sockets, fd)
     have = row[INPUT]
     at = np.int64(0)
     full = False
     stopped = False
     while row[CLOSING] == 0:
-        if row[SKIP] > 0:
-            skipped = min(row[SKIP], have - at)
-            at += skipped
-            row[SKIP] -= skipped
-            if row[SKIP] > 0:
-                break
-        if have - at < (wire.HELLO_BYTES if row[STATE] == HELLO else _HEAD):
+        at += skipped(row, have - at)
+        if row[SKIP] > 0 or have - at < (HELLO_BYTES if row[STATE] == HELLO else _HEAD):
             break
         if not may_owe(b, row, LEAST_REPLY):
             stopped = True
@@ -137,11 +129,11 @@ def _take(b: Any, slots: Any, check: Any, fd: Any, now: Any) -> Any:
             # Its first 16 bytes are all that Python needs; what follows them in the buffer is copied and not read.
             _set_aside(b, fd, GREETED, from_)
             row[STATE] = OPEN
-            if load_u32(from_) != _MAGIC or np.int64(load_u16(from_ + np.uint64(4))) != _PROTOCOL:
+            if not greets(from_, _MAGIC, _PROTOCOL):
                 row[CLOSING] = 1
-            at += wire.HELLO_BYTES
+            at += HELLO_BYTES
             continue
-        whole = np.int64(load_u32(from_)) + 4
+        whole = np.int64(load_u32(from_)) + LENGTH_BYTES
         kind, flags = np.int64(load_u16(from_ + np.uint64(4))), np.int64(load_u16(from_ + np.uint64(6)))
         rows, n = np.int64(load_u32(from_ + np.uint64(8))), np.int64(load_u32(from_ + np.uint64(12)))
         theirs, list_ = np.int64(load_u32(from_ + np.uint64(24))), np.int64(load_u32(from_ + np.uint64(28)))
@@ -162,7 +154,7 @@ def _take(b: Any, slots: Any, check: Any, fd: Any, now: Any) -> Any:
             continue
         if have - at < whole:
             break
-        reply = max(_REPLY_HEAD + 4 * rows, LEAST_REPLY)
+        reply = max(HEAD_BYTES + 4 * rows, LEAST_REPLY)
         if not may_owe(b, row, reply):
             stopped = True
             break
@@ -191,11 +183,7 @@ def _take(b: Any, slots: Any, check: Any, fd: Any, now: Any) -> Any:
         row[OWED] += reply
         row[FLIGHT] += 1
         at += whole
-    if row[CLOSING] != 0:
-        at = have
-    if at > 0 and have > at:
-        copy_bytes(base, base + np.uint64(at), np.uint64(have - at))
-    row[INPUT] = have - at
+    taken(b.sockets, fd, at)
     charge(b, fd)
     left_over(b, row, 1 if full or stopped else 0)
     if b.door[PENDING] > b.max_pending and row[CHARGED] > 0 and not full and not stopped:
@@ -220,26 +208,26 @@ def gather(b: Any, slots: Any, check: Any, now: Any) -> None:
     b.door[COUNTS] = b.door[FEASIGNS] = b.door[REQUESTS] = b.door[ASIDE] = 0
     full = False
     if b.door[LEFT_OVER] > 0:
-        for descriptor in range(b.connections.shape[0]):
-            if b.connections[descriptor, UNFINISHED] != 0 and not full:
+        for descriptor in range(b.sockets.connections.shape[0]):
+            if b.sockets.connections[descriptor, UNFINISHED] != 0 and not full:
                 full = _take(b, slots, check, np.int64(descriptor), now)
-    events = np.uint64(b.events.ctypes.data)
+    events = np.uint64(b.sockets.events.ctypes.data)
     ready = np.int64(EVENTS)
     passes = 0
     while ready == EVENTS and not full and passes < 8:
         passes += 1
-        ready = wait(b)
+        ready = wait(b.sockets, 0)
         for number in range(ready):
             at = events + np.uint64(number * EVENT_BYTES)
             mask = np.int64(load_u32(at))
             fd = np.int64(load_u32(at + np.uint64(EVENT_DATA)))
-            if fd == b.listener:
+            if fd == b.sockets.listener:
                 accept(b, now)
                 continue
-            row = b.connections[fd]
+            row = b.sockets.connections[fd]
             if row[STATE] == CLOSED:
                 continue
-            if mask & BROKEN:
+            if mask & FAILED:
                 hang_up(b, fd)
             elif row[OUT_END] > row[OUT_AT]:
                 send_waiting(b, fd, now)
@@ -255,7 +243,7 @@ def answer(b: Any, version: Any, probabilities: Any, now: Any) -> None:
     """Send the replies of the batch, f32 [rows] in its order; those of one connection go in one piece."""
     count = b.door[REQUESTS]
     replies = np.uint64(b.replies.ctypes.data)
-    flags = np.uint16(b.door[DRAINING])
+    flags = b.door[DRAINING]
     value = np.int64(0)
     number = np.int64(0)
     while number < count:
@@ -267,17 +255,12 @@ def answer(b: Any, version: Any, probabilities: Any, now: Any) -> None:
             number < count and b.requests[number, REQUEST_FD] == fd and b.requests[number, REQUEST_SERIAL] == serial
         ):  # fmt: skip
             rows = b.requests[number, REQUEST_ROWS]
-            length = _REPLY_HEAD + 4 * rows
+            length = HEAD_BYTES + 4 * rows
             if _CHECKED and (size + length > b.replies.size or value + rows > probabilities.size):
                 raise IndexError("a reply outside its buffer")
             to = replies + np.uint64(size)
-            store_u32(to, np.uint32(length - 4))
-            store_u16(to + np.uint64(4), np.uint16(0))
-            store_u16(to + np.uint64(6), flags)
-            store_u32(to + np.uint64(8), np.uint32(rows))
-            store_u64(to + np.uint64(12), b.ids[number])
-            store_u64(to + np.uint64(20), version)
-            to += np.uint64(_REPLY_HEAD)
+            put_head(to, length, _OK, flags, rows, b.ids[number], version)
+            to += np.uint64(HEAD_BYTES)
             for i in range(rows):
                 store_f32(to + np.uint64(4 * i), probabilities[value + i])
             value += rows
@@ -285,5 +268,5 @@ def answer(b: Any, version: Any, probabilities: Any, now: Any) -> None:
             owed += max(length, LEAST_REPLY)
             flights += 1
             number += 1
-        if b.connections[fd, SERIAL] == serial:
+        if b.sockets.connections[fd, SERIAL] == serial:
             send(b, fd, replies, size, owed, flights, now)

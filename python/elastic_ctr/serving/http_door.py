@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import httptools
 import orjson
 
-from elastic_ctr.runtime.waiting import happened
+from elastic_ctr.serving.asyncio_door import AsyncioDoor, Peer
 from elastic_ctr.serving.refusal import Refusal
 
 Reply = Callable[[int, bytes], None]
@@ -77,7 +77,7 @@ class _Answer:
 
 
 @dataclass
-class Door:
+class Door(AsyncioDoor):
     """The server's side of all connections.
 
     `handle(request, reply)` must not raise and must call `reply` once. `refused(status)` is told of what the door
@@ -89,72 +89,36 @@ class Door:
     refused: Callable[[int], None] = lambda _status: None
 
     def __post_init__(self) -> None:
-        self.connections: set[Connection] = set()
+        super().__init__(self.limits.head_seconds)
         self.heads: dict[bytes, _Head] = {}
         self.pending_bytes = 0
-        self.stopping = False
         self.farewell = 0.0
-        self._server: asyncio.Server | None = None
-        self._sweeping: asyncio.TimerHandle | None = None
-        self._emptied = asyncio.Event()
-
-    async def listen(self, socket: Any) -> None:
-        """Accept on a bound socket."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), sock=socket, backlog=2048)
-        self._sweep()
-
-    @property
-    def listening(self) -> bool:
-        return self._server is not None
 
     async def stop(self, grace_seconds: float) -> None:
         """Accept no more, answer what has been asked and what idle clients ask within their farewell, close.
 
         Every answer says that the connection closes after it. What is not done after the grace is cut.
         """
-        self.stopping = True
         self.farewell = min(self.limits.farewell_seconds, grace_seconds / 2)
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self.connections):
-            connection.take_leave()
-        if self.connections:
-            await happened(self._emptied, grace_seconds)
-        for connection in list(self.connections):
-            connection.abort()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        await super().stop(grace_seconds)
 
-    def left(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        if self.stopping and not self.connections:
-            self._emptied.set()
-
-    def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        for connection in list(self.connections):
-            if connection.deadline is not None and connection.deadline < now:
-                connection.time_is_up()
-        self._sweeping = loop.call_later(min(1.0, self.limits.head_seconds / 2), self._sweep)
+    def _new_peer(self) -> Connection:
+        return Connection(self)
 
 
-class Connection(asyncio.Protocol):
-    """One client. `deadline` (loop time) is when it has had its time; None while it waits for us."""
+class Connection(Peer):
+    """One client."""
+
+    deadline: float | None = None
 
     def __init__(self, door: Door) -> None:
+        super().__init__(door)
         self._door = door
         self._limits = door.limits
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._parser: Any = httptools.HttpRequestParser(self)
         self._answers: deque[_Answer] = deque()
         self._discarding = False
-        self._reading = True
-        self._writable = True
         self._receiving = False
-        self.deadline: float | None = None
         # Bytes of the head that the parser reads now, while they may become a known one.
         self._raw: bytes | None = None
         # Of the request that is being received.
@@ -171,18 +135,16 @@ class Connection(asyncio.Protocol):
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._door.connections.add(self)
+        super().connection_made(transport)
         self.deadline = self._loop.time() + self._limits.idle_seconds
 
     def connection_lost(self, exc: Exception | None) -> None:
-        del exc
         self._discarding = True
         self._let_go(self._held)
         for answer in self._answers:
             self._let_go(answer.held)
             answer.held = 0
-        self._door.left(self)
+        super().connection_lost(exc)
 
     def eof_received(self) -> bool:
         """A client may close its half after asking; it still gets what it asked for."""
@@ -399,12 +361,8 @@ class Connection(asyncio.Protocol):
 
     def _read_or_not(self) -> None:
         wanted = self._discarding or (self._writable and len(self._answers) < self._limits.max_pipelined)
-        if wanted != self._reading and not self._transport.is_closing():
-            self._reading = wanted
-            if wanted:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+        if wanted != self._reading:
+            self._read(wanted)
 
     def _refuse_head(self) -> None:
         kib = self._limits.max_head_bytes >> 10
@@ -450,9 +408,6 @@ class Connection(asyncio.Protocol):
             self._linger()
         else:
             self.abort()
-
-    def abort(self) -> None:
-        self._transport.abort()
 
 
 def _error(refusal: Refusal) -> bytes:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.cube.dictionary.compiled import compiled
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.serving.instances import MAX_FEASIGNS, Instances
 
 _INSTANCES = np.frombuffer(b'"instances"', np.uint8)

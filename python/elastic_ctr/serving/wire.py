@@ -6,7 +6,7 @@
              length = 28 + rows * slots * (2 or 4) + 8n; the counts add up to n
     reply    length u32, status u16, flags u16, n u32, id u64, version u64, body;   length = 24 + the bytes of the body
 
-`length` counts the bytes after itself. Rows are instances; counts and feasigns stand by row, then by slot in the order
+Hello and the head of a reply are those of `frames.wire`. Rows are instances; counts and feasigns stand by row, then by slot in the order
 of the slot list. `list` is `slot_list_check` of the list that the client means: a model with another list refuses the
 request instead of reading it wrongly. Kind 1 asks for probabilities: the body of status 0 is n = rows x f32. Kind 2
 (rows, n, slots and list are 0) asks for the slot list: n is the number of slots, the body their names, one a line.
@@ -27,20 +27,24 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.frames.wire import (
+    DRAINING,
+    HEAD_BYTES,
+    LENGTH_BYTES,
+    Head,
+    WireError,
+    pack_head,
+    pack_hello,
+    unpack_hello,
+)
 
 MAGIC = b"ECTP"
 PROTOCOL = 1
-HELLO_BYTES = 16
-LENGTH_BYTES = 4
 REQUEST_HEAD = 32
-REPLY_HEAD = 28
 WIDE_COUNTS = 1  # a request's flag: counts are u32
-DRAINING = 1  # a reply's flag: the server is going, ask another one from now on
 MAX_SENTENCE = 400  # bytes of a refusal
 
-_HELLO = struct.Struct("<4sHHII")
 _REQUEST = struct.Struct("<IHHIIQII")
-_REPLY = struct.Struct("<IHHIQQ")
 _U32_END = 1 << 32
 
 Keys = npt.NDArray[np.uint64]
@@ -62,10 +66,6 @@ class Status(IntEnum):
     FAILED = 5
 
 
-class WireError(ValueError):
-    """Bytes that are no frame: the connection they came on cannot be trusted any more."""
-
-
 class Hello(NamedTuple):
     """What each side says first; protocol tells which frames follow."""
 
@@ -75,16 +75,12 @@ class Hello(NamedTuple):
     protocol: int = PROTOCOL
 
     def pack(self) -> bytes:
-        return _HELLO.pack(MAGIC, self.protocol, self.slots, self.max_rows, self.max_feasigns)
+        return pack_hello(MAGIC, self.protocol, self.slots, self.max_rows, self.max_feasigns)
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> Hello:
-        """Raises WireError when these are not the 16 bytes of a hello; the protocol is the caller's to judge."""
-        if len(data) != HELLO_BYTES:
-            raise WireError(f"a hello has {HELLO_BYTES} bytes, not {len(data)}")
-        magic, protocol, slots, max_rows, max_feasigns = _HELLO.unpack(data)
-        if magic != MAGIC:
-            raise WireError(f"a hello starts with {MAGIC!r}, not with {magic!r}; is this serving's binary port?")
+        """Raises WireError, see `frames.wire`; the protocol is the caller's to judge."""
+        protocol, slots, max_rows, max_feasigns = unpack_hello(data, MAGIC, "serving's binary port")
         return cls(slots, max_rows, max_feasigns, protocol)
 
 
@@ -116,30 +112,6 @@ class RequestHead(NamedTuple):
     def due_bytes(self) -> int:
         """What the frame has when its numbers agree."""
         return REQUEST_HEAD + self.rows * self.slots * self.count_bytes + 8 * self.n
-
-
-class ReplyHead(NamedTuple):
-    """The 28 bytes in front of a reply's body."""
-
-    length: int
-    status: int
-    flags: int
-    n: int
-    id: int
-    version: int
-
-    @classmethod
-    def peek(cls, data: bytes | bytearray | memoryview, offset: int = 0) -> ReplyHead:
-        return cls(*_REPLY.unpack_from(data, offset))
-
-    @property
-    def frame_bytes(self) -> int:
-        return LENGTH_BYTES + self.length
-
-    @property
-    def body_bytes(self) -> int:
-        """Negative when the length is less than a head has."""
-        return self.frame_bytes - REPLY_HEAD
 
 
 class Request(NamedTuple):
@@ -214,20 +186,17 @@ def pack_refusal(status: Status, request: int, sentence: str, *, draining: bool 
     return _reply(status, 0, request, 0, body, draining=draining)
 
 
-def unpack_reply(frame: bytes | bytearray | memoryview) -> tuple[ReplyHead, bytes]:
+def unpack_reply(frame: bytes | bytearray | memoryview) -> tuple[Head, bytes]:
     """One whole reply and its body. Raises WireError unless its length agrees and its status is known."""
-    if len(frame) < REPLY_HEAD:
-        raise WireError(f"a reply has at least {REPLY_HEAD} bytes, not {len(frame)}")
-    head = ReplyHead.peek(frame)
+    head = Head.unpack(frame)
     if len(frame) != head.frame_bytes:
         raise WireError(f"a reply of length {head.length} has {head.frame_bytes} bytes, not {len(frame)}")
-    if head.status > max(Status):
-        raise WireError(f"a reply has status {head.status}, which is none")
-    if head.status != Status.OK and head.n:
+    if head.code > max(Status):
+        raise WireError(f"a reply has status {head.code}, which is none")
+    if head.code != Status.OK and head.n:
         raise WireError(f"a refusal carries {head.n} values")
-    return head, bytes(frame[REPLY_HEAD:])
+    return head, bytes(frame[HEAD_BYTES:])
 
 
 def _reply(status: Status, n: int, request: int, version: int, body: bytes, *, draining: bool) -> bytes:
-    flags = DRAINING if draining else 0
-    return _REPLY.pack(REPLY_HEAD - LENGTH_BYTES + len(body), status, flags, n, request, version) + body
+    return pack_head(len(body), status, DRAINING if draining else 0, n, request, version) + body

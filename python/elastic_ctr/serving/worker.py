@@ -22,11 +22,11 @@ import uvloop
 
 import elastic_ctr
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
-from elastic_ctr.cube.dictionary.compiled import numba_wanted
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.machine_code.compiled import numba_wanted
 from elastic_ctr.runtime import logging as runtime_logging
-from elastic_ctr.runtime.lifecycle import die_with_parent
+from elastic_ctr.runtime.lifecycle import bind, die_with_parent
 from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving import predictor
 from elastic_ctr.serving.binary_door import LARGEST_FRAME, BinaryDoor, FrameLimits, make_binary_door
@@ -189,7 +189,7 @@ class Worker:
             )
             # On a thread: where no machine code is cached it is compiled now, for half a minute.
             self._binary = await asyncio.to_thread(make_binary_door, self._rounds, self._counters, limits)
-            await self._binary.listen(_listener(settings.host, settings.binary_port))
+            await self._binary.listen(bind(settings.host, settings.binary_port, share=True))
         if settings.grpc_port is not None:
             # Imported where it is wanted: it takes 20 MB, and a process without the door need not have them.
             from elastic_ctr.serving.grpc_door import GrpcDoor
@@ -198,7 +198,7 @@ class Worker:
             await self._grpc.listen(settings.host, settings.grpc_port)
         _leave_alone_what_stays()
         # Last: whoever hears one door answer may use all of them.
-        await self._door.listen(_listener(settings.host, settings.port))
+        await self._door.listen(bind(settings.host, settings.port, share=True))
 
     def _doors(self) -> list[Door | BinaryDoor | GrpcDoor]:
         return [door for door in (self._door, self._binary, self._grpc) if door is not None]
@@ -295,16 +295,6 @@ def _leave_alone_what_stays() -> None:
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    """A socket that shares its port with those of the other workers."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    listening.bind((host, port))
-    return listening
 
 
 async def _main(control: int, settings: Settings) -> None:

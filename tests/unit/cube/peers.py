@@ -9,6 +9,7 @@ from typing_extensions import Self
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.wire import Hello, Kind, Reply
+from elastic_ctr.frames.wire import AFTER_LENGTH, HEAD_BYTES, HELLO_BYTES, Head
 
 
 class HungUp(ConnectionError):
@@ -28,7 +29,7 @@ class Peer:
             self.socket.connect(("127.0.0.1", port))
             if greet:
                 self.send(Hello().pack())
-                self.hello = Hello.unpack(self.receive(wire.HELLO_BYTES))
+                self.hello = Hello.unpack(self.receive(HELLO_BYTES))
         except BaseException:
             self.socket.close()
             raise
@@ -60,8 +61,8 @@ class Peer:
         self.send(wire.pack_request(kind, number, version, keys))
 
     def reply(self, dim: int) -> Reply:
-        head = self.receive(wire.HEADER_BYTES)
-        return wire.unpack_reply(head + self.receive(wire.Head.unpack(head).length - wire.AFTER_LENGTH), dim)
+        head = self.receive(HEAD_BYTES)
+        return wire.unpack_reply(head + self.receive(Head.unpack(head).length - AFTER_LENGTH), dim)
 
     def ask(self, version: int, keys: Keys, dim: int) -> Reply:
         self.request(version, keys)

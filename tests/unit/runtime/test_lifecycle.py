@@ -11,8 +11,10 @@ import pytest
 
 from elastic_ctr.runtime.lifecycle import (
     PortInUse,
+    bind,
     die_with_parent,
     listen,
+    reserve,
     stop_on_signal,
     stop_on_signal_async,
 )
@@ -114,6 +116,19 @@ def test_a_port_in_use_is_named_with_the_way_out() -> None:
 
         with pytest.raises(PortInUse, match=rf"127\.0\.0\.1:{port} is used by another process; .*another port"):
             listen("127.0.0.1", port)
+
+
+def test_a_reserved_port_is_shared_by_the_workers_and_by_nobody_else() -> None:
+    with reserve("127.0.0.1", 0) as reserved:
+        port = reserved.getsockname()[1]
+        with bind("127.0.0.1", port, share=True) as worker, bind("127.0.0.1", port, share=True) as other:
+            worker.listen()
+            other.listen()
+
+            with pytest.raises(OSError, match="in use"):
+                bind("127.0.0.1", port)
+            with pytest.raises(OSError, match="in use"):
+                reserve("127.0.0.1", port)
 
 
 def test_an_address_of_another_machine_is_refused_by_name() -> None:

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.frames.wire import DRAINING, HEAD_BYTES, HELLO_BYTES, Head, WireError
 from elastic_ctr.serving import wire
 from elastic_ctr.serving.binary_door import PythonDoor, make_binary_door
 from elastic_ctr.serving.compiled_door import CompiledDoor
-from elastic_ctr.serving.wire import Hello, ReplyHead, Status, WireError
+from elastic_ctr.serving.wire import Hello, Status
 from serving.doors import KINDS, SLOTS, Standing, standing
 
 CHECK = wire.slot_list_check(SLOTS)
@@ -35,20 +36,20 @@ class Peer:
 
     async def hello(self) -> Hello:
         self.writer.write(Hello().pack())
-        return Hello.unpack(await self.reader.readexactly(wire.HELLO_BYTES))
+        return Hello.unpack(await self.reader.readexactly(HELLO_BYTES))
 
-    async def reply(self) -> tuple[ReplyHead, bytes]:
-        head = await self.reader.readexactly(wire.REPLY_HEAD)
-        return wire.unpack_reply(head + await self.reader.readexactly(ReplyHead.peek(head).body_bytes))
+    async def reply(self) -> tuple[Head, bytes]:
+        head = await self.reader.readexactly(HEAD_BYTES)
+        return wire.unpack_reply(head + await self.reader.readexactly(Head.peek(head).body_bytes))
 
     async def refusal(self) -> tuple[Status, str]:
         head, body = await self.reply()
         assert head.version == head.n == 0
-        return Status(head.status), body.decode()
+        return Status(head.code), body.decode()
 
     async def probabilities(self) -> tuple[int, int, list[float]]:
         head, body = await self.reply()
-        assert head.status == Status.OK, body
+        assert head.code == Status.OK, body
         return head.id, head.version, np.frombuffer(body, "<f4").tolist()
 
     async def is_hung_up_on(self) -> bool:
@@ -135,7 +136,7 @@ async def test_a_request_in_pieces_is_one_request(kind: str) -> None:
         for place in range(len(frame)):
             client.writer.write(frame[place : place + 1])
             await client.writer.drain()
-        await client.reader.readexactly(wire.HELLO_BYTES)
+        await client.reader.readexactly(HELLO_BYTES)
 
         answers = [await client.probabilities() for _ in range(2)]
 
@@ -208,7 +209,7 @@ async def test_a_bad_request_costs_its_own_refusal_and_nothing_else(kind: str, c
         said = {reply[0].id: reply for reply in [await client.reply() for _ in range(3)]}
 
     refused, body = said[9]
-    assert (refused.status, refused.n, refused.version) == (status, 0, 0)
+    assert (refused.code, refused.n, refused.version) == (status, 0, 0)
     assert sentence in body.decode()
     assert said[1][1] == struct.pack("<f", 3)
     assert said[2][1] == struct.pack("<f", 7)
@@ -250,7 +251,7 @@ async def test_the_slot_list_can_be_asked_for(kind: str) -> None:
 
         told, body = await client.reply()
 
-    assert (told.status, told.n, told.id, told.version, body) == (Status.OK, 2, 5, 7, b"a\nb\n")
+    assert (told.code, told.n, told.id, told.version, body) == (Status.OK, 2, 5, 7, b"a\nb\n")
 
 
 async def test_a_version_with_another_slot_list_reads_no_request_for_the_old_one(kind: str) -> None:
@@ -267,7 +268,7 @@ async def test_a_version_with_another_slot_list_reads_no_request_for_the_old_one
         third = await client.probabilities()
 
     assert (said[1][0].version, said[1][1]) == (7, struct.pack("<f", 3))
-    assert said[2][0].status == Status.OTHER_SLOTS
+    assert said[2][0].code == Status.OTHER_SLOTS
     assert third == (3, 8, [3.0])
 
 
@@ -310,7 +311,7 @@ async def test_who_leaves_with_a_request_under_way_costs_nothing(kind: str) -> N
         async with peer(it, greet=False) as other:
             other.writer.write(Hello().pack() + request(1, [[[5], []]]))
             it.table.gate.set()
-            await other.reader.readexactly(wire.HELLO_BYTES)
+            await other.reader.readexactly(HELLO_BYTES)
 
             answer = await other.probabilities()
 
@@ -369,7 +370,7 @@ async def test_told_to_stop_it_answers_what_was_asked_and_says_that_it_goes(kind
         ended = await busy.is_hung_up_on()
         await stopping
 
-    assert (told.status, told.flags, body) == (Status.OK, wire.DRAINING, struct.pack("<f", 1))
+    assert (told.code, told.flags, body) == (Status.OK, DRAINING, struct.pack("<f", 1))
     assert left
     assert ended
 
@@ -391,10 +392,10 @@ def test_no_bytes_stop_the_door(pieces: list[bytes]) -> None:
         asyncio.run(tried(kind))
 
 
-def replies_of(data: bytes) -> list[tuple[ReplyHead, bytes]]:
+def replies_of(data: bytes) -> list[tuple[Head, bytes]]:
     found = []
     while data:
-        whole = ReplyHead.peek(data).frame_bytes
+        whole = Head.peek(data).frame_bytes
         found.append(wire.unpack_reply(data[:whole]))
         data = data[whole:]
     return found
@@ -403,7 +404,7 @@ def replies_of(data: bytes) -> list[tuple[ReplyHead, bytes]]:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.binary(max_size=40) | st.sampled_from([frame for frame, *_ in STAYS.values()]), max_size=5))
 def test_both_doors_say_the_same_to_the_same_bytes(pieces: list[bytes]) -> None:
-    async def said(kind: str) -> list[tuple[ReplyHead, bytes]]:
+    async def said(kind: str) -> list[tuple[Head, bytes]]:
         async with standing(kind) as it, peer(it) as client:
             client.writer.write(b"".join(pieces))
             client.writer.write_eof()

@@ -377,7 +377,7 @@ async def test_who_asks_when_the_door_stops_is_answered_and_told_to_close(listen
     door, port = await listening(Echo())
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n")
-    first = await reader.readuntil(b"/first\"")
+    first = await reader.readuntil(b'/first"')
     stopping = asyncio.create_task(door.stop(20))
     await asyncio.sleep(0)
 

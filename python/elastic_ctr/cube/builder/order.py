@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_ctr.cube.dictionary import hashing
-from elastic_ctr.cube.dictionary.compiled import compiled
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.kernel import mix
+from elastic_ctr.machine_code.compiled import compiled
 
 Origins = NDArray[np.uint32]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.cube.builder.order import key_of
-from elastic_ctr.cube.dictionary.compiled import compiled
 from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY
-from elastic_ctr.cube.dictionary.intrinsics import copy_bytes, prefetch, store_u32, store_u64, zero_bytes
 from elastic_ctr.cube.dictionary.kernel import mix
+from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.intrinsics import copy_bytes, prefetch, store_u32, store_u64, zero_bytes
 
 _BLOCK = 64
 _EMPTY = np.uint64(EMPTY_KEY)

@@ -14,7 +14,8 @@ from elastic_ctr.cube.client.connection import as_keys
 from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.cube.wire import Head, Hello, Kind, Status, WireError
+from elastic_ctr.cube.wire import Hello, Kind, Status
+from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
 
 
 class _Server:
@@ -48,17 +49,16 @@ class _Server:
 
     def _greet(self) -> Hello:
         self._socket.sendall(Hello().pack())
-        data = bytearray(wire.HELLO_BYTES)
-        self._receive(memoryview(data), 0, wire.HELLO_BYTES)
+        data = bytearray(HELLO_BYTES)
+        self._receive(memoryview(data), 0, HELLO_BYTES)
         hello = Hello.unpack(bytes(data))
-        if hello.protocol != wire.PROTOCOL:
-            raise WireError(f"it speaks protocol {hello.protocol}, this program {wire.PROTOCOL}")
+        check_protocol(hello.protocol, wire.PROTOCOL)
         return hello
 
     def _exchange(self, version: int, keys: Keys) -> wire.Reply:
         self._socket.sendall(wire.pack_request(Kind.LOOKUP, 1, version, keys))
         frame = np.empty(wire.reply_bytes(keys.size, self.hello.dim), np.uint8).data
-        got = self._receive(frame, 0, wire.HEADER_BYTES)
+        got = self._receive(frame, 0, HEAD_BYTES)
         head = Head.unpack(frame)
         n = keys.size if head.code == Status.OK else 0
         due = wire.reply_bytes(n, self.hello.dim)

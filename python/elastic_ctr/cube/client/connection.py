@@ -14,7 +14,8 @@ import numpy as np
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.cube.wire import Head, Hello, Kind, Status, WireError
+from elastic_ctr.cube.wire import Hello, Kind, Status
+from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 _SUSPECT_SECONDS = 1.0
@@ -272,17 +273,16 @@ class Connection(asyncio.Protocol):
             self._drop(f"wrong reply: {wrong}")
 
     def _take_hello(self) -> None:
-        if len(self._data) < wire.HELLO_BYTES:
+        if len(self._data) < HELLO_BYTES:
             return
-        hello = Hello.unpack(bytes(self._data[: wire.HELLO_BYTES]))
-        if hello.protocol != wire.PROTOCOL:
-            raise WireError(f"it speaks protocol {hello.protocol}, this client {wire.PROTOCOL}")
+        hello = Hello.unpack(bytes(self._data[:HELLO_BYTES]))
+        check_protocol(hello.protocol, wire.PROTOCOL)
         if hello.dim not in {0, self._dim}:
             raise WireError(f"it holds values of dim {hello.dim}, this client needs {self._dim}")
         if hello.max_keys < 1:
             raise WireError("it takes no keys")
         self._on_hello(hello)
-        del self._data[: wire.HELLO_BYTES]
+        del self._data[:HELLO_BYTES]
         self._max_keys = hello.max_keys
         self._greeted = True
         self._pause, self._down_until, self._error = FIRST_PAUSE, 0.0, "the server hung up"
@@ -292,7 +292,7 @@ class Connection(asyncio.Protocol):
     def _take_replies(self) -> None:
         data = self._data
         at = 0
-        while len(data) - at >= wire.HEADER_BYTES:
+        while len(data) - at >= HEAD_BYTES:
             head = Head.unpack(data, at)
             frame = self._frames.get(head.id)
             if frame is None or head.version != frame.version:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.cube.dictionary import hashing
-from elastic_ctr.cube.dictionary.compiled import bounds_checked, compiled, inlined
-from elastic_ctr.cube.dictionary.intrinsics import (
+from elastic_ctr.machine_code.compiled import bounds_checked, compiled, inlined
+from elastic_ctr.machine_code.intrinsics import (
     copy_bytes,
     high64,
     load_f32,

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_ctr.cube.dictionary import hashing
-from elastic_ctr.cube.dictionary.compiled import compiled
 from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.cube.dictionary.intrinsics import trailing_zeros
 from elastic_ctr.cube.dictionary.kernel import mix
+from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.intrinsics import trailing_zeros
 
 SUB_PART_KEYS = 500_000  # more, and the pilots of the last buckets become hard to find
 LOAD = 0.97

@@ -15,9 +15,9 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from elastic_ctr.cube.dictionary import hashing
-from elastic_ctr.cube.dictionary.compiled import numba_wanted
 from elastic_ctr.cube.dictionary.format import MAX_DIM, DictionaryPart, Flags, Values, stride_for
 from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY, PADDING_KEY, Keys
+from elastic_ctr.machine_code.compiled import numba_wanted
 
 _log = logging.getLogger(__name__)
 

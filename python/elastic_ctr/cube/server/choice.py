@@ -2,10 +2,10 @@
 
 import logging
 
-from elastic_ctr.cube.dictionary.compiled import numba_wanted
 from elastic_ctr.cube.server.counters import Counts
 from elastic_ctr.cube.server.loop import MAX_CONNECTIONS, LookupLoop
 from elastic_ctr.cube.server.python_loop import PythonLoop
+from elastic_ctr.machine_code.compiled import numba_wanted
 
 _log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from elastic_ctr.cube.server.activity import Activity
 from elastic_ctr.cube.server.admin import Admin
 from elastic_ctr.cube.server.loop import MAX_CONNECTIONS
 from elastic_ctr.cube.server.workers import Workers
+from elastic_ctr.runtime.lifecycle import bind, reserve
 
 _log = logging.getLogger(__name__)
 
@@ -75,13 +76,12 @@ class CubeServer:
         """Take both ports. Raises PortInUse."""
         if self._admin_socket is not None:
             return
-        # Sockets of the same user may share a port by SO_REUSEPORT: ask first without it, or two servers would.
-        probe = _bound("port", self.host, self.port, share=False)
-        self.port = probe.getsockname()[1]
-        probe.close()
-        self._reserved = _bound("port", self.host, self.port, share=True)
+        with _named("port", self.host, self.port):
+            self._reserved = reserve(self.host, self.port)
+        self.port = self._reserved.getsockname()[1]
         try:
-            self._admin_socket = _bound("adminPort", self.admin_host, self.admin_port, share=False)
+            with _named("adminPort", self.admin_host, self.admin_port):
+                self._admin_socket = bind(self.admin_host, self.admin_port)
         except PortInUse:
             self._reserved.close()
             raise
@@ -131,16 +131,12 @@ async def _look(admin: Admin) -> None:
         admin.look()
 
 
-def _bound(what: str, host: str, port: int, *, share: bool) -> socket.socket:
-    taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if share:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+@contextlib.contextmanager
+def _named(what: str, host: str, port: int) -> Iterator[None]:
+    """Who fails to take that port is told which setting it is of."""
     try:
-        taken.bind((host, port))
+        yield
     except OSError as failed:
-        taken.close()
         if failed.errno == errno.EADDRINUSE:
             raise PortInUse(what, host, port) from failed
         raise
-    return taken

@@ -1,4 +1,8 @@
-"""The lookup loop in plain Python: the same rounds and refusals as `rounds`, for where numba is not."""
+"""The lookup loop in plain Python: the same rounds and refusals as `rounds`, for where numba is not.
+
+It has a thread and an epoll of its own, as the compiled loop has. Serving's door in plain Python lives on the event
+loop of its worker, which calls it when something came: of the way to read sockets the two share nothing.
+"""
 
 import socket
 from collections.abc import Callable
@@ -26,7 +30,8 @@ from elastic_ctr.cube.server.counters import (
 )
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.cube.wire import Head, Hello, Kind, Status, WireError
+from elastic_ctr.cube.wire import Hello, Kind, Status
+from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, LENGTH_BYTES, Head, WireError
 
 _READ = 256 << 10
 _OUTPUT_LIMIT = 1 << 20  # of replies to one connection in one round; the rest waits for the next
@@ -131,7 +136,7 @@ class PythonLoop(LookupLoop):
             skipped = min(peer.skip, len(peer.input) - at)
             peer.skip -= skipped
             at += skipped
-            if peer.skip or len(peer.input) - at < (wire.HEADER_BYTES if peer.greeted else wire.HELLO_BYTES):
+            if peer.skip or len(peer.input) - at < (HEAD_BYTES if peer.greeted else HELLO_BYTES):
                 break
             if promised > _OUTPUT_LIMIT:
                 peer.unfinished = True
@@ -151,20 +156,20 @@ class PythonLoop(LookupLoop):
         peer.replies.append(ours.pack())
         peer.greeted = True
         try:
-            peer.closing = Hello.unpack(bytes(peer.input[at : at + wire.HELLO_BYTES])).protocol != wire.PROTOCOL
+            peer.closing = Hello.unpack(bytes(peer.input[at : at + HELLO_BYTES])).protocol != wire.PROTOCOL
         except WireError:
             peer.closing = True
-        return wire.HELLO_BYTES
+        return HELLO_BYTES
 
     def _take_one(self, peer: _Peer, at: int) -> tuple[int, int]:
         """(bytes taken, bytes that the reply will have); (0, 0) when the request is not whole yet."""
         length, kind, _, n, request, version = Head.peek(peer.input, at)
-        head_bytes = wire.HEADER_BYTES
+        head_bytes = HEAD_BYTES
 
         def refuse(status: Status) -> None:
             peer.replies.append(wire.pack_refusal(status, request, version, draining=self.draining))
 
-        if length + wire.LENGTH_BYTES != wire.request_bytes(n):
+        if length + LENGTH_BYTES != wire.request_bytes(n):
             # Where this frame ends is not certain: nothing after it can be trusted.
             self.counts[BAD_REQUESTS] += 1
             refuse(Status.BAD_REQUEST)

@@ -13,19 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.dictionary.compiled import bounds_checked, compiled
-from elastic_ctr.cube.dictionary.intrinsics import (
-    copy_bytes,
-    load_u8,
-    load_u16,
-    load_u32,
-    load_u64,
-    store_u8,
-    store_u16,
-    store_u32,
-    store_u64,
-    zero_bytes,
-)
 from elastic_ctr.cube.dictionary.kernel import look_up, partition_of
 from elastic_ctr.cube.server.counters import (
     BAD_REQUESTS,
@@ -38,41 +25,56 @@ from elastic_ctr.cube.server.counters import (
     VERSIONS_AT,
 )
 from elastic_ctr.cube.server.sockets import (
+    KEY_AT,
+    KEY_COUNT,
+    MAX_LOOKUPS,
+    REPLY_AT,
+    ROUND_BYTES,
+    ROUND_KEYS,
+    ROUND_LOOKUPS,
+    ROUND_SENDS,
+    VERSION_AT,
+    Buffers,
+    accept,
+    receive,
+    send_round,
+    send_waiting,
+)
+from elastic_ctr.frames.heads import greets, magic_number, put_head, put_hello
+from elastic_ctr.frames.sockets import (
     CLOSED,
     CLOSING,
     EVENT_BYTES,
     EVENT_DATA,
     HELLO,
     INPUT,
-    KEY_AT,
-    KEY_COUNT,
-    MAX_LOOKUPS,
+    NEVER,
     OPEN,
     OUT_END,
-    REPLY_AT,
-    ROUND_BYTES,
-    ROUND_KEYS,
-    ROUND_LOOKUPS,
-    ROUND_SENDS,
     SKIP,
     STATE,
-    VERSION_AT,
-    Buffers,
-    accept,
     input_of,
-    receive,
-    send_round,
-    send_waiting,
+    skipped,
+    taken,
     wait,
+)
+from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES
+from elastic_ctr.machine_code.compiled import bounds_checked, compiled
+from elastic_ctr.machine_code.intrinsics import (
+    copy_bytes,
+    load_u8,
+    load_u16,
+    load_u32,
+    load_u64,
+    store_u8,
+    zero_bytes,
 )
 
 FLUSH_KEYS = 4096  # beyond this a round is answered before more is read: what it touched is still in the cache
 
 _CHECKED = bounds_checked()
-_MAGIC = np.uint32(int.from_bytes(wire.MAGIC, "little"))
+_MAGIC = magic_number(wire.MAGIC)
 _PROTOCOL = np.uint16(wire.PROTOCOL)
-_HEAD = wire.HEADER_BYTES
-_HELLO_BYTES = wire.HELLO_BYTES
 _LOOKUP, _KEEP_ALIVE = np.uint16(wire.Kind.LOOKUP), np.uint16(wire.Kind.KEEP_ALIVE)
 _OK, _NO_VERSION, _NO_PARTITION, _BAD = (
     np.uint16(status)
@@ -107,13 +109,7 @@ def _put_head(b: Any, t: Any, length: Any, status: Any, n: Any, request: Any, ve
     at = b.round[ROUND_BYTES]
     if _CHECKED and at + length > b.replies.size:
         raise IndexError("a reply outside the round")
-    to = np.uint64(b.replies.ctypes.data) + np.uint64(at)
-    store_u32(to, np.uint32(length - 4))
-    store_u16(to + np.uint64(4), status)
-    store_u16(to + np.uint64(6), np.uint16(t.draining))
-    store_u32(to + np.uint64(8), np.uint32(n))
-    store_u64(to + np.uint64(12), request)
-    store_u64(to + np.uint64(20), version)
+    put_head(np.uint64(b.replies.ctypes.data) + np.uint64(at), length, status, t.draining, n, request, version)
     b.round[ROUND_BYTES] = at + length
 
 
@@ -144,38 +140,33 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
     full = False
     dim = t.dim
     length = np.int64(0)
-    row = b.connections[fd]
+    row = b.sockets.connections[fd]
     at: Any
-    base = input_of(b, fd)
+    base = input_of(b.sockets, fd)
     have = row[INPUT]
     at = np.int64(0)
     began = b.round[ROUND_BYTES]
     while row[CLOSING] == 0:
-        if row[SKIP] > 0:
-            skipped = min(row[SKIP], have - at)
-            at += skipped
-            row[SKIP] -= skipped
-            if row[SKIP] > 0:
-                break
-        if have - at < (_HELLO_BYTES if row[STATE] == HELLO else _HEAD):
+        at += skipped(row, have - at)
+        if row[SKIP] > 0 or have - at < (HELLO_BYTES if row[STATE] == HELLO else HEAD_BYTES):
             break
         from_ = base + np.uint64(at)
         n = np.int64(0)
-        whole = np.int64(_HELLO_BYTES)
+        whole = np.int64(HELLO_BYTES)
         kind = np.uint16(0)
-        need = np.int64(_HELLO_BYTES)
+        need = np.int64(HELLO_BYTES)
         if row[STATE] == OPEN:
             length, kind, n = np.int64(load_u32(from_)), load_u16(from_ + _4), np.int64(load_u32(from_ + _8))
-            whole = _HEAD + 8 * n
-            need = np.int64(_HEAD)
+            whole = HEAD_BYTES + 8 * n
+            need = np.int64(HEAD_BYTES)
             if kind == _LOOKUP and n <= b.max_keys and length == whole - 4:
                 if have - at < whole:
                     break
-                need = _HEAD + 4 * dim * n + (n + 7) // 8
+                need = HEAD_BYTES + 4 * dim * n + (n + 7) // 8
         # Room in the round, and in this connection's own output should its peer not read.
         if (
             b.round[ROUND_BYTES] + need > b.replies.size
-            or b.round[ROUND_BYTES] - began + need > b.output_bytes
+            or b.round[ROUND_BYTES] - began + need > b.sockets.output_bytes
             or b.round[ROUND_KEYS] + n > b.keys.size
             or b.round[ROUND_LOOKUPS] == MAX_LOOKUPS
             or b.round[ROUND_SENDS] == MAX_LOOKUPS - 1
@@ -184,21 +175,18 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
             break
         if row[STATE] == HELLO:
             ours = np.uint64(b.replies.ctypes.data) + np.uint64(b.round[ROUND_BYTES])
-            store_u32(ours, _MAGIC)
-            store_u16(ours + _4, _PROTOCOL)
-            store_u16(ours + np.uint64(6), np.uint16(dim if t.size > 0 else 0))
-            store_u32(ours + _8, np.uint32(t.partitions if t.size > 0 else 0))
-            store_u32(ours + np.uint64(12), np.uint32(b.max_keys))
-            b.round[ROUND_BYTES] += _HELLO_BYTES
-            if load_u32(from_) != _MAGIC or load_u16(from_ + _4) != _PROTOCOL:
+            known = t.size > 0
+            put_hello(ours, _MAGIC, _PROTOCOL, dim if known else 0, t.partitions if known else 0, b.max_keys)
+            b.round[ROUND_BYTES] += HELLO_BYTES
+            if not greets(from_, _MAGIC, _PROTOCOL):
                 row[CLOSING] = 1
             row[STATE] = OPEN
-            at += _HELLO_BYTES
+            at += HELLO_BYTES
             continue
         request, version = load_u64(from_ + np.uint64(12)), load_u64(from_ + np.uint64(20))
         if length != whole - 4:
             # Where this frame ends is not certain: nothing after it can be trusted.
-            _put_head(b, t, _HEAD, _BAD, 0, request, version)
+            _put_head(b, t, HEAD_BYTES, _BAD, 0, request, version)
             counts[BAD_REQUESTS] += 1
             row[CLOSING] = 1
         elif kind == _KEEP_ALIVE and n == 0:
@@ -206,25 +194,25 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
             counts[KEEP_ALIVES] += 1
             if index >= 0:
                 counts[VERSIONS_AT + t.places[index]] += 1
-            _put_head(b, t, _HEAD, _OK if index >= 0 else _NO_VERSION, 0, request, version)
-            at += _HEAD
+            _put_head(b, t, HEAD_BYTES, _OK if index >= 0 else _NO_VERSION, 0, request, version)
+            at += HEAD_BYTES
         elif kind != _LOOKUP or n > b.max_keys:
-            _put_head(b, t, _HEAD, _BAD, 0, request, version)
+            _put_head(b, t, HEAD_BYTES, _BAD, 0, request, version)
             counts[BAD_REQUESTS] += 1
             row[SKIP] = 8 * n
-            at += _HEAD
+            at += HEAD_BYTES
         else:
             index = _find_version(t, version)
             counts[REQUESTS] += 1
             counts[KEYS] += n
             first = b.round[ROUND_KEYS]
             keys = b.keys[first : first + n]
-            copy_bytes(np.uint64(keys.ctypes.data), from_ + np.uint64(_HEAD), np.uint64(8 * n))
+            copy_bytes(np.uint64(keys.ctypes.data), from_ + np.uint64(HEAD_BYTES), np.uint64(8 * n))
             if index < 0:
-                _put_head(b, t, _HEAD, _NO_VERSION, 0, request, version)
+                _put_head(b, t, HEAD_BYTES, _NO_VERSION, 0, request, version)
                 counts[NOT_HELD] += 1
             elif not _all_held(t, index, keys):
-                _put_head(b, t, _HEAD, _NO_PARTITION, 0, request, version)
+                _put_head(b, t, HEAD_BYTES, _NO_PARTITION, 0, request, version)
                 counts[NOT_HELD] += 1
                 counts[VERSIONS_AT + t.places[index]] += 1
             else:
@@ -234,16 +222,12 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
                 b.lookups[number, REPLY_AT], b.lookups[number, KEY_COUNT] = reply, n
                 b.lookups[number, KEY_AT], b.lookups[number, VERSION_AT] = first, index
                 for i in range(n):
-                    b.places[first + i] = reply + _HEAD + 4 * dim * i
+                    b.places[first + i] = reply + HEAD_BYTES + 4 * dim * i
                 b.round[ROUND_LOOKUPS] = number + 1
                 b.round[ROUND_KEYS] = first + n
                 _put_head(b, t, need, _OK, n, request, version)
             at += whole
-    if row[CLOSING] != 0:
-        at = have
-    if at > 0 and have > at:
-        copy_bytes(base, base + np.uint64(at), np.uint64(have - at))
-    row[INPUT] = have - at
+    taken(b.sockets, fd, at)
     if b.round[ROUND_BYTES] > began:
         number = b.round[ROUND_SENDS]
         b.sends[number, 0], b.sends[number, 1], b.sends[number, 2] = fd, began, b.round[ROUND_BYTES]
@@ -256,7 +240,7 @@ def _mark_missing(b: Any, dim: Any, first: Any, after: Any, lost: Any) -> None:
     """Write the miss bits of those lookups of the round."""
     for number in range(first, after):
         n = b.lookups[number, KEY_COUNT]
-        at = np.uint64(b.replies.ctypes.data) + np.uint64(b.lookups[number, REPLY_AT] + _HEAD + 4 * dim * n)
+        at = np.uint64(b.replies.ctypes.data) + np.uint64(b.lookups[number, REPLY_AT] + HEAD_BYTES + 4 * dim * n)
         zero_bytes(at, np.uint64((n + 7) // 8))
         if lost > 0:
             base = b.lookups[number, KEY_AT]
@@ -269,7 +253,7 @@ def _mark_missing(b: Any, dim: Any, first: Any, after: Any, lost: Any) -> None:
 @compiled
 def _take_event(b: Any, t: Any, counts: Any, fd: Any) -> Any:
     """Go on with a ready connection; True when the round is full before all its requests were taken."""
-    row = b.connections[fd]
+    row = b.sockets.connections[fd]
     if row[STATE] == CLOSED:
         return False
     if row[OUT_END] > 0:
@@ -289,10 +273,10 @@ def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.i
 
     @compiled
     def serve(b: Any, t: Any, counts: Any) -> None:
-        events = np.uint64(b.events.ctypes.data)
+        events = np.uint64(b.sockets.events.ctypes.data)
         woken = False
         while not woken:
-            ready = wait(b)
+            ready = wait(b.sockets, NEVER)
             number = np.int64(0)
             unfinished = np.int64(-1)
             while number <= ready:
@@ -300,13 +284,14 @@ def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.i
                 if unfinished >= 0:
                     fd = unfinished
                     unfinished = np.int64(-1)
-                    if b.connections[fd, STATE] != CLOSED and b.connections[fd, OUT_END] == 0:
+                    row = b.sockets.connections[fd]
+                    if row[STATE] != CLOSED and row[OUT_END] == 0:
                         full = _take_requests(b, t, counts, fd)
                 elif number < ready:
                     fd = np.int64(load_u32(events + np.uint64(number * EVENT_BYTES + EVENT_DATA)))
                     if fd == b.wake:
                         woken = True
-                    elif fd == b.listener:
+                    elif fd == b.sockets.listener:
                         accept(b, counts)
                     else:
                         full = _take_event(b, t, counts, fd)

@@ -4,9 +4,7 @@ Orders and answers are JSON, one a line. The worker ends when its parent does, w
 """
 
 import argparse
-import ctypes
 import json
-import os
 import resource
 import signal
 import socket
@@ -19,29 +17,11 @@ from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.choice import make_loop
 from elastic_ctr.cube.server.holdings import Assignments, Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
+from elastic_ctr.runtime.lifecycle import bind, die_with_parent
 from elastic_ctr.runtime.logging import configure_from_environment
 
-_PR_SET_PDEATHSIG = 1
 _BACKLOG = 1024
 _OTHER_FILES = 128
-
-
-def die_with(parent: int) -> None:
-    """Be killed when the parent's thread that started us ends; it may have ended before we asked."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def listener(host: str, port: int) -> socket.socket:
-    """A socket that shares its port with those of the other workers."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    listening.bind((host, port))
-    listening.listen(_BACKLOG)
-    return listening
 
 
 def allowed_connections(wanted: int) -> int:
@@ -61,7 +41,9 @@ def obey(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:
             holdings = loop.holdings.changed(Assignments.from_json(order["versions"]))
             loop.replace(holdings, draining=bool(order["draining"]))
         elif order["do"] == "listen":
-            loop.listen(listener(order["host"], order["port"]))
+            listener = bind(order["host"], order["port"], share=True)
+            listener.listen(_BACKLOG)
+            loop.listen(listener)
             loop.start()
     except (DictionaryDamaged, PartsDoNotFit, OSError) as refused:
         return {"error": str(refused)}
@@ -80,7 +62,7 @@ def main() -> None:
     for name in ("parent", "control", "counters", "workers", "index", "max-keys", "max-connections"):
         parser.add_argument(f"--{name}", type=int, required=True)
     given = parser.parse_args()
-    die_with(given.parent)
+    die_with_parent(given.parent)
     # Ctrl-C reaches the whole terminal; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_from_environment(f"cube-server-{given.index}")

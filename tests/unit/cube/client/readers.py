@@ -15,6 +15,7 @@ from elastic_ctr.cube.dictionary.format import Values
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.wire import Hello
+from elastic_ctr.frames.wire import AFTER_LENGTH, HEAD_BYTES, HELLO_BYTES, Head
 
 DIM, PARTITIONS = 4, 6
 KEYS = np.arange(1, 601, dtype=np.uint64)
@@ -60,13 +61,13 @@ async def impostor(talk: Talk) -> AsyncIterator[str]:
 
 
 async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dim: int = DIM) -> None:
-    await reader.readexactly(wire.HELLO_BYTES)
+    await reader.readexactly(HELLO_BYTES)
     writer.write(Hello(dim, PARTITIONS, 1000).pack())
 
 
-async def request(reader: asyncio.StreamReader) -> tuple[wire.Head, Keys]:
-    head = await reader.readexactly(wire.HEADER_BYTES)
-    return wire.unpack_request(head + await reader.readexactly(wire.Head.unpack(head).length - wire.AFTER_LENGTH))
+async def request(reader: asyncio.StreamReader) -> tuple[Head, Keys]:
+    head = await reader.readexactly(HEAD_BYTES)
+    return wire.unpack_request(head + await reader.readexactly(Head.unpack(head).length - AFTER_LENGTH))
 
 
 def prefer(client: CubeClient, order: list[str]) -> None:

@@ -27,29 +27,30 @@ from elastic_ctr.cube import wire
 from elastic_ctr.cube.client.reader import CubeUnavailable
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.wire import Hello, Status
+from elastic_ctr.frames.wire import HELLO_BYTES, Head
 
 
-def _of_another_version(head: wire.Head, keys: Keys) -> bytes:
+def _of_another_version(head: Head, keys: Keys) -> bytes:
     return wire.pack_reply(head.id, head.version + 1, values_for(keys, DIM), np.zeros(keys.size, np.bool_))
 
 
-def _of_another_request(head: wire.Head, keys: Keys) -> bytes:
+def _of_another_request(head: Head, keys: Keys) -> bytes:
     return wire.pack_reply(head.id + 7, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_))
 
 
-def _of_fewer_keys(head: wire.Head, keys: Keys) -> bytes:
+def _of_fewer_keys(head: Head, keys: Keys) -> bytes:
     return wire.pack_reply(head.id, head.version, values_for(keys[1:], DIM), np.zeros(keys.size - 1, np.bool_))
 
 
-def _of_another_dim(head: wire.Head, keys: Keys) -> bytes:
+def _of_another_dim(head: Head, keys: Keys) -> bytes:
     return wire.pack_reply(head.id, head.version, values_for(keys, DIM + 1), np.zeros(keys.size, np.bool_))
 
 
-def _of_a_huge_length(head: wire.Head, keys: Keys) -> bytes:
+def _of_a_huge_length(head: Head, keys: Keys) -> bytes:
     return b"\xff" * 4 + wire.pack_refusal(Status.OK, head.id, head.version)[4:]
 
 
-def _of_an_unknown_status(head: wire.Head, keys: Keys) -> bytes:
+def _of_an_unknown_status(head: Head, keys: Keys) -> bytes:
     refusal = bytearray(wire.pack_refusal(Status.BUSY, head.id, head.version))
     refusal[4] = 99
     return bytes(refusal)
@@ -63,7 +64,7 @@ def _of_an_unknown_status(head: wire.Head, keys: Keys) -> bytes:
     ],
 )  # fmt: skip
 async def test_a_wrong_reply_drops_the_connection_and_never_becomes_an_answer(
-    lie: Callable[[wire.Head, Keys], bytes], start: Callable[[], Running], tmp_path: Path
+    lie: Callable[[Head, Keys], bytes], start: Callable[[], Running], tmp_path: Path
 ) -> None:
     server = start()
     server.hold(table_of(tmp_path))
@@ -98,7 +99,7 @@ async def test_a_wrong_reply_drops_the_connection_and_never_becomes_an_answer(
 )
 async def test_a_server_that_greets_wrongly_is_not_spoken_to(hello: bytes, reason: str) -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(wire.HELLO_BYTES)
+        await reader.readexactly(HELLO_BYTES)
         writer.write(hello)
         await reader.read()
 

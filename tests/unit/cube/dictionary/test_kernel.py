@@ -11,8 +11,8 @@ import pytest
 from cube.parts import write_table
 from elastic_ctr.cube.dictionary import kernel
 from elastic_ctr.cube.dictionary import table as tables
-from elastic_ctr.cube.dictionary.compiled import bounds_checked
 from elastic_ctr.cube.dictionary.format import stride_for
+from elastic_ctr.machine_code.compiled import bounds_checked
 
 CUBE = Path(__file__).parents[1]
 _COMPILED = (

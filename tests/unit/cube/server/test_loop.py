@@ -20,6 +20,7 @@ from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.choice import make_loop
 from elastic_ctr.cube.wire import Hello, Kind, Status
+from elastic_ctr.frames.wire import HELLO_BYTES
 
 DIM = 9
 MAX_KEYS = 2000
@@ -86,7 +87,7 @@ def test_a_request_may_come_byte_by_byte(running: Running, table: VersionTable) 
         for byte in Hello().pack() + wire.pack_request(Kind.LOOKUP, 1, 1, KEYS[:2]):
             peer.send(bytes([byte]))
 
-        peer.receive(wire.HELLO_BYTES)
+        peer.receive(HELLO_BYTES)
         _check(peer.reply(DIM), KEYS[:2], 1)
 
 
@@ -169,7 +170,7 @@ def test_an_unknown_greeting_is_answered_with_ours_and_hung_up_on(
 ) -> None:
     with Peer(running.port, greet=False) as peer:
         peer.send(greeting)
-        assert Hello.unpack(peer.receive(wire.HELLO_BYTES)) == Hello(DIM, 3, MAX_KEYS)
+        assert Hello.unpack(peer.receive(HELLO_BYTES)) == Hello(DIM, 3, MAX_KEYS)
         assert peer.rest() == b""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from elastic_ctr.cube.dictionary.compiled import intrinsic
+from elastic_ctr.machine_code.compiled import intrinsic
 
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 _BYTES = ir.IntType(8).as_pointer()

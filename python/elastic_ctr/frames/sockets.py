@@ -1,0 +1,287 @@
+"""The sockets of a door in machine code: system calls, connections, what was read of them and what waits to be sent.
+
+A connection is a row of numbers and two buffers, found by its descriptor. It costs bounded memory: an input buffer that
+holds the largest frame, an output buffer that holds all that it may be owed. What a frame means, whom it is counted for
+and when a peer is hung up on is the business of the doors: their columns stand behind those here, and every function
+says what happened instead of deciding.
+
+The functions take `Sockets` and numbers alone, so that both doors run the same machine code, and a process that opens
+one of them never meets the types of the other in numba's cache.
+"""
+
+import mmap
+import platform
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from elastic_ctr.machine_code.compiled import bounds_checked, compiled
+from elastic_ctr.machine_code.intrinsics import copy_bytes, load_i32, store_u32, zero_bytes
+
+# A connection's row, i64: bytes in the input buffer, bytes to pass over before the next frame, what of the output
+# buffer waits, whether it ends when that is sent, and which buffers have had more than `LARGE` bytes in them.
+(STATE, INPUT, SKIP, OUT_AT, OUT_END, CLOSING, LARGE_INPUT, LARGE_OUTPUT) = range(8)
+WIDTH = 8
+CLOSED, HELLO, OPEN = range(3)
+
+# What `receive` and the senders say when it is no number of bytes.
+NOTHING, BROKEN, ENDED = -1, -2, -3
+
+# What is watched for.
+IN, OUT = 1, 4
+FAILED = 0x18  # of an event: the socket has failed, or both halves are closed
+ADD, MODIFY = 1, 3
+NEVER = -1  # of `wait`: however long it takes
+
+EVENTS = 256
+LARGE = 64 << 10
+# Connections are found by their descriptor, and some descriptors are other things.
+OTHER_DESCRIPTORS = 64
+
+_PACKED = platform.machine() in {"x86_64", "AMD64"}
+EVENT_BYTES = 12 if _PACKED else 16
+EVENT_DATA = 4 if _PACKED else 8
+
+_PAGE = 4096
+
+
+def _external(name: str, result: Any, *parameters: Any) -> Any:
+    """A function of the C library."""
+    return types.ExternalFunction(name, result(*parameters))
+
+
+_int, _long, _size, _address = types.int32, types.intp, types.uintp, types.uint64
+_recv = _external("recv", _long, _int, _address, _size, _int)
+_send = _external("send", _long, _int, _address, _size, _int)
+_close = _external("close", _int, _int)
+_accept4 = _external("accept4", _int, _int, _address, _address, _int)
+_setsockopt = _external("setsockopt", _int, _int, _int, _int, _address, _int)
+_epoll_ctl = _external("epoll_ctl", _int, _int, _int, _int, _address)
+_epoll_wait = _external("epoll_wait", _int, _int, _address, _int, _int)
+_madvise = _external("madvise", _int, _address, _size, _int)
+_errno = _external("__errno_location", _address)
+
+_EAGAIN, _EINTR = np.int32(11), np.int32(4)
+_SEND_FLAGS, _RECV_FLAGS = np.int32(0x4040), np.int32(0x40)  # no signal, do not wait
+_NON_BLOCKING = np.int32(0o4000 | 0o2000000)  # and close-on-exec
+_IPPROTO_TCP, _TCP_NODELAY = np.int32(6), np.int32(1)
+_MADV_DONTNEED = np.int32(4)
+
+_CHECKED = bounds_checked()
+_0 = np.uint64(0)
+
+
+class Sockets(NamedTuple):
+    """All connections of a door. The byte arrays may be larger than memory: pages come when touched."""
+
+    connections: NDArray[np.int64]  # [descriptors, WIDTH and the door's own]
+    inputs: NDArray[np.uint8]  # descriptors x input_bytes
+    outputs: NDArray[np.uint8]  # descriptors x output_bytes
+    events: NDArray[np.uint8]
+    one_event: NDArray[np.uint8]
+    one: NDArray[np.int32]
+    input_bytes: int
+    output_bytes: int
+    epoll: int
+    listener: int
+
+
+def new_sockets(descriptors: int, width: int, input_bytes: int, output_bytes: int, epoll: int) -> Sockets:
+    """No connection, and no listener yet. Rows have `width` columns; the buffers are whole pages of at least so much."""
+    input_bytes, output_bytes = pages(input_bytes), pages(output_bytes)
+    return Sockets(
+        connections=np.zeros((descriptors, width), np.int64),
+        # A page more: what is copied from behind a short frame is not used, and yet is read.
+        inputs=reserve(descriptors * input_bytes + _PAGE),
+        outputs=reserve(descriptors * output_bytes),
+        events=np.zeros(EVENTS * EVENT_BYTES, np.uint8),
+        one_event=np.zeros(EVENT_BYTES, np.uint8),
+        one=np.ones(1, np.int32),
+        input_bytes=input_bytes,
+        output_bytes=output_bytes,
+        epoll=epoll,
+        listener=-1,
+    )
+
+
+def open_descriptors(s: Sockets) -> list[int]:
+    return [int(each) for each in np.flatnonzero(s.connections[:, STATE] != CLOSED)]
+
+
+def pages(size: int) -> int:
+    """Bytes of the whole pages that so many bytes take."""
+    return -(-size // _PAGE) * _PAGE
+
+
+def reserve(size: int) -> NDArray[np.uint8]:
+    """Zeros that take memory only where they are touched, and address space otherwise."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    return np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint8)
+
+
+@compiled
+def input_of(s: Any, fd: Any) -> Any:
+    if _CHECKED and not 0 <= fd < s.connections.shape[0]:
+        raise IndexError("a descriptor without buffers")
+    return np.uint64(s.inputs.ctypes.data) + np.uint64(fd) * np.uint64(s.input_bytes)
+
+
+@compiled
+def output_of(s: Any, fd: Any) -> Any:
+    if _CHECKED and not 0 <= fd < s.connections.shape[0]:
+        raise IndexError("a descriptor without buffers")
+    return np.uint64(s.outputs.ctypes.data) + np.uint64(fd) * np.uint64(s.output_bytes)
+
+
+@compiled
+def _would_block() -> Any:
+    return load_i32(_errno()) in (_EAGAIN, _EINTR)
+
+
+@compiled
+def watch(s: Any, fd: Any, operation: Any, mask: Any) -> None:
+    """Have `wait` tell of the connection when it can do what the mask says."""
+    at = np.uint64(s.one_event.ctypes.data)
+    zero_bytes(at, np.uint64(EVENT_BYTES))
+    store_u32(at, np.uint32(mask))
+    store_u32(at + np.uint64(EVENT_DATA), np.uint32(fd))
+    _epoll_ctl(np.int32(s.epoll), np.int32(operation), np.int32(fd), at)
+
+
+@compiled
+def wait(s: Any, milliseconds: Any) -> Any:
+    """How many descriptors have something; their events stand in s.events."""
+    events = np.uint64(s.events.ctypes.data)
+    return np.int64(_epoll_wait(np.int32(s.epoll), events, np.int32(EVENTS), np.int32(milliseconds)))
+
+
+@compiled
+def accept(s: Any) -> Any:
+    """The next connection, which waits for a hello and is watched; -1 when there is no more."""
+    while True:
+        fd = np.int64(_accept4(np.int32(s.listener), _0, _0, _NON_BLOCKING))
+        if fd < 0:
+            return np.int64(NOTHING)
+        if fd >= s.connections.shape[0]:
+            _close(np.int32(fd))
+            continue
+        _setsockopt(np.int32(fd), _IPPROTO_TCP, _TCP_NODELAY, np.uint64(s.one.ctypes.data), np.int32(4))
+        s.connections[fd, :] = 0
+        s.connections[fd, STATE] = HELLO
+        watch(s, fd, ADD, IN)
+        return fd
+
+
+@compiled
+def close(s: Any, fd: Any) -> None:
+    """Nothing of it is left, its row neither."""
+    _close(np.int32(fd))
+    row = s.connections[fd]
+    # The pages of a large frame go back; the small ones stay for the next connection.
+    if row[LARGE_INPUT] != 0:
+        _madvise(input_of(s, fd), np.uint64(s.input_bytes), _MADV_DONTNEED)
+    if row[LARGE_OUTPUT] != 0:
+        _madvise(output_of(s, fd), np.uint64(s.output_bytes), _MADV_DONTNEED)
+    row[:] = 0
+
+
+@compiled
+def give_back(s: Any, fd: Any) -> None:
+    """The pages of a large frame, once it is gone from the input buffer."""
+    small = np.uint64(LARGE)
+    _madvise(input_of(s, fd) + small, np.uint64(s.input_bytes) - small, _MADV_DONTNEED)
+    s.connections[fd, LARGE_INPUT] = 0
+
+
+@compiled
+def receive(s: Any, fd: Any, most: Any) -> Any:
+    """Read once what there is, until the input buffer has `most` bytes.
+
+    How many came; NOTHING, ENDED when the peer says no more, BROKEN.
+    """
+    row = s.connections[fd]
+    have = row[INPUT]
+    if _CHECKED and most > s.input_bytes:
+        raise IndexError("more input than its buffer holds")
+    got = np.int64(_recv(np.int32(fd), input_of(s, fd) + np.uint64(have), np.uint64(most - have), _RECV_FLAGS))
+    if got < 0:
+        return np.int64(NOTHING if _would_block() else BROKEN)
+    if got == 0:
+        return np.int64(ENDED)
+    row[INPUT] = have + got
+    if have + got > LARGE:
+        row[LARGE_INPUT] = 1
+    return got
+
+
+@compiled
+def skipped(row: Any, left: Any) -> Any:
+    """How many of the `left` bytes that came are to be passed over; the row's SKIP is what is still to come of them."""
+    size = min(row[SKIP], left)
+    row[SKIP] -= size
+    return size
+
+
+@compiled
+def taken(s: Any, fd: Any, size: Any) -> None:
+    """The first bytes of the input are done with; all of them when the connection ends."""
+    row = s.connections[fd]
+    have = row[INPUT]
+    if row[CLOSING] != 0:
+        size = have
+    if size > 0 and have > size:
+        base = input_of(s, fd)
+        copy_bytes(base, base + np.uint64(size), np.uint64(have - size))
+    row[INPUT] = have - size
+
+
+@compiled
+def send(s: Any, fd: Any, from_: Any, size: Any) -> Any:
+    """Send, behind what waits already; what the socket does not take is kept to wait.
+
+    How many bytes went; BROKEN.
+    """
+    row = s.connections[fd]
+    sent = np.int64(0)
+    if row[OUT_END] == row[OUT_AT]:
+        row[OUT_AT], row[OUT_END] = 0, 0
+        sent = np.int64(_send(np.int32(fd), from_, np.uint64(size), _SEND_FLAGS))
+        if sent < 0:
+            if not _would_block():
+                return np.int64(BROKEN)
+            sent = np.int64(0)
+    if sent < size:
+        _keep(s, fd, from_ + np.uint64(sent), size - sent)
+    return sent
+
+
+@compiled
+def _keep(s: Any, fd: Any, from_: Any, size: Any) -> None:
+    row = s.connections[fd]
+    output = output_of(s, fd)
+    if row[OUT_AT] > 0:
+        copy_bytes(output, output + np.uint64(row[OUT_AT]), np.uint64(row[OUT_END] - row[OUT_AT]))
+        row[OUT_END] -= row[OUT_AT]
+        row[OUT_AT] = 0
+    if _CHECKED and row[OUT_END] + size > s.output_bytes:
+        raise IndexError("more output than its buffer holds")
+    copy_bytes(output + np.uint64(row[OUT_END]), from_, np.uint64(size))
+    row[OUT_END] += size
+    if row[OUT_END] > LARGE:
+        row[LARGE_OUTPUT] = 1
+
+
+@compiled
+def send_waiting(s: Any, fd: Any) -> Any:
+    """Go on with output that waits; when all of it went, OUT_END is 0. How many bytes went; NOTHING, BROKEN."""
+    row = s.connections[fd]
+    from_ = output_of(s, fd) + np.uint64(row[OUT_AT])
+    sent = np.int64(_send(np.int32(fd), from_, np.uint64(row[OUT_END] - row[OUT_AT]), _SEND_FLAGS))
+    if sent < 0:
+        return np.int64(NOTHING if _would_block() else BROKEN)
+    row[OUT_AT] += sent
+    if row[OUT_AT] == row[OUT_END]:
+        row[OUT_AT], row[OUT_END] = 0, 0
+    return sent
