@@ -231,13 +231,16 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{/* What a StatefulSet says of its claims; (list $ "cube" block "name"). Its labels cannot change, so no version is in them. */}}
+{{/*
+What a StatefulSet says of its claims; (list $ "cube" block "name"). Its labels cannot change, so no version is in them. Fewer
+replicas of a shard are a smaller cube; whoever scales one of the others to 0 wants it back as it was.
+*/}}
 {{- define "elastic-ctr.persistence.claim" -}}
 {{- $persistence := (index . 2).persistence }}
 {{- if and $persistence.enabled (not $persistence.existingClaim) -}}
 persistentVolumeClaimRetentionPolicy:
   whenDeleted: {{ $persistence.keep | ternary "Retain" "Delete" }}
-  whenScaled: {{ $persistence.keep | ternary "Retain" "Delete" }}
+  whenScaled: {{ or $persistence.keep (ne (index . 1) "cube") | ternary "Retain" "Delete" }}
 volumeClaimTemplates:
   - apiVersion: v1
     kind: PersistentVolumeClaim

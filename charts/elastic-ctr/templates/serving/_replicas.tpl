@@ -5,7 +5,7 @@ Leaving `replicas` out where the deployer alone has set it makes Kubernetes fall
 number that runs is rendered. Rendering it where the autoscaler has set it is a conflict under server-side apply (Helm 4), so
 from then on it is left out. Under client-side apply (releases of Helm 3) leaving it out always falls back to 1, and there
 the number that runs goes on being rendered. Who has set what stands in managedFields; the deployer is whose entry has the
-pod template. `helm template` has no cluster to ask, and renders nothing.
+pod template. A new Deployment starts with one pod, and so does what renders without a cluster to ask.
 */}}
 {{- define "elastic-ctr.serving.replicas" -}}
 {{- $scaling := .Values.serving.autoscaling }}
@@ -25,7 +25,5 @@ pod template. `helm template` has no cluster to ask, and renders nothing.
 {{- if hasKey $spec "f:replicas" }}{{ $owners = append $owners (ternary "deployer" "autoscaler" $deployer) }}{{ end }}
 {{- end }}
 {{- if or $clientSide (and (has "deployer" $owners) (not (has "autoscaler" $owners))) }}{{ int $live.spec.replicas }}{{ end }}
-{{- else if include "elastic-ctr.live" . -}}
-{{ int $scaling.minReplicas }}
 {{- end -}}
 {{- end }}
