@@ -93,7 +93,7 @@ def readme(chart: dict[str, Any], values: str, schema: Schema) -> str:
         "",
         "```sh",
         f"helm install ctr charts/{chart['name']} --values my-values.yaml --wait --timeout 10m",
-        "helm test ctr",
+        "helm test ctr  # once `elastic-ctr status` shows a live version",
         "```",
         "",
         "`examples/` holds a values file for each way of use. A key that is not below is refused by name, and so is a value",

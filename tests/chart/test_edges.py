@@ -154,6 +154,25 @@ def test_hadoop_is_where_the_values_say(render: Renderer) -> None:
     assert reaching(rendered, Peer(address="198.51.101.9"), [9870, 9864]) == {}
 
 
+def test_the_port_that_a_url_names_is_open(render: Renderer) -> None:
+    logs = render(data={"source": {"url": "webhdfs://namenode:50070"}})
+    store = render(store={"config": {"url": "webhdfs://namenode:50070/store"}}, fileServer={"enabled": False})
+    files = render(store={"config": {"url": "http://files.other:9999/"}}, fileServer={"enabled": False})
+
+    assert reaching(logs, HADOOP, [50070, 9870]) == {"master": {50070, 9870}, "trainer": {50070, 9870}}
+    assert reaching(store, HADOOP, [50070]) == {name: {50070} for name in WRITERS}
+    assert reaching(files, HADOOP, [9999]) == {name: {9999} for name in WRITERS}
+
+
+def test_a_client_is_let_out_to_what_there_is_and_nothing_else(render: Renderer) -> None:
+    off = {"enabled": False}
+    rendered = render(cube=off, serving=off, cubeTransfer=off)
+
+    [client] = [each for each in rendered.all("NetworkPolicy") if each.name == "ctr-client"]
+    ports = {port["port"] for rule in client.spec["egress"] for port in rule["ports"]}
+    assert ports == {8701}
+
+
 def test_where_logs_are_files_nobody_reaches_hadoop(render: Renderer) -> None:
     rendered = render(
         data={"source": {"url": "file:///data"}}, dataVolume={"existingClaim": "logs", "mountPath": "/data"}

@@ -288,14 +288,7 @@ class Lookup(Asker):
     def _tell(self, document: ReleaseDocument) -> None:
         if self._client is None:
             return
-        holders = {
-            version: {address: each.partitions for address, each in theirs.items()}
-            for version, theirs in document.holders.items()
-        }
-        draining = {
-            address for theirs in document.holders.values() for address, each in theirs.items() if each.draining
-        }
-        self._client.set_holders(holders, draining)
+        self._client.set_holders(document.addresses(), document.draining())
 
     async def _follow(self) -> None:
         while True:

@@ -113,7 +113,7 @@ def clicks(hadoop: Hadoop) -> ClickLogs:
 
 
 def small_values(hadoop: Hadoop, path: str) -> Values:
-    """All roles, small enough for two cores, where what answers goes before what starts; what tests wait for is set short."""
+    """All roles, small enough for two cores; what tests wait for is set short."""
     grace = {"terminationGracePeriodSeconds": 60}
 
     def block(cpu: str, memory: str, **more: Any) -> Values:
@@ -135,7 +135,7 @@ def small_values(hadoop: Hadoop, path: str) -> Values:
         "trainer": block("100m", "1536Mi", replicas=2, minReplicas=1, **grace),
         "pserver": block("80m", "1Gi", replicas=2, **grace),
         "cube": block(
-            "200m",
+            "50m",
             "512Mi",
             agentResources={"cpu": "20m", "memory": "384Mi"},
             replicasPerShard=1,
@@ -145,7 +145,7 @@ def small_values(hadoop: Hadoop, path: str) -> Values:
         ),
         "cubeTransfer": block("40m", "512Mi", builderResources={"cpu": "50m", "memory": "768Mi"}, config={"candidateSeconds": 30}),
         "serving": block(
-            "400m", "1Gi", replicas=1, service={"type": "NodePort", "nodePort": NODE_PORT}, terminationGracePeriodSeconds=30
+            "100m", "1Gi", replicas=1, service={"type": "NodePort", "nodePort": NODE_PORT}, terminationGracePeriodSeconds=30
         ),
     }  # fmt: skip
 

@@ -120,7 +120,7 @@ class Load:
             "name": "load",
             "image": self._image,
             "command": [*python, what, str(self.rates[what]), serving, transfer, store],
-            "resources": {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+            "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
             "securityContext": {
                 "allowPrivilegeEscalation": False,
                 "capabilities": {"drop": ["ALL"]},

@@ -20,8 +20,7 @@ def scaling(most: int, least: int = 1) -> Values:
                 "enabled": True,
                 "minReplicas": least,
                 "maxReplicas": most,
-                # 60 millicores, of the 400 it requests here.
-                "targetCPUUtilizationPercentage": 15,
+                "targetCPUUtilizationPercentage": 60,
                 "scaleDownStabilizationSeconds": 15,
             }
         }

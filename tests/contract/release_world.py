@@ -267,9 +267,7 @@ class World:
 
         async def ask() -> tuple[Values, npt.NDArray[np.bool_]]:
             client = CubeClient(DIM)
-            named = {v: {a: h.partitions for a, h in held.items()} for v, held in document.holders.items()}
-            draining = {a for held in document.holders.values() for a, h in held.items() if h.draining}
-            client.set_holders(named, draining)
+            client.set_holders(document.addresses(), document.draining())
             try:
                 return await client.lookup(version, keys)
             finally:

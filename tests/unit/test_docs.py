@@ -41,7 +41,9 @@ def commands_of(page: Path) -> Iterator[str]:
 
 
 COMMANDS = [(page, line) for page in PAGES for line in commands_of(page)]
-TARGETS = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.findall(r"^([a-z-]+):.*##", MAKEFILE, re.MULTILINE))
+VARIABLES = set(re.findall(r"\$\((?:if \$\()?([A-Z_]+)\)", MAKEFILE))
 TREE = typer.main.get_command(build())
 
 
@@ -53,7 +55,8 @@ def wrong_with(line: str) -> str | None:
     """The first word of a command line that the program does not know."""
     words = shlex.split(line.replace("…", ""))
     if words[0] == "make":
-        return next((word for word in words[1:] if word not in TARGETS), None)
+        known = {*TARGETS, *(f"{name}=" for name in VARIABLES)}
+        return next((word for word in words[1:] if re.sub("=.*", "=", word) not in known), None)
     command: Any = TREE
     for word in words[1:]:
         if hasattr(command, "commands") and not word.startswith("-"):

@@ -71,14 +71,27 @@ spec:
   ports: {{- include "elastic-ctr.network.ports" (index . 2) | nindent 4 }}
 {{- end }}
 
-{{/* Egress to Hadoop, or to an HTTP store outside; a block with cidrs and ports */}}
+{{/* Egress to Hadoop, or to an HTTP store outside, at the block's ports and those the URLs name; (list block url …) */}}
 {{- define "elastic-ctr.network.outside" -}}
+{{- $block := first . }}
+{{- $ports := list }}
+{{- range $block.ports }}
+{{- $ports = append $ports (int .) }}
+{{- end }}
+{{- range rest . }}
+{{- /* hdfs:// names ports of Hadoop's own protocol, which nobody here speaks. */}}
+{{- if not (hasPrefix "hdfs://" .) }}
+{{- range regexFindAll ":[0-9]+" (regexReplaceAll "^[a-z]+://([^/]*).*$" . "${1}") -1 }}
+{{- $ports = append $ports (trimPrefix ":" . | int) }}
+{{- end }}
+{{- end }}
+{{- end }}
 - to:
-  {{- range .cidrs }}
+  {{- range $block.cidrs }}
     - ipBlock:
         cidr: {{ . }}
   {{- end }}
-  ports: {{- include "elastic-ctr.network.ports" .ports | nindent 4 }}
+  ports: {{- include "elastic-ctr.network.ports" (uniq $ports) | nindent 4 }}
 {{- end }}
 
 {{/* Egress to the store, and to the source when "source" is given too; (list $) or (list $ "source") */}}
@@ -90,19 +103,25 @@ spec:
 {{- if not $url }}
 {{- $edges = append $edges (include "elastic-ctr.network.to" (list $root (list "file-server") (list $values.fileServer.service.port))) }}
 {{- else if hasPrefix "http" $url }}
-{{- $edges = append $edges (include "elastic-ctr.network.outside" $values.networkPolicy.store) }}
+{{- $edges = append $edges (include "elastic-ctr.network.outside" (list $values.networkPolicy.store $url)) }}
 {{- end }}
-{{- if or (hasPrefix "hdfs" $url) (and (has "source" .) (hasPrefix "hdfs" $values.data.source.url)) }}
-{{- $edges = append $edges (include "elastic-ctr.network.outside" $values.networkPolicy.hdfs) }}
+{{- $hadoop := list }}
+{{- range prepend (ternary (list $values.data.source.url) list (has "source" .)) $url }}
+{{- if regexMatch "^(web)?hdfs://" . }}
+{{- $hadoop = append $hadoop . }}
+{{- end }}
+{{- end }}
+{{- if $hadoop }}
+{{- $edges = append $edges (include "elastic-ctr.network.outside" (prepend $hadoop $values.networkPolicy.hdfs)) }}
 {{- end }}
 {{- join "\n" $edges }}
 {{- end }}
 
-{{/* Egress to cube-transfer, in this release or elsewhere; $ */}}
+{{/* Egress to cube-transfer, in this release or elsewhere, where there is one; $ */}}
 {{- define "elastic-ctr.network.transfer" -}}
 {{- if .Values.cubeTransfer.enabled }}
 {{- include "elastic-ctr.network.to" (list . (list "cube-transfer") (list .Values.cubeTransfer.config.port)) }}
-{{- else -}}
+{{- else if .Values.cubeTransfer.address -}}
 # Elsewhere, so it is known by its port alone.
 - ports: {{- include "elastic-ctr.network.ports" (list (splitList ":" .Values.cubeTransfer.address | last)) | nindent 4 }}
 {{- end }}

@@ -9,7 +9,7 @@ import typer
 
 from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
 from elastic_ctr.config.role_files import CubeAgentFile, CubeServerFile
-from elastic_ctr.cube.agent.drain import DrainRefused, run_cube_drain
+from elastic_ctr.cube.agent.drain import LONGEST_DRAIN_SECONDS, DrainRefused, run_cube_drain
 
 EXIT_GRACE_OVER, EXIT_REFUSED = 1, 2
 
@@ -22,7 +22,7 @@ def drain(
     grace_seconds: Annotated[
         float,
         typer.Option("--grace-seconds", min=0, help="Wait no longer; Kubernetes ends the wait with its own grace."),
-    ] = 600.0,
+    ] = LONGEST_DRAIN_SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Have the pod's agent drain, and return when it has ended: readers ask other pods by then.

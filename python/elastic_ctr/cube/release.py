@@ -57,6 +57,21 @@ class ReleaseDocument(Record):
     def is_newer_than(self, other: "ReleaseDocument | None") -> bool:
         return other is None or (self.generation, self.revision) > (other.generation, other.revision)
 
+    def addresses(self) -> dict[int, dict[str, tuple[int, ...]]]:
+        """Version -> address -> partitions, for readers.
+
+        A version that is wanted is in it even if nobody is named for it, as when transfer has lost its state and hears pods one
+        by one: a version that is not in it is over, and where its partitions were is forgotten.
+        """
+        return {
+            version: {address: each.partitions for address, each in self.holders.get(version, {}).items()}
+            for version in sorted({*self.holders, *self.wanted})
+        }
+
+    def draining(self) -> set[str]:
+        """Addresses that answer those who have nobody else."""
+        return {address for holders in self.holders.values() for address, each in holders.items() if each.draining}
+
 
 class AgentReport(Record):
     """What one cube pod says of itself: what its server answers, never what the agent remembers."""

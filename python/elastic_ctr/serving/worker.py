@@ -167,13 +167,9 @@ class Worker:
         self._document_came.set()
 
     def _set_holders(self, client: CubeClient, document: ReleaseDocument) -> None:
-        client.set_holders(
-            {
-                version: {address: each.partitions for address, each in holders.items()}
-                for version, holders in document.holders.items()
-            },
-            {address for holders in document.holders.values() for address, each in holders.items() if each.draining},
-        )
+        # What is answered with stays known, whatever a document says.
+        pinned: dict[int, dict[str, tuple[int, ...]]] = {version: {} for version in self._rounds.in_use()}
+        client.set_holders({**pinned, **document.addresses()}, document.draining())
 
     async def _listen(self, order: dict[str, Any]) -> None:
         if not self._door.listening:

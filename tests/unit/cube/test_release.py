@@ -27,6 +27,23 @@ def test_a_document_is_the_same_after_its_way_over_the_network(document: Release
     assert ReleaseDocument.model_validate_json(document.model_dump_json(by_alias=True)) == document
 
 
+@given(documents)
+def test_readers_hear_of_every_version_that_is_wanted_even_of_one_that_nobody_is_named_for(
+    document: ReleaseDocument,
+) -> None:
+    told = document.addresses()
+
+    assert told.keys() == {*document.holders, *document.wanted}
+    assert {version: named for version, named in told.items() if named} == {
+        version: {address: each.partitions for address, each in named.items()}
+        for version, named in document.holders.items()
+        if named
+    }
+    assert document.draining() == {
+        a for each in document.holders.values() for a, holder in each.items() if holder.draining
+    }
+
+
 @given(documents, documents)
 def test_of_two_documents_at_most_one_is_newer_and_the_generation_goes_first(
     one: ReleaseDocument, other: ReleaseDocument

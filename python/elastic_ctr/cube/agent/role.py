@@ -15,6 +15,7 @@ import httpx
 from pydantic import ValidationError
 
 from elastic_ctr.cube.agent.cache import Cache, FetchStopped
+from elastic_ctr.cube.agent.drain import LONGEST_DRAIN_SECONDS
 from elastic_ctr.cube.agent.server import Held, Server, ServerRefused, ServerSilent
 from elastic_ctr.cube.placement import covered_without, owed_partitions, unneeded_partitions
 from elastic_ctr.cube.release import AgentReport, ReleaseDocument
@@ -53,7 +54,7 @@ class CubeAgent:
         bytes_per_second: float = 100 << 20,
         drain_seconds: float = 30.0,
         report_seconds: float = 1.0,
-        grace_seconds: float = 600.0,
+        grace_seconds: float = LONGEST_DRAIN_SECONDS,
         quiet_seconds: float = _QUIET_SECONDS,
         poll_wait_seconds: float = 20.0,
     ) -> None:

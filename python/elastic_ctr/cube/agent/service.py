@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from elastic_ctr.cube.agent.drain import LONGEST_DRAIN_SECONDS
 from elastic_ctr.cube.agent.role import CubeAgent
 from elastic_ctr.cube.placement import shard_of_pod
 from elastic_ctr.runtime.http import application, require_token, serving
@@ -65,7 +66,7 @@ def run_cube_agent(
     bytes_per_second: float = 100 << 20,
     drain_seconds: float = 30.0,
     report_seconds: float = 1.0,
-    grace_seconds: float = 600.0,
+    grace_seconds: float = LONGEST_DRAIN_SECONDS,
     quiet_seconds: float = 5.0,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Without a port there is no door.
