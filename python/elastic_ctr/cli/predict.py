@@ -153,8 +153,11 @@ def _ask(client: httpx.Client, model: str, lines: list[Line]) -> Iterator[Answer
     if good:
         tensor = {"name": "line", "shape": [len(good)], "datatype": "BYTES", "data": good}
         said = _call(client, "POST", f"/v2/models/{model}/infer", {"inputs": [tensor]})
-        outputs = {each["name"]: each["data"] for each in said["outputs"]}
-        answers = iter(zip(outputs["probability"], outputs["version"], strict=True))
+        try:
+            outputs = {each["name"]: each["data"] for each in said["outputs"]}
+            answers = iter(zip(outputs["probability"], outputs["version"], strict=True))
+        except (KeyError, TypeError) as strange:
+            raise _not_serving(client) from strange
     for line in lines:
         probability, version = (float("nan"), None) if line.features is None else next(answers)
         yield Answer(line, probability, version)
@@ -163,8 +166,15 @@ def _ask(client: httpx.Client, model: str, lines: list[Line]) -> Iterator[Answer
 def _slots(client: httpx.Client, model: str) -> SlotList:
     """The slots of the live version. Raises NotAnswered, with the server's words while there is none."""
     _call(client, "GET", f"/v2/models/{model}/ready")
-    inputs = _call(client, "GET", f"/v2/models/{model}")["inputs"]
-    return SlotList(tuple(each["name"] for each in inputs if each["datatype"] == "UINT64"))
+    told = _call(client, "GET", f"/v2/models/{model}")
+    try:
+        return SlotList(tuple(each["name"] for each in told["inputs"] if each["datatype"] == "UINT64"))
+    except (KeyError, TypeError, ValueError) as strange:
+        raise _not_serving(client) from strange
+
+
+def _not_serving(client: httpx.Client) -> NotAnswered:
+    return NotAnswered(f"{client.base_url} does not answer as serving does; give the port for predictions")
 
 
 def _call(client: httpx.Client, method: str, path: str, body: Any = None) -> dict[str, Any]:

@@ -52,6 +52,10 @@ def rollback(
             state = ask(f"http://{address}/rollback", order, token=token)
     except (DoorClosed, KubectlFailed) as closed:
         refuse(str(closed))
+    if not isinstance(state, dict) or not {"live", "candidate", "held"} <= state.keys():
+        refuse(
+            f"{transfer or 'what was asked'} does not answer as cube-transfer does; give the address of its release document"
+        )
     typer.echo(json.dumps(state) if as_json else _told(state))
 
 

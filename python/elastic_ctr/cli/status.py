@@ -29,6 +29,12 @@ from elastic_ctr.local.doors import DoorClosed, ask
 
 WATCH_SECONDS = 2.0
 _DOORS = {"master": MASTER_STATUS, "transfer": TRANSFER, "serving": SERVING_ADMIN}
+# What every version of a role says of itself, and no other role does.
+_SAYS = {
+    "master": {"passes", "ledger", "pservers", "recoveries"},
+    "transfer": {"live", "candidate", "shards", "problems"},
+    "serving": {"stage", "rows", "lastRefusal", "transfer"},
+}
 
 
 class Seen(NamedTuple):
@@ -99,7 +105,7 @@ def _at(addresses: dict[str, str]) -> Seen:
     seen = Seen({}, {})
     for role, door in _DOORS.items():
         try:
-            seen.answers[role] = ask(f"http://{addresses.get(role, f'127.0.0.1:{door.port}')}/status")
+            seen.answers[role] = _said(role, addresses.get(role, f"127.0.0.1:{door.port}"))
         except DoorClosed as closed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(closed)
     return seen
@@ -115,16 +121,24 @@ def _in(cluster: Cluster, doors: Doors) -> Seen:
         return seen
     for role, door in _DOORS.items():
         try:
-            seen.answers[role] = _asked(doors, door)
+            seen.answers[role] = _asked(role, doors, door)
         except (DoorClosed, KubectlFailed) as closed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(closed)
     return seen
 
 
-def _asked(doors: Doors, door: Door) -> Any:
+def _said(role: str, address: str) -> Any:
+    """What it says of itself. Raises DoorClosed, of another role too."""
+    said = ask(f"http://{address}/status")
+    if not isinstance(said, dict) or not _SAYS[role] <= said.keys():
+        raise DoorClosed(f"http://{address}/status is not {role}'s; give the address of its status door")
+    return said
+
+
+def _asked(role: str, doors: Doors, door: Door) -> Any:
     """Raises DoorClosed, KubectlFailed."""
     try:
-        return ask(f"http://{doors.address(door)}/status")
+        return _said(role, doors.address(door))
     except DoorClosed as closed:
         doors.forget(door)
         raise DoorClosed(f"{door.component}: {closed}") from closed

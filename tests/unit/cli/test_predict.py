@@ -47,3 +47,11 @@ def test_who_cannot_be_asked_is_said(words: list[str], reason: str, kubectl: Fak
 
     assert (done.exit_code, done.stdout) == (2, "")
     assert reason in done.stderr
+
+
+def test_whoever_else_answers_is_said() -> None:
+    with saying(lambda *_: (200, {})) as address:
+        done = call("-", "--address", address, given="1 0 5:0\n")
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{address} does not answer as serving does; give the port for predictions" in done.stderr

@@ -45,6 +45,14 @@ def test_a_release_is_rolled_back_with_the_token_of_its_secret(orders: list[Any]
     assert "s3cret" not in done.output
 
 
+def test_whoever_else_answers_an_order_is_said(tmp_path: Path) -> None:
+    with saying(lambda *_: (200, {})) as address:
+        done = call(7, "--transfer", address)
+
+    assert done.exit_code == 2
+    assert f"{address} does not answer as cube-transfer does" in done.stderr
+
+
 def test_who_may_not_read_the_secret_gives_a_file(
     orders: list[Any], kubectl: FakeKubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

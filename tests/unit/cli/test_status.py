@@ -92,6 +92,16 @@ def test_a_pod_that_does_not_answer_is_named_by_its_role(release: FakeKubectl) -
     }
 
 
+@pytest.mark.parametrize("other", [{}, [], "hello", {"live": None}])
+def test_what_is_no_role_of_ours_is_said_in_a_sentence(other: Any) -> None:
+    with saying(pages({"/status": other})) as wrong, roles() as at:
+        done = call("--address", wrong, "--transfer", wrong, "--serving", at["serving"])
+
+    assert done.exit_code == 1
+    assert f"http://{wrong}/status is not master's; give the address of its status door" in done.stdout
+    assert f"http://{wrong}/status is not transfer's" in done.stdout
+
+
 def test_a_cluster_that_cannot_be_asked_is_exit_code_2(kubectl: FakeKubectl) -> None:
     kubectl.say(fail="error: You must be logged in to the server (Unauthorized)")
     unauthorized = call("-n", "ns")
