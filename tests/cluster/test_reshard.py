@@ -12,6 +12,7 @@ from cluster.load import Load, Span, all_right
 from cluster.release import Release, Values, merged
 
 pytestmark = pytest.mark.functional
+WAITS = "serving waits for a core, ms a second"
 
 
 def cube(shards: int, replicas: int) -> Values:
@@ -70,8 +71,10 @@ def shown(span: Span, steady: Span) -> dict[str, Any]:
 def test_shards_and_replicas_change_under_load_and_every_answer_is_right(
     settled: Release, load: Load, tell: Callable[..., None]
 ) -> None:
+    waited, start = core_wait(settled), time.time()
     steady = load.steady()
-    tell(steady={what: span.as_dict() for what, span in steady.items()})
+    figures: dict[str, Any] = {what: span.as_dict() for what, span in steady.items()}
+    tell(steady={**figures, WAITS: round(1000 * (core_wait(settled) - waited) / (time.time() - start))})
 
     for shards, replicas in ((4, 1), (3, 1), (1, 1), (2, 1), (2, 2), (2, 1)):
         before, waited, start = uids(settled), core_wait(settled), time.time()
@@ -84,9 +87,9 @@ def test_shards_and_replicas_change_under_load_and_every_answer_is_right(
         # Where nodes share cores with what starts on them, this is most of what makes answers late.
         waited = (core_wait(settled) - waited) / (time.time() - start)
         step = f"{shards} shards x {replicas}"
-        figures: dict[str, Any] = {what: shown(span, steady[what]) for what, span in spans.items()}
+        figures = {what: shown(span, steady[what]) for what, span in spans.items()}
         figures |= {"seconds": round(took, 1), "bytes fetched": fetched_bytes(settled)}
-        tell(**{step: {**figures, "serving waits for a core, ms a second": round(1000 * waited)}})
+        tell(**{step: {**figures, WAITS: round(1000 * waited)}})
         kept = {name: uid for name, uid in before.items() if name in uids(settled)}
         assert restarted_or_gone(kept, settled) == []
 
