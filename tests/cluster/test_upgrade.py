@@ -112,6 +112,26 @@ def test_a_new_number_of_pservers_goes_on_from_the_last_checkpoint(
     ledger_adds_up(status)
 
 
+@pytest.mark.timeout(600)
+def test_a_training_that_is_replaced_in_mid_pass_saves_once_more_and_nothing_is_trained_again(
+    settled: Release, clicks: Any, tell: Callable[..., None]
+) -> None:
+    before = settled.training()
+    hour, records = clicks.publish_after(before, 600_000, files=24)
+    settled.wait_under_way(hour, "training")
+
+    settled.change({"pserver": {"replicas": 1}})
+    status, trained = settled.wait_trained(hour)
+
+    recovery = status["recoveries"][-1]
+    tell(recovery=recovery, rolledBack=status["ledger"]["rolledBack"] - before["ledger"]["rolledBack"])
+    assert recovery["role"] == "training"
+    assert "was not saved once more" not in recovery["reason"]
+    assert status["ledger"]["rolledBack"] == before["ledger"]["rolledBack"]
+    assert trained["records"] == records
+    ledger_adds_up(status)
+
+
 @pytest.mark.timeout(420)
 def test_an_end_ends_the_training_and_a_later_end_goes_on(
     settled: Release, clicks: Any, tell: Callable[..., None]
