@@ -119,6 +119,7 @@ def test_a_training_that_is_replaced_in_mid_pass_saves_once_more_and_nothing_is_
     before = settled.training()
     hour, records = clicks.publish_after(before, 600_000, files=24)
     settled.wait_under_way(hour, "training")
+    eventually("some of it is trained", lambda: settled.training()["passes"][-1]["tasksDone"] >= 3, 120, 0.2)
 
     settled.change({"pserver": {"replicas": 1}})
     status, trained = settled.wait_trained(hour)
