@@ -79,7 +79,7 @@ handoverSeconds: {{ include "elastic-ctr.training.handoverSeconds" . }}
 {{- if .Values.tracking.enabled }}
 tracking:
   url: {{ printf "http://%s:%v" (include "elastic-ctr.tracking.fullname" .) (int .Values.tracking.service.port) }}
-  experiment: {{ .Release.Name }}
+  experiment: {{ .Release.Name | quote }}
 {{- end }}
 {{- end }}
 
@@ -123,7 +123,7 @@ cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
 {{ include "elastic-ctr.config.common" . }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
-transferAddress: {{ include "elastic-ctr.transferAddress" . }}
+transferAddress: {{ include "elastic-ctr.transferAddress" . | quote }}
 podDomain: {{ include "elastic-ctr.podDomain" (list . (include "elastic-ctr.cube.fullname" .)) }}
 {{- end }}
 
@@ -152,5 +152,5 @@ model: {{- include "elastic-ctr.given" .Values.model | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 serving: {{- include "elastic-ctr.given" $serving | nindent 2 }}
 cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
-transferAddress: {{ include "elastic-ctr.transferAddress" . }}
+transferAddress: {{ include "elastic-ctr.transferAddress" . | quote }}
 {{- end }}

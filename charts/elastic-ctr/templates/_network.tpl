@@ -9,7 +9,7 @@ apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata:
   name: {{ index . 2 }}
-  namespace: {{ (index . 0).Release.Namespace }}
+  namespace: {{ (index . 0).Release.Namespace | quote }}
   labels: {{- include "elastic-ctr.labels" (list (index . 0) (index . 1)) | nindent 4 }}
 spec:
   podSelector:
@@ -89,7 +89,7 @@ spec:
 - to:
   {{- range $block.cidrs }}
     - ipBlock:
-        cidr: {{ . }}
+        cidr: {{ . | quote }}
   {{- end }}
   ports: {{- include "elastic-ctr.network.ports" (uniq $ports) | nindent 4 }}
 {{- end }}

@@ -4,19 +4,19 @@
 {{- $component := index . 1 }}
 {{- $block := index . 2 }}
 {{- $persistent := and (gt (len .) 3) (index . 3) -}}
-serviceAccountName: {{ include "elastic-ctr.serviceAccountName" $root }}
+serviceAccountName: {{ include "elastic-ctr.serviceAccountName" $root | quote }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- with uniq (concat ($root.Values.image.pullSecrets | default list) ($root.Values.global.imagePullSecrets | default list)) }}
 imagePullSecrets:
 {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
 {{- end }}
 {{- end }}
 securityContext: {{- include "elastic-ctr.given" $block.podSecurityContext | nindent 2 }}
 terminationGracePeriodSeconds: {{ int $block.terminationGracePeriodSeconds }}
 {{- with include "elastic-ctr.priorityClassName" (list $root $component $block) }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $block.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
@@ -87,7 +87,7 @@ topologySpreadConstraints:
 {{/* A map by name as a container's list; a block */}}
 {{- define "elastic-ctr.extraEnv" -}}
 {{- range $name, $given := .extraEnv }}
-- name: {{ $name }}
+- name: {{ $name | quote }}
 {{- if kindIs "map" $given }}
 {{ toYaml $given | indent 2 }}
 {{- else }}
@@ -112,7 +112,7 @@ topologySpreadConstraints:
 {{/* A map by path as a container's list; a block */}}
 {{- define "elastic-ctr.extraVolumeMounts" -}}
 {{- range $path, $mount := .extraVolumeMounts }}
-- mountPath: {{ $path }}
+- mountPath: {{ $path | quote }}
 {{ toYaml $mount | indent 2 }}
 {{- end }}
 {{- end }}
@@ -124,9 +124,9 @@ topologySpreadConstraints:
 {{- $configmap := index . 2 -}}
 - name: auth
   secret:
-    secretName: {{ include "elastic-ctr.auth.secret" $root }}
+    secretName: {{ include "elastic-ctr.auth.secret" $root | quote }}
     items:
-      - key: {{ $root.Values.auth.key }}
+      - key: {{ $root.Values.auth.key | quote }}
         path: token
 - name: tmp
   emptyDir:
@@ -145,7 +145,7 @@ topologySpreadConstraints:
 {{/* A map by name as a pod's list; a block */}}
 {{- define "elastic-ctr.extraVolumes" -}}
 {{- range $name, $source := .extraVolumes }}
-- name: {{ $name }}
+- name: {{ $name | quote }}
 {{ toYaml $source | indent 2 }}
 {{- end }}
 {{- end }}
@@ -154,12 +154,12 @@ topologySpreadConstraints:
 {{- define "elastic-ctr.dataVolume" -}}
 - name: data
   persistentVolumeClaim:
-    claimName: {{ .Values.dataVolume.existingClaim }}
+    claimName: {{ .Values.dataVolume.existingClaim | quote }}
     readOnly: {{ .Values.dataVolume.readOnly }}
 {{- end }}
 {{- define "elastic-ctr.dataVolumeMount" -}}
 - name: data
-  mountPath: {{ .Values.dataVolume.mountPath }}
+  mountPath: {{ .Values.dataVolume.mountPath | quote }}
   readOnly: {{ .Values.dataVolume.readOnly }}
 {{- end }}
 
@@ -227,7 +227,7 @@ topologySpreadConstraints:
 {{- else if $persistence.existingClaim -}}
 - name: {{ last . }}
   persistentVolumeClaim:
-    claimName: {{ $persistence.existingClaim }}
+    claimName: {{ $persistence.existingClaim | quote }}
 {{- end }}
 {{- end }}
 
@@ -250,7 +250,7 @@ volumeClaimTemplates:
     spec:
       accessModes: [ReadWriteOnce]
       {{- with $persistence.storageClass }}
-      storageClassName: {{ . }}
+      storageClassName: {{ . | quote }}
       {{- end }}
       resources:
         requests:

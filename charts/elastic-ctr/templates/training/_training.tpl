@@ -27,13 +27,13 @@ upgrade would be refused.
 {{- $trainers = dict "least" (int $values.trainer.minReplicas) "wanted" (int $values.trainer.replicas) }}
 {{- end -}}
 schedulerName: volcano
-queue: {{ $values.training.queue }}
+queue: {{ $values.training.queue | quote }}
 # All pservers and the least trainers, or nobody.
 minAvailable: {{ add $pservers $trainers.least }}
 maxRetry: {{ int $values.training.maxRetry }}
 {{- with include "elastic-ctr.priorityClassName" (list $root "trainer" $values.trainer) }}
 # Of the Job as a whole, so of the elastic trainers: the gang's minimum is never taken, whatever its priority.
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 plugins:
   # Gives pods their names as host names. Its own NetworkPolicy would shut out everybody but the Job's pods.
@@ -96,7 +96,7 @@ spec:
       volumeMounts:
         {{- include "elastic-ctr.volumeMounts" (list $root $block "trainer") | nindent 8 }}
         - name: scratch
-          mountPath: {{ $block.config.scratchDir }}
+          mountPath: {{ $block.config.scratchDir | quote }}
         {{- if $logs }}
         {{- include "elastic-ctr.dataVolumeMount" $root | nindent 8 }}
         {{- end }}
@@ -142,7 +142,7 @@ spec:
       volumeMounts:
         {{- include "elastic-ctr.volumeMounts" (list $root $block "pserver") | nindent 8 }}
         - name: scratch
-          mountPath: {{ $block.config.scratchDir }}
+          mountPath: {{ $block.config.scratchDir | quote }}
   volumes:
     {{- include "elastic-ctr.volumes" (list $root $block (last .) "pserver") | nindent 4 }}
     - name: scratch
