@@ -127,6 +127,11 @@ def _closed(schema: Schema, definitions: Schema) -> Schema:
         result.setdefault("type", "object")
         result.setdefault("additionalProperties", False)
         result["properties"] = {name: _closed(each, definitions) for name, each in schema["properties"].items()}
+    if "patternProperties" in schema:
+        result["patternProperties"] = {
+            name: _closed(each, definitions) if isinstance(each, dict) else each
+            for name, each in schema["patternProperties"].items()
+        }
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
             result[key] = _closed(schema[key], definitions)

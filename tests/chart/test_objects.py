@@ -171,7 +171,7 @@ def test_two_releases_in_one_namespace_share_nothing(render: Renderer) -> None:
 def test_cluster_wide_names_carry_namespace_and_release(render: Renderer) -> None:
     [*found] = render(priorityClasses={"enabled": True}).all("PriorityClass")
 
-    assert {each.name for each in found} == {"ads-ctr-pserver", "ads-ctr-trainer"}
+    assert {each.name for each in found} == {"elastic-ctr.ads.ctr.pserver", "elastic-ctr.ads.ctr.trainer"}
 
 
 def test_what_is_shown_is_what_is_installed_every_time(render: Renderer) -> None:
@@ -194,3 +194,20 @@ def hooks(of: Rendered) -> list[Object]:
 def test_the_only_hooks_are_tests(rendered: Rendered) -> None:
     assert {each.annotations["helm.sh/hook"] for each in hooks(rendered)} <= {"test"}
     assert {each.kind for each in hooks(rendered)} <= {"Pod"}
+
+
+def test_priority_classes_of_two_releases_have_two_names(render: Renderer) -> None:
+    pairs = [("a", "b-c"), ("a-b", "c"), ("system-a", "b")]
+    names = [
+        {
+            each.name
+            for each in render(namespace=namespace, release=release, priorityClasses={"enabled": True}).all(
+                "PriorityClass"
+            )
+        }
+        for namespace, release in pairs
+    ]
+
+    assert len(set.union(*names)) == 2 * len(pairs)
+    # Kubernetes keeps such names for itself.
+    assert [name for each in names for name in each if name.startswith("system-")] == []

@@ -28,6 +28,35 @@ SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "an hour that is none": ({"data": {"start": "20200401/24"}}, "at '/data/start': '20200401/24' does not match pattern"),
     "an interval that splits no day": ({"data": {"splitInterval": 7}}, "at '/data/splitInterval': value must be one of 1, 2, 3"),
     "a service of no type": ({"serving": {"service": {"type": "Public"}}}, "at '/serving/service/type': value must be one of"),
+    "a label by which the chart finds its own": ({"serving": {"podLabels": {"app.kubernetes.io/component": "master"}}}, "at '/serving/podLabels/app.kubernetes.io~1component': false schema"),
+    "the label of a shard": ({"cube": {"podLabels": {"elastic-ctr/shard": "0"}}}, "at '/cube/podLabels/elastic-ctr~1shard': false schema"),
+    "a label of a monitor that is the chart's": ({"metrics": {"serviceMonitor": {"labels": {"app.kubernetes.io/instance": "x"}}}}, "at '/metrics/serviceMonitor/labels/app.kubernetes.io~1instance': false schema"),
+    "a label that is none": ({"cube": {"podLabels": {"a b": "c"}}}, "at '/cube/podLabels': additional properties 'a b' not allowed"),
+    "a label of no such value": ({"cube": {"podLabels": {"a": "b c"}}}, "at '/cube/podLabels/a': 'b c' does not match pattern"),
+    "the checksum of a file": ({"cube": {"podAnnotations": {"checksum/config": "0"}}}, "at '/cube/podAnnotations/checksum~1config': false schema"),
+    "another name of a pod": ({"master": {"extraEnv": {"POD_NAME": "x"}}}, "at '/master/extraEnv/POD_NAME': false schema"),
+    "another file of a role": ({"master": {"extraEnv": {"ELASTIC_CTR_CONFIG": "x"}}}, "at '/master/extraEnv/ELASTIC_CTR_CONFIG': false schema"),
+    "an environment of no name": ({"master": {"extraEnv": {"A B": "x"}}}, "at '/master/extraEnv': additional properties 'A B' not allowed"),
+    "an environment of no value": ({"master": {"extraEnv": {"A": {"valu": "x"}}}}, "at '/master/extraEnv/A': additional properties 'valu' not allowed"),
+    "a volume of no name": ({"master": {"extraVolumes": {"My_Logs": {"emptyDir": {}}}}}, "at '/master/extraVolumes': additional properties 'My_Logs' not allowed"),
+    "a mount with a colon": ({"master": {"extraVolumeMounts": {"/a: b": {"name": "x"}}}}, "at '/master/extraVolumeMounts': additional properties '/a: b' not allowed"),
+    "nowhere to keep the ledger": ({"master": {"config": {"stateDir": ""}}}, "at '/master/config/stateDir': '' does not match pattern"),
+    "a folder of nobody knows where": ({"serving": {"config": {"scratchDir": "scratch"}}}, "at '/serving/config/scratchDir': 'scratch' does not match pattern"),
+    "more than a folder": ({"cube": {"config": {"cacheDir": "/a\n  readOnly: true"}}}, "at '/cube/config/cacheDir': '/a\\n  readOnly: true' does not match pattern"),
+    "more than a mount of logs": ({"dataVolume": {"mountPath": "/d\n  subPath: ../.."}}, "at '/dataVolume/mountPath': '/d\\n  subPath: ../..' does not match pattern"),
+    "more than a pull secret": ({"image": {"pullSecrets": ["a\nhostNetwork: true"]}}, "at '/image/pullSecrets/0': 'a\\nhostNetwork: true' does not match pattern"),
+    "a pull secret of a parent that is none": ({"global": {"imagePullSecrets": ["A"]}}, "at '/global/imagePullSecrets/0': 'A' does not match pattern"),
+    "more than a queue": ({"training": {"queue": "default\nttlSecondsAfterFinished: 1"}}, "at '/training/queue': 'default\\nttlSecondsAfterFinished: 1' does not match pattern"),
+    "more than a domain": ({"clusterDomain": "cluster.local\nhost: x"}, "at '/clusterDomain': 'cluster.local\\nhost: x' does not match pattern"),
+    "more than an address": ({"cubeTransfer": {"address": "a,--wait,300,b:80"}}, "at '/cubeTransfer/address': 'a,--wait,300,b:80' does not match pattern"),
+    "an address of no port": ({"cubeTransfer": {"address": "x:65536"}}, "at '/cubeTransfer/address': 'x:65536' does not match pattern"),
+    "more than a path of an ingress": ({"serving": {"ingress": {"path": "/x #y"}}}, "at '/serving/ingress/path': '/x #y' does not match pattern"),
+    "a host with an empty part": ({"serving": {"ingress": {"host": "a..b"}}}, "at '/serving/ingress/host': 'a..b' does not match pattern"),
+    "a network of 99 bits": ({"networkPolicy": {"hdfs": {"cidrs": ["1.2.3.4/99"]}}}, "at '/networkPolicy/hdfs/cidrs/0': '1.2.3.4/99' does not match pattern"),
+    "a peer's network that is none": ({"networkPolicy": {"dns": [{"ipBlock": {"cidr": "1.2.3/8"}}]}}, "at '/networkPolicy/dns/0/ipBlock/cidr': '1.2.3/8' does not match pattern"),
+    "a peer of two kinds": ({"networkPolicy": {"clients": [{"ipBlock": {"cidr": "::/0"}, "podSelector": {}}]}}, "at '/networkPolicy/clients/0': maxProperties: got 2, want 1"),
+    "a peer misspelt": ({"networkPolicy": {"clients": [{"podSelector": {"matchLabel": {}}}]}}, "at '/networkPolicy/clients/0/podSelector': additional properties 'matchLabel' not allowed"),
+    "names from everybody": ({"networkPolicy": {"dns": []}}, "at '/networkPolicy/dns': minItems: got 0, want 1"),
     "a list for a map": ({"cube": {"nodeSelector": ["a"]}}, "at '/cube/nodeSelector': got array, want object"),
 }  # fmt: skip
 MISSING: dict[str, tuple[list[str], str]] = {
@@ -67,6 +96,58 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "an autoscaler upside down": (
         {"serving": {"autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 2}}},
         ["serving.autoscaling.minReplicas 5", "serving.autoscaling.maxReplicas 2"],
+    ),
+    "less memory than is requested": (
+        {"serving": {"resources": {"limits": {"memory": "512Mi"}}}},
+        ["serving.resources requests 1Gi of memory", "512Mi"],
+    ),
+    "less processor than is requested": (
+        {"trainer": {"resources": {"cpu": 4, "limits": {"cpu": 2}}}},
+        ["trainer.resources requests 4 of cpu", "2"],
+    ),
+    "less of a second container than is requested": (
+        {"cube": {"agentResources": {"requests": {"cpu": "250m"}, "limits": {"cpu": 0.2}}}},
+        ["cube.agentResources requests 250m of cpu", "0.2"],
+    ),
+    "units of two kinds": (
+        {"cubeTransfer": {"builderResources": {"memory": "1Gi", "limits": {"memory": "1G"}}}},
+        ["cubeTransfer.builderResources requests 1Gi of memory", "1G"],
+    ),
+    "a volume of the pod's own": (
+        {"serving": {"extraVolumes": {"scratch": {"emptyDir": {}}}}},
+        ["serving.extraVolumes.scratch"],
+    ),
+    "a mount of no volume": (
+        {"serving": {"extraVolumeMounts": {"/x": {"name": "nope"}}}},
+        ["serving.extraVolumeMounts./x", "nope", "serving.extraVolumes"],
+    ),
+    "the ledger among what is thrown away": (
+        {"master": {"config": {"stateDir": "/tmp/"}}},
+        ["master.config.stateDir /tmp"],
+    ),
+    "logs among what is thrown away": (
+        {"dataVolume": {"existingClaim": "logs", "mountPath": "/tmp"}},
+        ["dataVolume.mountPath /tmp"],
+    ),
+    "logs where the ledger is": (
+        {"dataVolume": {"existingClaim": "logs", "mountPath": "/var/lib/elastic-ctr/master"}},
+        ["dataVolume.mountPath", "master.config.stateDir"],
+    ),
+    "a pod that is killed before it stops": (
+        {"serving": {"preStopSeconds": 60, "terminationGracePeriodSeconds": 60}},
+        ["serving.preStopSeconds 60", "serving.terminationGracePeriodSeconds 60"],
+    ),
+    "the 31st of April": ({"data": {"start": "20200331/00", "end": "20200431/00"}}, ["data.end 20200431/00"]),
+    "a slot twice in text": ({"data": {"slots": "1\n 2\n1\n"}}, ["data.slots names 1 more than once"]),
+    "a slot as number and as text": (
+        {"data": {"slots": [1000001, "1000001"]}},
+        ["data.slots names 1000001 more than once"],
+    ),
+    "slots that are blank": ({"data": {"slots": "\n \r\n"}}, ["data.slots", "at least one"]),
+    "a slot with a blank in it": ({"data": {"slots": "a b\n"}}, ['data.slots names "a b"']),
+    "bounds upside down": (
+        {"model": {"table": {"embed": {"weightBounds": [10, -10]}}}},
+        ["model.table.embed.weightBounds [10, -10]"],
     ),
     "a name too long": ({"fullnameOverride": "n" * 40}, ["fullnameOverride", "34"]),
 }
@@ -160,6 +241,12 @@ def test_what_is_refused_here_is_refused_by_the_program_too() -> None:
         "more pservers than partitions",
         "fewer trainers than the least",
         "start after end",
+        "the 31st of April",
+        "a slot twice in text",
+        "a slot as number and as text",
+        "slots that are blank",
+        "a slot with a blank in it",
+        "bounds upside down",
     ):
         with pytest.raises(ConfigRefused):
             settings(Values, merged(SMALLEST, BETWEEN_KEYS[name][0]), "values.yaml")

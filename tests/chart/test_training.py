@@ -184,9 +184,9 @@ def test_trainers_yield_to_pservers(render: Renderer) -> None:
     rendered = render(priorityClasses={"enabled": True})
     classes = {each.name: each.raw for each in rendered.all("PriorityClass")}
 
-    assert classes["ads-ctr-pserver"]["value"] > classes["ads-ctr-trainer"]["value"]
-    assert rendered.pod_of("pserver").spec["priorityClassName"] == "ads-ctr-pserver"
-    assert rendered.pod_of("trainer").spec["priorityClassName"] == "ads-ctr-trainer"
+    assert classes["elastic-ctr.ads.ctr.pserver"]["value"] > classes["elastic-ctr.ads.ctr.trainer"]["value"]
+    assert rendered.pod_of("pserver").spec["priorityClassName"] == "elastic-ctr.ads.ctr.pserver"
+    assert rendered.pod_of("trainer").spec["priorityClassName"] == "elastic-ctr.ads.ctr.trainer"
     assert all(each.get("globalDefault", False) is False for each in classes.values())
 
 

@@ -81,9 +81,12 @@
 {{- end -}}
 {{- end }}
 
-{{/* PriorityClass; (list $ "pserver"). Cluster-wide, so namespace and release are in it. */}}
+{{/*
+PriorityClass; (list $ "pserver"). Cluster-wide, so namespace and release are in it, between dots, which neither can hold. Names
+that begin with `system-`, as a namespace's may, are Kubernetes' own.
+*/}}
 {{- define "elastic-ctr.priorityClass" -}}
-{{- list (first .).Release.Namespace (include "elastic-ctr.fullname" (first .)) (last .) | compact | join "-" }}
+{{- list "elastic-ctr" (first .).Release.Namespace (include "elastic-ctr.fullname" (first .)) (last .) | join "." }}
 {{- end }}
 
 {{/* ConfigMap of Grafana's dashboard */}}

@@ -77,16 +77,17 @@ topologySpreadConstraints:
       fieldPath: metadata.name
 - name: ELASTIC_CTR_CONFIG
   value: /etc/elastic-ctr/config/config.yaml
-- name: ELASTIC_CTR_LOG_FORMAT
-  value: {{ $root.Values.log.format }}
-- name: ELASTIC_CTR_LOG_LEVEL
-  value: {{ $root.Values.log.level }}
-{{- include "elastic-ctr.extraEnv" (index . 1) }}
+{{- $log := dict "ELASTIC_CTR_LOG_FORMAT" $root.Values.log.format "ELASTIC_CTR_LOG_LEVEL" $root.Values.log.level }}
+{{- include "elastic-ctr.extraEnv" (list $log (index . 1)) }}
 {{- end }}
 
-{{/* A map by name as a container's list; a block */}}
+{{/* A map by name as a container's list; (list defaults block), where the block's word goes before a default's */}}
 {{- define "elastic-ctr.extraEnv" -}}
-{{- range $name, $given := .extraEnv }}
+{{- $env := deepCopy (first .) }}
+{{- range $name, $given := (last .).extraEnv }}
+{{- $_ := set $env $name $given }}
+{{- end }}
+{{- range $name, $given := $env }}
 - name: {{ $name | quote }}
 {{- if kindIs "map" $given }}
 {{ toYaml $given | indent 2 }}

@@ -1,0 +1,146 @@
+{{/* What Kubernetes would refuse of a pod, or a pod of its file, while other objects are there already; as _validate.tpl. */}}
+
+{{/*
+What a block's pods have without the user's asking, as YAML by block: names of volumes, the paths where they are mounted, and
+the keys of `config` that name such paths; $
+*/}}
+{{- define "elastic-ctr.validate.own" -}}
+{{- $data := .Values.dataVolume.existingClaim | empty | ternary list (list "data") }}
+{{- $role := list "auth" "tmp" }}
+{{- $paths := list "/etc/elastic-ctr/config" "/etc/elastic-ctr/auth" "/tmp" }}
+{{- toYaml (dict
+  "fileServer" (dict "keys" list "paths" (concat $paths (list "/run/elastic-ctr" "/data")) "volumes" (list "config" "auth" "run" "tmp" "data"))
+  "master" (dict "keys" (list "stateDir") "paths" $paths "volumes" (concat $role (list "master-config" "state") $data))
+  "trainer" (dict "keys" (list "scratchDir") "paths" $paths "volumes" (concat $role (list "trainer-config" "scratch") $data))
+  "pserver" (dict "keys" (list "scratchDir") "paths" $paths "volumes" (concat $role (list "pserver-config" "scratch")))
+  "cube" (dict "keys" (list "cacheDir") "paths" $paths "volumes" (concat $role (list "cube-server-config" "cube-agent-config" "cache")))
+  "cubeTransfer" (dict "keys" (list "stateDir" "scratchDir") "paths" $paths "volumes" (concat $role (list "cube-transfer-config" "cube-builder-config" "state" "scratch")))
+  "serving" (dict "keys" (list "scratchDir") "paths" $paths "volumes" (concat $role (list "serving-config" "scratch")))
+  "tracking" (dict "keys" list "paths" (list "/tmp" "/var/lib/elastic-ctr/tracking") "volumes" (list "tmp" "data"))) }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.volumes" -}}
+{{- range $name, $own := include "elastic-ctr.validate.own" . | fromYaml }}
+{{- $block := get $.Values $name }}
+{{- range $volume, $_ := $block.extraVolumes }}
+{{- if has $volume $own.volumes -}}
+{{ $name }}.extraVolumes.{{ $volume }} has the name of a volume that these pods have already: give it another name
+{{ end }}
+{{- end }}
+{{- range $path, $mount := $block.extraVolumeMounts }}
+{{- if not (or (has $mount.name $own.volumes) (hasKey ($block.extraVolumes | default dict) $mount.name)) -}}
+{{ $name }}.extraVolumeMounts.{{ $path }} names the volume {{ $mount.name }}, which these pods do not have: add it to {{ $name }}.extraVolumes, or mend the name
+{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* One thing at a path. */}}
+{{- define "elastic-ctr.validate.mounts" -}}
+{{- $said := list }}
+{{- range $name, $own := include "elastic-ctr.validate.own" . | fromYaml }}
+{{- $block := get $.Values $name }}
+{{- $asked := list }}
+{{- range $own.keys }}
+{{- $asked = append $asked (list (printf "%s.config.%s" $name .) (get $block.config .)) }}
+{{- end }}
+{{- if and (has $name (list "master" "trainer")) $.Values.dataVolume.existingClaim }}
+{{- $asked = append $asked (list "dataVolume.mountPath" $.Values.dataVolume.mountPath) }}
+{{- end }}
+{{- range $path, $_ := $block.extraVolumeMounts }}
+{{- $asked = append $asked (list (printf "%s.extraVolumeMounts" $name) $path) }}
+{{- end }}
+{{- $taken := dict }}
+{{- range $own.paths }}
+{{- $_ := set $taken . "a volume of the chart's own" }}
+{{- end }}
+{{- range $each := $asked }}
+{{- $path := last . | trimSuffix "/" }}
+{{- with get $taken $path }}
+{{- $said = append $said (printf "%s %s is where these pods have %s: choose another path" (first $each) $path .) }}
+{{- end }}
+{{- $_ := set $taken $path (first $each) }}
+{{- end }}
+{{- end }}
+{{- /* dataVolume is in two kinds of pods. */}}
+{{- uniq $said | join "\n" }}
+{{- end }}
+
+{{/* A quantity as a plain number: 250m is 0.25, 1Ki is 1024; a number or text */}}
+{{- define "elastic-ctr.amount" -}}
+{{- $factors := dict
+  "m" 1e-3 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18
+  "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 }}
+{{- $text := toString . }}
+{{- $suffix := regexFind "[a-zA-Z]+$" $text }}
+{{- mulf (trimSuffix $suffix $text | float64) (get $factors $suffix | default 1.0) | printf "%f" }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.limits" -}}
+{{- range $name, $_ := include "elastic-ctr.validate.own" . | fromYaml }}
+{{- range $key := list "resources" "agentResources" "builderResources" }}
+{{- $given := get (get $.Values $name) $key | default dict | include "elastic-ctr.resources" | fromYaml }}
+{{- range $resource, $limit := $given.limits }}
+{{- $asked := dig "requests" $resource "" $given }}
+{{- if and $asked (gt (include "elastic-ctr.amount" $asked | float64) (include "elastic-ctr.amount" $limit | float64)) -}}
+{{ $name }}.{{ $key }} requests {{ $asked }} of {{ $resource }}, above its limit of {{ $limit }}, which Kubernetes refuses: lower the request or raise the limit
+{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.preStop" -}}
+{{- $stop := int .Values.serving.preStopSeconds }}
+{{- $grace := int .Values.serving.terminationGracePeriodSeconds }}
+{{- if and $stop (ge $stop $grace) -}}
+serving.preStopSeconds {{ $stop }} leaves nothing of serving.terminationGracePeriodSeconds {{ $grace }}, so requests under way would be cut off: lower the one or raise the other
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.dates" -}}
+{{- range $key := list "start" "end" }}
+{{- with get $.Values.data $key }}
+{{- /* At noon, which every zone has on every day. */}}
+{{- $noon := printf "%s12" (substr 0 8 .) }}
+{{- if ne $noon (toDate "2006010215" $noon | date "2006010215") -}}
+data.{{ $key }} {{ . }} is a day that no calendar has: name one that there is
+{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.slots" -}}
+{{- $slots := .Values.data.slots }}
+{{- if kindIs "string" $slots }}
+{{- $slots = splitList "\n" $slots }}
+{{- end }}
+{{- $seen := dict }}
+{{- range $slots }}
+{{- $slot := kindIs "string" . | ternary . (int64 . | toString) | trim }}
+{{- $again := hasKey $seen $slot }}
+{{- if $slot }}
+{{- $_ := set $seen $slot true }}
+{{- end }}
+{{- if $again -}}
+data.slots names {{ $slot }} more than once: name each slot once
+{{ break }}
+{{- else if and $slot (not (regexMatch "^[!-9;-~]+$" $slot)) -}}
+data.slots names {{ quote $slot }}, which cannot stand in a line of logs: use printable ASCII without blank or colon
+{{ break }}
+{{- end }}
+{{- end }}
+{{- if not $seen -}}
+data.slots has blank lines alone: name at least one slot
+{{- end }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.weightBounds" -}}
+{{- range $block := list "embed" "embedx" }}
+{{- with (get ($.Values.model.table | default dict) $block | default dict).weightBounds }}
+{{- if ge (first . | float64) (last . | float64) -}}
+model.table.{{ $block }}.weightBounds [{{ first . }}, {{ last . }}] leave no room between them: give a lower and a higher number
+{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
