@@ -74,7 +74,9 @@ def test_a_volume_that_is_there_may_be_mounted_once_more(render: Renderer, every
 
 @pytest.mark.parametrize("component", ["master", "serving", "cube"])
 def test_a_role_may_log_in_its_own_way(render: Renderer, component: str) -> None:
-    rendered = render(**{BLOCKS[component]: {"extraEnv": {"ELASTIC_CTR_LOG_LEVEL": "DEBUG"}}})
+    values: dict[str, Any] = {BLOCKS[component]: {"extraEnv": {"ELASTIC_CTR_LOG_LEVEL": "DEBUG"}}}
+
+    rendered = render(**values)
 
     for container in rendered.pod_of(component).containers:
         assert [each for each in container.raw["env"] if each["name"] == "ELASTIC_CTR_LOG_LEVEL"] == [
