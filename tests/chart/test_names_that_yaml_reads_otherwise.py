@@ -136,3 +136,20 @@ def test_every_example_has_one_key_once(render: Renderer, example: Any) -> None:
         if name.endswith(".yaml"):
             for document in yaml.compose_all(text, Loader=yaml.SafeLoader):
                 assert list(twice(document)) == [], name
+
+
+def test_sizes_in_bytes_stay_whole(render: Renderer) -> None:
+    """What is printed bare becomes 1.073741824e+09 from a million on, which Volcano's Job does not take."""
+    gibibyte = 1 << 30
+    rendered = render(
+        tmpSizeLimit=gibibyte,
+        trainer={"persistence": {"sizeLimit": gibibyte}, "resources": {"memory": gibibyte}},
+        master={"persistence": {"size": gibibyte}},
+    )
+
+    for pod in rendered.pods:
+        assert pod.volumes["tmp"]["emptyDir"]["sizeLimit"] == gibibyte
+    volumes = rendered.pod_of("trainer").volumes
+    assert type(volumes["scratch"]["emptyDir"]["sizeLimit"]) is int
+    [claim] = rendered.one("StatefulSet", component="master").spec["volumeClaimTemplates"]
+    assert type(claim["spec"]["resources"]["requests"]["storage"]) is int

@@ -57,6 +57,9 @@ SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "a peer of two kinds": ({"networkPolicy": {"clients": [{"ipBlock": {"cidr": "::/0"}, "podSelector": {}}]}}, "at '/networkPolicy/clients/0': maxProperties: got 2, want 1"),
     "a peer misspelt": ({"networkPolicy": {"clients": [{"podSelector": {"matchLabel": {}}}]}}, "at '/networkPolicy/clients/0/podSelector': additional properties 'matchLabel' not allowed"),
     "names from everybody": ({"networkPolicy": {"dns": []}}, "at '/networkPolicy/dns': minItems: got 0, want 1"),
+    "a registry with a scheme": ({"image": {"registry": "https://mirror.example.org"}}, "at '/image/registry': 'https://mirror.example.org' does not match pattern"),
+    "a repository with a tag": ({"serving": {"image": {"repository": "a/b:1"}}}, "at '/serving/image/repository': 'a/b:1' does not match pattern"),
+    "a tag that is none": ({"image": {"tag": "1 2"}}, "at '/image/tag': '1 2' does not match pattern"),
     "a list for a map": ({"cube": {"nodeSelector": ["a"]}}, "at '/cube/nodeSelector': got array, want object"),
 }  # fmt: skip
 MISSING: dict[str, tuple[list[str], str]] = {

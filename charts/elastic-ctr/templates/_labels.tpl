@@ -1,6 +1,6 @@
 {{/* What finds an object or a pod again, and never changes; (list $ "cube") */}}
 {{- define "elastic-ctr.selectorLabels" -}}
-app.kubernetes.io/name: {{ (first .).Chart.Name }}
+app.kubernetes.io/name: {{ (first .).Chart.Name | quote }}
 app.kubernetes.io/instance: {{ (first .).Release.Name | quote }}
 app.kubernetes.io/component: {{ last . }}
 {{- end }}

@@ -131,7 +131,7 @@ topologySpreadConstraints:
         path: token
 - name: tmp
   emptyDir:
-    sizeLimit: {{ $root.Values.tmpSizeLimit }}
+    sizeLimit: {{ toYaml $root.Values.tmpSizeLimit }}
 {{- range slice . 3 }}
 - name: {{ . }}-config
   configMap:
@@ -224,7 +224,7 @@ topologySpreadConstraints:
 {{- if not $persistence.enabled -}}
 - name: {{ last . }}
   emptyDir:
-    sizeLimit: {{ $persistence.sizeLimit }}
+    sizeLimit: {{ toYaml $persistence.sizeLimit }}
 {{- else if $persistence.existingClaim -}}
 - name: {{ last . }}
   persistentVolumeClaim:
@@ -255,7 +255,7 @@ volumeClaimTemplates:
       {{- end }}
       resources:
         requests:
-          storage: {{ $persistence.size }}
+          storage: {{ toYaml $persistence.size }}
 {{- end }}
 {{- end }}
 

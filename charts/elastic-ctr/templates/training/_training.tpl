@@ -104,7 +104,7 @@ spec:
     {{- include "elastic-ctr.volumes" (list $root $block (last .) "trainer") | nindent 4 }}
     - name: scratch
       emptyDir:
-        sizeLimit: {{ $block.persistence.sizeLimit }}
+        sizeLimit: {{ toYaml $block.persistence.sizeLimit }}
     {{- if $logs }}
     {{- include "elastic-ctr.dataVolume" $root | nindent 4 }}
     {{- end }}
@@ -147,7 +147,7 @@ spec:
     {{- include "elastic-ctr.volumes" (list $root $block (last .) "pserver") | nindent 4 }}
     - name: scratch
       emptyDir:
-        sizeLimit: {{ $block.persistence.sizeLimit }}
+        sizeLimit: {{ toYaml $block.persistence.sizeLimit }}
 {{- end }}
 
 {{/* In a Job an end is an end; without Volcano a pod waits for more work. Either way a crash restarts in place. */}}
