@@ -60,6 +60,7 @@ SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "a registry with a scheme": ({"image": {"registry": "https://mirror.example.org"}}, "at '/image/registry': 'https://mirror.example.org' does not match pattern"),
     "a repository with a tag": ({"serving": {"image": {"repository": "a/b:1"}}}, "at '/serving/image/repository': 'a/b:1' does not match pattern"),
     "a tag that is none": ({"image": {"tag": "1 2"}}, "at '/image/tag': '1 2' does not match pattern"),
+    "a taint's value that nothing is compared with": ({"cube": {"tolerations": [{"key": "a", "operator": "Exists", "value": "x"}]}}, "at '/cube/tolerations/0/value': maxLength: got 1, want 0"),
     "a list for a map": ({"cube": {"nodeSelector": ["a"]}}, "at '/cube/nodeSelector': got array, want object"),
 }  # fmt: skip
 MISSING: dict[str, tuple[list[str], str]] = {
@@ -154,6 +155,39 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "a name too long": ({"fullnameOverride": "n" * 40}, ["fullnameOverride", "34"]),
 }
+
+
+# What a pattern that is drawn too narrow would refuse.
+TAKEN: dict[str, dict[str, Any]] = {
+    "networks of both kinds": {
+        "networkPolicy": {"hdfs": {"cidrs": ["0.0.0.0/0", "10.0.0.1/32", "::/0", "fd00::/8", "::ffff:10.0.0.0/104"]}}
+    },
+    "a transfer by its address": {"cubeTransfer": {"enabled": False, "address": "10.0.0.1:8300"}},
+    "a transfer by its whole name": {
+        "cubeTransfer": {"enabled": False, "address": "ctr-cube-transfer.ads.svc.cluster.local.:65535"}
+    },
+    "a registry with port and folders": {"image": {"registry": "localhost:5000/a/b_c", "tag": "v1.2_3-x"}},
+    "a repository of several folders": {"serving": {"image": {"repository": "a.b/c__d/e-f"}}},
+    "labels of one's own": {"serving": {"podLabels": {"example.org/Team_1": "A_b.c", "x": ""}}},
+    "environment of each kind": {
+        "serving": {
+            "extraEnv": {"A": {"value": "x"}, "B": {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}, "C": ""}
+        }
+    },
+    "any host of a domain": {"serving": {"ingress": {"enabled": True, "host": "*.a.b", "path": "/v2/models/"}}},
+    "no waiting at all": {"serving": {"preStopSeconds": 0, "terminationGracePeriodSeconds": 0}},
+    "a leap day": {"data": {"start": "20200229/00"}},
+    "a slot.conf of another system": {"data": {"slots": "1\r\n2\r\n\r\n"}},
+    "thousands of slots": {"data": {"slots": [str(slot) for slot in range(3000)]}},
+    "logs of one's own volume": {
+        "trainer": {"extraVolumes": {"data": {"emptyDir": {}}}, "extraVolumeMounts": {"/data": {"name": "data"}}}
+    },
+}
+
+
+@pytest.mark.parametrize("values", TAKEN.values(), ids=TAKEN)
+def test_what_is_right_is_taken(render: Renderer, values: dict[str, Any]) -> None:
+    assert render(**values).objects
 
 
 @pytest.mark.parametrize(("values", "words"), SINGLE_KEYS.values(), ids=SINGLE_KEYS)
