@@ -16,6 +16,7 @@ pytestmark = pytest.mark.functional
 # What master, file-server and transfer of the gang's release ask for.
 BESIDE = 0.25
 SIZE = 0.3
+GANG = "elastic-ctr-gang-"
 
 
 def cpu(quantity: str) -> float:
@@ -61,7 +62,7 @@ def blocker(namespace: str, node: str, cores: float) -> Object:
 @pytest.fixture
 def namespace(kube: Kube, request: pytest.FixtureRequest) -> Iterator[str]:
     """One of each test's own: a namespace takes its time to go."""
-    name = f"elastic-ctr-gang-{zlib.crc32(request.node.name.encode()) % 1000}"
+    name = f"{GANG}{zlib.crc32(request.node.name.encode()) % 1000}"
     kube.namespace(name, RESTRICTED)
     yield name
     kube.delete("namespace", name, wait=False)
@@ -71,7 +72,13 @@ def namespace(kube: Kube, request: pytest.FixtureRequest) -> Iterator[str]:
 def room(namespace: str, kube: Kube, workers: list[str]) -> Callable[[int], None]:
     """On each node, room for so many pods of SIZE and for what else the release has."""
 
+    def others() -> list[str]:
+        gangs = [each for each in kube.all("pods", "*") if each["metadata"]["namespace"].startswith(GANG)]
+        return [name_of(each) for each in gangs if each["metadata"]["namespace"] != namespace]
+
     def leave(pods: int) -> None:
+        # Members of a training ask a master that has gone for a while before they go.
+        eventually("the gang before has left", lambda: not others(), 90)
         for node in workers:
             kube.delete("pod", f"blocker-{node}", namespace)
             kube.apply(blocker(namespace, node, free_cpu(kube, node) - pods * SIZE - BESIDE))
