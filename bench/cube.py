@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench import table as tables
-from bench.loadgen import FRAMES, RESP, Expected, Load
+from bench.cube_load import our_load
+from bench.loadgen import RESP, Expected, Load
 from bench.method import (
     FOLDER,
     Plan,
@@ -36,11 +37,8 @@ from bench.method import (
 from bench.processes import Server, ask, cube_server, redis_server
 from bench.switching import switch_rows
 from bench.table import VERSION, Made
-from elastic_ctr.cube import wire
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.cube.wire import Hello, Kind
-from elastic_ctr.frames.wire import HELLO_BYTES
 
 DISTRIBUTIONS = ("uniform", "zipf")
 _KEYS_OF_REQUESTS = 4_000_000  # so many keys are encoded in advance, more than a cache holds
@@ -66,24 +64,6 @@ SHAPES = (
     Shape("30 keys, pipelined", 30, 8, 64, (12, 6), per_cpu=True),
     Shape("30 keys, one in flight, 64 connections", 30, 64, 1, (6.5, 3.5), note="the floor is the kernel's TCP path"),
 )
-
-
-def greet(sock: socket.socket) -> None:
-    """Exchange hellos with a cube-server."""
-    sock.sendall(Hello().pack())
-    data = b""
-    while len(data) < HELLO_BYTES:
-        data += sock.recv(HELLO_BYTES - len(data))
-    Hello.unpack(data)
-
-
-def requests_of(keys: Keys, version: int = VERSION) -> list[bytes]:
-    return [wire.pack_request(Kind.LOOKUP, number, version, row) for number, row in enumerate(keys)]
-
-
-def our_load(port: int, keys: Keys, connections: int, pipeline: int = 1, version: int = VERSION) -> Load:
-    n = keys.shape[1]
-    return Load(port, requests_of(keys, version), Expected(FRAMES), connections, pipeline, work=n, greet=greet)
 
 
 def redis_load(port: int, keys: Keys, dim: int, connections: int, pipeline: int = 1) -> Load:

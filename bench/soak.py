@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import network
-from bench.cube import our_load
+from bench.cube_load import our_load
 from bench.loadgen import Load
 from bench.method import FOLDER, RESULTS, Results, Row, resident_bytes
 from bench.network import SLOTS

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bench import table as tables
+from bench.cube_load import our_load
 from bench.method import FOLDER, Plan, Results, Sample, Side, compare, summary
 from bench.processes import MAX_KEYS, Server
 from bench.table import LATER, PARTITIONS, VERSION, Made
@@ -112,8 +113,6 @@ def _loop(table: Made) -> Iterator[_Loop]:
 
 
 def switch_rows(table: Made, plan: Plan, results: Results) -> None:
-    from bench.cube import our_load
-
     names = (
         "version switch under load: microseconds between two rounds",
         "version switch under load: throughput ÷ steady",

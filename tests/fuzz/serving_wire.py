@@ -12,9 +12,9 @@ import numpy.typing as npt
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.frames.wire import HELLO_BYTES, LENGTH_BYTES, WireError
 from elastic_ctr.serving import frame_sockets, wire
-from elastic_ctr.serving.binary_door import FrameLimits
 from elastic_ctr.serving.compiled_door import CompiledDoor
 from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.frame_desk import FrameLimits
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.rounds import ModelVersion, Rounds
 from elastic_ctr.serving.wire import Hello, Status

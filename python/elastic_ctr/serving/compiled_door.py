@@ -29,7 +29,8 @@ from elastic_ctr.frames.sockets import (
 from elastic_ctr.frames.wire import DRAINING, HEAD_BYTES
 from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving import frame_batches, frame_sockets, wire
-from elastic_ctr.serving.binary_door import (
+from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.frame_desk import (
     Desk,
     FrameLimits,
     not_again,
@@ -37,7 +38,6 @@ from elastic_ctr.serving.binary_door import (
     too_many_pending,
     wrong_counts,
 )
-from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.frame_sockets import Buffers
 from elastic_ctr.serving.instances import Instances
 from elastic_ctr.serving.pooling import Floats

@@ -2,9 +2,9 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from elastic_ctr.serving.binary_door import FrameLimits
 from elastic_ctr.serving.compiled_door import CompiledDoor
 from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.frame_desk import FrameLimits
 from elastic_ctr.serving.rounds import Rounds
 from elastic_ctr.serving.scan import warm_scan
 

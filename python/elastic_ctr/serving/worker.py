@@ -29,8 +29,9 @@ from elastic_ctr.runtime import logging as runtime_logging
 from elastic_ctr.runtime.lifecycle import bind, die_with_parent
 from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving import predictor
-from elastic_ctr.serving.binary_door import LARGEST_FRAME, BinaryDoor, FrameLimits, make_binary_door
+from elastic_ctr.serving.binary_door import BinaryDoor, make_binary_door
 from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.frame_desk import LARGEST_FRAME, FrameLimits
 from elastic_ctr.serving.http_door import Door, Limits
 from elastic_ctr.serving.rounds import ModelVersion, Rounds
 from elastic_ctr.serving.samples import SamplesDamaged, compare, read_samples

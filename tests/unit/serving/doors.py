@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.serving.binary_door import BinaryDoor, FrameLimits, PythonDoor
+from elastic_ctr.serving.binary_door import BinaryDoor, PythonDoor
 from elastic_ctr.serving.compiled_door import CompiledDoor
 from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.frame_desk import FrameLimits
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.rounds import ModelVersion, Rounds
 
