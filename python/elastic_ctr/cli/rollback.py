@@ -50,12 +50,10 @@ def rollback(
         token = _token(token_file, cluster)
         with reached(cluster, TRANSFER, transfer or _TRANSFER) as address:
             state = ask(f"http://{address}/rollback", order, token=token)
+            if not isinstance(state, dict) or not {"live", "candidate", "held"} <= state.keys():
+                refuse(f"{address} does not answer as cube-transfer does; give the address of its release document")
     except (DoorClosed, KubectlFailed) as closed:
         refuse(str(closed))
-    if not isinstance(state, dict) or not {"live", "candidate", "held"} <= state.keys():
-        refuse(
-            f"{transfer or 'what was asked'} does not answer as cube-transfer does; give the address of its release document"
-        )
     typer.echo(json.dumps(state) if as_json else _told(state))
 
 
