@@ -38,6 +38,7 @@ from bench.processes import Server, ask, cube_server, redis_server
 from bench.switching import switch_rows
 from bench.table import VERSION, Made
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
+from elastic_ctr.cube.dictionary.format import Values
 from elastic_ctr.cube.dictionary.hashing import Keys
 
 DISTRIBUTIONS = ("uniform", "zipf")
@@ -152,27 +153,33 @@ def _tail(name: str, ratios: list[float], ours: list[Sample], theirs: list[Sampl
 
 
 def measure_callers(table: Made, cube: Server, redis: Server, plan: Plan, results: Results) -> None:
-    """A blocking caller in Python: our client, and redis-py with hiredis and numpy behind it."""
+    """A blocking caller in Python: our client, the parts in its own process, and redis-py with hiredis and numpy."""
     from bench.rivals.redis_caller import RedisCaller, uses_hiredis
 
     theirs = RedisCaller(redis.port, table.dim)
+    mapped = tables.opened(table.folder, table.dim, VERSION)
     with BlockingCubeClient([f"127.0.0.1:{cube.port}"]) as ours:
-        for n, goal in ((30, 14.0), (13_312, 25.0)):
-            name = f"round trip of a Python caller ÷ redis-py with hiredis, {n:,} keys"
-            if not plan.wants(name):
-                continue
-            keys = tables.asked(table, "uniform", max(50, 1_000_000 // n), n)
-            assert ours.lookup(VERSION, keys[0])[0].tobytes() == theirs.lookup(keys[0]).tobytes()
-            a = Side("ours", _caller(lambda row: ours.lookup(VERSION, row), keys), cube.pids)
-            b = Side("theirs", _caller(theirs.lookup, keys), redis.pids)
-            compared = compare(name, a, b, plan)
-            # The caller is part of what is measured.
-            row = summary(
-                name, compared.ratios(), goal,
-                note=f"{statistics.median(map(rate, compared.ours)) / 1e6:.2f} M keys/s to "
-                f"{statistics.median(map(rate, compared.theirs)) / 1e6:.2f}; hiredis {uses_hiredis()}",
-            )  # fmt: skip
-            results.put(row, compared.details())
+        ways: list[tuple[str, Callable[[Keys], Values], tuple[float, float] | None, Server | None]] = [
+            ("round trip of a Python caller", lambda keys: ours.lookup(VERSION, keys)[0], (14.0, 25.0), cube),
+            ("a Python caller with the parts mapped", lambda keys: mapped.lookup(keys)[0], None, None),
+        ]
+        for what, lookup, goals, server in ways:
+            for n, goal in zip((30, 13_312), goals or (None, None), strict=True):
+                name = f"{what} ÷ redis-py with hiredis, {n:,} keys"
+                if not plan.wants(name):
+                    continue
+                keys = tables.asked(table, "uniform", max(50, 1_000_000 // n), n)
+                assert lookup(keys[0]).tobytes() == theirs.lookup(keys[0]).tobytes()
+                a = Side("ours", _caller(lookup, keys), server.pids if server else tuple)
+                compared = compare(name, a, Side("theirs", _caller(theirs.lookup, keys), redis.pids), plan)
+                # The caller is part of what is measured.
+                row = summary(
+                    name, compared.ratios(), goal,
+                    note=f"{statistics.median(map(rate, compared.ours)) / 1e6:.2f} M keys/s to "
+                    f"{statistics.median(map(rate, compared.theirs)) / 1e6:.2f}; hiredis {uses_hiredis()}"
+                    f"{'' if server else '; no socket: as an embedded reader does'}",
+                )  # fmt: skip
+                results.put(row, compared.details())
     theirs.close()
 
 

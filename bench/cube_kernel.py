@@ -16,7 +16,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,12 +25,12 @@ from rich.table import Table
 
 from bench import table as tables
 from bench.method import Plan, Results, Row, Sample, Side, arguments, compare, median_rate, plan_of, rate, show, summary
-from bench.table import LATER, PARTITIONS, VERSION, Made
+from bench.table import LATER, VERSION, Made
 from elastic_ctr.cube.dictionary import table as dictionary
 from elastic_ctr.cube.dictionary.format import stride_for
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.kernel import SCRATCH, mix
-from elastic_ctr.cube.dictionary.table import Paths, VersionTable
+from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import high64, load_u64, prefetch
 
@@ -100,15 +99,6 @@ def lookup_by(path: str) -> Iterator[None]:
         dictionary.compiled_lookup.cache_clear()
 
 
-def opened(made: Made, version: int) -> VersionTable:
-    def paths(parts: dict[str, str | None]) -> Paths:
-        overlay = parts["overlay"]
-        return Paths(Path(str(parts["full"])), None if overlay is None else Path(overlay))
-
-    parts = {int(number): paths(each) for number, each in made.parts(version).items()}
-    return VersionTable.open(version, made.dim, PARTITIONS, parts, populate=True)
-
-
 def calling(lookup: Callable[[Keys], object], asked: Keys) -> Side:
     """Calls with one row of `asked` after the other."""
     at = [0]
@@ -169,9 +159,9 @@ def verdict(name: str, goal: float, ours: list[Sample], limit: list[Sample], rat
 
 
 def measure(made: Made, plan: Plan, results: Results) -> Table:
-    table, later = opened(made, VERSION), opened(made, LATER)
+    table, later = (tables.opened(made.folder, made.dim, version) for version in (VERSION, LATER))
     with lookup_by("numpy"):
-        plain = opened(made, VERSION)
+        plain = tables.opened(made.folder, made.dim, VERSION)
     size = sum(pair.full.records.nbytes for pair in table.parts.values())
     limit = line_limit(size)
     seen = Table(title=f"{made.keys.size:,} keys x {made.dim}, {size / 1e9:.2f} GB of records, one core")

@@ -19,8 +19,7 @@ from bench import table as tables
 from bench.cube_load import our_load
 from bench.method import FOLDER, Plan, Results, Sample, Side, compare, summary
 from bench.processes import MAX_KEYS, Server
-from bench.table import LATER, PARTITIONS, VERSION, Made
-from elastic_ctr.cube.dictionary.table import Paths, VersionTable
+from bench.table import LATER, VERSION, Made
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.compiled_loop import CompiledLoop
 from elastic_ctr.cube.server.holdings import Holdings
@@ -45,18 +44,9 @@ class _Timed(CompiledLoop):
         self._left = time.perf_counter()
 
 
-def _hold(folder: Path, dim: int, version: int) -> VersionTable:
-    over = version == LATER
-    paths = {
-        number: Paths(folder / f"{number}.dict", folder / f"{number}.over" if over else None)
-        for number in range(PARTITIONS)
-    }
-    return VersionTable.open(version, dim, PARTITIONS, paths, populate=True)
-
-
 def _serve(folder: Path, dim: int) -> None:
     """Obey lines: "on" and "off" for switching, "gaps" for what was noted; ends with its input."""
-    first, second = _hold(folder, dim, VERSION), _hold(folder, dim, LATER)
+    first, second = (tables.opened(folder, dim, version) for version in (VERSION, LATER))
     states = [Holdings.of(first), Holdings.of(first, second)]
     loop = _Timed(np.zeros(counters.WIDTH, np.int64))
     loop.replace(states[0], draining=False)

@@ -1,6 +1,7 @@
 """The table that is asked: keys and values drawn once, parts made by the product's own builder, kept in build/bench."""
 
 import json
+import os
 import shutil
 import socket
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from rich.progress import track
 from bench.method import FOLDER
 from elastic_ctr.cube.builder.part import build_full, build_overlay
 from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 
 Floats = NDArray[np.float32]
 PARTITIONS = 60
@@ -49,25 +51,49 @@ class Made:
     def parts(self, version: int = VERSION) -> dict[str, dict[str, str | None]]:
         """As cube-server is told them."""
         return {
-            str(number): {
-                "full": str(self.folder / f"{number}.dict"),
-                "overlay": str(self.folder / f"{number}.over") if version == LATER else None,
-            }
-            for number in range(PARTITIONS)
+            str(number): {"full": str(full), "overlay": None if overlay is None else str(overlay)}
+            for number, (full, overlay) in paths(self.folder, version).items()
         }
 
     def load_order(self, version: int = VERSION) -> dict[str, Any]:
         return {"version": version, "dim": self.dim, "partitions": PARTITIONS, "parts": self.parts(version)}
 
 
+def paths(folder: Path, version: int) -> dict[int, Paths]:
+    """The parts of a version by partition."""
+    return {
+        number: Paths(folder / f"{number}.dict", folder / f"{number}.over" if version == LATER else None)
+        for number in range(PARTITIONS)
+    }
+
+
+def opened(folder: Path, dim: int, version: int) -> VersionTable:
+    """Its parts mapped into this process."""
+    return VersionTable.open(version, dim, PARTITIONS, paths(folder, version), populate=True)
+
+
 def made(count: int, dim: int = DIM, parent: Path = FOLDER) -> Made:
-    """The table of that size; built at the first call."""
+    """The table of that size; built at the first call. Its parts are read from the disk again by whoever maps them first."""
     folder = (parent / f"table-{count}x{dim}").resolve()
     if not (folder / "ready.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         _build(folder, count, dim)
+    _forget(folder)
     return Made(folder, np.load(folder / "keys.npy", mmap_mode="r"), np.load(folder / "values.npy", mmap_mode="r"))
+
+
+def _forget(folder: Path) -> None:
+    """Have the kernel drop the parts: a page cache that reclaim has cut up makes lookups a third slower, and a part that
+    was just fetched, which is the everyday case, is not so.
+    """
+    for file in folder.glob("*.dict"):
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
 
 
 def _build(folder: Path, count: int, dim: int) -> None:
