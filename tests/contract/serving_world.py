@@ -312,6 +312,15 @@ class Running:
             f"http://127.0.0.1:{self.process.port}/ElasticCTRPredictionService/inference", json={"instances": instances}
         )
 
+    async def until_refused(self, features: list[list[tuple[int, str]]], error: str) -> httpx.Response:
+        """Ask until the refusal says so: a worker learns a little after its parent where things stand."""
+        for _ in range(600):
+            answer = await self.infer(features)
+            if answer.status_code != 200 and answer.json()["error"] == error:
+                return answer
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"it never said {error!r} but {answer.text!r}")
+
     async def lines(self, features: list[list[tuple[int, str]]]) -> httpx.Response:
         inputs = [
             {
