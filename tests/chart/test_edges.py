@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chart.edges import DOORS, EDGES, METRICS, PSERVER
+from chart.edges import DOORS, EDGES, FILES, METRICS, PSERVER
 from chart.policies import Peer, allowed, lets_in, lets_out
 from chart.rendering import Object, Rendered, Renderer
 
@@ -226,6 +226,15 @@ def test_whom_the_values_name_are_clients(render: Renderer) -> None:
     }
 
     assert found == {(target, port) for source, target, port in EDGES if source == "client"}
+
+
+def test_a_file_server_that_is_shown_outside_lets_in_whom_the_values_name(render: Renderer) -> None:
+    ops: dict[str, Any] = {"podSelector": {"matchLabels": {"team": "ops"}}}
+    rendered = render(networkPolicy={"clients": [ops]}, fileServer={"service": {"type": "LoadBalancer"}})
+    file_server = peers(rendered)["file-server"]
+
+    assert may(rendered, Peer("ads", {"team": "ops"}), file_server, FILES)
+    assert not may(rendered, OUTSIDER, file_server, FILES)
 
 
 def test_without_policies_nothing_is_closed(render: Renderer) -> None:

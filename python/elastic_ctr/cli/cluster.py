@@ -132,6 +132,10 @@ class Cluster:
             raise KubectlFailed(f"no pod of {component} runs in namespace {self.kubectl.namespace}: {states}")
         return max(running, key=lambda each: each.ready)
 
+    def has(self, component: str) -> bool:
+        """Whether it is a part of the release: one that is switched off has no Service."""
+        return bool(self.kubectl.read("get", "services", "--selector", self.selector_of(component))["items"])
+
     def token(self) -> str:
         """From the Secret that cube-transfer has mounted: whatever it is called, it is the right one."""
         name, key = _secret_of(self.pod(TRANSFER.component))

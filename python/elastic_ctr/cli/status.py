@@ -73,7 +73,7 @@ def status(
 ) -> None:
     """Say where training, versions and serving are.
 
-    Exit codes: 0 all three answer (with --watch: it was ended), 1 one or two do, 2 nobody does.
+    Exit codes: 0 all that the release has answer (with --watch: it was ended), 1 some do, 2 nobody does.
     """
     given = {"--address": master, "--transfer": transfer, "--serving": serving}
     cluster = cluster_of(namespace, release, context, given)
@@ -115,13 +115,16 @@ def _in(cluster: Cluster, doors: Doors) -> Seen:
     """What is in a cluster. Pods come first: they say why a role does not answer."""
     seen = Seen({}, {})
     try:
-        seen.answers["pods"] = [each.as_dict() for each in cluster.pods() if each.component != "client"]
+        pods = [each for each in cluster.pods() if each.component != "client"]
     except KubectlFailed as failed:
         seen.errors["pods"] = str(failed)
         return seen
+    seen.answers["pods"] = [each.as_dict() for each in pods]
+    with_pods = {each.component for each in pods}
     for role, door in _DOORS.items():
         try:
-            seen.answers[role] = _asked(role, doors, door)
+            if door.component in with_pods or cluster.has(door.component):
+                seen.answers[role] = _asked(role, doors, door)
         except (DoorClosed, KubectlFailed) as closed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(closed)
     return seen

@@ -1,6 +1,6 @@
 """A kubectl that says what a test has written down, to see how it is called and what is made of its answers.
 
-It reads `world.json` beside itself: `pods`, `secrets` by name, `forward` (pod:port -> local port, or text to fail
+It reads `world.json` beside itself: `pods`, `services` (the components that have one), `secrets` by name, `forward` (pod:port -> local port, or text to fail
 with), `logs` (lines), `fail` (text to fail everything with). Calls and pids go to `calls.jsonl`.
 """
 
@@ -49,6 +49,9 @@ elif "get" in words and "pods" in words:
     labels = lambda each: each["metadata"]["labels"].items()
     found = [each for each in world["pods"] if asked.items() <= labels(each)]
     print(json.dumps({"items": found}))
+elif "get" in words and "services" in words:
+    component = value("--selector").rpartition("component=")[2]
+    print(json.dumps({"items": [each for each in world["services"] if each == component]}))
 elif "get" in words and "secret" in words:
     name = value("secret")
     if name not in world["secrets"]:
@@ -64,6 +67,9 @@ else:
 """
 
 
+SERVICES = ("master", "cube-transfer", "cube", "serving")
+
+
 class FakeKubectl:
     """The program, what it says, and how it was called."""
 
@@ -71,7 +77,13 @@ class FakeKubectl:
         self.path = folder / "kubectl"
         self.path.write_text(f"#!{sys.executable} -SE\n{_PROGRAM}")
         self.path.chmod(self.path.stat().st_mode | stat.S_IXUSR)
-        self.world: dict[str, Any] = {"pods": release(), "secrets": {}, "forward": {}, "logs": []}
+        self.world: dict[str, Any] = {
+            "pods": release(),
+            "services": [*SERVICES],
+            "secrets": {},
+            "forward": {},
+            "logs": [],
+        }
         self.say()
 
     def say(self, **changes: Any) -> None:

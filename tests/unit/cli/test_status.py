@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from cli.answers import DELTA, answers
 from cli.doors import Said, pages, saying
-from cli.fake_kubectl import FakeKubectl, environment, pod
+from cli.fake_kubectl import SERVICES, FakeKubectl, environment, pod
 from elastic_ctr.cli import status as module
 from elastic_ctr.cli.main import build
 
@@ -79,6 +79,18 @@ def test_a_role_that_does_not_answer_is_named_and_the_others_are_shown(release: 
     assert partly.exit_code == 1
     assert "no pod of master runs in namespace ns: there is none" in partly.stdout
     assert f"{DELTA} is live" in partly.stdout
+
+
+def test_what_is_switched_off_is_missed_by_nobody(release: FakeKubectl) -> None:
+    pods = [each for each in release.world["pods"] if each["metadata"]["name"] != "ctr-master-0"]
+    release.say(pods=pods, services=[each for each in SERVICES if each != "master"])
+
+    without = call("-n", "ns", "--json")
+
+    said = json.loads(without.stdout)
+    assert without.exit_code == 0
+    assert said["errors"] == {}
+    assert said.keys() == {"pods", "transfer", "serving", "errors"}
 
 
 def test_a_pod_that_does_not_answer_is_named_by_its_role(release: FakeKubectl) -> None:
