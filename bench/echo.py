@@ -1,0 +1,61 @@
+"""What a round trip costs before anything is looked up: two processes of Python that only exchange the bytes."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+def _serve(asked: int, answered: int) -> None:
+    """Answer every so many bytes with so many, on one connection."""
+    answer = bytes(answered)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        connection, _ = listener.accept()
+    with connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while _taken(connection, asked):
+            connection.sendall(answer)
+
+
+def _taken(connection: socket.socket, due: int) -> bool:
+    while due:
+        got = len(connection.recv(due))
+        if not got:
+            return False
+        due -= got
+    return True
+
+
+class Echo:
+    """The asking side: blocking, one request at a time."""
+
+    def __init__(self, port: int, asked: int, answered: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._request, self._answered = bytes(asked), answered
+
+    def ask(self) -> None:
+        self._socket.sendall(self._request)
+        if not _taken(self._socket, self._answered):
+            raise RuntimeError("the echo hung up")
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@contextmanager
+def echo(asked: int, answered: int) -> Iterator[Echo]:
+    command = [sys.executable, "-m", "bench.echo", str(asked), str(answered)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        caller = Echo(int(process.stdout.readline()), asked, answered)
+        try:
+            yield caller
+        finally:
+            caller.close()
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]), int(sys.argv[2]))
