@@ -17,6 +17,7 @@ import numpy as np
 
 from bench import table as tables
 from bench.cube_load import our_load
+from bench.echo import echo
 from bench.loadgen import RESP, Expected, Load
 from bench.method import (
     FOLDER,
@@ -27,6 +28,7 @@ from bench.method import (
     Side,
     arguments,
     compare,
+    median_rate,
     plan_of,
     rate,
     resident_bytes,
@@ -37,6 +39,7 @@ from bench.method import (
 from bench.processes import Server, ask, cube_server, redis_server
 from bench.switching import switch_rows
 from bench.table import VERSION, Made
+from elastic_ctr.cube import wire
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.dictionary.format import Values
 from elastic_ctr.cube.dictionary.hashing import Keys
@@ -180,6 +183,16 @@ def measure_callers(table: Made, cube: Server, redis: Server, plan: Plan, result
                     f"{'' if server else '; no socket: as an embedded reader does'}",
                 )  # fmt: skip
                 results.put(row, compared.details())
+        name = "round trip of a Python caller ÷ one whose server looks nothing up, 30 keys"
+        if plan.wants(name):
+            keys = tables.asked(table, "uniform", 30_000, 30)
+            with echo(wire.request_bytes(30), wire.reply_bytes(30, table.dim)) as floor:
+                a = Side("ours", _caller(lambda row: ours.lookup(VERSION, row), keys), cube.pids)
+                b = Side("echo", _caller(lambda _: floor.ask(), keys))
+                compared = compare(name, a, b, plan)
+            ours_us, floor_us = (30e6 / median_rate(samples) for samples in (compared.ours, compared.theirs))
+            note = f"two processes of Python, the same bytes: {floor_us:.1f} µs a round trip, ours {ours_us:.1f}"
+            results.put(summary(name, compared.ratios(), None, note=note), compared.details())
     theirs.close()
 
 
