@@ -1,7 +1,11 @@
-"""From feasigns to the matrix that the dense network takes. Pure."""
+"""From feasigns to the matrix that the dense network takes. Pure.
+
+In numpy, and the oracle of `compiled_pooling`, which does the same without sorting.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +18,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Distinct(NamedTuple):
-    """The keys of a batch, each once: `keys` u64 rising and without the padding key; `places` i64, one a feasign:
+    """The keys of a batch, each once: `keys` u64 in any order and without the padding key; `places` i64, one a feasign:
     0 is the padding key, i + 1 is `keys[i]`.
     """
 
@@ -56,3 +60,13 @@ def pooled(distinct: Distinct, values: Floats, instances: Instances, dim: int) -
         starts = (np.cumsum(instances.lengths) - instances.lengths)[filled]
         sums[filled] = np.add.reduceat(gathered, starts, axis=0)
     return sums.reshape(instances.rows, width)
+
+
+class Pooling(NamedTuple):
+    """One way to do the two."""
+
+    distinct_keys: Callable[[Instances, int | None], Distinct]
+    pooled: Callable[[Distinct, Floats, Instances, int], Floats]
+
+
+NUMPY_POOLING = Pooling(distinct_keys, pooled)

@@ -23,14 +23,14 @@ from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.instances import Instances, joined
-from elastic_ctr.serving.pooling import Distinct, Floats, distinct_keys, pooled
+from elastic_ctr.serving.pooling import NUMPY_POOLING, Distinct, Floats, Pooling
 from elastic_ctr.serving.refusal import Refusal
 from elastic_ctr.serving.wire import slot_list_check
 
 log = logging.getLogger(__name__)
 
-# Above this many feasigns the sorting of a batch leaves the thread that also reads the sockets.
-_SORTED_INLINE = 8192
+# Above this many feasigns telling the keys of a batch apart leaves the thread that also reads the sockets.
+_APART_INLINE = 8192
 # Rows that may wait, in multiples of one round's; more are refused at once instead of being answered too late.
 _WAITING_ROUNDS = 64
 # Of one round: each is a row of floats in memory.
@@ -114,6 +114,7 @@ class Rounds:
         self.pinned: int | None = None
         self.stage = "the process has just started"
         self.max_rows = max_rows
+        self.pooling = NUMPY_POOLING
         self._paddle = paddle
         self._newest_live = newest_live
         self._counters = counters
@@ -353,14 +354,17 @@ class Rounds:
         if not accepted:
             return
         instances = joined(parts)
-        if len(instances.feasigns) > _SORTED_INLINE:
-            distinct = await loop.run_in_executor(self._paddle, distinct_keys, instances, model.sparse_dim)
+        pooling = self.pooling
+        if len(instances.feasigns) > _APART_INLINE:
+            distinct = await loop.run_in_executor(self._paddle, pooling.distinct_keys, instances, model.sparse_dim)
         else:
-            distinct = distinct_keys(instances, model.sparse_dim)
+            distinct = pooling.distinct_keys(instances, model.sparse_dim)
         started = time.perf_counter()
         values, missing = await model.cube.lookup(model.version, distinct.keys)
         looked_up = time.perf_counter()
-        probabilities = await loop.run_in_executor(self._paddle, _predicted, model, distinct, values, instances)
+        probabilities = await loop.run_in_executor(
+            self._paddle, _predicted, model, pooling, distinct, values, instances
+        )
         self._count(instances, missing, looked_up - started, time.perf_counter() - looked_up)
         begin = 0
         for question, part in zip(accepted, parts, strict=True):
@@ -385,8 +389,10 @@ class Rounds:
         counters.histograms["round_rows"].observe(instances.rows)
 
 
-def _predicted(model: ModelVersion, distinct: Distinct, values: Floats, instances: Instances) -> Floats:
-    return model.network.predict(pooled(distinct, values, instances, model.dim))
+def _predicted(
+    model: ModelVersion, pooling: Pooling, distinct: Distinct, values: Floats, instances: Instances
+) -> Floats:
+    return model.network.predict(pooling.pooled(distinct, values, instances, model.dim))
 
 
 def _finish(question: Question, outcome: Floats | Exception, version: int) -> None:

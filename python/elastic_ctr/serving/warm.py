@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from elastic_ctr.serving.compiled_door import CompiledDoor
+from elastic_ctr.serving.compiled_pooling import warm_pooling
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.frame_desk import FrameLimits
 from elastic_ctr.serving.rounds import Rounds
@@ -12,6 +13,7 @@ from elastic_ctr.serving.scan import warm_scan
 def warm_doors() -> None:
     """Fill numba's cache (`NUMBA_CACHE_DIR`) with what the doors run."""
     warm_scan()
+    warm_pooling()
     counters = Counters()
 
     async def nothing() -> int | None:

@@ -121,16 +121,21 @@ class Worker:
         await self._writer.drain()
 
     async def _compile(self) -> None:
-        """Machine code from a cache is there in a moment; without one requests are read in Python meanwhile."""
+        """Machine code from a cache is there in a moment; without one all goes the slower way meanwhile."""
         if not numba_wanted():
             return
         try:
+            from elastic_ctr.serving.compiled_pooling import MACHINE_POOLING, warm_pooling
             from elastic_ctr.serving.scan import warm_scan
 
             await asyncio.to_thread(warm_scan)
             self._service.scans = True
+            await asyncio.to_thread(warm_pooling)
+            self._rounds.pooling = MACHINE_POOLING
         except Exception:
-            log.exception("bodies cannot be read by machine code here; they are read in Python, several times slower")
+            log.exception(
+                "machine code cannot be used here; bodies are read and keys summed in Python, several times slower"
+            )
 
     # -- orders
 

@@ -1,0 +1,85 @@
+"""`pooling` in machine code: keys are told apart by hashing instead of sorting, and summed where the network reads them."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import numpy as np
+
+from elastic_ctr.cube.dictionary.kernel import mix
+from elastic_ctr.features.keys import PADDING_KEY, keys_of
+from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.serving.instances import Instances
+from elastic_ctr.serving.pooling import Distinct, Floats, Pooling
+
+# Nobody outside can choose keys that collide.
+_SEED = np.uint64(secrets.randbits(64))
+_PADDING = np.uint64(PADDING_KEY)
+_1 = np.uint64(1)
+
+
+@compiled
+def _told_apart(keys: Any, seed: Any, slots: Any, found: Any, places: Any) -> Any:
+    """How many distinct keys were written to `found`; slots are zeros, a power of two of them, more than keys."""
+    last = np.uint64(slots.size - 1)
+    count = np.int32(0)
+    for i in range(keys.size):
+        key = keys[i]
+        if key == _PADDING:
+            places[i] = 0
+            continue
+        slot = mix(key ^ seed) & last
+        while slots[slot] != 0 and found[slots[slot] - 1] != key:
+            slot = (slot + _1) & last
+        if slots[slot] == 0:
+            found[count] = key
+            count += np.int32(1)
+            slots[slot] = count
+        places[i] = slots[slot]
+    return count
+
+
+@compiled
+def _summed(values: Any, places: Any, lengths: Any, sums: Any) -> None:
+    """Add to sums f32[segments, dim], which are zeros, the values of each segment's keys."""
+    dim = values.shape[1]
+    at = 0
+    for segment in range(lengths.size):
+        for _ in range(lengths[segment]):
+            place = places[at]
+            at += 1
+            if place > 0:
+                for d in range(dim):
+                    sums[segment, d] += values[place - 1, d]
+
+
+def distinct_keys(instances: Instances, sparse_dim: int | None) -> Distinct:
+    """As `pooling.distinct_keys`; keys in the order they first appear."""
+    keys = np.ascontiguousarray(keys_of(instances.feasigns, sparse_dim))
+    slots = np.zeros(1 << (2 * keys.size).bit_length(), np.int32)
+    found, places = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
+    count = _told_apart(keys, _SEED, slots, found, places)
+    return Distinct(found[:count], places)
+
+
+def pooled(distinct: Distinct, values: Floats, instances: Instances, dim: int) -> Floats:
+    """As `pooling.pooled`. Raises ValueError where lengths and feasigns do not agree."""
+    if values.shape != (len(distinct.keys), dim) or int(instances.lengths.sum()) != len(distinct.places):
+        raise ValueError(
+            f"{values.shape} values of {len(distinct.keys)} keys, {len(distinct.places)} places in segments of "
+            f"{int(instances.lengths.sum())}: these do not belong together"
+        )
+    sums = np.zeros((len(instances.lengths), dim), np.float32)
+    _summed(np.ascontiguousarray(values, np.float32), distinct.places, instances.lengths, sums)
+    return sums.reshape(instances.rows, -1) if instances.rows else sums.reshape(0, 0)
+
+
+MACHINE_POOLING = Pooling(distinct_keys, pooled)
+
+
+def warm_pooling() -> None:
+    """Compile now, not under the first request."""
+    instances = Instances(np.ones(1, np.uint64), np.ones(1, np.int64), 1)
+    distinct = distinct_keys(instances, None)
+    assert pooled(distinct, np.ones((1, 1), np.float32), instances, 1).item() == 1
