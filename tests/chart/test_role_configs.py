@@ -122,6 +122,10 @@ def test_pods_are_named_in_full_below_a_headless_service(render: Renderer) -> No
         assert service.spec["publishNotReadyAddresses"] is True
 
 
+def test_a_master_is_found_as_soon_as_it_listens(render: Renderer) -> None:
+    assert render().one("Service", name="ctr-master").spec["publishNotReadyAddresses"] is True
+
+
 def test_transfer_is_told_shards_and_copies_and_the_master_is_told_pservers(render: Renderer) -> None:
     found: dict[str, Any] = files(
         render(cube={"replicasPerShard": 3, "config": {"shards": 5}}, pserver={"replicas": 4})

@@ -21,7 +21,14 @@ class MasterClient:
         # Calls that fail at once drive no reconnection; between them gRPC looks only every 5 s by itself, so a master that had
         # restarted was reached 5 to 10 s late: as long as a lease lives. Read by gRPC when the first channel is made.
         os.environ.setdefault("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "250")
-        options = [*OPTIONS, ("grpc.max_reconnect_backoff_ms", 1000), ("grpc.initial_reconnect_backoff_ms", 100)]
+        # The least of the backoffs is also how long one attempt to connect may take, 20 s unless it is said: for so long nothing
+        # is heard where the address of a pod that has just gone is still in force, since nobody there refuses.
+        options = [
+            *OPTIONS,
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 2000),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+        ]
         self._channel = grpc.insecure_channel(address, options=options)
         self._stub = control_pb2_grpc.ControlStub(self._channel)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()

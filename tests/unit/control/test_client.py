@@ -1,9 +1,13 @@
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import grpc
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.control import control_pb2_grpc
 from elastic_ctr.control.client import MasterClient
 
 
@@ -51,3 +55,49 @@ def test_any_other_refusal_is_the_callers_to_see(code: grpc.StatusCode) -> None:
     assert refused.value.code() == code
     assert client.answers == ["never asked for"]
     client.close()
+
+
+async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    await end(writer)
+
+
+async def end(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+async def test_a_connection_that_leads_to_nobody_is_given_up_for_another() -> None:
+    """Such as one to the address of a pod that has gone: nothing refuses it, and nobody speaks on it."""
+    master = grpc.server(ThreadPoolExecutor(1))
+    control_pb2_grpc.add_ControlServicer_to_server(control_pb2_grpc.ControlServicer(), master)
+    port = master.add_insecure_port("127.0.0.1:0")
+    master.start()
+    connections = []
+
+    async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(asyncio.current_task())
+        if len(connections) == 1:
+            await reader.read()
+            await end(writer)
+            return
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pass_on(reader, back), pass_on(there, writer))
+
+    between = await asyncio.start_server(met, "127.0.0.1", 0)
+    client = MasterClient(f"127.0.0.1:{between.sockets[0].getsockname()[1]}", "")
+    asked = asyncio.to_thread(client.call, "LeaveTrainer", control.Membership())
+
+    with pytest.raises(grpc.RpcError) as reached:
+        await asyncio.wait_for(asked, 15)
+
+    assert reached.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert len(connections) == 2
+    client.close()
+    await asyncio.gather(*filter(None, connections))
+    between.close()
+    master.stop(0).wait()
