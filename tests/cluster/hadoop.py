@@ -85,9 +85,11 @@ class ClickLogs:
     def publish(self, hour: str, rows: int, *, files: int = 2, donefile: bool = True) -> int:
         """One hour, `YYYYMMDD/HH`; its donefile last. How many records it has. Nothing to do where it is there."""
         day, number = hour.split("/")
-        folder = self._work / day / number
+        # An earlier run, of other tests, may have had other lines in this hour.
+        made = self._work / f"{rows}x{files}"
+        folder = made / day / number
         if not folder.exists():
-            out = self._work / f"made-{day}-{number}"
+            out = made / f"made-{day}-{number}"
             # One truth for all hours, other lines in each.
             options = ["--hours", "1", "--rows", str(rows), "--start", hour, "--files-per-hour", str(files)]
             options += ["--truth-seed", "1", "--seed", str(int(day + number)), "--force", "--json"]
