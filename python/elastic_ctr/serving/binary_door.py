@@ -72,6 +72,7 @@ class _Connection(Peer):
         self._charged = 0
         self._in_flight = 0
         self._rows = 0
+        self._taking = False
         self._greeted = False
         self._closing = False
         self._ended = False
@@ -128,6 +129,18 @@ class _Connection(Peer):
 
     def _take(self) -> None:
         """Ask every whole request that has come, as far as this connection may owe answers."""
+        if self._taking:
+            # A request that is refused at once is answered in the middle of this: the loop below goes on by itself.
+            return
+        self._taking = True
+        try:
+            self._take_all()
+        finally:
+            self._taking = False
+        if self._ended:
+            self._end_if_over()
+
+    def _take_all(self) -> None:
         at = 0
         while not self._closing and self._writable and not self._owes_enough():
             skipped = min(self._skip, len(self._input) - at)
@@ -194,9 +207,10 @@ class _Connection(Peer):
             self._in_flight -= 1
             self._rows -= head.rows
             self._since = self._loop.time()
-            self._send(reply)
+            self._write(reply)
             if was_full:
                 self._take()
+            self._end_if_over()
 
         try:
             model = desk.rounds.current()
@@ -212,10 +226,17 @@ class _Connection(Peer):
     # -- the connection
 
     def _send(self, reply: bytes) -> None:
-        if self._transport.is_closing():
-            return
-        self._transport.write(reply)
-        if self._in_flight == 0 and (self._closing or self._ended or self._desk.stopping):
+        self._write(reply)
+        self._end_if_over()
+
+    def _write(self, reply: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(reply)
+
+    def _end_if_over(self) -> None:
+        """A client that has ended its half still gets answers to all that came before that."""
+        over = self._closing or self._desk.stopping or (self._ended and not self._taking)
+        if self._in_flight == 0 and over:
             self._close()
 
     def _close(self) -> None:
