@@ -133,9 +133,7 @@ class Worker:
             await asyncio.to_thread(warm_pooling)
             self._rounds.pooling = MACHINE_POOLING
         except Exception:
-            log.exception(
-                "machine code cannot be used here; bodies are read and keys summed in Python, several times slower"
-            )
+            log.exception("machine code cannot be used here; what it would do is done in Python, several times slower")
 
     # -- orders
 

@@ -1,7 +1,7 @@
 """A kubectl that says what a test has written down, to see how it is called and what is made of its answers.
 
-It reads `world.json` beside itself: `pods`, `services` (the components that have one), `secrets` by name, `forward` (pod:port -> local port, or text to fail
-with), `logs` (lines), `fail` (text to fail everything with). Calls and pids go to `calls.jsonl`.
+It reads `world.json` beside itself: `pods`, `services` (the components that have one), `secrets` by name, `forward`
+(pod:port -> local port, or text to fail with), `logs` (lines), `fail` (text to fail everything with). Calls and pids go to `calls.jsonl`.
 """
 
 import json
