@@ -1,6 +1,7 @@
 """The real file-server: nginx with the chart's own configuration, under an unprivileged user where we may choose one."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -59,7 +60,8 @@ class FileServer:
             self.port = free.getsockname()[1]
         shutil.copy(CONFIGURATION, self._conf / "nginx.conf")
         (self._conf / "listen.conf").write_text(f"listen 127.0.0.1:{self.port};\n")
-        (self._conf / "token.conf").write_text(f'"Bearer {token}" 1;\n')
+        exactly = re.sub(r"[.+]", r"[\g<0>]", token)
+        (self._conf / "token.conf").write_text(f'"~^Bearer {exactly}$" 1;\n')
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -170,6 +170,15 @@ def test_strangers_may_read_and_change_nothing(file_server: FileServer, store: S
     assert file_server.files() == ["x/a"]
 
 
+@pytest.mark.parametrize(
+    "other", [TOKEN.upper(), TOKEN.replace(".", "x"), TOKEN.replace("+", ""), f"{TOKEN}x", f"x{TOKEN}", TOKEN[:-1]]
+)
+def test_a_token_that_is_almost_the_right_one_is_refused(file_server: FileServer, other: str) -> None:
+    with httpx.Client(base_url=file_server.url, trust_env=False) as client:
+        for said, status in ((other, 401), (TOKEN, 201)):
+            assert client.put("/x", content=b"", headers={"authorization": f"Bearer {said}"}).status_code == status
+
+
 @pytest.mark.parametrize("target", ["/../x", "/%2e%2e/x", "/x/../../y", "http://elsewhere/x", "x", ""])
 def test_a_destination_outside_is_refused(file_server: FileServer, store: Store, target: str) -> None:
     store.put_bytes(b"ours", "a/b")
