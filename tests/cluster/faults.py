@@ -60,9 +60,14 @@ def can_kill(workers: list[str]) -> bool:
 
 
 def kill(pod: Object) -> None:
-    """SIGKILL to the first process of its first container: nothing is said, nothing is saved."""
+    """Nothing is said, nothing is saved."""
+    send_signal(pod, "SIGKILL")
+
+
+def send_signal(pod: Object, name: str) -> None:
+    """To the first process of its first container."""
     status: dict[str, Any] = pod["status"]["containerStatuses"][0]
     container = status["containerID"].split("://", 1)[1]
     node = pod["spec"]["nodeName"]
-    command = ["docker", "exec", node, "ctr", "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", container]
+    command = ["docker", "exec", node, "ctr", "-n", "k8s.io", "tasks", "kill", "-s", name, container]
     subprocess.run(command, check=True, capture_output=True)

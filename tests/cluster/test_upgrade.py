@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.conftest import BUILD, ROOT
+from cluster.faults import can_kill, delete, send_signal
 from cluster.kube import Kube, eventually
 from cluster.load import Load, all_right
 from cluster.release import Release, Values, ledger_adds_up, merged
@@ -89,6 +90,30 @@ def test_a_changed_pod_template_rolls_without_a_failed_lookup(
     after = {each["metadata"]["uid"] for part in ("cube", "serving") for each in settled.pods(part)}
     tell(seconds=round(time.monotonic() - start, 1), totals=totals)
     assert not before & after
+    all_right(totals)
+
+
+@pytest.mark.timeout(420)
+def test_a_node_that_hears_late_of_a_pods_end_gets_its_answers(
+    settled: Release, load: Load, base_values: Values, kube: Kube, workers: list[str], tell: Callable[..., None]
+) -> None:
+    if not can_kill(workers):
+        pytest.skip("stopping a node's proxy takes nodes that are containers of this machine (kind)")
+    settled.upgrade(merged(base_values, {"serving": {"replicas": 2}}))
+    settled.wait_rolled_out()
+    proxies = kube.all("pods", "kube-system", **{"k8s-app": "kube-proxy"})
+    proxy = next(each for each in proxies if each["spec"]["nodeName"] == workers[-1])
+    send_signal(proxy, "SIGSTOP")
+    try:
+        delete(kube)(settled.pods("serving")[0])
+        # As long as a busy machine was seen to take.
+        time.sleep(9)
+    finally:
+        send_signal(proxy, "SIGCONT")
+    settled.wait_rolled_out()
+
+    totals = load.stop()
+    tell(totals=totals)
     all_right(totals)
 
 
