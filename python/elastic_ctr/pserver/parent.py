@@ -87,6 +87,7 @@ class PserverParent:
         self._failed_starts = 0
         self._mourned = 0
         self._answered_at = 0.0
+        self._alone_since: float | None = None
 
     # -- what others ask -------------------------------------------------------------------------------------------
 
@@ -147,11 +148,19 @@ class PserverParent:
 
     def _turn(self) -> bool:
         try:
-            return self._sync()
+            over = self._sync()
         except grpc.RpcError as failed:
             # The table lives on without its master.
-            log.warning("the master does not answer: %s: %s", failed.code().name, failed.details())
+            if self._alone_since is None:
+                log.warning(
+                    "the master does not answer: %s: %s; it is asked again", failed.code().name, failed.details()
+                )
+                self._alone_since = time.monotonic()
             return False
+        if self._alone_since is not None:
+            log.info("the master answers again, after %.0f s", time.monotonic() - self._alone_since)
+            self._alone_since = None
+        return over
 
     def _sync(self) -> bool:
         """Whether training is over. Raises grpc.RpcError."""

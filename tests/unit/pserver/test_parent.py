@@ -355,3 +355,21 @@ def test_a_pserver_without_a_table_goes_without_asking(parent: PserverParent, ma
     parent._hand_over()
 
     assert len(master.told) == asked
+
+
+def test_a_master_that_is_away_for_long_is_said_once_and_that_it_is_back(
+    parent: PserverParent, master: Master, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    master.away = True
+    for _ in range(5):
+        parent._turn()
+    master.away = False
+    parent._turn()
+    parent._turn()
+
+    said = [record.getMessage() for record in caplog.records if "master" in record.getMessage()]
+    assert said == [
+        "the master does not answer: UNAVAILABLE: connection refused; it is asked again",
+        "the master answers again, after 0 s",
+    ]
