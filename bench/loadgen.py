@@ -18,9 +18,9 @@ from numba import types
 from numpy.typing import NDArray
 
 from bench.method import Sample
-from elastic_ctr.frames.sockets import EVENT_BYTES, EVENT_DATA
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import load_i32, load_u16, load_u32, store_u32
+from elastic_ctr.machine_code.sockets import EVENT_BYTES, EVENT_DATA
 
 FRAMES, RESP, HTTP = range(3)
 

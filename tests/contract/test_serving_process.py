@@ -101,6 +101,9 @@ async def test_told_to_end_it_finishes_what_was_asked_and_exits_with_0(
         await until_answered(port)
         process.send_signal(signal.SIGTERM)
         await until_refused(port)
+        # It still follows who holds the version, and says that it reads it.
+        told = await transfer.publish(live=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
+        await until_reported(transfer, told.revision)
 
         writer.write(body[10:])
         answer = await asyncio.wait_for(reader.read(), 30)
@@ -113,6 +116,13 @@ async def test_told_to_end_it_finishes_what_was_asked_and_exits_with_0(
     assert answer.startswith(b"HTTP/1.1 200 OK")
     assert b"connection: close" in answer
     assert code == 0
+
+
+async def until_reported(transfer: Transfer, revision: int) -> None:
+    deadline = time.monotonic() + 15
+    while all(each.document is None or each.document.revision != revision for each in transfer.reports):
+        assert time.monotonic() < deadline, "no report names the new document"
+        await asyncio.sleep(0.02)
 
 
 async def until_answered(port: int) -> None:

@@ -18,6 +18,7 @@ NAMES = (
     "cube-client",
     "serving-door",
     "serving-frames",
+    "serving-http",
     "click-log",
     "sequence-file",
     "prediction-json",

@@ -21,8 +21,8 @@ from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.server.python_loop import PythonLoop, _Peer
 from elastic_ctr.cube.wire import Hello, Kind, Status
-from elastic_ctr.frames import sockets
 from elastic_ctr.frames.wire import HELLO_BYTES, Head
+from elastic_ctr.machine_code import sockets
 from fuzz.mutation import Field, Mutator
 
 DIM, PARTITIONS, MAX_KEYS, FIRST, SECOND = 3, 4, 64, 7, 8

@@ -2,25 +2,17 @@
 
 import asyncio
 import socket
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.frames.wire import HELLO_BYTES, LENGTH_BYTES, WireError
-from elastic_ctr.serving import frame_sockets, wire
-from elastic_ctr.serving.compiled_door import CompiledDoor
-from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving import wire
+from elastic_ctr.serving.compiled_binary_door import CompiledBinaryDoor
 from elastic_ctr.serving.frame_desk import FrameLimits
-from elastic_ctr.serving.pooling import Floats
-from elastic_ctr.serving.rounds import ModelVersion, Rounds
 from elastic_ctr.serving.wire import Hello, Status
+from fuzz.model import SLOTS, Behind
 from fuzz.mutation import Mutator
 
-SLOTS = SlotList(("0", "1", "7"))
 _REQUEST_FIELDS = ((0, 4), (4, 2), (6, 2), (8, 4), (12, 4), (16, 8), (24, 4), (28, 4), (32, 2), (34, 2), (36, 4))
 _REPLY_FIELDS = ((0, 4), (4, 2), (6, 2), (8, 4), (12, 8), (20, 8))
 
@@ -67,23 +59,6 @@ class ServingFrames:
         return understood
 
 
-class _Sum:
-    """The probability of a row is the sum of its keys."""
-
-    def predict(self, pooled: Floats, /) -> Floats:
-        total: Floats = pooled.sum(axis=1).astype(np.float32)
-        return total
-
-    def close(self) -> None: ...
-
-
-class _Table:
-    """A key's value is the key."""
-
-    async def lookup(self, _version: int, keys: npt.NDArray[np.uint64], /) -> tuple[Floats, npt.NDArray[np.bool_]]:
-        return keys.astype(np.float32)[:, None], np.zeros(len(keys), np.bool_)
-
-
 class ServingDoor:
     """Streams of hellos and requests, each on a connection of its own, in two pieces; who half reads is among them."""
 
@@ -100,30 +75,12 @@ class ServingDoor:
         return asyncio.run(self._batch(count))
 
     async def _batch(self, count: int) -> int:
-        async def newest() -> int | None:
-            return None
+        behind = Behind()
+        door = CompiledBinaryDoor(behind.rounds, behind.counters, self._limits)
+        async with behind.listening(door) as address:
+            return await self._talk(door, address, count)
 
-        counters = Counters()
-        paddle = ThreadPoolExecutor(1)
-        rounds = Rounds(paddle, newest, counters, max_rows=64)
-        door = CompiledDoor(rounds, counters, self._limits)
-        rounds.add(ModelVersion(7, SLOTS, None, 1, 0, _Sum(), _Table()))
-        rounds.pin(7)
-        with tempfile.TemporaryDirectory() as folder:
-            address = str(Path(folder) / "door")
-            listener = socket.socket(socket.AF_UNIX)
-            listener.bind(address)
-            await door.listen(listener)
-            running = asyncio.create_task(rounds.run())
-            answered = await self._talk(door, address, count)
-            await door.stop(0)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-        paddle.shutdown()
-        assert door.opened == 0, "a connection was not closed"
-        return answered
-
-    async def _talk(self, door: CompiledDoor, address: str, count: int) -> int:
+    async def _talk(self, door: CompiledBinaryDoor, address: str, count: int) -> int:
         streams = [self._stream() for _ in range(count)]
         cut = self._mutator.random.random() if self._mutator.random.random() < 0.5 else 1.0
         peers = []
@@ -168,11 +125,11 @@ class ServingDoor:
         return self._mutator.mutated(stream, fields)
 
 
-async def _quiet(door: CompiledDoor) -> None:
+async def _quiet(door: CompiledBinaryDoor) -> None:
     """Until nothing is owed; what was sent has been seen after a few turns of the loop."""
     still = 0
     while still < 4:
-        busy = door._asked or door._buffers.sockets.connections[:, frame_sockets.FLIGHT].any()
+        busy = door.busy
         # The network answers on a thread of its own.
         await asyncio.sleep(0.0002 if busy else 0)
         still = 0 if busy else still + 1

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from fuzz.cube_wire import CubeClient, CubeServer
+from fuzz.serving_http import ServingHttp
 from fuzz.serving_wire import ServingDoor, ServingFrames
 from fuzz.texts import ClickLog, Predictions, SequenceFiles
 
@@ -17,5 +18,14 @@ class Target(Protocol):
 
 TARGETS: Mapping[str, Callable[[int], Target]] = {
     target.name: target
-    for target in (CubeServer, CubeClient, ServingDoor, ServingFrames, ClickLog, SequenceFiles, Predictions)
+    for target in (
+        CubeServer,
+        CubeClient,
+        ServingDoor,
+        ServingFrames,
+        ServingHttp,
+        ClickLog,
+        SequenceFiles,
+        Predictions,
+    )
 }

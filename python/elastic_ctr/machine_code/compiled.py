@@ -6,6 +6,9 @@ from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Made = TypeVar("Made")
+
+_compiled: list[Any] = []
 
 
 def numba_wanted() -> bool:
@@ -29,10 +32,25 @@ def compiled(function: Function) -> Function:
     from numba import njit
 
     try:
-        return cast("Function", njit(nogil=True, cache=True, error_model="numpy")(function))
+        found = njit(nogil=True, cache=True, error_model="numpy")(function)
     except RuntimeError:
         # No folder for a cache can be written (read-only image without NUMBA_CACHE_DIR): compile at every start.
-        return cast("Function", njit(nogil=True, cache=False, error_model="numpy")(function))
+        found = njit(nogil=True, cache=False, error_model="numpy")(function)
+    _compiled.append(found)
+    return cast("Function", found)
+
+
+def anew_if_stale(make: Callable[[], Made]) -> Made:
+    """What `make` makes. A cache that another release left and nobody can read any more is emptied, and filled again.
+
+    numba pickles the types of arguments by the module they stand in, and fails where that is no more.
+    """
+    try:
+        return make()
+    except (ImportError, AttributeError):
+        for each in _compiled:
+            each._cache.flush()  # noqa: SLF001 (numba has no other word for it)
+        return make()
 
 
 def inlined(function: Function) -> Function:

@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import errno
 import os
+import resource
 import signal
 import socket
 import threading
@@ -19,6 +20,15 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 class PortInUse(OSError):
     """The port belongs to another process: which address, and what to do."""
+
+
+def allow_open_files(wanted: int) -> int:
+    """Raise this process's limit towards `wanted` as far as allowed; what the limit is now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft
 
 
 @contextmanager

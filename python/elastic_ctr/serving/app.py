@@ -115,9 +115,10 @@ class ServingProcess:
             self.told.host, self.port, self.grpc_port or "no port", self.binary_port or "no port", self.admin_port,
         )  # fmt: skip
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        # Until the last answer: holders of its version may change meanwhile, and transfer must know that it is read.
+        await self.workers.stop(self.told.grace_seconds)
         for task in tasks:
             task.cancel()
-        await self.workers.stop(self.told.grace_seconds)
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.follower.close()
         await self.admin.stop()

@@ -78,30 +78,41 @@ class AsyncioDoor(ABC):
     async def listen(self, socket: Any) -> None:
         """Accept on a bound socket."""
         self._server = await asyncio.get_running_loop().create_server(self._new_peer, sock=socket, backlog=2048)
-        self._look()
+        self._look_from_now_on()
 
-    @property
-    def listening(self) -> bool:
-        return self._server is not None
+    def accept_no_more(self) -> None:
+        """Those who are connected stay."""
+        if self._server is not None:
+            self._server.close()
 
     async def stop(self, grace_seconds: float) -> None:
         """Accept no more, answer what has been asked, close. What is not done after the grace is cut."""
-        self.stopping = True
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self.connections):
-            connection.take_leave()
+        if not self.stopping:
+            self.begin_to_stop()
         if self.connections:
+            # It may have been empty before: others have been adopted since.
+            self._emptied.clear()
             await happened(self._emptied, grace_seconds)
         for connection in list(self.connections):
             connection.abort()
         if self._looking is not None:
             self._looking.cancel()
 
+    def begin_to_stop(self) -> None:
+        """Accept no more, and let those go who are owed nothing."""
+        self.stopping = True
+        self.accept_no_more()
+        for connection in list(self.connections):
+            connection.take_leave()
+
     def left(self, connection: Peer) -> None:
         self.connections.discard(connection)
         if self.stopping and not self.connections:
             self._emptied.set()
+
+    def _look_from_now_on(self) -> None:
+        if self._looking is None:
+            self._look()
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()

@@ -12,7 +12,7 @@ import time
 from typing import Any, Protocol
 
 from elastic_ctr.frames.wire import HELLO_BYTES, WireError
-from elastic_ctr.machine_code.compiled import numba_wanted
+from elastic_ctr.machine_code.compiled import anew_if_stale, numba_wanted
 from elastic_ctr.serving import wire
 from elastic_ctr.serving.asyncio_door import AsyncioDoor, Peer
 from elastic_ctr.serving.counters import Counters
@@ -267,9 +267,9 @@ def make_binary_door(rounds: Rounds, counters: Counters, limits: FrameLimits) ->
     """In machine code where it can be compiled, else in Python (`ELASTIC_CTR_LOOKUP=numpy` asks for it)."""
     if numba_wanted():
         try:
-            from elastic_ctr.serving.compiled_door import CompiledDoor
+            from elastic_ctr.serving.compiled_binary_door import CompiledBinaryDoor
 
-            return CompiledDoor(rounds, counters, limits)
+            return anew_if_stale(lambda: CompiledBinaryDoor(rounds, counters, limits))
         except Exception:
             # Whatever the compiler says, there is another way.
             log.exception("the compiled binary door cannot be used here; its requests are read by the slower one")

@@ -1,101 +1,199 @@
-"""The binary door around `frame_batches`: its buffers, its place in the rounds, its deadlines and its end.
+"""A door in machine code: its buffers, its place in the rounds, its deadlines and its end; of frames, or of HTTP.
 
-Requests are not brought to the rounds one by one: at the beginning of a round one call gathers what has come, as one
-question, and one call sends all its answers. In between Python touches no request, only what was set aside.
+Requests are not brought to the rounds one by one: at the beginning of a round one call gathers what has come into a
+batch, which is asked as one question, and one call sends all its answers. In between Python touches no request, only what
+was set aside.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import select
 import socket
 import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from elastic_ctr.frames.sockets import (
-    HELLO,
-    INPUT,
-    LARGE,
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.machine_code.sockets import (
+    EVENTS,
     OTHER_DESCRIPTORS,
     OUT_AT,
     OUT_END,
-    SKIP,
-    STATE,
     new_sockets,
     open_descriptors,
     reserve,
 )
-from elastic_ctr.frames.wire import DRAINING, HEAD_BYTES
 from elastic_ctr.runtime.waiting import happened
-from elastic_ctr.serving import frame_batches, frame_sockets, wire
+from elastic_ctr.serving import door_sockets
 from elastic_ctr.serving.counters import Counters
-from elastic_ctr.serving.frame_desk import (
-    Desk,
-    FrameLimits,
-    not_again,
-    other_slots,
-    too_many_pending,
-    wrong_counts,
-)
-from elastic_ctr.serving.frame_sockets import Buffers
+from elastic_ctr.serving.door_sockets import Batch, Buffers, new_batch
 from elastic_ctr.serving.instances import Instances
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.refusal import Refusal
-from elastic_ctr.serving.rounds import ModelVersion, Rounds
-from elastic_ctr.serving.wire import Kind, RequestHead
+from elastic_ctr.serving.rounds import SHARED_ROWS, ModelVersion, Rounds
 
-_LEAST_OUTPUT = 256 << 10
-_BATCH = 4096
+log = logging.getLogger(__name__)
+
+NO_MODEL = -1
+# Two whose requests are under way, and one that is filled.
+_BATCHES = 3
+_REQUESTS = 4096
+# What was set aside may be everyday when it is looked at again.
+_LOOKS = 2
 _ASIDE = 512
-_NO_MODEL = -1
 
 
-class CompiledDoor:
-    """The door in machine code. Everything runs on the event loop's thread. Raises what numba raises."""
+@dataclass(slots=True, eq=False)
+class Asked:
+    """Requests `begin` to `end` of a batch, under way as one question; `send` is there when the answers are."""
 
-    def __init__(self, rounds: Rounds, counters: Counters, limits: FrameLimits) -> None:
-        self.desk = Desk(rounds, counters, limits)
-        self._rounds = rounds
+    batch: Batch
+    begin: int
+    end: int
+    instances: Instances
+    model: ModelVersion
+    started: float
+    send: Callable[[], None] | None = None
+
+    @property
+    def count(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def requests(self) -> list[list[int]]:
+        """Their rows of numbers."""
+        requests: list[list[int]] = self.batch.requests[self.begin : self.end].tolist()
+        return requests
+
+
+class Room(NamedTuple):
+    """What a door keeps for its connections and batches."""
+
+    connections: int
+    input_bytes: int
+    output_bytes: int
+    least_reply: int
+    in_flight: int
+    pending_bytes: int
+    rows: int
+    feasigns: int
+    bodies: int = 0
+
+
+class CompiledDoor(ABC):
+    """Everything runs on the event loop's thread. Raises what numba raises."""
+
+    def __init__(self, rounds: Rounds, counters: Counters, room: Room) -> None:
+        self.rounds = rounds
+        self.counters = counters
+        self.stopping = False
+        self._room = room
         self._epoll = select.epoll()
         self._listener: socket.socket | None = None
-        self._slots = 0
         self._armed = False
-        self._asked = False
-        self._started = 0.0
+        self._free = [new_batch(_REQUESTS, room.feasigns, room.rows, room.bodies) for _ in range(_BATCHES)]
+        # In the order they were asked, which is the one they are answered in.
+        self._under_way: deque[Asked] = deque()
         self._sweeping: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
-        self._buffers = self._new_buffers()
-        self._try_out()
+        own = new_sockets(
+            room.connections + OTHER_DESCRIPTORS,
+            door_sockets.WIDTH,
+            room.input_bytes,
+            room.output_bytes,
+            self._epoll.fileno(),
+        )
+        self._buffers = Buffers(
+            sockets=own,
+            door=np.zeros(door_sockets.DOOR_WIDTH, np.int64),
+            ready=np.zeros((own.connections.shape[0] + EVENTS, 2), np.int64),
+            aside=np.zeros((_ASIDE, 3), np.int64),
+            replies=reserve(own.output_bytes),
+            least_reply=room.least_reply,
+            max_in_flight=room.in_flight,
+            max_pending=room.pending_bytes,
+        )
+
+    # -- what the wire says
+
+    @abstractmethod
+    def _gather(self, batch: Batch, model: ModelVersion | None) -> None:
+        """Fill a batch anew with what has come."""
+
+    @abstractmethod
+    def _look_aside(self, count: int) -> None:
+        """Answer, or do whatever else is due, for what was set aside."""
+
+    @abstractmethod
+    def _answer(self, asked: Asked, probabilities: Floats, version: int) -> None:
+        """Send the answers."""
+
+    @abstractmethod
+    def _refuse(self, asked: Asked, error: Exception) -> None:
+        """Send as many refusals."""
+
+    @abstractmethod
+    def _sweep_one(self, descriptor: int, now: int) -> None:
+        """Hang up on who has had its time."""
+
+    @abstractmethod
+    def _read_again(self, slots: SlotList, /) -> Instances:
+        """What the rounds call when they answer with another slot list than the batch was read for. Raises Refusal."""
+
+    # -- life
 
     @property
     def opened(self) -> int:
         """Connections."""
-        return int(self._buffers.door[frame_sockets.OPENED])
+        return int(self._buffers.door[door_sockets.OPENED])
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._under_way or self._buffers.sockets.connections[:, door_sockets.FLIGHT].any())
 
     async def listen(self, socket: socket.socket) -> None:
+        self.listen_on(socket)
+
+    def listen_on(self, socket: socket.socket) -> None:
+        """Accept on a bound socket."""
         socket.setblocking(False)
         socket.listen(2048)
         self._listener = socket
         self._buffers = self._buffers._replace(sockets=self._buffers.sockets._replace(listener=socket.fileno()))
         self._epoll.register(socket.fileno(), select.EPOLLIN)
-        self._rounds.draw_from(self)
+        self.rounds.draw_from(self)
         self._arm()
         self._sweep()
 
     async def stop(self, grace_seconds: float) -> None:
-        self.desk.stopping = True
-        self._buffers.door[frame_sockets.DRAINING] = DRAINING
+        """Accept no more, answer what has been asked, close. What is not done after the grace is cut."""
+        self.stopping = True
         if self._epoll.closed:
             return
-        if self._listener is not None:
-            self._epoll.unregister(self._listener.fileno())
-            self._listener.close()
+        self._end_listening()
         self._left()
         if self.opened:
             await happened(self._emptied, grace_seconds)
+        self._cut()
+
+    def _end_listening(self) -> None:
+        if self._listener is not None:
+            if not self._buffers.door[door_sockets.DEAF]:
+                self._epoll.unregister(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+
+    def _cut(self) -> None:
         for descriptor in open_descriptors(self._buffers.sockets):
-            frame_sockets.hang_up(self._buffers, descriptor)
+            door_sockets.hang_up(self._buffers, descriptor)
         if self._sweeping is not None:
             self._sweeping.cancel()
         if self._armed:
@@ -109,91 +207,110 @@ class CompiledDoor:
     # -- rounds
 
     def take(self) -> None:
-        """Ask everything that has come as one question; one is under way at a time."""
-        if self._asked or self._epoll.closed:
+        """Ask everything that has come."""
+        # A door that waits for something to come tells when it does.
+        if self._armed or not self._free or self._epoll.closed:
             return
-        model = self.desk.model()
-        if model is not None and len(model.slots) != self._slots:
-            self._make_room(len(model.slots))
-        slots, check = (_NO_MODEL, 0) if model is None else (len(model.slots), model.list_check)
-        door = self._buffers.door
-        while True:
-            frame_batches.gather(self._buffers, slots, check, _now())
-            set_aside = int(door[frame_sockets.ASIDE])
-            if set_aside:
-                self._answer_aside(set_aside)
-            if door[frame_sockets.REQUESTS]:
-                assert model is not None
-                self._ask(model)
-                return
-            if not set_aside:
-                break
+        pinned = self.rounds.pinned
+        model = None if pinned is None else self.rounds.versions[pinned]
+        batch = self._batch_for(1 if model is None else len(model.slots))
+        try:
+            more = self._fill(batch, model)
+        except BaseException:
+            self._free.append(batch)
+            raise
+        if batch.taken[door_sockets.REQUESTS]:
+            assert model is not None
+            self._ask(batch, model)
+            return
+        self._free.append(batch)
         self._left()
-        self._arm()
+        if more:
+            # Not at once: the loop has others to hear, and those who were refused may ask again for ever.
+            asyncio.get_running_loop().call_soon(self.rounds.wake)
+        elif not self._under_way:
+            self._arm()
 
-    def _ask(self, model: ModelVersion) -> None:
-        buffers, door = self._buffers, self._buffers.door
-        size = int(door[frame_sockets.COUNTS])
-        instances = Instances(
-            buffers.feasigns[: int(door[frame_sockets.FEASIGNS])], buffers.lengths[:size], size // len(model.slots)
-        )
-        self._asked = True
-        self._started = time.perf_counter()
+    def _fill(self, batch: Batch, model: ModelVersion | None) -> bool:
+        """Gather, and see to what was set aside; whether there may be more than that."""
+        for _ in range(_LOOKS):
+            self._gather(batch, model)
+            set_aside = int(self._buffers.door[door_sockets.ASIDE])
+            if set_aside:
+                self._look_aside(set_aside)
+            if batch.taken[door_sockets.REQUESTS] or not set_aside:
+                return False
+        return True
+
+    def _batch_for(self, slots: int) -> Batch:
+        """A free one, with a length for each slot of each row."""
+        batch = self._free.pop()
+        wanted = self._room.rows * slots
+        return batch if batch.lengths.size == wanted else batch._replace(lengths=reserve(8 * wanted).view(np.int64))
+
+    def _ask(self, batch: Batch, model: ModelVersion) -> None:
+        """In two questions where there is enough for two rounds."""
+        count = int(batch.taken[door_sockets.REQUESTS])
+        rows = np.cumsum(batch.requests[:count, door_sockets.REQUEST_ROWS])
+        middle = int(np.searchsorted(rows, rows[-1] // 2)) + 1 if rows[-1] >= SHARED_ROWS else count
+        started = time.perf_counter()
+        pieces = []
+        first_row = first_feasign = 0
+        for begin, end in ((0, middle), (middle, count)):
+            if begin < end:
+                last_row = int(rows[end - 1])
+                lengths = batch.lengths[first_row * len(model.slots) : last_row * len(model.slots)]
+                last_feasign = first_feasign + int(lengths.sum())
+                instances = Instances(batch.feasigns[first_feasign:last_feasign], lengths, last_row - first_row)
+                pieces.append(Asked(batch, begin, end, instances, model, started))
+                first_row, first_feasign = last_row, last_feasign
+        self._under_way.extend(pieces)
+        for asked in pieces:
+            self._ask_piece(asked)
+
+    def _ask_piece(self, asked: Asked) -> None:
+        def done(outcome: Floats | Exception, version: int) -> None:
+            self._known(asked, outcome, version)
+
         try:
-            self._rounds.ask(not_again, instances, model.slots, self._done)
+            self.rounds.ask(self._read_again, asked.instances, asked.model.slots, done)
         except Refusal as refusal:
-            self._done(refusal, 0)
+            done(refusal, 0)
 
-    def _done(self, outcome: Floats | Exception, version: int) -> None:
-        if not self._asked:
-            return
-        count = int(self._buffers.door[frame_sockets.REQUESTS])
-        desk = self.desk
-        try:
+    def _known(self, asked: Asked, outcome: Floats | Exception, version: int) -> None:
+        """The rounds have answered."""
+
+        def send() -> None:
             if isinstance(outcome, Exception):
-                self._refuse_all(count, outcome)
+                self._refuse(asked, outcome)
             else:
-                values = np.ascontiguousarray(outcome, np.float32)
-                frame_batches.answer(self._buffers, np.uint64(version), values, _now())
-                desk.count(200, count)
-                desk.counters.histograms["request_seconds"].observe_many(time.perf_counter() - self._started, count)
-        finally:
-            self._asked = False
-            self._left()
-            self._rounds.wake()
+                self._answer(asked, np.ascontiguousarray(outcome, np.float32), version)
+                took = time.perf_counter() - asked.started
+                self.counters.histograms["request_seconds"].observe_many(took, asked.count)
 
-    def _refuse_all(self, count: int, error: Exception) -> None:
-        buffers = self._buffers
-        for number in range(count):
-            descriptor, serial, rows = (int(each) for each in buffers.requests[number])
-            owed = max(HEAD_BYTES + 4 * rows, frame_sockets.LEAST_REPLY)
-            self._put(descriptor, serial, self.desk.refusal(int(buffers.ids[number]), error), owed)
+        self._send_in_order(asked, send)
 
-    # -- what is set aside
-
-    def _answer_aside(self, count: int) -> None:
-        buffers = self._buffers
-        for number in range(count):
-            descriptor, serial, why = (int(each) for each in buffers.aside[number])
-            head = bytes(buffers.heads[number * wire.REQUEST_HEAD : (number + 1) * wire.REQUEST_HEAD])
-            self._put(descriptor, serial, self._aside(why, RequestHead.peek(head)), frame_sockets.LEAST_REPLY)
-
-    def _aside(self, why: int, head: RequestHead) -> bytes:
-        desk = self.desk
-        if why == frame_sockets.GREETED:
-            return desk.hello()
-        if why == frame_sockets.PENDING_FULL:
-            return desk.refusal(head.id, too_many_pending())
-        if why == frame_sockets.COUNTS_WRONG:
-            return desk.refusal(head.id, wrong_counts(head))
-        refusal = desk.judge(head)
-        if refusal is None and head.kind == Kind.SLOTS:
-            return desk.slots(head)
-        # It was set aside for a slot list that has changed since.
-        return desk.refusal(head.id, refusal or other_slots(self._rounds.current().slots))
+    def _send_in_order(self, asked: Asked, send: Callable[[], None]) -> None:
+        """What overtook something that was asked before it waits: who asks several things at once gets them in order."""
+        asked.send = send
+        while self._under_way and (first := self._under_way[0]).send is not None:
+            self._under_way.popleft()
+            try:
+                if not self._epoll.closed:
+                    first.send()
+            except Exception:
+                log.exception("answers could not be sent; their clients are hung up on")
+                for descriptor, serial, *_ in first.requests:
+                    if self._buffers.sockets.connections[descriptor, door_sockets.SERIAL] == serial:
+                        door_sockets.hang_up(self._buffers, descriptor)
+            if first.end == first.batch.taken[door_sockets.REQUESTS]:
+                self._free.append(first.batch)
+        self._left()
+        self.rounds.wake()
 
     def _put(self, descriptor: int, serial: int, reply: bytes, owed: int) -> None:
-        frame_sockets.put(self._buffers, descriptor, serial, np.frombuffer(reply, np.uint8), owed, _now())
+        """Send a reply that Python has made."""
+        door_sockets.put(self._buffers, descriptor, serial, np.frombuffer(reply, np.uint8), owed, now())
 
     # -- when nothing has come
 
@@ -205,84 +322,33 @@ class CompiledDoor:
     def _readable(self) -> None:
         asyncio.get_running_loop().remove_reader(self._epoll.fileno())
         self._armed = False
-        self._rounds.wake()
+        self.rounds.wake()
 
     # -- deadlines and the end
 
     def _sweep(self) -> None:
-        limits, now = self.desk.limits, _now()
-        rows = self._buffers.sockets.connections
+        if self._buffers.door[door_sockets.DEAF] and self._listener is not None:
+            door_sockets.listen_again(self._buffers)
+        time_ = now()
         for descriptor in open_descriptors(self._buffers.sockets):
-            row = rows[descriptor]
-            if row[OUT_END] > row[OUT_AT]:
-                allowed = limits.frame_seconds
-            elif row[frame_sockets.FLIGHT]:
-                continue
-            elif row[STATE] == HELLO:
-                allowed = limits.hello_seconds
-            elif row[INPUT] or row[SKIP]:
-                allowed = limits.frame_seconds
-            else:
-                allowed = limits.idle_seconds
-            if now - int(row[frame_sockets.SINCE]) > 1000 * allowed:
-                frame_sockets.hang_up(self._buffers, descriptor)
+            self._sweep_one(descriptor, time_)
         self._left()
-        self._sweeping = asyncio.get_running_loop().call_later(min(1.0, limits.hello_seconds / 2), self._sweep)
+        self._sweeping = asyncio.get_running_loop().call_later(self._sweep_seconds, self._sweep)
 
+    @property
+    @abstractmethod
+    def _sweep_seconds(self) -> float:
+        """How often deadlines are looked at."""
+
+    def _owed_nothing(self, descriptor: int) -> bool:
+        row = self._buffers.sockets.connections[descriptor]
+        return bool(row[door_sockets.FLIGHT] == 0 and row[OUT_END] == row[OUT_AT])
+
+    @abstractmethod
     def _left(self) -> None:
-        """Stopping: who is owed nothing and says nothing may go."""
-        if not self.desk.stopping:
-            return
-        rows = self._buffers.sockets.connections
-        still = rows[:, frame_sockets.FLIGHT] + rows[:, INPUT] + rows[:, OUT_END]
-        for descriptor in open_descriptors(self._buffers.sockets):
-            if not still[descriptor]:
-                frame_sockets.hang_up(self._buffers, descriptor)
-        if not self.opened:
-            self._emptied.set()
-
-    # -- buffers
-
-    def _new_buffers(self) -> Buffers:
-        limits = self.desk.limits
-        own = new_sockets(
-            limits.max_connections + OTHER_DESCRIPTORS,
-            frame_sockets.WIDTH,
-            max(limits.max_frame_bytes, LARGE),
-            HEAD_BYTES + 4 * limits.max_rows + _LEAST_OUTPUT,
-            self._epoll.fileno(),
-        )
-        return Buffers(
-            sockets=own,
-            door=np.zeros(frame_sockets.DOOR_WIDTH, np.int64),
-            replies=reserve(own.output_bytes),
-            feasigns=reserve(8 * limits.max_feasigns).view(np.uint64),
-            lengths=np.zeros(1, np.int64),
-            requests=np.zeros((_BATCH, 3), np.int64),
-            ids=np.zeros(_BATCH, np.uint64),
-            aside=np.zeros((_ASIDE, 3), np.int64),
-            heads=np.zeros(_ASIDE * wire.REQUEST_HEAD, np.uint8),
-            max_frame=limits.max_frame_bytes,
-            max_rows=limits.max_rows,
-            max_feasigns=limits.max_feasigns,
-            max_in_flight=limits.max_in_flight,
-            max_pending=limits.max_pending_bytes,
-        )
-
-    def _make_room(self, slots: int) -> None:
-        """A batch has a count for each slot of each row."""
-        self._slots = slots
-        size = self.desk.limits.max_rows * slots
-        self._buffers = self._buffers._replace(lengths=reserve(8 * size).view(np.int64))
-
-    def _try_out(self) -> None:
-        """Compile now, not under the first request."""
-        frame_batches.gather(self._buffers, _NO_MODEL, 0, 0)
-        frame_batches.answer(self._buffers, np.uint64(0), np.zeros(0, np.float32), 0)
-        frame_sockets.put(self._buffers, 0, 1, np.frombuffer(b"none", np.uint8), 0, 0)
-        frame_sockets.hang_up(self._buffers, 0)
+        """After anything has happened: who may go now."""
 
 
-def _now() -> int:
+def now() -> int:
     """Milliseconds, of the clock of deadlines."""
     return int(time.monotonic() * 1000)

@@ -75,7 +75,7 @@ def pooled(distinct: Distinct, values: Floats, instances: Instances, dim: int) -
     return sums.reshape(instances.rows, -1) if instances.rows else sums.reshape(0, 0)
 
 
-MACHINE_POOLING = Pooling(distinct_keys, pooled)
+MACHINE_POOLING = Pooling(65_536, distinct_keys, pooled)
 
 
 def warm_pooling() -> None:

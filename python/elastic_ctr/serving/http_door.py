@@ -9,6 +9,7 @@ bounded, answers that nobody reads stop the reading of further requests, and wha
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import httptools
 import orjson
 
 from elastic_ctr.serving.asyncio_door import AsyncioDoor, Peer
+from elastic_ctr.serving.http_heads import HEAD_END, LONGEST_HEAD, UNUSUAL
 from elastic_ctr.serving.refusal import Refusal
 
 Reply = Callable[[int, bytes], None]
@@ -60,11 +62,8 @@ class _Head(NamedTuple):
     last: bool
 
 
-_HEAD_END = b"\r\n\r\n"
 # Of known heads: together they take less than one body.
-_LONGEST_HEAD, _MOST_HEADS = 2048, 4096
-# Headers that make more of a request than its head and its body.
-_UNUSUAL = frozenset([b"expect", b"content-encoding", b"transfer-encoding", b"upgrade"])
+_MOST_HEADS = 4096
 
 
 @dataclass(slots=True)
@@ -99,20 +98,32 @@ class Door(AsyncioDoor):
 
         Every answer says that the connection closes after it. What is not done after the grace is cut.
         """
-        self.farewell = min(self.limits.farewell_seconds, grace_seconds / 2)
+        self.say_good_bye(grace_seconds)
         await super().stop(grace_seconds)
+
+    def say_good_bye(self, grace_seconds: float) -> None:
+        """From now on every answer is the last of its connection; `stop` must follow."""
+        if not self.stopping:
+            self.farewell = min(self.limits.farewell_seconds, grace_seconds / 2)
+            self.begin_to_stop()
+
+    async def adopt(self, peer: socket.socket, came: bytes) -> None:
+        """Take a connection that somebody else has accepted, and what was read of it. Raises OSError."""
+        self._look_from_now_on()
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: Connection(self, came), peer)
 
     def _new_peer(self) -> Connection:
         return Connection(self)
 
 
 class Connection(Peer):
-    """One client."""
+    """One client; `came` is what it has said to somebody else already."""
 
     deadline: float | None = None
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Door, came: bytes = b"") -> None:
         super().__init__(door)
+        self._came = came
         self._door = door
         self._limits = door.limits
         self._parser: Any = httptools.HttpRequestParser(self)
@@ -136,7 +147,12 @@ class Connection(Peer):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.deadline = self._loop.time() + self._limits.idle_seconds
+        self._rest()
+        if self._came:
+            # Now: whoever called begins to read when this is over, and the end of what the client says may be next.
+            self.data_received(self._came)
+            self._came = b""
+            self._loop.call_soon(self._read_as_wanted)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._discarding = True
@@ -188,9 +204,9 @@ class Connection(Peer):
         """Take whole requests whose heads are known; what is left is for the parser, which stands between requests."""
         door = self._door
         while data and not self._discarding:
-            end = data.find(_HEAD_END) + len(_HEAD_END)
+            end = data.find(HEAD_END) + len(HEAD_END)
             # A blank line or a line end of its own kind is for the parser to judge.
-            if not len(_HEAD_END) <= end <= _LONGEST_HEAD or not data[0:1].isalpha():
+            if not len(HEAD_END) <= end <= LONGEST_HEAD or not data[0:1].isalpha():
                 self._raw = None
                 return data
             raw = data[:end]
@@ -238,7 +254,7 @@ class Connection(Peer):
         self._headers += 1
         self._head_bytes += len(name) + len(value or b"")
         name = name.lower()
-        if name in _UNUSUAL:
+        if name in UNUSUAL:
             self._raw = None
         if name == b"content-length":
             # The parser has refused what is no number.
@@ -312,7 +328,7 @@ class Connection(Peer):
             answer.held = 0
             if self._door.stopping:
                 answer.last = True
-            answer.payload = _response(status, payload, last=answer.last, bodiless=method == "HEAD")
+            answer.payload = response(status, payload, last=answer.last, bodiless=method == "HEAD")
             self._flush()
 
         if path is None:
@@ -364,6 +380,11 @@ class Connection(Peer):
         if wanted != self._reading:
             self._read(wanted)
 
+    def _read_as_wanted(self) -> None:
+        """What was said about it within `connection_made` is forgotten by uvloop."""
+        if not self._reading and not self._transport.is_closing():
+            self._transport.pause_reading()
+
     def _refuse_head(self) -> None:
         kib = self._limits.max_head_bytes >> 10
         self._refuse(Refusal(431, f"the head is above {kib} KiB or {self._limits.max_headers} headers; send less"))
@@ -381,7 +402,7 @@ class Connection(Peer):
         self._held = 0
         self._body = []
         self._door.refused(refusal.status)
-        self._answers.append(_Answer(_response(refusal.status, _error(refusal), last=True), last=True))
+        self._answers.append(_Answer(response(refusal.status, _error(refusal), last=True), last=True))
         self._flush()
 
     def _let_go(self, held: int) -> None:
@@ -422,6 +443,7 @@ _HEADS = {
 }
 
 
-def _response(status: int, body: bytes, *, last: bool, bodiless: bool = False) -> bytes:
+def response(status: int, body: bytes, *, last: bool, bodiless: bool = False) -> bytes:
+    """A whole answer, the `last` of its connection or not; `bodiless` says the length alone."""
     close = b"\r\nconnection: close\r\n\r\n" if last else b"\r\n\r\n"
     return b"%b%d%b%b" % (_HEADS[status], len(body), close, b"" if bodiless else body)

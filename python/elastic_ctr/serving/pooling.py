@@ -63,10 +63,11 @@ def pooled(distinct: Distinct, values: Floats, instances: Instances, dim: int) -
 
 
 class Pooling(NamedTuple):
-    """One way to do the two."""
+    """One way to do the two. Above `most_inline` feasigns the first is too slow for the thread that also reads the sockets."""
 
+    most_inline: int
     distinct_keys: Callable[[Instances, int | None], Distinct]
     pooled: Callable[[Distinct, Floats, Instances, int], Floats]
 
 
-NUMPY_POOLING = Pooling(distinct_keys, pooled)
+NUMPY_POOLING = Pooling(8192, distinct_keys, pooled)

@@ -1,6 +1,7 @@
 """Rounds: everything that has arrived while the last round ran is looked up at once and answered by one network call.
 
-A round has one version: its dense network and its embeddings, so has every answer, whatever is switched meanwhile.
+Two rounds are under way when there is much to do: while one computes, the other is gathered and looked up. A round has one
+version: its dense network and its embeddings, so has every answer, whatever is switched meanwhile.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from elastic_ctr.serving.wire import slot_list_check
 
 log = logging.getLogger(__name__)
 
-# Above this many feasigns telling the keys of a batch apart leaves the thread that also reads the sockets.
-_APART_INLINE = 8192
+# While one computes, the next is gathered and looked up.
+_ROUNDS_AT_ONCE = 2
+# Rows that are worth two rounds, one beside the other.
+SHARED_ROWS = 64
 # Rows that may wait, in multiples of one round's; more are refused at once instead of being answered too late.
 _WAITING_ROUNDS = 64
 # Of one round: each is a row of floats in memory.
@@ -93,6 +96,7 @@ class Question:
     instances: Instances
     version: int | None
     done: Done
+    finished: bool = False
 
 
 class Rounds:
@@ -121,6 +125,9 @@ class Rounds:
         self._waiting: deque[Question] = deque()
         self.waiting_rows = 0
         self._arrived = asyncio.Event()
+        # Rounds and their rows. The next thing to do is looked for when one is over, and when it has come to its network.
+        self._under_way: dict[asyncio.Task[None], int] = {}
+        self._progressed = asyncio.Event()
         self._using: Counter[int] = Counter()
         self._leaving: set[int] = set()
         self._parts: set[asyncio.Task[None]] = set()
@@ -248,39 +255,68 @@ class Rounds:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            for source in self._sources:
-                source.take()
-            if not self._waiting:
-                continue
-            questions, version = self._next()
-            if self._waiting:
-                self._arrived.set()
-            if version is None:
-                refusal = Refusal(503, f"no version is live yet: {self.stage}")
-                for question in questions:
-                    _finish(question, refusal, 0)
-                continue
-            self._use(version, 1)
-            try:
-                await self._round(questions, version)
-            except Exception as failed:
-                log.exception("a round of version %d failed", version)
-                for question in questions:
-                    _finish(question, failed, version)
-            finally:
-                self._use(version, -1)
+        try:
+            while True:
+                await (self._progressed if self._under_way else self._arrived).wait()
+                self._arrived.clear()
+                self._progressed.clear()
+                if len(self._under_way) < _ROUNDS_AT_ONCE:
+                    for source in self._sources:
+                        source.take()
+                while self._waiting and self._may_begin():
+                    self._begin()
+        finally:
+            for round_ in self._under_way:
+                round_.cancel()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    def _may_begin(self) -> bool:
+        """Alone at once; beside another while that one computes, unless it would be a small one: few rows a round cost much."""
+        if len(self._under_way) >= _ROUNDS_AT_ONCE:
+            return False
+        return not self._under_way or 2 * self.waiting_rows >= min(sum(self._under_way.values()), self.max_rows)
+
+    def _begin(self) -> None:
+        questions, version = self._next()
+        if version is None:
+            refusal = Refusal(503, f"no version is live yet: {self.stage}")
+            for question in questions:
+                _finish(question, refusal, 0)
+            return
+        self._use(version, 1)
+        round_ = asyncio.create_task(self._whole_round(questions, version))
+        self._under_way[round_] = sum(question.instances.rows for question in questions)
+
+        def over(_: asyncio.Task[None]) -> None:
+            del self._under_way[round_]
+            self._use(version, -1)
+            self._progressed.set()
+            # Nobody waits for progress when nothing is under way.
+            self._arrived.set()
+
+        round_.add_done_callback(over)
+
+    async def _whole_round(self, questions: list[Question], version: int) -> None:
+        try:
+            await self._round(questions, version)
+        except Exception as failed:
+            log.exception("a round of version %d failed", version)
+            for question in questions:
+                _finish(question, failed, version)
 
     def _next(self) -> tuple[list[Question], int | None]:
-        """The questions of the next round, all of the version of the one that waited longest."""
+        """The questions of the next round, all of the version of the one that waited longest.
+
+        Of many rows that wait for nobody, half: the others are the round beside it.
+        """
+        alone = not self._under_way and self.waiting_rows >= SHARED_ROWS
+        most = min(self.max_rows, -(-self.waiting_rows // 2) if alone else self.waiting_rows)
         first = self._waiting[0]
         version = self.pinned if first.version is None else first.version
         taken: list[Question] = []
         left: list[Question] = []
         rows = feasigns = 0
-        while self._waiting and rows < self.max_rows and feasigns < _MAX_FEASIGNS:
+        while self._waiting and rows < most and feasigns < _MAX_FEASIGNS:
             question = self._waiting.popleft()
             wanted = self.pinned if question.version is None else question.version
             if wanted != version:
@@ -308,7 +344,7 @@ class Rounds:
         except VersionNotHeld as not_held:
             # Checks and parts of large requests are of this version and no other: who asked decides.
             bound = [question for question in questions if question.version is not None]
-            free = [question for question in questions if question.version is None]
+            free = [question for question in questions if question.version is None and not question.finished]
             for question in bound:
                 _finish(question, not_held, version)
             if free:
@@ -355,16 +391,16 @@ class Rounds:
             return
         instances = joined(parts)
         pooling = self.pooling
-        if len(instances.feasigns) > _APART_INLINE:
+        if len(instances.feasigns) > pooling.most_inline:
             distinct = await loop.run_in_executor(self._paddle, pooling.distinct_keys, instances, model.sparse_dim)
         else:
             distinct = pooling.distinct_keys(instances, model.sparse_dim)
         started = time.perf_counter()
         values, missing = await model.cube.lookup(model.version, distinct.keys)
         looked_up = time.perf_counter()
-        probabilities = await loop.run_in_executor(
-            self._paddle, _predicted, model, pooling, distinct, values, instances
-        )
+        predicting = loop.run_in_executor(self._paddle, _predicted, model, pooling, distinct, values, instances)
+        self._progressed.set()
+        probabilities = await predicting
         self._count(instances, missing, looked_up - started, time.perf_counter() - looked_up)
         begin = 0
         for question, part in zip(accepted, parts, strict=True):
@@ -396,7 +432,10 @@ def _predicted(
 
 
 def _finish(question: Question, outcome: Floats | Exception, version: int) -> None:
-    """One client's trouble is not the others'."""
+    """Once. One client's trouble is not the others'."""
+    if question.finished:
+        return
+    question.finished = True
     try:
         question.done(outcome, version)
     except Exception:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.intrinsics import load_u64, trailing_zeros
 from elastic_ctr.serving.instances import MAX_FEASIGNS, Instances
 
 _INSTANCES = np.frombuffer(b'"instances"', np.uint8)
@@ -25,11 +26,26 @@ _QUOTE, _COMMA, _COLON, _OPEN, _CLOSE, _BEGIN, _END = (np.uint8(ord(sign)) for s
 _ZERO, _NINE = np.uint8(ord("0")), np.uint8(ord("9"))
 _NOT_READ = -1
 _KEPT = 256 << 10
-_SHORTEST_INSTANCE = len('{"slots":[]},')
-_SHORTEST_FEASIGN = len("1,")
+SHORTEST_INSTANCE = len('{"slots":[]},')
+SHORTEST_FEASIGN = len("1,")
 # Ten times what one value before the last digit of a u64 may be.
 _TENTH = np.uint64((2**64 - 1) // 10)
 _LAST_DIGIT = np.uint64((2**64 - 1) % 10)
+_LARGEST = np.uint64(2**64 - 1)
+_ZEROS = np.uint64(0x3030303030303030)
+_TENS = 10 ** np.arange(5, dtype=np.uint64)
+_SAFE_DIGITS = 19  # before the twentieth nothing overflows
+
+
+def _ends(text: bytes) -> tuple[np.uint64, np.uint64]:
+    """The first and the last eight of 14 bytes, as words are read."""
+    assert len(text) == 14
+    return np.uint64(int.from_bytes(text[:8], "little")), np.uint64(int.from_bytes(text[6:], "little"))
+
+
+# As most programs write them; with blanks they are read piece by piece.
+_TO_NAME_FIRST, _TO_NAME_LAST = _ends(b'{"slot_name":"')
+_TO_FEASIGNS_FIRST, _TO_FEASIGNS_LAST = _ends(b'","feasigns":[')
 
 
 @compiled
@@ -77,8 +93,7 @@ def _next(data: Any, at: Any, close: Any) -> Any:
 
 @compiled
 def _slot(data: Any, at: Any, names: Any, ends: Any, first: Any) -> Any:
-    """(Past a quoted name, the index of that slot, `first` or later); (-1, 0) when there is none."""
-    at = _sign(data, at, _QUOTE)
+    """(Past a name and its quote, the index of that slot, `first` or later); (-1, 0) when there is none."""
     if at < 0:
         return at, np.int64(0)
     for slot in range(first, ends.size):
@@ -96,6 +111,73 @@ def _slot(data: Any, at: Any, names: Any, ends: Any, first: Any) -> Any:
 
 
 @compiled
+def _digits(word: Any) -> Any:
+    """Whether the eight bytes of a little-endian word are decimal digits."""
+    high = np.uint64(0xF0F0F0F0F0F0F0F0)
+    return word & high == _ZEROS and (word + np.uint64(0x0606060606060606)) & high == _ZEROS
+
+
+@compiled
+def _number(word: Any) -> Any:
+    """The number that eight digits say: neighbours are joined to pairs, then those, then those."""
+    word -= _ZEROS
+    word = word * np.uint64(10) + (word >> np.uint64(8))
+    pairs = np.uint64(0x000000FF000000FF)
+    left = (word & pairs) * np.uint64(100 + (1_000_000 << 32))
+    right = ((word >> np.uint64(16)) & pairs) * np.uint64(1 + (10_000 << 32))
+    return (left + right) >> np.uint64(32)
+
+
+@compiled
+def _long(data: Any, at: Any) -> Any:
+    """(Past a number of 16 to 20 digits that fits, the number); (at, 0) when anything else is there."""
+    nothing = at, np.uint64(0)
+    if at + 24 > data.size or data[at] == _ZERO:
+        return nothing
+    address = np.uint64(data.ctypes.data) + np.uint64(at)
+    first, second = load_u64(address), load_u64(address + np.uint64(8))
+    if not _digits(first) or not _digits(second):
+        return nothing
+    value = _number(first) * np.uint64(100_000_000) + _number(second)
+    # The others by their number instead of one by one: it is 3 or 4, nobody knows which, and a wrong guess costs a lot.
+    rest = load_u64(address + np.uint64(16))
+    strange = (rest ^ _ZEROS) | ((rest ^ _ZEROS) + np.uint64(0x7676767676767676))
+    digits = trailing_zeros(strange & np.uint64(0x8080808080808080)) >> np.uint64(3)
+    if digits > 4 or (digits == 4 and value >= _LARGEST // np.uint64(10_000)):
+        return nothing
+    if digits > 0:
+        below = np.uint64(64) - np.uint64(8) * digits
+        # Zeros in front of them.
+        value = value * _TENS[digits] + _number((rest << below) | (_ZEROS >> (np.uint64(64) - below)))
+    return at + 16 + np.int64(digits), value
+
+
+@compiled
+def _starts(data: Any, at: Any, first: Any, last: Any) -> Any:
+    """Whether the next 14 bytes are those of which `first` and `last` are the first and the last eight."""
+    if at < 0 or at + 14 > data.size:
+        return False
+    address = np.uint64(data.ctypes.data) + np.uint64(at)
+    return load_u64(address) == first and load_u64(address + np.uint64(6)) == last
+
+
+@compiled
+def _to_name(data: Any, at: Any) -> Any:
+    """Past what stands before a slot's name, its quote included; -1 as above."""
+    if _starts(data, at, _TO_NAME_FIRST, _TO_NAME_LAST):
+        return at + 14
+    return _sign(data, _key(data, _sign(data, at, _BEGIN), _NAME), _QUOTE)
+
+
+@compiled
+def _to_feasigns(data: Any, at: Any) -> Any:
+    """Past what stands between a slot's name, quote included, and its first feasign; -1 as above."""
+    if _starts(data, at - 1, _TO_FEASIGNS_FIRST, _TO_FEASIGNS_LAST):
+        return at + 13
+    return _sign(data, _key(data, _sign(data, at, _COMMA), _FEASIGNS), _OPEN)
+
+
+@compiled
 def _feasign(data: Any, at: Any) -> Any:
     """(Past a whole number or decimal text, the number); (-1, 0) when it is anything else."""
     at = _blanks(data, at)
@@ -103,10 +185,10 @@ def _feasign(data: Any, at: Any) -> Any:
     if quoted:
         at += 1
     begin = at
-    value = np.uint64(0)
+    at, value = _long(data, at)
     while at < data.size and _ZERO <= data[at] <= _NINE:
         digit = np.uint64(data[at] - _ZERO)
-        if value > _TENTH or (value == _TENTH and digit > _LAST_DIGIT):
+        if at - begin >= _SAFE_DIGITS and (value > _TENTH or (value == _TENTH and digit > _LAST_DIGIT)):
             return np.int64(_NOT_READ), value
         value = value * np.uint64(10) + digit
         at += 1
@@ -142,9 +224,8 @@ def scan(data: Any, names: Any, ends: Any, max_rows: Any, feasigns: Any, lengths
         if slots_closed:
             at = empty
         while not slots_closed:
-            at = _key(data, _sign(data, at, _BEGIN), _NAME)
-            at, slot = _slot(data, at, names, ends, last + 1)
-            at = _sign(data, _key(data, _sign(data, at, _COMMA), _FEASIGNS), _OPEN)
+            at, slot = _slot(data, _to_name(data, at), names, ends, last + 1)
+            at = _to_feasigns(data, at)
             if at < 0:
                 return nothing
             last = slot
@@ -171,21 +252,28 @@ def scan(data: Any, names: Any, ends: Any, max_rows: Any, feasigns: Any, lengths
     return rows, n
 
 
+def slot_names(slots: SlotList | None) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """What `scan` knows slots by: their names one after the other, and where each ends; none of no list."""
+    names = () if slots is None else slots.names
+    return np.frombuffer(bytearray("".join(names), "ascii"), np.uint8), np.cumsum(
+        [len(name) for name in names], dtype=np.int64
+    )
+
+
 class Scanner:
     """For one slot list and one thread: what it reads small bodies into is used again."""
 
     def __init__(self, slots: SlotList, max_instances: int) -> None:
         self._slots = len(slots)
         self._max_instances = max_instances
-        self._names = np.frombuffer("".join(slots).encode("ascii"), np.uint8)
-        self._ends = np.cumsum([len(name) for name in slots], dtype=np.int64)
+        self._names, self._ends = slot_names(slots)
         self._feasigns: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
         self._lengths: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
     def read(self, body: bytes) -> Instances | None:
         """None: it is for `source_protocol.parse_inference` to read or to refuse."""
-        feasigns = min(len(body) // _SHORTEST_FEASIGN, MAX_FEASIGNS)
-        rows = min(len(body) // _SHORTEST_INSTANCE + 1, self._max_instances)
+        feasigns = min(len(body) // SHORTEST_FEASIGN, MAX_FEASIGNS)
+        rows = min(len(body) // SHORTEST_INSTANCE + 1, self._max_instances)
         into, lengths = self._feasigns, self._lengths
         if into.size < feasigns or lengths.size < rows * self._slots:
             into, lengths = np.empty(feasigns, np.uint64), np.empty(rows * self._slots, np.int64)

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from elastic_ctr.serving.scan import Scanner
 
 SOURCE_PATH = "/ElasticCTRPredictionService/inference"
+PREDICTIONS = "elastic_ctr"
+"""What its requests are counted as."""
 
 # A larger body is parsed on a thread beside the loop, one at a time, so that small requests are still answered.
-_PARSED_INLINE = 128 << 10
+PARSED_INLINE = 128 << 10
 
 Answered = Callable[[Floats, int], bytes]
 
@@ -51,8 +53,8 @@ class Service:
         version: str,
         max_instances: int,
     ) -> None:
-        self._rounds = rounds
-        self._counters = counters
+        self.rounds = rounds
+        self.counters = counters
         self._parser = parser
         self.model_name = model_name
         self.package_version = version
@@ -63,7 +65,7 @@ class Service:
         self._under_way: set[asyncio.Future[Instances]] = set()
         model = f"/v2/models/{model_name}"
         self._routes = {
-            SOURCE_PATH: _Route("elastic_ctr", "POST", self._inference),
+            SOURCE_PATH: _Route(PREDICTIONS, "POST", self._inference),
             "/v2": _Route("metadata", "GET", self._server),
             "/v2/health/live": _Route("health", "GET", lambda _, reply: reply(200, b'{"live":true}')),
             "/v2/health/ready": _Route("health", "GET", self._ready),
@@ -90,8 +92,8 @@ class Service:
 
         route.answer(request, counted)
 
-    def count(self, door: str, status: int) -> None:
-        self._counters.requests[door, status] += 1
+    def count(self, door: str, status: int, times: int = 1) -> None:
+        self.counters.requests[door, status] += times
 
     def _not_found(self, path: str) -> str:
         parts = path.split("/")
@@ -109,18 +111,18 @@ class Service:
 
     def model_metadata(self) -> dict[str, Any]:
         try:
-            model = self._rounds.current()
+            model = self.rounds.current()
         except Refusal:
             return open_inference.model_metadata(self.model_name, None, None)
         return open_inference.model_metadata(self.model_name, model.version, model.slots)
 
     def version(self) -> int | None:
         """The version that is answered with."""
-        return self._rounds.pinned
+        return self.rounds.pinned
 
     def _ready(self, _request: Request, reply: Reply) -> None:
         try:
-            self._rounds.current()
+            self.rounds.current()
         except Refusal as refusal:
             reply(refusal.status, orjson.dumps({"ready": False, "error": refusal.sentence}))
         else:
@@ -183,13 +185,13 @@ class Service:
 
         def timed(outcome: Floats | Exception, version: int) -> None:
             if not isinstance(outcome, Exception):
-                self._counters.histograms["request_seconds"].observe(time.perf_counter() - started)
+                self.counters.histograms["request_seconds"].observe(time.perf_counter() - started)
             done(outcome, version)
 
         try:
-            slots = self._rounds.current().slots
-            if size <= _PARSED_INLINE:
-                self._rounds.ask(parse, parse(slots), slots, timed)
+            slots = self.rounds.current().slots
+            if size <= PARSED_INLINE:
+                self.rounds.ask(parse, parse(slots), slots, timed)
                 return
         except Exception as error:  # noqa: BLE001 (whatever it is, the client gets its answer)
             done(error, 0)
@@ -198,7 +200,7 @@ class Service:
         def parsed(future: asyncio.Future[Instances]) -> None:
             self._under_way.discard(future)
             try:
-                self._rounds.ask(parse, future.result(), slots, timed)
+                self.rounds.ask(parse, future.result(), slots, timed)
             except Exception as error:  # noqa: BLE001 (as above)
                 done(error, 0)
 

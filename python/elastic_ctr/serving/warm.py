@@ -2,12 +2,15 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from elastic_ctr.serving.compiled_door import CompiledDoor
+from elastic_ctr.serving.compiled_binary_door import CompiledBinaryDoor
+from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
 from elastic_ctr.serving.compiled_pooling import warm_pooling
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.frame_desk import FrameLimits
+from elastic_ctr.serving.http_door import Door
 from elastic_ctr.serving.rounds import Rounds
 from elastic_ctr.serving.scan import warm_scan
+from elastic_ctr.serving.service import Service
 
 
 def warm_doors() -> None:
@@ -19,4 +22,8 @@ def warm_doors() -> None:
     async def nothing() -> int | None:
         return None
 
-    CompiledDoor(Rounds(ThreadPoolExecutor(1), nothing, counters), counters, FrameLimits()).close()
+    executor = ThreadPoolExecutor(1)
+    rounds = Rounds(executor, nothing, counters)
+    CompiledBinaryDoor(rounds, counters, FrameLimits()).close()
+    service = Service(rounds, counters, executor, model_name="none", version="0", max_instances=1)
+    CompiledHttpDoor(service, Door(service.handle), HttpLimits()).close()

@@ -24,9 +24,9 @@ import elastic_ctr
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.machine_code.compiled import numba_wanted
+from elastic_ctr.machine_code.compiled import anew_if_stale, numba_wanted
 from elastic_ctr.runtime import logging as runtime_logging
-from elastic_ctr.runtime.lifecycle import bind, die_with_parent
+from elastic_ctr.runtime.lifecycle import allow_open_files, bind, die_with_parent
 from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving import predictor
 from elastic_ctr.serving.binary_door import BinaryDoor, make_binary_door
@@ -39,6 +39,7 @@ from elastic_ctr.serving.service import Service
 from elastic_ctr.versions.manifest import VersionManifest
 
 if TYPE_CHECKING:
+    from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor
     from elastic_ctr.serving.grpc_door import GrpcDoor
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE_SECONDS = 5.0
 COUNT_SECONDS = 0.5
 DOCUMENT_SECONDS = 2.0
+COMPILE_SECONDS = 5.0
+OPEN_FILES = 65_536
 MANIFEST_FILE = "manifest.json"
 SAMPLE_FILE = "sample.jsonl"
 
@@ -89,6 +92,12 @@ class Worker:
             Limits(max_body_bytes=settings.max_body_bytes),
             lambda status: service.count("none", status),
         )
+        # Everyday requests, as soon as there is machine code for them; the door above is behind it.
+        self._compiled_door: CompiledHttpDoor | None = None
+        self._compiling: asyncio.Task[None] | None = None
+        self._opened = False
+        # For the compiled door, while it is still made.
+        self._kept: socket.socket | None = None
         self._binary: BinaryDoor | None = None
         self._grpc: GrpcDoor | None = None
         self._service = service
@@ -104,13 +113,16 @@ class Worker:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stopped.set)
         self._paddle.submit(predictor.preload)
         tasks = [asyncio.create_task(each) for each in (self._rounds.run(), self._keep_alive(), self._report())]
-        compiling = asyncio.create_task(self._compile())
+        self._compiling = compiling = asyncio.create_task(self._compile())
         obeying = asyncio.create_task(self._obey(reader))
         stopping = asyncio.create_task(self.stopped.wait())
         done, _ = await asyncio.wait([obeying, stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             # Nothing but an order or the parent's end ends it; with a part of it missing it would answer nothing.
             task.result()
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
         await asyncio.gather(*(door.stop(self._grace_seconds) for door in self._doors()))
         self._say({"event": "counted", "counts": self._counters.snapshot()})
         for task in (*tasks, compiling, obeying, stopping):
@@ -128,10 +140,16 @@ class Worker:
             from elastic_ctr.serving.compiled_pooling import MACHINE_POOLING, warm_pooling
             from elastic_ctr.serving.scan import warm_scan
 
-            await asyncio.to_thread(warm_scan)
+            await asyncio.to_thread(anew_if_stale, warm_scan)
             self._service.scans = True
-            await asyncio.to_thread(warm_pooling)
+            await asyncio.to_thread(anew_if_stale, warm_pooling)
             self._rounds.pooling = MACHINE_POOLING
+            from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
+
+            limits = HttpLimits(max_rows=min(self._settings.max_instances, self._settings.max_batch_rows))
+            self._compiled_door = await asyncio.to_thread(
+                anew_if_stale, lambda: CompiledHttpDoor(self._service, self._door, limits)
+            )
         except Exception:
             log.exception("machine code cannot be used here; what it would do is done in Python, several times slower")
 
@@ -176,7 +194,8 @@ class Worker:
         client.set_holders({**pinned, **document.addresses()}, document.draining())
 
     async def _listen(self, order: dict[str, Any]) -> None:
-        if not self._door.listening:
+        if not self._opened and not self.stopped.is_set():
+            self._opened = True
             await self._open_doors()
         self._say({"id": order["id"], "ok": True})
 
@@ -198,10 +217,33 @@ class Worker:
             await self._grpc.listen(settings.host, settings.grpc_port)
         _leave_alone_what_stays()
         # Last: whoever hears one door answer may use all of them.
-        await self._door.listen(bind(settings.host, settings.port, share=True))
+        await self._open_http(bind(settings.host, settings.port, share=True))
 
-    def _doors(self) -> list[Door | BinaryDoor | GrpcDoor]:
-        return [door for door in (self._door, self._binary, self._grpc) if door is not None]
+    async def _open_http(self, listener: socket.socket) -> None:
+        """Machine code from a cache is there by now; where it is still made, Python answers until then."""
+        assert self._compiling is not None
+        await asyncio.wait([self._compiling], timeout=COMPILE_SECONDS)
+        if self._compiling.done():
+            await (self._compiled_door or self._door).listen(listener)
+            return
+        self._kept = listener
+        await self._door.listen(listener.dup())
+
+        def take_over(_: asyncio.Task[None]) -> None:
+            kept, self._kept = self._kept, None
+            if kept is None:
+                return
+            if self._compiled_door is None:
+                kept.close()
+                return
+            self._compiled_door.listen_on(kept)
+            self._door.accept_no_more()
+
+        self._compiling.add_done_callback(take_over)
+
+    def _doors(self) -> list[Door | CompiledHttpDoor | BinaryDoor | GrpcDoor]:
+        doors = (self._compiled_door or self._door, self._binary, self._grpc)
+        return [door for door in doors if door is not None]
 
     # -- a version
 
@@ -314,6 +356,7 @@ def main() -> None:
     parser.add_argument("--settings", required=True)
     given = parser.parse_args()
     die_with_parent(given.parent)
+    allow_open_files(OPEN_FILES)
     # Ctrl-C reaches the whole terminal; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Paddle leaves files where it runs.

@@ -1,3 +1,8 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from elastic_ctr.machine_code.compiled import compiled, numba_wanted
@@ -16,3 +21,36 @@ def test_numpy_can_be_asked_for_instead(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("ELASTIC_CTR_LOOKUP", "numpy")
 
     assert not numba_wanted()
+
+
+KEPT = """
+from typing import NamedTuple
+import {types} as types
+from elastic_ctr.machine_code.compiled import anew_if_stale, compiled
+
+@compiled
+def total(pair):
+    return pair.one + pair.other
+
+print(anew_if_stale(lambda: total(types.Pair(1, 2))))
+"""
+TYPES = "from typing import NamedTuple\nclass Pair(NamedTuple):\n    one: int\n    other: int\n"
+
+
+def test_a_cache_that_another_release_left_does_not_stop_this_one(tmp_path: Path) -> None:
+    def run(types: str) -> str:
+        # The types move to another module; the function's file keeps its name, its size and its time.
+        script = tmp_path / "kept.py"
+        script.write_text(KEPT.format(types=types))
+        os.utime(script, (1, 1))
+        (tmp_path / f"{types}.py").write_text(TYPES)
+        done = subprocess.run(
+            [sys.executable, "-c", "import kept"], cwd=tmp_path, capture_output=True, text=True, check=False,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
+        (tmp_path / f"{types}.py").unlink()
+        return done.stdout + done.stderr
+
+    assert run("old_") == "3\n"
+    assert list((tmp_path / "cache").rglob("*.nbi"))
+    assert run("new_") == "3\n"

@@ -1,35 +1,32 @@
-"""Rounds with a network that can be computed by hand, and a binary door of either kind before them."""
+"""Rounds with a network that can be computed by hand, and a binary or an HTTP door of either kind before them."""
 
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.binary_door import BinaryDoor, PythonDoor
-from elastic_ctr.serving.compiled_door import CompiledDoor
+from elastic_ctr.serving.compiled_binary_door import CompiledBinaryDoor
+from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.frame_desk import FrameLimits
+from elastic_ctr.serving.http_door import Door, Limits
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.rounds import ModelVersion, Rounds
+from elastic_ctr.serving.service import Service
+from fuzz.model import Sum
 
 SLOTS = SlotList(("a", "b"))
-KINDS: dict[str, Callable[[Rounds, Counters, FrameLimits], BinaryDoor]] = {"numba": CompiledDoor, "python": PythonDoor}
-
-
-class Sum:
-    """The probability of a row is the sum of its keys: anybody can check it."""
-
-    def predict(self, pooled: Floats, /) -> Floats:
-        total: Floats = pooled.sum(axis=1).astype(np.float32)
-        return total
-
-    def close(self) -> None: ...
+KINDS: dict[str, Callable[[Rounds, Counters, FrameLimits], BinaryDoor]] = {
+    "numba": CompiledBinaryDoor,
+    "python": PythonDoor,
+}
 
 
 class Table:
@@ -49,10 +46,13 @@ class Table:
         return keys.astype(np.float32)[:, None], np.zeros(len(keys), np.bool_)
 
 
-class Standing:
+DoorKind = TypeVar("DoorKind")
+
+
+class Standing(Generic[DoorKind]):
     """A door that listens, and what is behind it."""
 
-    def __init__(self, door: BinaryDoor, rounds: Rounds, table: Table, counters: Counters, port: int) -> None:
+    def __init__(self, door: DoorKind, rounds: Rounds, table: Table, counters: Counters, port: int) -> None:
         self.door = door
         self.rounds = rounds
         self.table = table
@@ -71,23 +71,61 @@ def bound() -> socket.socket:
     return found
 
 
-@asynccontextmanager
-async def standing(kind: str, *, live: int | None = 7, **limits: Any) -> AsyncIterator[Standing]:
-    async def newest() -> int | None:
+class _Behind:
+    """What any door stands before."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.table = Table()
+        self.paddle = ThreadPoolExecutor(1)
+        self.parser = ThreadPoolExecutor(1)
+        self.rounds = Rounds(self.paddle, self._newest, self.counters, max_rows=64)
+
+    async def _newest(self) -> int | None:
         return None
 
-    counters, table = Counters(), Table()
-    rounds = Rounds(ThreadPoolExecutor(1), newest, counters, max_rows=64)
-    door = KINDS[kind](rounds, counters, FrameLimits(**{"max_rows": 64, **limits}))
-    listener = bound()
-    await door.listen(listener)
-    it = Standing(door, rounds, table, counters, listener.getsockname()[1])
-    if live is not None:
-        it.release(live)
-    running = asyncio.create_task(rounds.run())
-    try:
+    @asynccontextmanager
+    async def standing(self, door: Any, live: int | None) -> AsyncIterator[Standing[Any]]:
+        """The door, from listening to the end of all that was behind it."""
+        listener = bound()
+        await door.listen(listener)
+        it = Standing(door, self.rounds, self.table, self.counters, listener.getsockname()[1])
+        if live is not None:
+            it.release(live)
+        running = asyncio.create_task(self.rounds.run())
+        try:
+            yield it
+        finally:
+            await door.stop(0)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            self.paddle.shutdown()
+            self.parser.shutdown()
+
+
+@asynccontextmanager
+async def standing(kind: str, *, live: int | None = 7, **limits: Any) -> AsyncIterator[Standing[BinaryDoor]]:
+    behind = _Behind()
+    door = KINDS[kind](behind.rounds, behind.counters, FrameLimits(**{"max_rows": 64, **limits}))
+    async with behind.standing(door, live) as it:
         yield it
-    finally:
-        await door.stop(0)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+
+
+HTTP_KINDS = ("numba", "python")
+
+
+@asynccontextmanager
+async def http_standing(
+    kind: str,
+    *,
+    live: int | None = 7,
+    limits: Limits = Limits(),  # noqa: B008
+    own: HttpLimits | None = None,
+) -> AsyncIterator[Standing[CompiledHttpDoor | Door]]:
+    behind = _Behind()
+    service = Service(behind.rounds, behind.counters, behind.parser, model_name="ctr", version="0", max_instances=64)
+    service.scans = True
+    in_python = Door(service.handle, limits)
+    door = in_python if kind == "python" else CompiledHttpDoor(service, in_python, own or HttpLimits(max_rows=64))
+    async with behind.standing(door, live) as it:
+        yield it

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.frames.wire import DRAINING, HEAD_BYTES, HELLO_BYTES, Head, WireError
 from elastic_ctr.serving import wire
-from elastic_ctr.serving.binary_door import PythonDoor, make_binary_door
-from elastic_ctr.serving.compiled_door import CompiledDoor
+from elastic_ctr.serving.binary_door import BinaryDoor, PythonDoor, make_binary_door
+from elastic_ctr.serving.compiled_binary_door import CompiledBinaryDoor
 from elastic_ctr.serving.wire import Hello, Status
 from serving.doors import KINDS, SLOTS, Standing, standing
 
@@ -60,7 +60,7 @@ class Peer:
 
 
 @asynccontextmanager
-async def peer(it: Standing, *, greet: bool = True) -> AsyncIterator[Peer]:
+async def peer(it: Standing[BinaryDoor], *, greet: bool = True) -> AsyncIterator[Peer]:
     reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
     found = Peer(reader, writer)
     if greet:
@@ -254,6 +254,18 @@ async def test_the_slot_list_can_be_asked_for(kind: str) -> None:
     assert (told.code, told.n, told.id, told.version, body) == (Status.OK, 2, 5, 7, b"a\nb\n")
 
 
+async def test_replies_that_are_longer_than_a_request_says_are_not_kept_beyond_their_room(kind: str) -> None:
+    slots = SlotList(tuple(f"slot-{number:050d}" for number in range(500)))
+    async with standing(kind) as it, peer(it) as deaf, peer(it) as other:
+        it.release(9, slots)
+        for _ in range(100):
+            deaf.writer.write(wire.pack_slots_request(3) * 200)
+        for number in range(20):
+            other.writer.write(request(number, [[[1]] + [[]] * 499], wire.slot_list_check(slots)))
+
+            assert await other.probabilities() == (number, 9, [1.0])
+
+
 async def test_a_version_with_another_slot_list_reads_no_request_for_the_old_one(kind: str) -> None:
     async with standing(kind) as it, peer(it) as client:
         it.table.gate.clear()
@@ -440,7 +452,7 @@ def test_without_machine_code_the_door_is_the_one_in_python(monkeypatch: pytest.
     first = asyncio.run(made())
     monkeypatch.setenv("ELASTIC_CTR_LOOKUP", "numpy")
 
-    assert (first, asyncio.run(made())) == (CompiledDoor, PythonDoor)
+    assert (first, asyncio.run(made())) == (CompiledBinaryDoor, PythonDoor)
 
 
 def test_a_reply_that_is_none_is_seen() -> None:

@@ -8,12 +8,13 @@ import pytest
 
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving import wire
+from elastic_ctr.serving.binary_door import BinaryDoor
 from elastic_ctr.serving.client import PredictionRefused, ServingClient, ServingUnavailable
 from elastic_ctr.serving.wire import Hello, Status
 from serving.doors import Standing, standing
 
 
-async def asked(it: Standing, do: Callable[[ServingClient], None]) -> None:
+async def asked(it: Standing[BinaryDoor], do: Callable[[ServingClient], None]) -> None:
     def run() -> None:
         with ServingClient(it.address) as client:
             do(client)

@@ -17,7 +17,8 @@ from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.grpc_door import HEALTH, SERVICE, GrpcDoor
 from elastic_ctr.serving.rounds import ModelVersion, Rounds
 from elastic_ctr.serving.service import Service
-from serving.doors import SLOTS, Sum, Table
+from fuzz.model import Sum
+from serving.doors import SLOTS, Table
 
 
 class Standing:

@@ -260,3 +260,21 @@ async def test_before_the_first_version_the_stage_is_told() -> None:
 
         with pytest.raises(Refusal, match="no version is live yet: training hour 1 of 4"):
             it.rounds.current()
+
+
+async def test_what_was_refused_before_the_lookup_failed_is_answered_once() -> None:
+    async with running(live=2) as it:
+        it.add(1, SlotList(("0", "1", "2")))
+        it.add(2)
+        it.rounds.pin(1)
+        it.table.held = {2}
+        outcomes: list[Any] = []
+
+        def refuse(_slots: SlotList) -> Instances:
+            raise Refusal(409, "not for this list")
+
+        it.rounds.ask(refuse, instances_of([[[1], [2]]], 2), SLOTS, lambda outcome, _: outcomes.append(outcome))
+        other = it.ask([[5], [6], [7]])
+
+        assert await other == ([5 + 6 + 400.0], 2)
+        assert [type(each) for each in outcomes] == [Refusal]

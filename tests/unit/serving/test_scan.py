@@ -14,9 +14,29 @@ from elastic_ctr.serving.source_protocol import parse_inference
 SLOTS = SlotList(("0", "1", "11", "user"))
 SCANNER = Scanner(SLOTS, 5)
 
-feasigns = st.integers(0, 2**64 - 1) | st.integers(0, 2**64 - 1).map(str)
+# Of every length: digits are read by eights.
+sizes = st.integers(1, 20).flatmap(lambda digits: st.integers(0, min(10**digits, 2**64) - 1))
+feasigns = st.integers(0, 2**64 - 1) | sizes | sizes.map(str)
 strange: st.SearchStrategy[Any] = st.sampled_from(
-    [-1, 2**64, "x", "01", "", 1.5, None, True, [], "1 ", " 1", "-3", 10**30]
+    [
+        -1,
+        2**64,
+        10**19 * 2,
+        10**20,
+        "x",
+        "01",
+        "0" * 8 + "1",
+        "",
+        1.5,
+        None,
+        True,
+        [],
+        "1 ",
+        " 1",
+        "-3",
+        "1234567a",
+        10**30,
+    ]
 )
 rising = st.lists(st.sampled_from(SLOTS.names), unique=True).map(lambda names: sorted(names, key=SLOTS.index))
 

@@ -230,6 +230,8 @@ class CubeClient:
         if self.partitions is None:
             await self._learn(version)
         assert self.partitions is not None
+        if len(routes.routes) == 1 and len(routes.routes[0].partitions) == self.partitions:
+            return await self._ask(version, routes.routes[0], keys)
         numbers = routes.spread(self.partitions)[(keys % np.uint64(self.partitions)).astype(np.int64)]
         if (numbers < 0).any():
             partition = int(keys[np.argmin(numbers)]) % self.partitions

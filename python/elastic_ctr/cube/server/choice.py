@@ -5,7 +5,7 @@ import logging
 from elastic_ctr.cube.server.counters import Counts
 from elastic_ctr.cube.server.loop import MAX_CONNECTIONS, LookupLoop
 from elastic_ctr.cube.server.python_loop import PythonLoop
-from elastic_ctr.machine_code.compiled import numba_wanted
+from elastic_ctr.machine_code.compiled import anew_if_stale, numba_wanted
 
 _log = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ def make_loop(counts: Counts, max_keys: int, max_connections: int = MAX_CONNECTI
         try:
             from elastic_ctr.cube.server.compiled_loop import CompiledLoop
 
-            return CompiledLoop(counts, max_keys, max_connections)
+            return anew_if_stale(lambda: CompiledLoop(counts, max_keys, max_connections))
         except Exception:  # noqa: BLE001 - whatever the compiler says, there is another way
             _log.exception("the compiled lookup loop cannot be used here; lookups are answered by the slower one")
     return PythonLoop(counts, max_keys, max_connections)

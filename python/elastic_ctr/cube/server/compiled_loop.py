@@ -13,7 +13,8 @@ from elastic_ctr.cube.server.counters import Counts
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.wire import reply_bytes, request_bytes
-from elastic_ctr.frames.sockets import (
+from elastic_ctr.frames.wire import DRAINING, HELLO_BYTES
+from elastic_ctr.machine_code.sockets import (
     OTHER_DESCRIPTORS,
     OUT_AT,
     OUT_END,
@@ -23,7 +24,6 @@ from elastic_ctr.frames.sockets import (
     pages,
     reserve,
 )
-from elastic_ctr.frames.wire import DRAINING, HELLO_BYTES
 
 _SLACK = 64 << 10  # small requests behind a large one
 _ROUND_BYTES = 4 << 20

@@ -41,7 +41,18 @@ from elastic_ctr.cube.server.sockets import (
     send_waiting,
 )
 from elastic_ctr.frames.heads import greets, magic_number, put_head, put_hello
-from elastic_ctr.frames.sockets import (
+from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES
+from elastic_ctr.machine_code.compiled import bounds_checked, compiled
+from elastic_ctr.machine_code.intrinsics import (
+    copy_bytes,
+    load_u8,
+    load_u16,
+    load_u32,
+    load_u64,
+    store_u8,
+    zero_bytes,
+)
+from elastic_ctr.machine_code.sockets import (
     CLOSED,
     CLOSING,
     EVENT_BYTES,
@@ -57,17 +68,6 @@ from elastic_ctr.frames.sockets import (
     skipped,
     taken,
     wait,
-)
-from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES
-from elastic_ctr.machine_code.compiled import bounds_checked, compiled
-from elastic_ctr.machine_code.intrinsics import (
-    copy_bytes,
-    load_u8,
-    load_u16,
-    load_u32,
-    load_u64,
-    store_u8,
-    zero_bytes,
 )
 
 FLUSH_KEYS = 4096  # beyond this a round is answered before more is read: what it touched is still in the cache

@@ -1,4 +1,4 @@
-"""The connections of the compiled lookup loop: `frames.sockets`, counted as cube-server counts, and a round's buffers.
+"""The connections of the compiled lookup loop: `machine_code.sockets`, counted as cube-server counts, and a round's buffers.
 
 A connection that has output waiting is not read: a reader asks again when it has been answered, and what it sends
 meanwhile can wait in the kernel. So a connection's buffers hold one largest request and one largest reply.
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_ctr.cube.server.counters import ACCEPTED, BYTES_IN, BYTES_OUT, CONNECTIONS
-from elastic_ctr.frames import sockets
-from elastic_ctr.frames.sockets import BROKEN, CLOSING, IN, MODIFY, NOTHING, OUT, OUT_END, Sockets
+from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.sockets import BROKEN, CLOSING, IN, MODIFY, NOTHING, OUT, OUT_END, Sockets
 
 # The round's row, i64: keys, output bytes, lookups, sends so far.
 ROUND_KEYS, ROUND_BYTES, ROUND_LOOKUPS, ROUND_SENDS = range(4)
@@ -46,7 +46,13 @@ def _hang_up(b: Any, counts: Any, fd: Any) -> None:
 
 @compiled
 def accept(b: Any, counts: Any) -> None:
-    while sockets.accept(b.sockets) >= 0:
+    while True:
+        fd = sockets.accept(b.sockets)
+        if fd < 0:
+            return
+        if fd >= b.sockets.connections.shape[0]:
+            sockets.turn_away(fd)
+            continue
         counts[CONNECTIONS] += 1
         counts[ACCEPTED] += 1
 

@@ -5,7 +5,6 @@ Orders and answers are JSON, one a line. The worker ends when its parent does, w
 
 import argparse
 import json
-import resource
 import signal
 import socket
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.choice import make_loop
 from elastic_ctr.cube.server.holdings import Assignments, Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.runtime.lifecycle import bind, die_with_parent
+from elastic_ctr.runtime.lifecycle import allow_open_files, bind, die_with_parent
 from elastic_ctr.runtime.logging import configure_from_environment
 
 _BACKLOG = 1024
@@ -26,12 +25,7 @@ _OTHER_FILES = 128
 
 def allowed_connections(wanted: int) -> int:
     """Raise the limit of open files as far as allowed; out of descriptors, accepting would spin."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted + _OTHER_FILES
-    if soft < needed:
-        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, min(wanted, soft - _OTHER_FILES))
+    return max(1, min(wanted, allow_open_files(wanted + _OTHER_FILES) - _OTHER_FILES))
 
 
 def obey(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from elastic_ctr.frames import sockets
-from elastic_ctr.frames.sockets import (
+from elastic_ctr.machine_code import sockets
+from elastic_ctr.machine_code.sockets import (
     BROKEN,
     CLOSED,
     CLOSING,
@@ -88,12 +88,17 @@ def test_an_accepted_connection_waits_for_a_hello_and_is_watched(door: Door) -> 
     assert door.wait() == 1
 
 
-def test_a_descriptor_beyond_the_buffers_is_closed() -> None:
+def test_a_descriptor_without_a_row_is_the_callers_to_turn_away() -> None:
     with select.epoll() as epoll, socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         made = sockets.new_sockets(1, sockets.WIDTH, 1, 1, epoll.fileno())._replace(listener=listener.fileno())
         with socket.create_connection(listener.getsockname(), timeout=10) as peer:
+            fd = int(sockets.accept(made))
+            assert fd >= len(made.connections)
             assert sockets.accept(made) == NOTHING
+
+            sockets.turn_away(fd)
+
             assert peer.recv(1) == b""
 
 

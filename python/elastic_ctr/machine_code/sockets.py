@@ -28,11 +28,12 @@ CLOSED, HELLO, OPEN = range(3)
 
 # What `receive` and the senders say when it is no number of bytes.
 NOTHING, BROKEN, ENDED = -1, -2, -3
+EXHAUSTED = -4  # of `accept`: there is no descriptor for who waits
 
 # What is watched for.
 IN, OUT = 1, 4
 FAILED = 0x18  # of an event: the socket has failed, or both halves are closed
-ADD, MODIFY = 1, 3
+ADD, REMOVE, MODIFY = 1, 2, 3
 NEVER = -1  # of `wait`: however long it takes
 
 EVENTS = 256
@@ -64,6 +65,7 @@ _madvise = _external("madvise", _int, _address, _size, _int)
 _errno = _external("__errno_location", _address)
 
 _EAGAIN, _EINTR = np.int32(11), np.int32(4)
+_ENFILE, _EMFILE = np.int32(23), np.int32(24)
 _SEND_FLAGS, _RECV_FLAGS = np.int32(0x4040), np.int32(0x40)  # no signal, do not wait
 _NON_BLOCKING = np.int32(0o4000 | 0o2000000)  # and close-on-exec
 _IPPROTO_TCP, _TCP_NODELAY = np.int32(6), np.int32(1)
@@ -159,25 +161,42 @@ def wait(s: Any, milliseconds: Any) -> Any:
 
 @compiled
 def accept(s: Any) -> Any:
-    """The next connection, which waits for a hello and is watched; -1 when there is no more."""
-    while True:
-        fd = np.int64(_accept4(np.int32(s.listener), _0, _0, _NON_BLOCKING))
-        if fd < 0:
-            return np.int64(NOTHING)
-        if fd >= s.connections.shape[0]:
-            _close(np.int32(fd))
-            continue
-        _setsockopt(np.int32(fd), _IPPROTO_TCP, _TCP_NODELAY, np.uint64(s.one.ctypes.data), np.int32(4))
+    """The next connection, which waits for a hello and is watched; NOTHING when there is no more, EXHAUSTED.
+
+    One that there is no row for is neither: it is the caller's to `turn_away`.
+    """
+    fd = np.int64(_accept4(np.int32(s.listener), _0, _0, _NON_BLOCKING))
+    if fd < 0:
+        return np.int64(EXHAUSTED if load_i32(_errno()) in (_EMFILE, _ENFILE) else NOTHING)
+    _setsockopt(np.int32(fd), _IPPROTO_TCP, _TCP_NODELAY, np.uint64(s.one.ctypes.data), np.int32(4))
+    if fd < s.connections.shape[0]:
         s.connections[fd, :] = 0
         s.connections[fd, STATE] = HELLO
         watch(s, fd, ADD, IN)
-        return fd
+    return fd
+
+
+@compiled
+def turn_away(fd: Any) -> None:
+    _close(np.int32(fd))
 
 
 @compiled
 def close(s: Any, fd: Any) -> None:
     """Nothing of it is left, its row neither."""
     _close(np.int32(fd))
+    _forget(s, fd)
+
+
+@compiled
+def let_go(s: Any, fd: Any) -> None:
+    """It stays open and is somebody else's: nothing of it is left here."""
+    watch(s, fd, REMOVE, 0)
+    _forget(s, fd)
+
+
+@compiled
+def _forget(s: Any, fd: Any) -> None:
     row = s.connections[fd]
     # The pages of a large frame go back; the small ones stay for the next connection.
     if row[LARGE_INPUT] != 0:
@@ -241,7 +260,7 @@ def taken(s: Any, fd: Any, size: Any) -> None:
 def send(s: Any, fd: Any, from_: Any, size: Any) -> Any:
     """Send, behind what waits already; what the socket does not take is kept to wait.
 
-    How many bytes went; BROKEN.
+    How many bytes went; BROKEN, also when more would wait than there is room for.
     """
     row = s.connections[fd]
     sent = np.int64(0)
@@ -253,6 +272,8 @@ def send(s: Any, fd: Any, from_: Any, size: Any) -> Any:
                 return np.int64(BROKEN)
             sent = np.int64(0)
     if sent < size:
+        if row[OUT_END] - row[OUT_AT] + size - sent > s.output_bytes:
+            return np.int64(BROKEN)
         _keep(s, fd, from_ + np.uint64(sent), size - sent)
     return sent
 

@@ -1,0 +1,373 @@
+"""The batches of the HTTP door in machine code: everyday requests are recognized and read in one call, and answered in one.
+
+HTTP is not parsed here: a head is one that httptools has read before (`http_heads`), a body is one that `scan` reads, or the
+connection goes to the door in Python with all that it has sent. Nothing that a peer sends is used before its length was
+checked.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_ctr.machine_code.compiled import bounds_checked, compiled
+from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u64
+from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, taken
+from elastic_ctr.serving import door_sockets
+from elastic_ctr.serving.door_sockets import (
+    ASIDE,
+    ASIDE_FD,
+    ASIDE_SERIAL,
+    ASIDE_WHY,
+    BODIES,
+    BODY_BYTES,
+    CHARGED,
+    FEASIGNS,
+    FLIGHT,
+    HEAD,
+    LEAVING,
+    LENGTHS,
+    OWED,
+    PENDING,
+    REQUEST_FD,
+    REQUEST_ID,
+    REQUEST_ROWS,
+    REQUEST_SERIAL,
+    REQUESTS,
+    SERIAL,
+    SILENT,
+    SINCE,
+    UNFINISHED,
+    WHOLE,
+    charge,
+    hang_up,
+    left_over,
+    may_owe,
+    ready,
+    send,
+    settle,
+)
+from elastic_ctr.serving.scan import SHORTEST_FEASIGN, SHORTEST_INSTANCE, scan
+
+# Why something is set aside: its head is not known, it goes to the door in Python, no version is live.
+UNKNOWN, LEAVES, NO_VERSION = range(3)
+# Of a reply: all but its rows, one row, and what may be said instead.
+REPLY_BYTES, ROW_BYTES = 160, 70
+LEAST_REPLY = 4096
+
+_CHECKED = bounds_checked()
+_PASSES = 8
+_NONE = -1
+_MOST_DIGITS = 9
+_ZERO, _NINE = np.uint8(ord("0")), np.uint8(ord("9"))
+_OPEN, _CLOSE, _COMMA = np.uint8(ord("[")), np.uint8(ord("]")), np.uint8(ord(","))
+
+
+def _text(text: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(text, np.uint8).copy()
+
+
+_REPLY_HEAD = _text(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ")
+_REPLY_HEAD_END = _text(b"\r\n\r\n")
+_BEGIN, _END = _text(b'{"predictions":['), _text(b'],"err_code":0}')
+_PROB0, _PROB1, _ROW_END = _text(b'{"prob0":'), _text(b',"prob1":'), _text(b"}")
+# What a row has in the reply beyond what it has in the list of numbers.
+_ROW_MORE = _PROB0.size + _PROB1.size + _ROW_END.size - len("[,]")
+
+
+class Rules(NamedTuple):
+    """The slot list that requests are read for, known heads, and what a request may have."""
+
+    names: NDArray[np.uint8]
+    ends: NDArray[np.int64]  # [slots]; none: no version is live
+    pieces: NDArray[np.uint8]
+    sizes: NDArray[np.int64]
+    max_body: int
+    max_rows: int
+    max_scanned: int  # bytes of bodies in one batch
+
+
+@compiled
+def owed(rows: Any) -> Any:
+    """Bytes that the reply to so many rows may have, or the refusal in its place."""
+    return max(REPLY_BYTES + ROW_BYTES * rows, LEAST_REPLY)
+
+
+@compiled
+def _same(data: Any, at: Any, pieces: Any, number: Any, from_: Any, size: Any) -> Any:
+    """Whether `size` bytes of the input are those of a piece; there are as many of both, and eight more to read."""
+    one = np.uint64(data.ctypes.data) + np.uint64(at)
+    other = np.uint64(pieces.ctypes.data) + np.uint64(number * pieces.shape[1] + from_)
+    words = size // 8
+    for word in range(words):
+        step = np.uint64(8 * word)
+        if load_u64(one + step) != load_u64(other + step):
+            return False
+    i = 8 * words
+    while i < size and data[at + i] == pieces[number, from_ + i]:
+        i += 1
+    return i >= size
+
+
+@compiled
+def _known(data: Any, at: Any, have: Any, rules: Any, number: Any) -> Any:
+    """(Bytes of the head that begins there, of its body) when it is the numbered one; else (-1, 0)."""
+    before, after = rules.sizes[number, 0], rules.sizes[number, 1]
+    if before == 0 or have < before + 1 + after or not _same(data, at, rules.pieces, number, np.int64(0), before):
+        return np.int64(_NONE), np.int64(0)
+    length = np.int64(0)
+    digits = np.int64(0)
+    while digits < _MOST_DIGITS and before + digits < have and _ZERO <= data[at + before + digits] <= _NINE:
+        length = length * 10 + np.int64(data[at + before + digits] - _ZERO)
+        digits += 1
+    head = before + digits + after
+    if digits == 0 or data[at + before] == _ZERO or have < head:
+        return np.int64(_NONE), np.int64(0)
+    if not _same(data, at + before + digits, rules.pieces, number, before, after):
+        return np.int64(_NONE), np.int64(0)
+    return head, length
+
+
+@compiled
+def _find(data: Any, at: Any, have: Any, rules: Any, row: Any) -> Any:
+    """As `_known`, of whichever head it is; the one that the connection had last is looked at first."""
+    head, length = _known(data, at, have, rules, row[HEAD])
+    number = np.int64(0)
+    while head < 0 and number < rules.sizes.shape[0]:
+        head, length = _known(data, at, have, rules, number)
+        if head >= 0:
+            row[HEAD] = number
+        number += 1
+    return head, length
+
+
+@compiled
+def _set_aside(b: Any, fd: Any, why: Any) -> None:
+    number = b.door[ASIDE]
+    b.aside[number, ASIDE_FD], b.aside[number, ASIDE_SERIAL] = fd, b.sockets.connections[fd, SERIAL]
+    b.aside[number, ASIDE_WHY] = why
+    b.door[ASIDE] = number + 1
+
+
+@compiled
+def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
+    """Take every whole request that the connection has sent; True when the batch is full before that."""
+    row = b.sockets.connections[fd]
+    data = b.sockets.inputs
+    base = fd * b.sockets.input_bytes
+    slots = rules.ends.size
+    have = row[INPUT]
+    at = np.int64(0)
+    full = False
+    stopped = False
+    row[WHOLE] = 0
+    while row[LEAVING] == 0 and at < have:
+        if not may_owe(b, row, LEAST_REPLY):
+            stopped = True
+            break
+        if (
+            b.door[ASIDE] == b.aside.shape[0] or batch.taken[REQUESTS] == batch.requests.shape[0]
+            or batch.taken[BODIES] > rules.max_scanned
+        ):  # fmt: skip
+            full = True
+            break
+        head, length = _find(data, base + at, have - at, rules, row)
+        if head < 0:
+            _set_aside(b, fd, UNKNOWN)
+            stopped = True
+            break
+        if length > rules.max_body or head + length > b.sockets.input_bytes:
+            row[LEAVING] = 1
+            break
+        if have - at < head + length:
+            row[WHOLE] = head + length
+            break
+        if slots == 0:
+            _set_aside(b, fd, NO_VERSION)
+            row[OWED] += LEAST_REPLY
+            row[FLIGHT] += 1
+            row[SINCE] = now
+            at += head + length
+            continue
+        if batch.taken[REQUESTS] > 0 and batch.taken[BODIES] + length > batch.bodies.size:
+            full = True
+            break
+        body = data[base + at + head : base + at + head + length]
+        feasigns, lengths = batch.feasigns[batch.taken[FEASIGNS] :], batch.lengths[batch.taken[LENGTHS] :]
+        rows, n = scan(body, rules.names, rules.ends, rules.max_rows, feasigns, lengths)
+        if rows < 0 and batch.taken[REQUESTS] > 0:
+            # No more than this can be in it: where there is room for that, room was not what it lacked.
+            most = min(length // SHORTEST_INSTANCE + 1, rules.max_rows)
+            if length // SHORTEST_FEASIGN > feasigns.size or most * slots > lengths.size:
+                full = True
+                break
+        if rows < 0 or length > batch.bodies.size:
+            row[LEAVING] = 1
+            break
+        reply = owed(rows)
+        if not may_owe(b, row, reply):
+            # Alone it fits: so many rows are allowed.
+            stopped = True
+            break
+        number = batch.taken[REQUESTS]
+        batch.requests[number, REQUEST_FD], batch.requests[number, REQUEST_SERIAL] = fd, row[SERIAL]
+        batch.requests[number, REQUEST_ROWS] = rows
+        batch.requests[number, REQUEST_ID], batch.requests[number, BODY_BYTES] = batch.taken[BODIES], length
+        copy_bytes(
+            np.uint64(batch.bodies.ctypes.data) + np.uint64(batch.taken[BODIES]),
+            np.uint64(body.ctypes.data),
+            np.uint64(length),
+        )
+        batch.taken[REQUESTS] = number + 1
+        batch.taken[LENGTHS] += rows * slots
+        batch.taken[FEASIGNS] += n
+        batch.taken[BODIES] += length
+        row[OWED] += reply
+        row[FLIGHT] += 1
+        row[SINCE] = now
+        at += head + length
+    taken(b.sockets, fd, at)
+    charge(b, fd)
+    if b.door[PENDING] > b.max_pending and row[CHARGED] > 0 and not full and not stopped:
+        # The door in Python counts what all bodies together may take.
+        row[LEAVING] = 1
+    left_over(b, row, 1 if full or stopped else 0)
+    _leave(b, fd)
+    settle(b, fd, now)
+    return full
+
+
+@compiled
+def _leave(b: Any, fd: Any) -> None:
+    """Set it aside if it goes, as one does that ends in the middle of a request."""
+    row = b.sockets.connections[fd]
+    if row[SILENT] != 0 and row[UNFINISHED] == 0 and row[INPUT] > 0:
+        row[LEAVING] = 1
+    if row[LEAVING] == 0:
+        return
+    if b.door[ASIDE] == b.aside.shape[0]:
+        hang_up(b, fd)
+    else:
+        _set_aside(b, fd, LEAVES)
+
+
+@compiled
+def gather(b: Any, batch: Any, rules: Any, now: Any) -> None:
+    """Fill an empty batch with what every ready connection has sent; never waits. `now` is in milliseconds."""
+    batch.taken[:] = 0
+    b.door[ASIDE] = 0
+    full = False
+    more = True
+    passes = 0
+    while more and not full and passes < _PASSES:
+        passes += 1
+        found, more = ready(b, now)
+        for number in range(found):
+            fd = b.ready[number, 0]
+            row = b.sockets.connections[fd]
+            if full or row[STATE] == CLOSED or row[LEAVING] != 0:
+                continue
+            if b.ready[number, 1] == 0:
+                full = _take(b, batch, rules, fd, now)
+                continue
+            # What is left of a body that has begun is there already, as often as not.
+            again = True
+            while again and door_sockets.receive(b, fd, max(LARGE, row[WHOLE]), now):
+                full = _take(b, batch, rules, fd, now)
+                again = row[STATE] != CLOSED and row[WHOLE] > LARGE and row[INPUT] < row[WHOLE]
+            if row[STATE] != CLOSED and row[LEAVING] == 0:
+                _leave(b, fd)
+
+
+@compiled
+def _put(to: Any, at: Any, piece: Any) -> Any:
+    for i in range(piece.size):
+        to[at + i] = piece[i]
+    return at + piece.size
+
+
+@compiled
+def _put_number(to: Any, at: Any, number: Any) -> Any:
+    """A whole number above 0, in decimals."""
+    digits = 0
+    left = number
+    while left > 0:
+        digits += 1
+        left //= 10
+    for i in range(digits):
+        to[at + digits - 1 - i] = np.uint8(_ZERO + np.uint8(number % 10))
+        number //= 10
+    return at + digits
+
+
+@compiled
+def _end_of(text: Any, at: Any, sign: Any) -> Any:
+    while at < text.size and text[at] != sign:
+        at += 1
+    return at
+
+
+@compiled
+def _copy(to: Any, at: Any, text: Any, begin: Any, end: Any) -> Any:
+    for i in range(begin, end):
+        to[at] = text[i]
+        at += 1
+    return at
+
+
+@compiled
+def _reply(to: Any, at: Any, text: Any, value: Any, rows: Any) -> Any:
+    """(Where the reply ends, where the next row's numbers begin); (-1, …) when there is no room for it."""
+    end = value
+    for _ in range(rows):
+        end = _end_of(text, end, _CLOSE) + 1
+    # With a comma between rows in both.
+    length = _BEGIN.size + (end - value) + rows * _ROW_MORE + _END.size
+    if at + REPLY_BYTES + length > to.size:
+        return np.int64(_NONE), end + 1
+    at = _put_number(to, _put(to, at, _REPLY_HEAD), length)
+    at = _put(to, _put(to, at, _REPLY_HEAD_END), _BEGIN)
+    for number in range(rows):
+        if number > 0:
+            to[at] = _COMMA
+            at += 1
+        middle = _end_of(text, value, _COMMA)
+        close = _end_of(text, middle, _CLOSE)
+        at = _copy(to, _put(to, at, _PROB0), text, value + 1, middle)
+        at = _copy(to, _put(to, at, _PROB1), text, middle + 1, close)
+        at = _put(to, at, _ROW_END)
+        value = close + 2
+    return _put(to, at, _END), value
+
+
+@compiled
+def answer(b: Any, batch: Any, begin: Any, end: Any, text: Any, now: Any) -> None:
+    """Send the replies to requests `begin` to `end` in their order; those of one connection go in one piece.
+
+    `text`: the numbers of all their rows as a list of pairs, `[[0.75,0.25],[0.5,0.5]]` in u8.
+    """
+    replies = np.uint64(b.replies.ctypes.data)
+    value = np.int64(1)
+    number = np.int64(begin)
+    while number < end:
+        fd, serial = batch.requests[number, REQUEST_FD], batch.requests[number, REQUEST_SERIAL]
+        size = np.int64(0)
+        due = np.int64(0)
+        flights = np.int64(0)
+        while (
+            number < end and batch.requests[number, REQUEST_FD] == fd and batch.requests[number, REQUEST_SERIAL] == serial
+        ):  # fmt: skip
+            rows = batch.requests[number, REQUEST_ROWS]
+            if size >= 0:
+                size, value = _reply(b.replies, size, text, value, rows)
+            else:
+                value = _reply(b.replies, b.replies.size, text, value, rows)[1]
+            due += owed(rows)
+            flights += 1
+            number += 1
+        if b.sockets.connections[fd, SERIAL] != serial:
+            continue
+        if size < 0:
+            hang_up(b, fd)
+        else:
+            send(b, fd, replies, size, due, flights, now)

@@ -1,0 +1,69 @@
+"""Rounds that answer with a model anybody can compute, and a door before them that listens in a folder of its own."""
+
+import asyncio
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.serving.compiled_door import CompiledDoor
+from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.pooling import Floats
+from elastic_ctr.serving.rounds import ModelVersion, Rounds
+
+SLOTS = SlotList(("0", "1", "7"))
+
+
+class Sum:
+    """The probability of a row is the sum of its keys."""
+
+    def predict(self, pooled: Floats, /) -> Floats:
+        total: Floats = pooled.sum(axis=1).astype(np.float32)
+        return total
+
+    def close(self) -> None: ...
+
+
+class Table:
+    """A key's value is the key."""
+
+    async def lookup(self, _version: int, keys: npt.NDArray[np.uint64], /) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        return keys.astype(np.float32)[:, None], np.zeros(len(keys), np.bool_)
+
+
+class Behind:
+    """What a door stands before, and its end."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.paddle = ThreadPoolExecutor(1)
+        self.parser = ThreadPoolExecutor(1)
+        self.rounds = Rounds(self.paddle, self._newest, self.counters, max_rows=64)
+        self.rounds.add(ModelVersion(7, SLOTS, None, 1, 0, Sum(), Table()))
+        self.rounds.pin(7)
+
+    async def _newest(self) -> int | None:
+        return None
+
+    @asynccontextmanager
+    async def listening(self, door: CompiledDoor) -> AsyncIterator[str]:
+        """The address of the door, until it is stopped; then nobody is connected to it."""
+        with tempfile.TemporaryDirectory() as folder:
+            address = str(Path(folder) / "door")
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(address)
+            await door.listen(listener)
+            running = asyncio.create_task(self.rounds.run())
+            yield address
+            await door.stop(0)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        self.paddle.shutdown()
+        self.parser.shutdown()
+        assert door.opened == 0, "a connection was not closed"

@@ -1,0 +1,127 @@
+"""HTTP as serving's door in machine code takes it, with real rounds and the door in Python behind it."""
+
+import asyncio
+import json
+import math
+import re
+
+from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
+from elastic_ctr.serving.http_door import Door, Limits
+from elastic_ctr.serving.service import SOURCE_PATH, Service
+from fuzz.model import SLOTS, Behind
+from fuzz.mutation import Mutator
+
+_REPLY = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r]*\r\n(?:[^\r\n]+\r\n)*?content-length: (\d+)\r\n(?:[^\r\n]+\r\n)*\r\n")
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_SPLIT = (b"\r\n", b"\r\n\r\n", b"content-length: 7\r\n", b"transfer-encoding: chunked\r\n", b"connection: close\r\n")
+
+
+class ServingHttp:
+    """Streams of requests, each on a connection of its own, in two pieces; everyday ones first, so that heads are known."""
+
+    name = "serving-http"
+
+    def __init__(self, seed: int) -> None:
+        self._mutator = Mutator(seed)
+
+    def batch(self, count: int) -> int:
+        """How many inputs were answered with a prediction."""
+        return asyncio.run(self._batch(count))
+
+    async def _batch(self, count: int) -> int:
+        model = Behind()
+        service = Service(model.rounds, model.counters, model.parser, model_name="ctr", version="0", max_instances=16)
+        service.scans = True
+        behind = Door(service.handle, Limits(max_body_bytes=4096, max_pipelined=4))
+        door = CompiledHttpDoor(service, behind, HttpLimits(max_rows=16))
+        async with model.listening(door) as address:
+            answered = await self._talk(address, count)
+        assert not behind.connections, "a connection that was moved was not closed"
+        return answered
+
+    async def _talk(self, address: str, count: int) -> int:
+        streams = [self._stream() for _ in range(count)]
+        answers = await asyncio.gather(*(self._said(address, stream) for stream in streams))
+        for stream, answer in zip(streams, answers, strict=True):
+            _judge(stream, answer)
+        return sum(b'"err_code":0}' in answer for answer in answers)
+
+    async def _said(self, address: str, stream: bytes) -> bytes:
+        draw = self._mutator.random
+        cut = draw.randrange(len(stream) + 1) if draw.random() < 0.3 else len(stream)
+        reader, writer = await asyncio.open_unix_connection(address)
+        try:
+            for piece in (stream[:cut], stream[cut:]):
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
+            writer.write_eof()
+            return await reader.read()
+        except ConnectionError:
+            return b""
+        finally:
+            writer.close()
+
+    def _stream(self) -> bytes:
+        draw = self._mutator.random
+        stream = b"".join(_request(self._rows()) for _ in range(draw.randrange(1, 7)))
+        if draw.random() < 0.2:
+            at = draw.randrange(len(stream))
+            stream = stream[:at] + draw.choice(_SPLIT) + stream[at:]
+        return self._mutator.mutated(stream)
+
+    def _rows(self) -> list[dict[str, list[int]]]:
+        draw = self._mutator.random
+        return [
+            {slot: [draw.getrandbits(16) for _ in range(draw.randrange(4))] for slot in SLOTS if draw.random() < 0.9}
+            for _ in range(draw.choice((1, 1, 2, 16, 17)))
+        ]
+
+
+def _request(rows: list[dict[str, list[int]]]) -> bytes:
+    slots = [{"slots": [{"slot_name": name, "feasigns": keys} for name, keys in row.items()]} for row in rows]
+    body = json.dumps({"instances": slots}, separators=(",", ":")).encode()
+    return f"POST {SOURCE_PATH} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
+def _judge(stream: bytes, answer: bytes) -> None:
+    """Whole replies; who says probabilities says those of bodies that stand in the stream, in their order."""
+    sums = _bodies(stream)
+    at = place = 0
+    while at < len(answer):
+        if answer.startswith(_CONTINUE, at):
+            at += len(_CONTINUE)
+            continue
+        found = _REPLY.match(answer, at)
+        assert found is not None, f"{stream!r} is answered with {answer[at:]!r}"
+        body = answer[found.end() : found.end() + int(found[2])]
+        assert len(body) == int(found[2]), f"{stream!r} is answered with a piece: {answer[at:]!r}"
+        at = found.end() + len(body)
+        predictions = json.loads(body).get("predictions") if found[1] == b"200" else None
+        if predictions is not None:
+            values = [each["prob1"] for each in predictions]
+            while place < len(sums) and not _near(values, sums[place]):
+                place += 1
+            assert place < len(sums), f"{stream!r} is answered with {values}"
+            place += 1
+
+
+def _near(values: list[float], sums: list[float]) -> bool:
+    return len(values) == len(sums) and all(
+        math.isclose(*each, rel_tol=1e-5) for each in zip(values, sums, strict=True)
+    )
+
+
+def _bodies(stream: bytes) -> list[list[float]]:
+    """What the instances of each JSON document in the stream sum up to."""
+    text = stream.decode("latin-1")
+    documents = (_sums(text, each.start()) for each in re.finditer(r"\{\s*\"instances\"", text))
+    return [each for each in documents if each is not None]
+
+
+def _sums(text: str, begin: int) -> list[float] | None:
+    try:
+        instances = json.JSONDecoder().raw_decode(text, begin)[0]["instances"]
+        return [float(sum(key % 2**64 for slot in each["slots"] for key in slot["feasigns"])) for each in instances]
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,81 @@
+"""Clients of the HTTP doors made of bytes, and what they look at."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor
+from elastic_ctr.serving.http_door import Door
+from elastic_ctr.serving.service import SOURCE_PATH
+from serving.doors import Standing
+
+Doors = Standing[CompiledHttpDoor | Door]
+
+
+def body(*rows: dict[str, list[int]]) -> bytes:
+    slots = [{"slots": [{"slot_name": name, "feasigns": keys} for name, keys in row.items()]} for row in rows]
+    return json.dumps({"instances": slots}, separators=(",", ":")).encode()
+
+
+def head(length: Any, *more: str, path: str = SOURCE_PATH, method: str = "POST", version: str = "1.1") -> bytes:
+    lines = [f"{method} {path} HTTP/{version}", "host: a", *more, f"Content-Length: {length}"]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def request(*rows: dict[str, list[int]], more: tuple[str, ...] = ()) -> bytes:
+    data = body(*rows)
+    return head(len(data), *more) + data
+
+
+def probabilities(answer: bytes) -> list[float]:
+    """Of all replies, in their order."""
+    found = re.findall(rb'"prob1":([-0-9.e]+)', answer)
+    return [float(each) for each in found]
+
+
+EVERYDAY = request({"a": [1, 2], "b": [3]})
+
+
+@asynccontextmanager
+async def peer(it: Doors) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def said(it: Doors, pieces: list[bytes]) -> bytes:
+    """All that is answered to these bytes, sent piece by piece by one who says no more then."""
+    async with peer(it) as (reader, writer):
+        try:
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                # What has come so far is read for itself now and then, and with what follows at other times.
+                await asyncio.sleep(0)
+            writer.write_eof()
+            answers = await asyncio.wait_for(reader.read(), 20)
+        except ConnectionError:
+            return b"?"
+    # To who says no more in any case it need not be said.
+    return answers.replace(b"connection: close\r\n", b"")
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def moved(it: Doors) -> int:
+    """Connections that the door in Python has."""
+    assert isinstance(it.door, CompiledHttpDoor)
+    return len(it.door._behind.connections)
+
+
+def mine(it: Doors) -> int:
+    assert isinstance(it.door, CompiledHttpDoor)
+    return it.door.opened

@@ -1,0 +1,136 @@
+"""A worker in this process: its orders come over a socket, and machine code is made when the test says so."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from elastic_ctr.runtime.lifecycle import bind
+from elastic_ctr.serving import predictor, worker
+from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor
+from elastic_ctr.serving.http_heads import Learned
+from elastic_ctr.serving.worker import Settings, Worker
+from serving.http_peer import until
+
+_LIVE = b"GET /v2/health/live HTTP/1.1\r\nhost: a\r\n\r\n"
+Made = TypeVar("Made")
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Nothing is compiled before it is set. Neither Paddle nor the collector of this process is touched."""
+    opened = threading.Event()
+
+    def slowly(make: Callable[[], Made]) -> Made:
+        opened.wait(60)
+        return make()
+
+    monkeypatch.setattr(worker, "anew_if_stale", slowly)
+    monkeypatch.setattr(worker, "COMPILE_SECONDS", 0.05)
+    monkeypatch.setattr(worker, "_leave_alone_what_stays", lambda: None)
+    monkeypatch.setattr(predictor, "preload", lambda: None)
+    return opened
+
+
+class Parent:
+    """Gives orders, and reads what is said until an order is answered."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.port = port
+
+    async def order(self, do: str, **more: Any) -> None:
+        self._writer.write(json.dumps({"id": 1, "do": do, **more}).encode() + b"\n")
+        while json.loads(await self._reader.readline()).get("id") != 1:
+            pass
+
+    async def asks(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A client that has been answered and stays."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(_LIVE)
+        assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
+        return reader, writer
+
+
+@asynccontextmanager
+async def started(gate: threading.Event) -> AsyncIterator[tuple[Worker, Parent]]:
+    with bind("127.0.0.1", 0, share=True) as reserved:
+        port = reserved.getsockname()[1]
+        settings = Settings("127.0.0.1", port, None, None, "ctr", 64, 1 << 20, 64, 1e-5, 200, 1000, None)
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        it = Worker(settings, writer)
+        running = asyncio.create_task(it.run(reader))
+        parent = Parent(*await asyncio.open_connection(sock=ours), port)
+        try:
+            yield it, parent
+            if not it.stopped.is_set():
+                await parent.order("stop", graceSeconds=5)
+            await asyncio.wait_for(running, 30)
+        finally:
+            gate.set()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            writer.close()
+            parent._writer.close()
+
+
+def compiled(it: Worker) -> CompiledHttpDoor | None:
+    """The door in machine code, once it listens."""
+    door = it._compiled_door
+    return None if door is None or door._listener is None else door
+
+
+async def test_python_answers_until_the_machine_code_is_made_and_gives_way_then(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(gate) as (it, parent):
+        await parent.order("listen")
+        reader, writer = await parent.asks()
+        assert compiled(it) is None
+
+        gate.set()
+        await until(lambda: compiled(it) is not None)
+        door = compiled(it)
+        assert door is not None
+        met: list[bytes] = []
+        learn = door._heads.learn
+
+        def noted(raw: bytes) -> Learned:
+            met.append(raw)
+            return learn(raw)
+
+        monkeypatch.setattr(door._heads, "learn", noted)
+        # Who comes is met by machine code, which passes this one on; who was there stays where he was.
+        _, second = await parent.asks()
+        writer.write(_LIVE)
+        assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
+        assert met == [_LIVE]
+        writer.close()
+        second.close()
+
+
+async def test_told_to_end_before_the_machine_code_is_made_it_ends(gate: threading.Event) -> None:
+    async with started(gate) as (it, parent):
+        await parent.order("listen")
+        _, writer = await parent.asks()
+        writer.close()
+
+    assert it._kept is None
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", parent.port)
+
+
+async def test_told_to_listen_after_its_end_it_does_not(gate: threading.Event) -> None:
+    async with started(gate) as (it, parent):
+        it.stopped.set()
+        await it._listen({"id": 2})
+
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", parent.port)
