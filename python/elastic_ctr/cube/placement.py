@@ -25,20 +25,25 @@ def shards_up(reports: Iterable[AgentReport], shards: int) -> tuple[int, ...]:
     return tuple(sorted({each.shard for each in reports if not each.draining and each.shard < shards}))
 
 
-def owing_shards(partition: int, placement: Placement) -> frozenset[int]:
-    """Every pod of these shards owes the partition.
+def owing_shards(partition: int, placement: Placement, holders: Holders) -> frozenset[int]:
+    """Every pod of these shards owes the partition of the version that is held so.
 
     Its own shard always does. While that has no pod up, the (p mod m)-th of the m shards that have one does too, so
-    that a lost shard's partitions spread over all that are left.
+    that a lost shard's partitions spread over all that are left; but not where as many pods as are asked for answer it
+    already and stay: shards that are added come up one by one, and those that were there fetch nothing meanwhile.
     """
     home = partition % placement.shards
     if home in placement.up or not placement.up:
         return frozenset({home})
-    return frozenset({home, placement.up[partition % len(placement.up)]})
+    owing = frozenset({home, placement.up[partition % len(placement.up)]})
+    others = [h for h in holders.values() if partition in h.partitions and not h.draining and h.shard not in owing]
+    return frozenset({home}) if len(others) >= placement.replicas else owing
 
 
-def owed_partitions(shard: int, placement: Placement, partitions: int) -> frozenset[int]:
-    return frozenset(p for p in range(partitions) if shard in owing_shards(p, placement))
+def owed_partitions(shard: int, version: int, document: ReleaseDocument, partitions: int) -> frozenset[int]:
+    """What a shard's pods owe of one version."""
+    holders = document.holders.get(version, {})
+    return frozenset(p for p in range(partitions) if shard in owing_shards(p, document.placement, holders))
 
 
 def holders_by_version(reports: Iterable[AgentReport]) -> dict[int, dict[str, Holder]]:
@@ -132,22 +137,26 @@ def unneeded_partitions(
     Of a wanted version: what others owe and hold. Of another version: everything, except, as long as the live version
     is not held for a partition that the pod owes, whatever it holds for that partition.
     """
-    owed = owed_partitions(shard, document.placement, partitions)
-    live_held = frozenset(held.get(document.live, ())) if document.live is not None else frozenset[int]()
+    live = document.live
+    owed_live = frozenset[int]() if live is None else owed_partitions(shard, live, document, partitions)
+    live_held = frozenset(held.get(live, ())) if live is not None else frozenset[int]()
     found: dict[int, frozenset[int]] = {}
     for version, parts in held.items():
         if version in document.wanted:
-            others = {a: h for a, h in document.holders.get(version, {}).items() if a != address and not h.draining}
-            free = frozenset(
-                p
-                for p in parts
-                if p not in owed
-                and any(h.shard in owing_shards(p, document.placement) and p in h.partitions for h in others.values())
-            )
-        elif document.live is None:
+            holders = document.holders.get(version, {})
+            others = {a: h for a, h in holders.items() if a != address and not h.draining}
+
+            def answered(partition: int, holders: Holders = holders, others: Holders = others) -> bool:
+                owing = owing_shards(partition, document.placement, holders)
+                return shard not in owing and any(
+                    h.shard in owing and partition in h.partitions for h in others.values()
+                )
+
+            free = frozenset(filter(answered, parts))
+        elif live is None:
             free = frozenset()
         else:
-            free = frozenset(p for p in parts if p not in owed or p in live_held)
+            free = frozenset(p for p in parts if p not in owed_live or p in live_held)
         if free:
             found[version] = free
     return found

@@ -62,6 +62,11 @@ def document(live: int | None, holders: dict[int, dict[str, Holder]], shards: in
     )
 
 
+def holder_of(partitions: int, shards: int) -> st.SearchStrategy[Holder]:
+    parts = st.frozensets(st.integers(0, partitions - 1)).map(tuple)
+    return st.builds(Holder, partitions=parts, draining=st.booleans(), shard=st.integers(0, shards - 1))
+
+
 @pytest.mark.parametrize(("pod", "shard"), [("ctr-cube-s0-0", 0), ("a-s-s3-cube-s12-7", 12)])
 def test_a_pod_reads_its_shard_from_its_name(pod: str, shard: int) -> None:
     assert shard_of_pod(pod) == shard
@@ -78,19 +83,33 @@ def test_every_partition_is_owed_by_its_own_shard_and_by_one_that_is_up_if_any_i
     placement: Placement, partitions: int
 ) -> None:
     for partition in range(partitions):
-        owing = owing_shards(partition, placement)
+        owing = owing_shards(partition, placement, {})
 
         assert partition % placement.shards in owing
         assert len(owing) <= 2
         assert not placement.up or owing & set(placement.up)
 
 
-@given(placements, st.integers(1, 80))
-def test_what_shards_owe_is_what_partitions_are_owed_by(placement: Placement, partitions: int) -> None:
-    for shard in range(placement.shards):
-        owed = owed_partitions(shard, placement, partitions)
+@given(placements, st.dictionaries(st.sampled_from("abc"), holder_of(12, shards=6)), st.integers(1, 2))
+def test_a_partition_is_owed_by_its_own_shard_alone_only_if_that_is_up_or_enough_others_answer_it(
+    placement: Placement, holders: dict[str, Holder], replicas: int
+) -> None:
+    placement = placement.model_copy(update={"replicas": replicas})
+    for partition in range(12):
+        owing = owing_shards(partition, placement, holders)
 
-        assert owed == {p for p in range(partitions) if shard in owing_shards(p, placement)}
+        assert partition % placement.shards in owing
+        staying = sum(partition in each.partitions and not each.draining for each in holders.values())
+        assert not placement.up or owing & set(placement.up) or staying >= replicas
+
+
+@given(placements, st.dictionaries(st.sampled_from("abc"), holder_of(12, shards=6)))
+def test_what_shards_owe_is_what_partitions_are_owed_by(placement: Placement, holders: dict[str, Holder]) -> None:
+    said = document(5, {5: holders}, shards=placement.shards, up=placement.up)
+    for shard in range(placement.shards):
+        owed = owed_partitions(shard, 5, said, 12)
+
+        assert owed == {p for p in range(12) if shard in owing_shards(p, placement, holders)}
 
 
 @given(st.integers(2, 6), st.integers(1, 20), st.data())
@@ -101,11 +120,30 @@ def test_the_partitions_of_a_lost_shard_are_spread_over_all_that_are_left(
     left = tuple(s for s in range(shards) if s != lost)
     partitions = shards * len(left) * rounds
 
-    placement = Placement(shards=shards, up=left)
+    said = document(5, {}, shards=shards, up=left)
 
-    extra = [len(owed_partitions(s, placement, partitions)) - partitions // shards for s in left]
+    extra = [len(owed_partitions(s, 5, said, partitions)) - partitions // shards for s in left]
     assert sum(extra) == partitions // shards
     assert max(extra) - min(extra) <= rounds * (shards - 1)
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.data())
+def test_in_whatever_order_added_shards_come_up_nobody_fetches_what_another_shard_will_own(
+    before: int, added: int, data: st.DataObject
+) -> None:
+    shards, partitions = before + added, 60
+    up = data.draw(st.sets(st.integers(before, shards - 1))) | set(range(before))
+    held = {
+        f"s{shard}": Holder(partitions=tuple(range(shard, partitions, before)), shard=shard) for shard in range(before)
+    }
+
+    said = document(5, {5: held}, shards=shards, up=tuple(sorted(up)))
+
+    for shard in up:
+        to_fetch = owed_partitions(shard, 5, said, partitions) - set(
+            held[f"s{shard}"].partitions if shard < before else ()
+        )
+        assert to_fetch <= {p for p in range(partitions) if p % shards == shard}
 
 
 def test_a_shard_is_up_while_one_of_its_pods_reports_and_is_not_draining() -> None:
@@ -282,13 +320,13 @@ def test_whatever_the_document_says_a_pod_keeps_an_answer_for_what_it_owes(data:
     held = data.draw(st.dictionaries(st.integers(1, 5), parts, max_size=4))
     wanted = tuple(data.draw(st.sets(st.integers(1, 5))))
     live = data.draw(st.sampled_from([None, *wanted]))
-    others = st.builds(Holder, partitions=parts.map(tuple), draining=st.booleans(), shard=st.integers(0, shards - 1))
+    others = holder_of(8, shards)
     holders = data.draw(st.dictionaries(st.integers(1, 5), st.dictionaries(st.sampled_from("ab"), others)))
     said = ReleaseDocument(generation=1, revision=1, placement=placement, wanted=wanted, live=live, holders=holders)
 
     free = unneeded_partitions(held, said, shard, "me", 8)
 
-    for partition in owed_partitions(shard, placement, 8):
+    for partition in frozenset() if live is None else owed_partitions(shard, live, said, 8):
         before = {v for v, own in held.items() if partition in own}
         after = {v for v in before if partition not in free.get(v, frozenset())}
         assert not before or after

@@ -131,7 +131,7 @@ class CubeAgent:
             return True, "ready; no version has ever been live"
         if self._partitions is None:
             return False, f"the manifest of version {document.live} has not been read yet"
-        owed = owed_partitions(self.shard, document.placement, self._partitions)
+        owed = owed_partitions(self.shard, document.live, document, self._partitions)
         lacking = owed - held.versions.get(document.live, frozenset())
         if lacking:
             return False, f"{len(lacking)} partitions of version {document.live} are still to be loaded"
@@ -265,12 +265,13 @@ class CubeAgent:
         """
         manifest = await asyncio.to_thread(self._cache.manifest, version)
         self._partitions = manifest.partitions
-        owed = owed_partitions(self.shard, document.placement, manifest.partitions)
         wrong: dict[int, OSError | ManifestDamaged] = {}
         most = manifest.partitions
         before: list[int] = []
         while True:
             held = await self._look()
+            # Who holds what changes while others load, and with it what this pod owes.
+            owed = owed_partitions(self.shard, version, self.document or document, manifest.partitions)
             missing = sorted(owed - held.versions.get(version, frozenset()) - wrong.keys())
             if self._overtaken(document):
                 return

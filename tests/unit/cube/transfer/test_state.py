@@ -342,11 +342,12 @@ class Release(RuleBasedStateMachine):
         held, shard = self.servers[pod], int(pod.split("-")[1][1:])
         for version in document.wanted:
             if version in self.built and not fails:
-                held.setdefault(version, set()).update(owed_partitions(shard, document.placement, self.partitions))
+                held.setdefault(version, set()).update(owed_partitions(shard, version, document, self.partitions))
         before = {p for parts in held.values() for p in parts}
         for version, parts in unneeded_partitions(held, document, shard, f"{pod}:1", self.partitions).items():
             held[version] -= parts
-        owed = owed_partitions(shard, document.placement, self.partitions)
+        live = document.live
+        owed = frozenset[int]() if live is None else owed_partitions(shard, live, document, self.partitions)
         assert before & owed <= {p for parts in held.values() for p in parts}
 
     @rule(gap=st.integers(1, 3))
