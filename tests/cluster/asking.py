@@ -38,7 +38,9 @@ Row = npt.NDArray[np.float32]
 
 ALLOWED = 1e-5
 LINES, KEYS = 8, 64
-TRIES = 3
+# A pod that is killed without a word stays in the Service until its node has told the others.
+PATIENCE_SECONDS = 15.0
+LONGEST_PAUSE_SECONDS = 0.5
 
 
 class Tally:
@@ -226,16 +228,19 @@ class Predict(Asker):
     async def ask(self) -> tuple[int, Any, Any]:
         lines = self._dice.choices(self._lines, k=LINES)
         tensor = {"name": "line", "shape": [len(lines)], "datatype": "BYTES", "data": lines}
-        for attempt in range(TRIES):
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + PATIENCE_SECONDS, 0.05
+        while True:
             try:
                 answer = await self._http.post("/v2/models/ctr/infer", json={"inputs": [tensor]})
                 break
             except (httpx.ConnectError, httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as failed:
                 self.tally.count("retried")
                 self.tally.failed(f"retried: {type(failed).__name__}: {failed}"[:200])
-                if attempt == TRIES - 1:
+                if loop.time() > until:
                     raise
-                await asyncio.sleep(0.05 * (attempt + 1))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         if answer.status_code != 200:
             raise RuntimeError(f"{answer.status_code} {answer.text[:200]}")
         outputs = {each["name"]: each["data"] for each in answer.json()["outputs"]}
