@@ -33,6 +33,7 @@ DONE, FAILED, STUCK, LATENCIES = range(4)
 STASH = 2048
 _READ = 256 << 10
 _DRAIN_SECONDS = 10.0
+_AWAKE = 1e-4  # seconds
 _0, _4 = np.uint64(0), np.uint64(4)
 
 
@@ -44,6 +45,7 @@ _recv = _external("recv", types.intp, types.int32, types.uint64, types.uintp, ty
 _send = _external("send", types.intp, types.int32, types.uint64, types.uintp, types.int32)
 _epoll_wait = _external("epoll_wait", types.int32, types.int32, types.uint64, types.int32, types.int32)
 _epoll_ctl = _external("epoll_ctl", types.int32, types.int32, types.int32, types.int32, types.uint64)
+_sched_yield = _external("sched_yield", types.int32)
 _clock = _external("clock_gettime", types.int32, types.int32, types.uint64)
 _errno = _external("__errno_location", types.uint64)
 
@@ -226,11 +228,22 @@ def drive(s: Any, good: Any, seconds: Any, rate: Any, pause: Any) -> None:
         s.due[number] = began + (number / rate if rate > 0 else 0.0)
         _pump(s, number, began, stop, interval)
     s.times[0] = began
+    polling = 0.0
     events = np.uint64(s.events.ctypes.data)
     while s.counted[STUCK] == 0:
         paced = rate > 0 and _now(s) < stop
-        ready = _epoll_wait(np.int32(s.epoll), events, np.int32(256), np.int32(pause if paced else 100))
-        now = _now(s)
+        # As cube-server does: whoever slept no longer than this stays awake for as long next time.
+        slept = now = _now(s)
+        ready = np.int32(0)
+        while ready == 0 and now - slept < polling:
+            ready = _epoll_wait(np.int32(s.epoll), events, np.int32(256), np.int32(0))
+            if ready == 0:
+                _sched_yield()
+            now = _now(s)
+        if ready == 0:
+            ready = _epoll_wait(np.int32(s.epoll), events, np.int32(256), np.int32(pause if paced else 100))
+            now = _now(s)
+            polling = _AWAKE if now - slept <= _AWAKE else 0.0
         if now >= stop:
             waiting = np.int64(0)
             for number in range(s.fds.size):

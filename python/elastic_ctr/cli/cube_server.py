@@ -19,6 +19,7 @@ def run_cube_server(
     admin_port: int,
     workers: int,
     max_keys: int,
+    awake_us: int,
     token: str | None,
     admin_host: str = "127.0.0.1",
 ) -> None:
@@ -26,7 +27,9 @@ def run_cube_server(
 
     Raises typer.Exit(2), after a sentence on standard error, when a port is taken.
     """
-    server = CubeServer(dict_dir, host, port, admin_port, workers, max_keys, token, admin_host=admin_host)
+    server = CubeServer(
+        dict_dir, host, port, admin_port, workers, max_keys, token, admin_host=admin_host, awake_us=awake_us
+    )
     try:
         server.run()
     except PortInUse as taken:
@@ -44,6 +47,7 @@ def cube_server(config: ConfigFile) -> None:
         settings.cube.admin_port,
         settings.cube.workers,
         settings.cube.max_keys,
+        settings.cube.awake_us,
         token_of(settings.auth),
         admin_host=settings.host,
     )

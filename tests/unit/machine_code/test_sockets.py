@@ -3,7 +3,9 @@
 import select
 import socket
 import struct
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -207,3 +209,34 @@ def test_room_is_reserved_in_whole_pages_of_zeros() -> None:
     # More than any machine has: it costs address space alone.
     room = sockets.reserve(1 << 40)
     assert (room.size, room[-1]) == (1 << 40, 0)
+
+
+LONGEST = 2_000_000_000
+
+
+def test_who_is_asked_soon_stays_awake_and_who_is_not_sleeps(door: Door) -> None:
+    door.peer.sendall(b"at once")
+    ready, polling = sockets.wait_awake(door.sockets, 0, LONGEST)
+    assert (ready, polling) == (1, LONGEST)
+
+    ready, polling = sockets.wait_awake(door.sockets, polling, LONGEST)
+    assert (ready, polling) == (1, LONGEST), "what is found while polling keeps it polling"
+
+    sockets.receive(door.sockets, door.fd, INPUT_BYTES)
+    with said_later(door.peer, 0.05):
+        ready, polling = sockets.wait_awake(door.sockets, 1000, 1000)
+    assert (ready, polling) == (1, 0)
+
+
+def test_who_may_not_stay_awake_does_not(door: Door) -> None:
+    door.peer.sendall(b"at once")
+
+    assert sockets.wait_awake(door.sockets, 0, 0) == (1, 0)
+
+
+@contextmanager
+def said_later(peer: socket.socket, seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds, peer.sendall, (b"later",))
+    timer.start()
+    yield
+    timer.join()

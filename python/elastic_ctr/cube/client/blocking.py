@@ -1,7 +1,9 @@
 """A plain blocking reader of cube: one socket per server, one request at a time, one thread. No event loop in the way."""
 
+import os
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -17,12 +19,16 @@ from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.wire import Hello, Kind, Status
 from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
 
+# A server that is asked by one caller answers sooner, as long as it need not be woken.
+_AWAKE_SECONDS = 100e-6
+
 
 class _Server:
     """One connection, one request at a time."""
 
     def __init__(self, address: str, timeout: float) -> None:
         self.address = address
+        self._awake = False
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             raise CubeUnavailable(f"{address!r} is no address: write host:port")
@@ -73,11 +79,25 @@ class _Server:
     def _receive(self, frame: memoryview, got: int, due: int) -> int:
         """Read into frame until at least due of its bytes are there; how many are."""
         while got < due:
-            count = self._socket.recv_into(frame[got:])
+            count = self._received(frame[got:])
             if not count:
                 raise WireError("it hung up")
             got += count
         return got
+
+    def _received(self, space: memoryview) -> int:
+        """Ask again and again for a moment, if that was enough last time: a core that sleeps wakes slowly."""
+        began = time.perf_counter()
+        while self._awake:
+            try:
+                return self._socket.recv_into(space, 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:  # noqa: PERF203 - nothing yet, as mostly
+                if time.perf_counter() - began > _AWAKE_SECONDS:
+                    break
+                os.sched_yield()
+        count = self._socket.recv_into(space)
+        self._awake = time.perf_counter() - began <= _AWAKE_SECONDS
+        return count
 
     def close(self) -> None:
         self._socket.close()

@@ -11,7 +11,7 @@ from elastic_ctr.cube.dictionary.format import stride_for
 from elastic_ctr.cube.server import rounds, sockets
 from elastic_ctr.cube.server.counters import Counts
 from elastic_ctr.cube.server.holdings import Holdings
-from elastic_ctr.cube.server.loop import LookupLoop
+from elastic_ctr.cube.server.loop import AWAKE_US, LookupLoop
 from elastic_ctr.cube.wire import reply_bytes, request_bytes
 from elastic_ctr.frames.wire import DRAINING, HELLO_BYTES
 from elastic_ctr.machine_code.sockets import (
@@ -33,9 +33,10 @@ _USUAL_DIM = 9  # until the first parts say otherwise
 class CompiledLoop(LookupLoop):
     name = "numba"
 
-    def __init__(self, counts: Counts, max_keys: int, max_connections: int) -> None:
+    def __init__(self, counts: Counts, max_keys: int, max_connections: int, awake_us: int = AWAKE_US) -> None:
         super().__init__(counts, max_keys)
         self._descriptors = max_connections + OTHER_DESCRIPTORS
+        self._awake_us = awake_us
         self._dim = _USUAL_DIM
         self._serve = rounds.serve_loop(self._dim, stride_for(self._dim))
         self._buffers = self._new_buffers(self._dim)
@@ -101,6 +102,7 @@ class CompiledLoop(LookupLoop):
             missing=np.zeros(round_keys, np.uint8),
             scratch=np.zeros(kernel.SCRATCH, np.uint64),
             max_keys=n,
+            awake=1000 * self._awake_us,
             wake=self.wake,
         )
 

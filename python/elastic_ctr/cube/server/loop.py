@@ -15,6 +15,8 @@ from elastic_ctr.cube.server.counters import Counts
 from elastic_ctr.cube.server.holdings import Holdings
 
 MAX_CONNECTIONS = 1024
+# Longer than a peer that was woken itself takes to ask again.
+AWAKE_US = 100
 
 
 class LookupLoop(ABC):

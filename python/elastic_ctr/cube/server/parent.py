@@ -13,7 +13,7 @@ import uvicorn
 
 from elastic_ctr.cube.server.activity import Activity
 from elastic_ctr.cube.server.admin import Admin
-from elastic_ctr.cube.server.loop import MAX_CONNECTIONS
+from elastic_ctr.cube.server.loop import AWAKE_US, MAX_CONNECTIONS
 from elastic_ctr.cube.server.workers import Workers
 from elastic_ctr.runtime.lifecycle import bind, reserve
 
@@ -39,7 +39,8 @@ class CubeServer:
     """Answers lookups on (host, port) from parts under dict_dir, with `workers` processes.
 
     dict_dir is the only folder that parts are loaded from. A port of 0 becomes a free one at `bind`, which reads it
-    back into `port` and `admin_port`. max_keys bounds one request. Without a token, whoever reaches the admin port
+    back into `port` and `admin_port`. max_keys bounds one request; a worker that was asked again within awake_us
+    microseconds stays awake for as long. Without a token, whoever reaches the admin port
     may change what is held.
     """
 
@@ -55,6 +56,7 @@ class CubeServer:
         *,
         admin_host: str = "127.0.0.1",
         max_connections: int = MAX_CONNECTIONS,
+        awake_us: int = AWAKE_US,
     ) -> None:
         if not 1 <= max_keys <= 1 << 24:
             raise ValueError(f"a request of {max_keys} keys cannot be: set it between 1 and {1 << 24}")
@@ -68,6 +70,7 @@ class CubeServer:
         self._worker_count = workers
         self._max_keys = max_keys
         self._max_connections = max_connections
+        self._awake_us = awake_us
         self._token = token
         self._reserved: socket.socket | None = None
         self._admin_socket: socket.socket | None = None
@@ -101,7 +104,9 @@ class CubeServer:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        workers = Workers(self.host, self.port, self._worker_count, self._max_keys, self._max_connections)
+        workers = Workers(
+            self.host, self.port, self._worker_count, self._max_keys, self._max_connections, self._awake_us
+        )
         facts = {"address": f"{self.host}:{self.port}", "maxKeys": self._max_keys}
         admin = Admin(workers, Activity(workers.counts), self.dict_dir, self._token, facts)
         config = uvicorn.Config(admin.app(), log_level="warning", access_log=False, lifespan="off")

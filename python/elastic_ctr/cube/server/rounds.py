@@ -59,7 +59,6 @@ from elastic_ctr.machine_code.sockets import (
     EVENT_DATA,
     HELLO,
     INPUT,
-    NEVER,
     OPEN,
     OUT_END,
     SKIP,
@@ -67,7 +66,7 @@ from elastic_ctr.machine_code.sockets import (
     input_of,
     skipped,
     taken,
-    wait,
+    wait_awake,
 )
 
 FLUSH_KEYS = 4096  # beyond this a round is answered before more is read: what it touched is still in the cache
@@ -275,8 +274,9 @@ def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.i
     def serve(b: Any, t: Any, counts: Any) -> None:
         events = np.uint64(b.sockets.events.ctypes.data)
         woken = False
+        polling = np.int64(0)
         while not woken:
-            ready = wait(b.sockets, NEVER)
+            ready, polling = wait_awake(b.sockets, polling, b.awake)
             number = np.int64(0)
             unfinished = np.int64(-1)
             while number <= ready:

@@ -35,6 +35,7 @@ class Buffers(NamedTuple):
     missing: NDArray[np.uint8]
     scratch: NDArray[np.uint64]
     max_keys: int
+    awake: int  # nanoseconds, see `machine_code.sockets.wait_awake`
     wake: int
 
 

@@ -53,7 +53,7 @@ def work(loop: LookupLoop, orders: Iterable[bytes], answers: IO[bytes]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="cube-server worker")
-    for name in ("parent", "control", "counters", "workers", "index", "max-keys", "max-connections"):
+    for name in ("parent", "control", "counters", "workers", "index", "max-keys", "max-connections", "awake-us"):
         parser.add_argument(f"--{name}", type=int, required=True)
     given = parser.parse_args()
     die_with_parent(given.parent)
@@ -62,7 +62,7 @@ def main() -> None:
     configure_from_environment(f"cube-server-{given.index}")
     row = counters.attach(given.counters, given.workers)[given.index]
     row[[counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
-    loop = make_loop(row, given.max_keys, allowed_connections(given.max_connections))
+    loop = make_loop(row, given.max_keys, allowed_connections(given.max_connections), given.awake_us)
     loop.replace(Holdings(), draining=False)
     with (
         socket.socket(fileno=given.control) as control,

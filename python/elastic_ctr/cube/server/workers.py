@@ -76,13 +76,13 @@ class Worker:
 class Workers:
     """All workers. They hold what `assigned` says; a new one accepts connections only after it holds all of it."""
 
-    def __init__(self, host: str, port: int, count: int, max_keys: int, max_connections: int) -> None:
+    def __init__(self, host: str, port: int, count: int, max_keys: int, max_connections: int, awake_us: int) -> None:
         self.assigned = Assignments()
         self.draining = False
         self.restarts = 0
         self.path: str | None = None
         self._address = (host, port)
-        self._limits = (max_keys, max_connections)
+        self._limits = {"max-keys": max_keys, "max-connections": max_connections, "awake-us": awake_us}
         self._descriptor, self.counts = counters.create(count)
         self._serving: dict[int, Worker] = {}
         # A change and a start exclude each other, so that no worker misses the one or half of the other.
@@ -156,10 +156,9 @@ class Workers:
 
     async def _spawn(self, index: int) -> Worker:
         ours, theirs = socket.socketpair()
-        max_keys, max_connections = self._limits
         arguments = {
             "parent": os.getpid(), "control": theirs.fileno(), "counters": self._descriptor, "workers": self._count,
-            "index": index, "max-keys": max_keys, "max-connections": max_connections,
+            "index": index, **self._limits,
         }  # fmt: skip
         # From the main thread: a child asks to die with the thread that started it.
         process = subprocess.Popen(

@@ -2,6 +2,8 @@
 
 import json
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +15,14 @@ from cube.parts import as_keys, values_for, write_parts
 from cube.running import Running
 from elastic_ctr.cli import cube as command
 from elastic_ctr.cli import dict_stat
+from elastic_ctr.cube import wire
+from elastic_ctr.cube.client import blocking
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.choice import make_loop
+from elastic_ctr.frames.wire import HELLO_BYTES
 
 KEYS = np.arange(1, 101, dtype=np.uint64)
 
@@ -144,3 +149,29 @@ def test_dict_stat_describes_a_part_and_refuses_a_damaged_one(tmp_path: Path) ->
     assert "bytesPerKey" in plain.output
     assert damaged.exit_code == 2
     assert "is damaged" in damaged.output
+
+
+def test_a_client_stays_awake_only_while_answers_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        answers = iter([0.0, 0.0, 0.3, 0.0])
+        thread = threading.Thread(target=_answer_after, args=(listener, answers), daemon=True)
+        thread.start()
+        with BlockingCubeClient([f"127.0.0.1:{listener.getsockname()[1]}"]) as client:
+            monkeypatch.setattr(blocking, "_AWAKE_SECONDS", 0.2)
+            awake = []
+            for _ in range(4):
+                client.lookup(3, as_keys([7]))
+                awake.append(client._servers[0]._awake)
+        thread.join()
+
+    assert awake == [True, True, False, True]
+
+
+def _answer_after(listener: socket.socket, pauses: Iterator[float]) -> None:
+    peer, _ = listener.accept()
+    with peer:
+        peer.recv(HELLO_BYTES)
+        peer.sendall(wire.Hello(4, 1, 10).pack())
+        while peer.recv(wire.request_bytes(1), socket.MSG_WAITALL):
+            time.sleep(next(pauses))
+            peer.sendall(wire.pack_reply(1, 3, np.ones((1, 4), np.float32), np.zeros(1, np.bool_)))

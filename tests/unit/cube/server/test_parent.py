@@ -341,7 +341,7 @@ def test_a_port_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
         with pytest.raises(PortInUse, match=f"port {port} of 127.0.0.1 is in use; set adminPort"):
             CubeServer(tmp_path, port=0, admin_port=port).bind()
         with pytest.raises(typer.Exit) as exited:
-            run_cube_server(tmp_path, "127.0.0.1", port, 0, 1, 100, None)
+            run_cube_server(tmp_path, "127.0.0.1", port, 0, 1, 100, 0, None)
 
     assert exited.value.exit_code == 2
     assert f"port {port}" in capsys.readouterr().err
