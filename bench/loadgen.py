@@ -33,7 +33,7 @@ DONE, FAILED, STUCK, LATENCIES = range(4)
 STASH = 2048
 _READ = 256 << 10
 _DRAIN_SECONDS = 10.0
-_AWAKE = 1e-4  # seconds
+_AWAKE = 5e-5  # seconds
 _0, _4 = np.uint64(0), np.uint64(4)
 
 

@@ -20,7 +20,7 @@ from elastic_ctr.cube.wire import Hello, Kind, Status
 from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
 
 # A server that is asked by one caller answers sooner, as long as it need not be woken.
-_AWAKE_SECONDS = 100e-6
+_AWAKE_SECONDS = 50e-6
 
 
 class _Server:
