@@ -183,10 +183,13 @@ def measure_callers(table: Made, cube: Server, redis: Server, plan: Plan, result
                     f"{'' if server else '; no socket: as an embedded reader does'}",
                 )  # fmt: skip
                 results.put(row, compared.details())
-        name = "round trip of a Python caller ÷ one whose server looks nothing up, 30 keys"
-        if plan.wants(name):
+        for awake in (False, True):
+            told = "awake" if awake else "asleep"
+            name = f"round trip of a Python caller ÷ one whose server looks nothing up, both {told}, 30 keys"
+            if not plan.wants(name):
+                continue
             keys = tables.asked(table, "uniform", 30_000, 30)
-            with echo(wire.request_bytes(30), wire.reply_bytes(30, table.dim)) as floor:
+            with echo(wire.request_bytes(30), wire.reply_bytes(30, table.dim), awake=awake) as floor:
                 a = Side("ours", _caller(lambda row: ours.lookup(VERSION, row), keys), cube.pids)
                 b = Side("echo", _caller(lambda _: floor.ask(), keys))
                 compared = compare(name, a, b, plan)
