@@ -35,16 +35,32 @@ def allow_open_files(wanted: int) -> int:
 def stop_on_signal() -> Iterator[threading.Event]:
     """An event that SIGTERM and SIGINT set, for a role that works in threads. Only in the main thread."""
     stop = threading.Event()
+    heard, told = socket.socketpair()
+    told.setblocking(False)
 
-    def told(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signature of a handler)
-        stop.set()
+    def listen() -> None:
+        while number := heard.recv(1):
+            if number[0] in _STOP_SIGNALS:
+                stop.set()
 
-    before = {each: signal.signal(each, told) for each in _STOP_SIGNALS}
+    # Not in the handler: it interrupts the main thread anywhere, also where that waits for this event and has its lock.
+    listener = threading.Thread(target=listen, name="signals", daemon=True)
+    listener.start()
+    before = {each: signal.signal(each, _noted) for each in _STOP_SIGNALS}
+    woken_before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
     try:
         yield stop
     finally:
+        signal.set_wakeup_fd(woken_before)
         for each, handler in before.items():
             signal.signal(each, handler)
+        told.close()
+        listener.join()
+        heard.close()
+
+
+def _noted(signum: int, frame: FrameType | None) -> None:
+    """Python writes the number of a signal that has a handler to the wake-up descriptor."""
 
 
 @contextmanager

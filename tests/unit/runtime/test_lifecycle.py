@@ -78,6 +78,32 @@ def test_a_library_that_takes_the_signal_for_itself_does_not_keep_it(library: st
     assert done.stdout == "told\n", done.stderr
 
 
+# Much of such a wait is spent with the lock of the event held.
+_WAITS = """
+import os, random, signal, threading, time
+from elastic_ctr.runtime.lifecycle import stop_on_signal
+
+def tell():
+    time.sleep(random.uniform(0, 0.002))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+for _ in range(200):
+    with stop_on_signal() as stop:
+        thread = threading.Thread(target=tell)
+        thread.start()
+        while not stop.wait(0):
+            pass
+        thread.join()
+print("told", flush=True)
+"""
+
+
+def test_a_signal_that_comes_while_its_event_is_looked_at_is_no_deadlock() -> None:
+    done = subprocess.run([sys.executable, "-c", _WAITS], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.stdout == "told\n", done.stderr
+
+
 async def test_a_signal_stops_an_event_loops_role() -> None:
     with stop_on_signal_async() as stop:
         threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM)).start()
