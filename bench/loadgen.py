@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bench.method import Sample
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import load_i32, load_u16, load_u32, store_u32
-from elastic_ctr.machine_code.sockets import EVENT_BYTES, EVENT_DATA
+from elastic_ctr.machine_code.sockets import EVENT_BYTES, EVENT_DATA, wait_awake
 
 FRAMES, RESP, HTTP = range(3)
 
@@ -33,7 +33,7 @@ DONE, FAILED, STUCK, LATENCIES = range(4)
 STASH = 2048
 _READ = 256 << 10
 _DRAIN_SECONDS = 10.0
-_AWAKE = 5e-5  # seconds
+_AWAKE = 50_000  # nanoseconds
 _0, _4 = np.uint64(0), np.uint64(4)
 
 
@@ -43,9 +43,7 @@ def _external(name: str, result: Any, *parameters: Any) -> Any:
 
 _recv = _external("recv", types.intp, types.int32, types.uint64, types.uintp, types.int32)
 _send = _external("send", types.intp, types.int32, types.uint64, types.uintp, types.int32)
-_epoll_wait = _external("epoll_wait", types.int32, types.int32, types.uint64, types.int32, types.int32)
 _epoll_ctl = _external("epoll_ctl", types.int32, types.int32, types.int32, types.int32, types.uint64)
-_sched_yield = _external("sched_yield", types.int32)
 _clock = _external("clock_gettime", types.int32, types.int32, types.uint64)
 _errno = _external("__errno_location", types.uint64)
 
@@ -228,22 +226,13 @@ def drive(s: Any, good: Any, seconds: Any, rate: Any, pause: Any) -> None:
         s.due[number] = began + (number / rate if rate > 0 else 0.0)
         _pump(s, number, began, stop, interval)
     s.times[0] = began
-    polling = 0.0
+    polling = np.int64(0)
     events = np.uint64(s.events.ctypes.data)
     while s.counted[STUCK] == 0:
         paced = rate > 0 and _now(s) < stop
-        # As cube-server does: whoever slept no longer than this stays awake for as long next time.
-        slept = now = _now(s)
-        ready = np.int32(0)
-        while ready == 0 and now - slept < polling:
-            ready = _epoll_wait(np.int32(s.epoll), events, np.int32(256), np.int32(0))
-            if ready == 0:
-                _sched_yield()
-            now = _now(s)
-        if ready == 0:
-            ready = _epoll_wait(np.int32(s.epoll), events, np.int32(256), np.int32(pause if paced else 100))
-            now = _now(s)
-            polling = _AWAKE if now - slept <= _AWAKE else 0.0
+        # As cube-server does, but for one that has requests to send in time.
+        ready, polling = wait_awake(s, pause if paced else 100, 0 if paced else polling, _AWAKE)
+        now = _now(s)
         if now >= stop:
             waiting = np.int64(0)
             for number in range(s.fds.size):

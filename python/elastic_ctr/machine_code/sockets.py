@@ -172,8 +172,8 @@ def _now(s: Any) -> Any:
 
 
 @compiled
-def wait_awake(s: Any, polling: Any, longest: Any) -> Any:
-    """As `wait`, however long it takes; but ask again and again for the first `polling` nanoseconds.
+def wait_awake(s: Any, milliseconds: Any, polling: Any, longest: Any) -> Any:
+    """As `wait`, but ask again and again for the first `polling` nanoseconds.
 
     A processor that sleeps is woken slowly, the more so a virtual one: 20 microseconds that a request waits. So whoever
     was asked again within `longest` nanoseconds stays awake for as long next time, and otherwise not at all. Others that
@@ -187,7 +187,7 @@ def wait_awake(s: Any, polling: Any, longest: Any) -> Any:
         if ready != 0:
             return ready, polling
         _sched_yield()
-    ready = wait(s, NEVER)
+    ready = wait(s, milliseconds)
     return ready, np.int64(longest if _now(s) - began <= longest else 0)
 
 

@@ -59,6 +59,7 @@ from elastic_ctr.machine_code.sockets import (
     EVENT_DATA,
     HELLO,
     INPUT,
+    NEVER,
     OPEN,
     OUT_END,
     SKIP,
@@ -276,7 +277,7 @@ def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.i
         woken = False
         polling = np.int64(0)
         while not woken:
-            ready, polling = wait_awake(b.sockets, polling, b.awake)
+            ready, polling = wait_awake(b.sockets, NEVER, polling, b.awake)
             number = np.int64(0)
             unfinished = np.int64(-1)
             while number <= ready:

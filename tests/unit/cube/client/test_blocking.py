@@ -2,7 +2,6 @@
 
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +14,12 @@ from cube.parts import as_keys, values_for, write_parts
 from cube.running import Running
 from elastic_ctr.cli import cube as command
 from elastic_ctr.cli import dict_stat
-from elastic_ctr.cube import wire
 from elastic_ctr.cube.client import blocking
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.choice import make_loop
-from elastic_ctr.frames.wire import HELLO_BYTES
 
 KEYS = np.arange(1, 101, dtype=np.uint64)
 
@@ -151,27 +148,45 @@ def test_dict_stat_describes_a_part_and_refuses_a_damaged_one(tmp_path: Path) ->
     assert "is damaged" in damaged.output
 
 
-def test_a_client_stays_awake_only_while_answers_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        answers = iter([0.0, 0.0, 0.3, 0.0])
-        thread = threading.Thread(target=_answer_after, args=(listener, answers), daemon=True)
-        thread.start()
-        with BlockingCubeClient([f"127.0.0.1:{listener.getsockname()[1]}"]) as client:
-            monkeypatch.setattr(blocking, "_AWAKE_SECONDS", 0.2)
-            awake = []
-            for _ in range(4):
-                client.lookup(3, as_keys([7]))
-                awake.append(client._servers[0]._awake)
-        thread.join()
+class Late:
+    """A socket whose answers come after so many seconds of a clock that nothing else moves."""
 
-    assert awake == [True, True, False, True]
+    def __init__(self, real: socket.socket) -> None:
+        self.real = real
+        self.now = self.late = 0.0
+        self.slept = False
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sendall(self, data: bytes) -> None:
+        self.slept = False
+        self.real.sendall(data)
+
+    def recv_into(self, space: memoryview, _size: int = 0, flags: int = 0) -> int:
+        step = min(self.late, 0.1) if flags else self.late
+        self.now += step
+        self.late -= step
+        if flags and step:
+            raise BlockingIOError
+        self.slept = self.slept or not flags
+        return self.real.recv_into(space)
+
+    def close(self) -> None:
+        self.real.close()
 
 
-def _answer_after(listener: socket.socket, pauses: Iterator[float]) -> None:
-    peer, _ = listener.accept()
-    with peer:
-        peer.recv(HELLO_BYTES)
-        peer.sendall(wire.Hello(4, 1, 10).pack())
-        while peer.recv(wire.request_bytes(1), socket.MSG_WAITALL):
-            time.sleep(next(pauses))
-            peer.sendall(wire.pack_reply(1, 3, np.ones((1, 4), np.float32), np.zeros(1, np.bool_)))
+def test_a_client_stays_awake_only_while_answers_come_at_once(pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with BlockingCubeClient(pair[:1]) as client:
+        server = client._servers[0]
+        late = Late(server._socket)
+        monkeypatch.setattr(server, "_socket", late)
+        monkeypatch.setattr(time, "perf_counter", late.perf_counter)
+        monkeypatch.setattr(blocking, "_AWAKE_SECONDS", 0.25)
+        server._awake = False
+        slept = []
+        for late.late in (0.2, 0.2, 1.0, 0.0, 0.0):
+            assert not client.lookup(3, as_keys([4]))[1].any()
+            slept.append(late.slept)
+
+    assert slept == [True, False, True, True, False]
