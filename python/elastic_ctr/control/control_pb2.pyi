@@ -87,7 +87,7 @@ class PserverState(_message.Message):
     def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., admin_port: _Optional[int] = ..., generation: _Optional[int] = ..., serving: bool = ..., lost: bool = ..., results: _Optional[_Iterable[_Union[JobResult, _Mapping]]] = ..., error: _Optional[str] = ..., training: _Optional[str] = ..., leaving: bool = ...) -> None: ...
 
 class PserverOrders(_message.Message):
-    __slots__ = ("generation", "endpoints", "checkpoint", "jobs", "leave", "reason", "stay", "patience_seconds")
+    __slots__ = ("generation", "endpoints", "checkpoint", "jobs", "leave", "reason", "stay", "patience_seconds", "foreign")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +96,7 @@ class PserverOrders(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     STAY_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_FIELD_NUMBER: _ClassVar[int]
     generation: int
     endpoints: _containers.RepeatedScalarFieldContainer[str]
     checkpoint: str
@@ -104,7 +105,8 @@ class PserverOrders(_message.Message):
     reason: str
     stay: bool
     patience_seconds: float
-    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., checkpoint: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., leave: bool = ..., reason: _Optional[str] = ..., stay: bool = ..., patience_seconds: _Optional[float] = ...) -> None: ...
+    foreign: bool
+    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., checkpoint: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., leave: bool = ..., reason: _Optional[str] = ..., stay: bool = ..., patience_seconds: _Optional[float] = ..., foreign: bool = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("id", "kind", "folder", "checkpoint", "version", "version_kind", "sample_keys", "chain")
@@ -164,7 +166,7 @@ class JoinRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., trainer_id: _Optional[int] = ..., training: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds", "patience_seconds")
+    __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds", "patience_seconds", "foreign")
     class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         WAIT: _ClassVar[JoinReply.Verdict]
@@ -184,6 +186,7 @@ class JoinReply(_message.Message):
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_FIELD_NUMBER: _ClassVar[int]
     verdict: JoinReply.Verdict
     trainer_id: int
     generation: int
@@ -193,7 +196,8 @@ class JoinReply(_message.Message):
     model_digest: str
     lease_seconds: float
     patience_seconds: float
-    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., patience_seconds: _Optional[float] = ...) -> None: ...
+    foreign: bool
+    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., patience_seconds: _Optional[float] = ..., foreign: bool = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
     __slots__ = ("trainer_id", "generation", "converted", "ahead")

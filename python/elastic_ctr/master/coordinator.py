@@ -232,12 +232,12 @@ class Coordinator:
     def sync_pserver(self, state: control.PserverState) -> control.PserverOrders:
         with self._lock:
             if foreign := self._foreign(state.training):
-                return control.PserverOrders(leave=True, reason=foreign)
+                return control.PserverOrders(leave=True, foreign=True, reason=foreign)
             if early := self._early(state.training):
                 return control.PserverOrders(generation=state.generation, reason=early)
             self._hear(state)
             if foreign := self._foreign(state.training):
-                return control.PserverOrders(leave=True, reason=foreign)
+                return control.PserverOrders(leave=True, foreign=True, reason=foreign)
             return control.PserverOrders(
                 generation=self.generation,
                 endpoints=self.pservers.endpoints(self.generation),
@@ -304,7 +304,7 @@ class Coordinator:
     def join(self, name: str, trainer_id: int, training: str = "local") -> control.JoinReply:
         with self._lock:
             if foreign := self._foreign(training):
-                return control.JoinReply(verdict=control.JoinReply.LEAVE, reason=foreign)
+                return control.JoinReply(verdict=control.JoinReply.LEAVE, foreign=True, reason=foreign)
             if early := self._early(training):
                 return control.JoinReply(trainer_id=trainer_id, reason=early)
             generation = self.generation

@@ -23,6 +23,7 @@ import grpc
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.control.belonging import Belonging
 from elastic_ctr.control.client import MasterClient
 from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.store import Store, StoreError
@@ -68,6 +69,7 @@ class PserverParent:
         self._slots = list(slots)
         self._training = training
         self._ends = ends
+        self._belonging = Belonging()
         self._idle = ""
         self._leaving = False
         self._stays = False
@@ -165,8 +167,9 @@ class PserverParent:
     def _sync(self) -> bool:
         """Whether training is over. Raises grpc.RpcError."""
         orders = self._client.call_once("SyncPserver", self._state(), timeout=10)
+        may_end = self._belonging.may_end(foreign=orders.foreign)
         if orders.leave:
-            return self._leave(orders.reason or "training is over")
+            return self._leave(orders.reason or "training is over", may_end=may_end and self._ends)
         self._patience, self._stays = orders.patience_seconds, orders.stay
         if orders.reason and orders.reason != self._idle:
             log.info("%s", orders.reason)
@@ -178,9 +181,9 @@ class PserverParent:
         self._work(orders.jobs)
         return False
 
-    def _leave(self, reason: str) -> bool:
+    def _leave(self, reason: str, *, may_end: bool) -> bool:
         """Whether this process ends; else it waits, without a table, for another generation."""
-        if self._ends or self._leaving:
+        if may_end or self._leaving:
             log.info("%s", reason)
             return True
         if self._idle != reason:

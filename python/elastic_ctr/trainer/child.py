@@ -21,6 +21,7 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.control.belonging import Belonging
 from elastic_ctr.control.client import MasterClient
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.model.program import prepare_environment
@@ -85,6 +86,7 @@ class TrainerChild:
         self._stays = False
         self._patience = 0.0
         self._trainer_id = 0
+        self._belonging = Belonging()
         self._client = MasterClient(spec.master, spec.token)
         # A task or a save that fails is counted, and a few of them stop the pass: better to wait for what comes back.
         patience = Patience(_PATIENCE_SECONDS, give_up=self._may_go)
@@ -161,7 +163,8 @@ class TrainerChild:
             if reply is None:
                 return None
             self._trainer_id = reply.trainer_id
-            idle = reply.verdict == control.JoinReply.LEAVE and not self._spec.ends
+            may_end = self._belonging.may_end(foreign=reply.foreign) and self._spec.ends
+            idle = reply.verdict == control.JoinReply.LEAVE and not may_end
             if reply.verdict != control.JoinReply.WAIT and not idle:
                 return reply  # type: ignore[no-any-return]
             if reply.reason != said:

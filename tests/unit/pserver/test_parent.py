@@ -8,6 +8,7 @@ import pytest
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.control.belonging import Belonging
 from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.pserver.parent import PserverParent, _do, _save_of
 from elastic_ctr.store import FileStore
@@ -255,11 +256,34 @@ def test_a_pserver_that_does_not_end_waits_without_a_table_and_begins_anew(
     assert parent.status()["idle"] == ""
 
 
-def test_a_pserver_ends_when_its_training_was_replaced(parent: PserverParent, master: Master) -> None:
-    master.orders = control.PserverOrders(leave=True, reason="training a was replaced by b")
+def test_a_pserver_whose_training_was_replaced_asks_on_without_a_table_and_ends(
+    parent: PserverParent, master: Master
+) -> None:
+    now = [0.0]
+    parent._belonging = Belonging(lambda: now[0])
+    master.orders = control.PserverOrders(leave=True, foreign=True, reason="training local was replaced by b")
+
+    assert not parent._turn()
+    assert not parent._turn()
+    assert master.told[-1].generation == 0
+    now[0] = Belonging.SECONDS
 
     assert parent._turn()
     assert master.told[-1].training == "local"
+
+
+def test_a_pserver_that_met_the_master_before_its_own_begins_when_its_own_is_there(
+    parent: PserverParent, master: Master
+) -> None:
+    master.orders = control.PserverOrders(leave=True, foreign=True, reason="training local was replaced by a")
+    assert not parent._turn()
+    master.orders = control.PserverOrders(generation=7)
+    assert not parent._turn()
+
+    parent._turn()
+
+    assert master.told[-1].generation == 7
+    assert parent.status()["idle"] == ""
 
 
 class Lives(Ended):

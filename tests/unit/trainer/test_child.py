@@ -12,6 +12,7 @@ from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.control.belonging import Belonging
 from elastic_ctr.model.metrics import BUCKETS
 from elastic_ctr.trainer import child as module
 from elastic_ctr.trainer.child import Spec, TrainerChild
@@ -280,6 +281,43 @@ def test_a_trainer_with_other_settings_than_the_masters_ends_with_2_before_it_co
 
     assert one.run() == 2
     assert client.results() == []
+
+
+def test_a_trainer_that_met_the_master_before_its_own_joins_when_its_own_is_there(
+    trainer: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = control.JoinReply(verdict=control.JoinReply.LEAVE, foreign=True, reason="training local was replaced")
+    one, client = trainer(task(0, control.TRAIN), reply=foreign)
+
+    def its_own_comes(_: float) -> None:
+        client.joined = joined()
+
+    monkeypatch.setattr("elastic_ctr.trainer.child.time.sleep", its_own_comes)
+
+    assert one.run() == 0
+
+    assert [method for method, _ in client.said][:2] == ["JoinTrainer", "JoinTrainer"]
+    assert [result.task_id for result in client.results()] == ["l-1-0"]
+
+
+def test_a_trainer_whose_training_was_replaced_asks_for_a_while_and_ends(
+    trainer: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    one, client = trainer(
+        reply=control.JoinReply(verdict=control.JoinReply.LEAVE, foreign=True, reason="training local was replaced")
+    )
+    one._belonging = Belonging(lambda: now[0])
+
+    def later(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr("elastic_ctr.trainer.child.time.sleep", later)
+
+    assert one.run() == 0
+
+    assert now[0] == pytest.approx(Belonging.SECONDS, abs=2)
+    assert {method for method, _ in client.said} == {"JoinTrainer"}
 
 
 def test_a_trainer_that_is_told_to_leave_says_so(trainer: Made, monkeypatch: pytest.MonkeyPatch) -> None:
