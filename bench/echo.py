@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-AWAKE_SECONDS = 50e-6
+AWAKE_SECONDS = 100e-6
 
 
 def _serve(asked: int, answered: int, awake: bool) -> None:

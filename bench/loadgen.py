@@ -33,7 +33,7 @@ DONE, FAILED, STUCK, LATENCIES = range(4)
 STASH = 2048
 _READ = 256 << 10
 _DRAIN_SECONDS = 10.0
-_AWAKE = 50_000  # nanoseconds
+_AWAKE = 100_000  # nanoseconds
 _0, _4 = np.uint64(0), np.uint64(4)
 
 

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = (
     "cube-server",
     "cube-client",
+    "cube-blocking-client",
     "serving-door",
     "serving-frames",
     "serving-http",

@@ -1,4 +1,4 @@
-"""Cube's frames: the server's compiled loop, with its loop in Python as the oracle, and the reader's connection."""
+"""Cube's frames: the server's compiled loop, with its loop in Python as the oracle, and the readers' connections."""
 
 import asyncio
 import contextlib
@@ -8,12 +8,16 @@ import socket
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.builder.part import build_full
+from elastic_ctr.cube.client.blocking import _Server
 from elastic_ctr.cube.client.connection import Attempt, Connection
+from elastic_ctr.cube.client.errors import CubeUnavailable
+from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.compiled_loop import CompiledLoop
@@ -26,6 +30,7 @@ from elastic_ctr.machine_code import sockets
 from fuzz.mutation import Field, Mutator
 
 DIM, PARTITIONS, MAX_KEYS, FIRST, SECOND = 3, 4, 64, 7, 8
+REQUEST = 1
 KEYS = np.array([*range(1, 200), 2**63, 2**64 - 1], np.uint64)
 _HEAD_FIELDS = ((0, 4), (4, 2), (6, 2), (8, 4), (12, 8), (20, 8))
 _MOST_OUTPUT = 1 << 20
@@ -223,3 +228,61 @@ class CubeClient:
                 missing = np.arange(frame.keys) % 5 == 0
                 data += wire.pack_reply(number, frame.version, np.resize(self._values, (frame.keys, DIM)), missing)
         return data, fields
+
+
+class CubeBlockingClient:
+    """Replies to the one question of a blocking client, whose reader in machine code has that in Python as its oracle."""
+
+    name = "cube-blocking-client"
+
+    def __init__(self, seed: int) -> None:
+        self._mutator = Mutator(seed)
+        self._values = np.random.default_rng(seed).standard_normal((MAX_KEYS, DIM), dtype=np.float32)
+
+    def batch(self, count: int) -> int:
+        """How many questions were answered."""
+        return sum(self._one() for _ in range(count))
+
+    def _one(self) -> bool:
+        draw = self._mutator.random
+        keys = KEYS[: draw.choice((0, 1, 7, 8, 9, MAX_KEYS))]
+        if draw.random() < 0.1:
+            golden = wire.pack_refusal(draw.choice(list(Status)), REQUEST, FIRST)
+        else:
+            draining = draw.random() < 0.1
+            missing = np.arange(keys.size) % 5 == draw.randrange(6)
+            golden = wire.pack_reply(REQUEST, FIRST, self._values[: keys.size], missing, draining=draining)
+        data = self._mutator.mutated(golden, _HEAD_FIELDS)
+        cut = draw.randrange(len(data) + 1) if draw.random() < 0.3 else len(data)
+        quick, slow = (_outcome(data, cut, keys, awake=awake) for awake in (True, False))
+        # Bytes behind a refusal are seen when they come with it.
+        late = cut < len(data) and slow is None and isinstance(quick, Status)
+        assert late or quick == slow, f"{data.hex()} is read in two ways as the answer to {keys.size} keys"
+        return isinstance(quick, tuple)
+
+
+def _outcome(data: bytes, cut: int, keys: Keys, *, awake: bool) -> object:
+    """The answer's bytes, a refusal's status, or None. What comes after the cut comes when the client may sleep."""
+    mine, its = socket.socketpair()
+    with mine, its:
+        mine.sendall(Hello(DIM, PARTITIONS, MAX_KEYS).pack())
+        server = _Server("fuzz:1", its, awake=awake)
+        mine.sendall(data[:cut])
+        if server._quick is not None:
+            server._quick.answered(0)
+            received = server._answer
+
+            def answer(*given: Any) -> Any:
+                mine.sendall(data[cut:])
+                mine.shutdown(socket.SHUT_WR)
+                return received(*given)
+
+            server._answer = answer  # type: ignore[method-assign, assignment]
+        else:
+            mine.sendall(data[cut:])
+            mine.shutdown(socket.SHUT_WR)
+        try:
+            found = server.ask(FIRST, keys)
+        except CubeUnavailable:
+            return None
+    return found if isinstance(found, Status) else tuple(each.tobytes() for each in found)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from fuzz.cube_wire import CubeClient, CubeServer
+from fuzz.cube_wire import CubeBlockingClient, CubeClient, CubeServer
 from fuzz.serving_http import ServingHttp
 from fuzz.serving_wire import ServingDoor, ServingFrames
 from fuzz.texts import ClickLog, Predictions, SequenceFiles
@@ -21,6 +21,7 @@ TARGETS: Mapping[str, Callable[[int], Target]] = {
     for target in (
         CubeServer,
         CubeClient,
+        CubeBlockingClient,
         ServingDoor,
         ServingFrames,
         ServingHttp,

@@ -57,7 +57,7 @@ def seek(
         wanted = np.array([_key(text) for text in keys], np.uint64)
         given = [part for each in address or [] for part in each.split(",")]
         asked, servers = (version, given) if version is not None and given else _placed(transfer, version, given)
-        with BlockingCubeClient(servers) as client:
+        with BlockingCubeClient(servers, awake=False) as client:
             values, missing = client.lookup(asked, wanted)
     except (ValueError, NoLiveVersion, CubeUnavailable, VersionNotHeld) as refused:
         typer.echo(str(refused), err=True)

@@ -103,7 +103,7 @@ class CubePodConfig(Section):
     workers: int = Field(default=1, ge=1, le=256, description="Processes that answer lookups, one a core.")
     max_keys: int = Field(default=200_000, ge=1, le=16_000_000, description="Keys in one request; more are refused.")
     awake_us: int = Field(
-        default=50,
+        default=100,
         ge=0,
         le=10_000,
         description="A worker that was asked again within so long stays awake for as long: no lookup waits for a sleeping core to wake. 0: never.",

@@ -165,10 +165,16 @@ def wait(s: Any, milliseconds: Any) -> Any:
 
 
 @compiled
-def _now(s: Any) -> Any:
-    """Nanoseconds of a clock that only goes forward."""
-    _clock_gettime(_CLOCK_MONOTONIC, np.uint64(s.clock.ctypes.data))
-    return s.clock[0] * 1_000_000_000 + s.clock[1]
+def now(clock: Any) -> Any:
+    """Nanoseconds of a clock that only goes forward, read into the i64[2]."""
+    _clock_gettime(_CLOCK_MONOTONIC, np.uint64(clock.ctypes.data))
+    return clock[0] * 1_000_000_000 + clock[1]
+
+
+@compiled
+def step_aside() -> None:
+    """Others that are ready to run on this processor go first."""
+    _sched_yield()
 
 
 @compiled
@@ -181,14 +187,14 @@ def wait_awake(s: Any, milliseconds: Any, polling: Any, longest: Any) -> Any:
 
     How many descriptors have something, and for how long to poll next time.
     """
-    began = _now(s)
-    while polling > 0 and _now(s) - began < polling:
+    began = now(s.clock)
+    while polling > 0 and now(s.clock) - began < polling:
         ready = wait(s, 0)
         if ready != 0:
             return ready, polling
-        _sched_yield()
+        step_aside()
     ready = wait(s, milliseconds)
-    return ready, np.int64(longest if _now(s) - began <= longest else 0)
+    return ready, np.int64(longest if now(s.clock) - began <= longest else 0)
 
 
 @compiled
@@ -247,6 +253,24 @@ def give_back(s: Any, fd: Any) -> None:
 
 
 @compiled
+def receive_at_once(fd: Any, to: Any, most: Any) -> Any:
+    """Read once what there is, without waiting. How many bytes came; NOTHING, ENDED when the peer says no more, BROKEN."""
+    got = np.int64(_recv(np.int32(fd), to, np.uint64(most), _RECV_FLAGS))
+    if got < 0:
+        return np.int64(NOTHING if _would_block() else BROKEN)
+    return got if got > 0 else np.int64(ENDED)
+
+
+@compiled
+def send_at_once(fd: Any, from_: Any, size: Any) -> Any:
+    """Send what the socket takes, without waiting. How many bytes went; NOTHING, BROKEN."""
+    sent = np.int64(_send(np.int32(fd), from_, np.uint64(size), _SEND_FLAGS))
+    if sent < 0:
+        return np.int64(NOTHING if _would_block() else BROKEN)
+    return sent
+
+
+@compiled
 def receive(s: Any, fd: Any, most: Any) -> Any:
     """Read once what there is, until the input buffer has `most` bytes.
 
@@ -256,11 +280,9 @@ def receive(s: Any, fd: Any, most: Any) -> Any:
     have = row[INPUT]
     if _CHECKED and most > s.input_bytes:
         raise IndexError("more input than its buffer holds")
-    got = np.int64(_recv(np.int32(fd), input_of(s, fd) + np.uint64(have), np.uint64(most - have), _RECV_FLAGS))
+    got = receive_at_once(fd, input_of(s, fd) + np.uint64(have), most - have)
     if got < 0:
-        return np.int64(NOTHING if _would_block() else BROKEN)
-    if got == 0:
-        return np.int64(ENDED)
+        return got
     row[INPUT] = have + got
     if have + got > LARGE:
         row[LARGE_INPUT] = 1
@@ -298,11 +320,10 @@ def send(s: Any, fd: Any, from_: Any, size: Any) -> Any:
     sent = np.int64(0)
     if row[OUT_END] == row[OUT_AT]:
         row[OUT_AT], row[OUT_END] = 0, 0
-        sent = np.int64(_send(np.int32(fd), from_, np.uint64(size), _SEND_FLAGS))
-        if sent < 0:
-            if not _would_block():
-                return np.int64(BROKEN)
-            sent = np.int64(0)
+        sent = send_at_once(fd, from_, size)
+        if sent == BROKEN:
+            return sent
+        sent = max(sent, np.int64(0))
     if sent < size:
         if row[OUT_END] - row[OUT_AT] + size - sent > s.output_bytes:
             return np.int64(BROKEN)
@@ -331,9 +352,9 @@ def send_waiting(s: Any, fd: Any) -> Any:
     """Go on with output that waits; when all of it went, OUT_END is 0. How many bytes went; NOTHING, BROKEN."""
     row = s.connections[fd]
     from_ = output_of(s, fd) + np.uint64(row[OUT_AT])
-    sent = np.int64(_send(np.int32(fd), from_, np.uint64(row[OUT_END] - row[OUT_AT]), _SEND_FLAGS))
+    sent = send_at_once(fd, from_, row[OUT_END] - row[OUT_AT])
     if sent < 0:
-        return np.int64(NOTHING if _would_block() else BROKEN)
+        return sent
     row[OUT_AT] += sent
     if row[OUT_AT] == row[OUT_END]:
         row[OUT_AT], row[OUT_END] = 0, 0

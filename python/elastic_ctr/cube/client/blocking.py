@@ -1,11 +1,11 @@
 """A plain blocking reader of cube: one socket per server, one request at a time, one thread. No event loop in the way."""
 
-import os
 import socket
 import struct
 import time
 from collections.abc import Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,34 +18,55 @@ from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.wire import Hello, Kind, Status
 from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
+from elastic_ctr.machine_code.compiled import numba_wanted
 
-# A server that is asked by one caller answers sooner, as long as it need not be woken.
-_AWAKE_SECONDS = 50e-6
+if TYPE_CHECKING:
+    from elastic_ctr.cube.client.exchange import Exchange
+
+
+def _exchange(dim: int) -> "Exchange":
+    from elastic_ctr.cube.client.exchange import Exchange
+
+    return Exchange(dim)
 
 
 class _Server:
     """One connection, one request at a time."""
 
-    def __init__(self, address: str, timeout: float) -> None:
+    def __init__(self, address: str, connected: socket.socket, *, awake: bool) -> None:
+        """Raises CubeUnavailable when nothing greets, or something else than a cube-server."""
         self.address = address
-        self._awake = False
+        self._socket = connected
+        try:
+            self.hello = self._greet()
+        except (OSError, WireError) as failed:
+            connected.close()
+            raise CubeUnavailable(f"{address} does not answer as a cube-server: {failed}") from failed
+        self._quick = _exchange(self.hello.dim) if awake and numba_wanted() else None
+
+    @classmethod
+    def connect(cls, address: str, timeout: float, *, awake: bool) -> Self:
+        """Raises CubeUnavailable."""
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             raise CubeUnavailable(f"{address!r} is no address: write host:port")
         try:
-            self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout)
+            connected = socket.create_connection((host.strip("[]"), int(port)), timeout)
             # The kernel keeps the time from here on: Python would ask it before every read whether there is something.
-            self._socket.settimeout(None)
+            connected.settimeout(None)
             seconds, rest = divmod(timeout, 1)
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(rest * 1e6)))
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.hello = self._greet()
-        except (OSError, WireError) as failed:
+                connected.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(rest * 1e6)))
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as failed:
             raise CubeUnavailable(f"{address} does not answer as a cube-server: {failed}") from failed
+        return cls(address, connected, awake=awake)
 
-    def ask(self, version: int, keys: Keys) -> wire.Reply:
-        """Raises CubeUnavailable; after that this connection cannot be trusted."""
+    def ask(self, version: int, keys: Keys) -> tuple[Values, Flags] | Status:
+        """(values f32[n, dim], missing bool[n]), or the status of a refusal.
+
+        Raises CubeUnavailable; after that this connection cannot be trusted.
+        """
         try:
             return self._exchange(version, keys)
         except BlockingIOError as late:
@@ -61,10 +82,22 @@ class _Server:
         check_protocol(hello.protocol, wire.PROTOCOL)
         return hello
 
-    def _exchange(self, version: int, keys: Keys) -> wire.Reply:
-        self._socket.sendall(wire.pack_request(Kind.LOOKUP, 1, version, keys))
-        frame = np.empty(wire.reply_bytes(keys.size, self.hello.dim), np.uint8).data
-        got = self._receive(frame, 0, HEAD_BYTES)
+    def _exchange(self, version: int, keys: Keys) -> tuple[Values, Flags] | Status:
+        frame = np.empty(wire.reply_bytes(keys.size, self.hello.dim), np.uint8)
+        if self._quick is None:
+            self._socket.sendall(wire.pack_request(Kind.LOOKUP, 1, version, keys))
+            return self._answer(version, keys, frame.data, 0)
+        if answer := self._quick.ask(self._socket.fileno(), version, keys, frame):
+            return answer
+        began = time.perf_counter()
+        self._socket.sendall(self._quick.unsent)
+        late = self._answer(version, keys, frame.data, self._quick.received)
+        self._quick.answered(time.perf_counter() - began)
+        return late
+
+    def _answer(self, version: int, keys: Keys, frame: memoryview, got: int) -> tuple[Values, Flags] | Status:
+        """Wait for the answer, of which so many bytes are in frame already."""
+        got = self._receive(frame, got, HEAD_BYTES)
         head = Head.unpack(frame)
         n = keys.size if head.code == Status.OK else 0
         due = wire.reply_bytes(n, self.hello.dim)
@@ -74,30 +107,16 @@ class _Server:
         reply = wire.unpack_reply(frame[:due], self.hello.dim)
         if (reply.id, reply.version) != (1, version):
             raise WireError(f"it answers in version {reply.version}")
-        return reply
+        return (reply.values, reply.missing) if reply.status == Status.OK else reply.status
 
     def _receive(self, frame: memoryview, got: int, due: int) -> int:
         """Read into frame until at least due of its bytes are there; how many are."""
         while got < due:
-            count = self._received(frame[got:])
+            count = self._socket.recv_into(frame[got:])
             if not count:
                 raise WireError("it hung up")
             got += count
         return got
-
-    def _received(self, space: memoryview) -> int:
-        """Ask again and again for a moment, if that was enough last time: a core that sleeps wakes slowly."""
-        began = time.perf_counter()
-        while self._awake:
-            try:
-                return self._socket.recv_into(space, 0, socket.MSG_DONTWAIT)
-            except BlockingIOError:  # noqa: PERF203 - nothing yet, as mostly
-                if time.perf_counter() - began > _AWAKE_SECONDS:
-                    break
-                os.sched_yield()
-        count = self._socket.recv_into(space)
-        self._awake = time.perf_counter() - began <= _AWAKE_SECONDS
-        return count
 
     def close(self) -> None:
         self._socket.close()
@@ -106,13 +125,16 @@ class _Server:
 class BlockingCubeClient:
     """Asks the servers at these addresses in turn until every key has an answer, and remembers who had it."""
 
-    def __init__(self, addresses: Sequence[str], *, timeout_seconds: float = 5.0) -> None:
-        """Raises CubeUnavailable when none of them answers."""
+    def __init__(self, addresses: Sequence[str], *, timeout_seconds: float = 5.0, awake: bool = True) -> None:
+        """Whoever asks often stays `awake`: it polls a moment for each answer, in machine code, where numba is there.
+
+        Loading that takes a second or two, too long for who asks once. Raises CubeUnavailable when no server answers.
+        """
         self._servers: list[_Server] = []
         failures: list[str] = []
         for address in addresses:
             try:
-                self._servers.append(_Server(address, timeout_seconds))
+                self._servers.append(_Server.connect(address, timeout_seconds, awake=awake))
             except CubeUnavailable as failed:  # noqa: PERF203 - the others may answer
                 failures.append(str(failed))
         if not self._servers:
@@ -180,12 +202,12 @@ class BlockingCubeClient:
         """All of the keys from this server, or why not."""
         if server.hello.dim != self.dim:
             return f"{server.address} held nothing when asked"
-        replies = []
+        answers = []
         for start in range(0, keys.size or 1, max(1, server.hello.max_keys)):
-            reply = server.ask(version, keys[start : start + server.hello.max_keys])
-            if reply.status != Status.OK:
-                return f"{server.address} answered {reply.status.name.lower().replace('_', ' ')}"
-            replies.append(reply)
-        if len(replies) == 1:
-            return replies[0].values, replies[0].missing
-        return np.concatenate([reply.values for reply in replies]), np.concatenate([reply.missing for reply in replies])
+            answer = server.ask(version, keys[start : start + server.hello.max_keys])
+            if isinstance(answer, Status):
+                return f"{server.address} answered {answer.name.lower().replace('_', ' ')}"
+            answers.append(answer)
+        if len(answers) == 1:
+            return answers[0]
+        return np.concatenate([values for values, _ in answers]), np.concatenate([missing for _, missing in answers])

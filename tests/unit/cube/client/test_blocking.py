@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from cube.parts import as_keys, values_for, write_parts
 from cube.running import Running
 from elastic_ctr.cli import cube as command
 from elastic_ctr.cli import dict_stat
-from elastic_ctr.cube.client import blocking
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.dictionary.table import VersionTable
@@ -148,45 +146,36 @@ def test_dict_stat_describes_a_part_and_refuses_a_damaged_one(tmp_path: Path) ->
     assert "is damaged" in damaged.output
 
 
-class Late:
-    """A socket whose answers come after so many seconds of a clock that nothing else moves."""
+@pytest.mark.parametrize("awake", [True, False])
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 100, 5000])
+def test_a_client_that_stays_awake_reads_the_same_as_one_that_sleeps(pair: list[str], n: int, awake: bool) -> None:
+    asked = np.arange(2, 2 * n + 2, 2, dtype=np.uint64)
 
-    def __init__(self, real: socket.socket) -> None:
-        self.real = real
-        self.now = self.late = 0.0
-        self.slept = False
+    with BlockingCubeClient(pair[:1], awake=awake) as client:
+        for _ in range(20):
+            values, missing = client.lookup(3, asked)
 
-    def perf_counter(self) -> float:
-        return self.now
-
-    def sendall(self, data: bytes) -> None:
-        self.slept = False
-        self.real.sendall(data)
-
-    def recv_into(self, space: memoryview, _size: int = 0, flags: int = 0) -> int:
-        step = min(self.late, 0.1) if flags else self.late
-        self.now += step
-        self.late -= step
-        if flags and step:
-            raise BlockingIOError
-        self.slept = self.slept or not flags
-        return self.real.recv_into(space)
-
-    def close(self) -> None:
-        self.real.close()
+            held = asked[asked <= 100]
+            assert values.dtype == np.float32
+            assert values[: held.size].tolist() == values_for(held, 4, 3).tolist()
+            assert not values[held.size :].any()
+            assert missing.tolist() == (asked > 100).tolist()
 
 
-def test_a_client_stays_awake_only_while_answers_come_at_once(pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with BlockingCubeClient(pair[:1]) as client:
-        server = client._servers[0]
-        late = Late(server._socket)
-        monkeypatch.setattr(server, "_socket", late)
-        monkeypatch.setattr(time, "perf_counter", late.perf_counter)
-        monkeypatch.setattr(blocking, "_AWAKE_SECONDS", 0.25)
-        server._awake = False
-        slept = []
-        for late.late in (0.2, 0.2, 1.0, 0.0, 0.0):
+@pytest.mark.parametrize("awake", [True, False])
+def test_a_refusal_costs_neither_kind_of_client_its_connection(pair: list[str], awake: bool) -> None:
+    with BlockingCubeClient(pair[:1], awake=awake) as client:
+        for _ in range(3):
+            with pytest.raises(VersionNotHeld, match="answered version not held"):
+                client.lookup(4, KEYS)
             assert not client.lookup(3, as_keys([4]))[1].any()
-            slept.append(late.slept)
 
-    assert slept == [True, False, True, True, False]
+
+def test_without_machine_code_a_client_sleeps_and_reads_the_same(
+    pair: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELASTIC_CTR_LOOKUP", "numpy")
+
+    with BlockingCubeClient(pair) as client:
+        assert client.lookup(3, KEYS)[0].tolist() == values_for(KEYS, 4, 3).tolist()
+        assert client._servers[0]._quick is None
