@@ -36,7 +36,7 @@ from bench.method import (
     summary,
     timed,
 )
-from bench.processes import Server, ask, cube_server, redis_server
+from bench.processes import Server, ask, cube_server, one_core, redis_server
 from bench.switching import switch_rows
 from bench.table import VERSION, Made
 from elastic_ctr.cube import wire
@@ -267,8 +267,9 @@ def main() -> None:
         after = sum(map(resident_bytes, cube.pids())), resident_bytes(redis.pid)
         if plan.wants("memory per key ÷ Redis"):
             results.put(memory_row(table.keys.size, (before[0], after[0]), (before[1], after[1])))
-        measure_shapes(table, cube, redis, plan, results)
-        measure_callers(table, cube, redis, plan, results)
+        with one_core([*cube.pids(), *redis.pids()]):
+            measure_shapes(table, cube, redis, plan, results)
+            measure_callers(table, cube, redis, plan, results)
         measure_processes(table, cube, plan, results)
     switch_rows(table, plan, results)
     show(results.read())

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from bench.processes import one_core
+
 AWAKE_SECONDS = 100e-6
 
 
@@ -64,7 +66,8 @@ def echo(asked: int, answered: int, *, awake: bool) -> Iterator[Echo]:
         assert process.stdout is not None
         caller = Echo(int(process.stdout.readline()), asked, answered, awake=awake)
         try:
-            yield caller
+            with one_core([process.pid]):
+                yield caller
         finally:
             caller.close()
 

@@ -1,6 +1,7 @@
 """What is measured, as real processes: our cube-server by its own command, Redis of Debian; ended when the block ends."""
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -9,8 +10,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import yaml
 COMMAND = Path(sys.executable).parent / "elastic-ctr"
 MAX_KEYS = 131_072
 _START_SECONDS = 120
+CORES = sorted(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ def running(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=env)
+    # Wherever this thread is kept just now.
+    _keep(process.pid, CORES)
     try:
         until = time.monotonic() + _START_SECONDS
         while not ready():
@@ -65,6 +69,32 @@ def running(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def one_core(servers: Iterable[int]) -> Iterator[None]:
+    """Keep the servers on the first core and this thread, which loads them, on the others: nobody takes turns with who asks.
+
+    Where there is one core alone, they share it.
+    """
+    pids, before = list(servers), os.sched_getaffinity(0)
+    try:
+        for pid in pids:
+            _keep(pid, CORES[:1])
+        os.sched_setaffinity(0, CORES[1:] or CORES)
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+        for pid in pids:
+            _keep(pid, CORES)
+
+
+def _keep(pid: int, cores: Iterable[int]) -> None:
+    """All threads that there are of a process, if it still lives."""
+    with suppress(FileNotFoundError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(int(task.name), cores)
 
 
 def ask(port: int, path: str, body: Any = None, *, timeout: float = 120) -> Any:

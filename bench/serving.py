@@ -32,7 +32,17 @@ from bench import network
 from bench import table as tables
 from bench.loadgen import FRAMES, HTTP, Expected, Load
 from bench.method import FOLDER, Plan, Results, Side, arguments, compare, plan_of, show, timed
-from bench.processes import COMMAND, Server, answers, ask, cube_server, free_port, redis_server, running
+from bench.processes import (
+    COMMAND,
+    Server,
+    answers,
+    ask,
+    cube_server,
+    free_port,
+    one_core,
+    redis_server,
+    running,
+)
 from bench.table import PARTITIONS, VERSION, Made
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
@@ -333,7 +343,8 @@ def main() -> None:
         ours = stack.enter_context(our_serving(table, folder, cube))
         theirs = stack.enter_context(their_service(folder, redis, table.dim))
         spread = assert_equal(table, ours, theirs)
-        measure(table, ours, theirs, redis, plan, results, spread)
+        with one_core([*ours.pids(), *theirs.pids(), *redis.pids()]):
+            measure(table, ours, theirs, redis, plan, results, spread)
     show(results.read())
 
 
