@@ -72,6 +72,15 @@ def test_cluster_and_laptop_give_a_role_the_same_settings(values: dict[str, Any]
             assert serving.model_copy(update={"workers": 1}) == local.serving.config.model_copy(update={"workers": 1})
 
 
+@pytest.mark.parametrize(("sleep", "all_of_it", "grace"), [(15, 60, 35), (15, 30, 5), (15, 20, 0), (0, 0, 0)])
+def test_what_serving_has_under_way_ends_before_the_pod_is_killed(
+    sleep: int, all_of_it: int, grace: int, render: Renderer
+) -> None:
+    rendered = render(serving={"preStopSeconds": sleep, "terminationGracePeriodSeconds": all_of_it})
+
+    assert files(rendered)["serving"].model_dump()["grace_seconds"] == grace
+
+
 def test_every_role_listens_for_others_and_asks_for_the_token(rendered: Rendered) -> None:
     for role, file in files(rendered).items():
         assert file.host == "0.0.0.0", role

@@ -34,7 +34,7 @@ def main() -> None:
         store=open_store(store), transfer_url=transfer, pod="serving-0", scratch_dir=Path(scratch), host="127.0.0.1",
         port=int(port), admin_port=int(admin_port), grpc_port=None, binary_port=None, workers=1, model_name="ctr", max_instances=1000,
         max_body_bytes=1 << 20, max_batch_rows=8192, max_abs_diff=1e-5, lookup_timeout_ms=5000,
-        lookup_patience_ms=5000, hedge_ms=20, token=None,
+        lookup_patience_ms=5000, hedge_ms=20, grace_seconds=20, token=None,
     )
 
 typer.run(main)

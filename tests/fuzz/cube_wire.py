@@ -14,6 +14,7 @@ import numpy as np
 
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.builder.part import build_full
+from elastic_ctr.cube.client.blocking import _REQUEST as REQUEST
 from elastic_ctr.cube.client.blocking import _Server
 from elastic_ctr.cube.client.connection import Attempt, Connection
 from elastic_ctr.cube.client.errors import CubeUnavailable
@@ -30,7 +31,6 @@ from elastic_ctr.machine_code import sockets
 from fuzz.mutation import Field, Mutator
 
 DIM, PARTITIONS, MAX_KEYS, FIRST, SECOND = 3, 4, 64, 7, 8
-REQUEST = 1
 KEYS = np.array([*range(1, 200), 2**63, 2**64 - 1], np.uint64)
 _HEAD_FIELDS = ((0, 4), (4, 2), (6, 2), (8, 4), (12, 8), (20, 8))
 _MOST_OUTPUT = 1 << 20
@@ -266,7 +266,7 @@ def _outcome(data: bytes, cut: int, keys: Keys, *, awake: bool) -> object:
     mine, its = socket.socketpair()
     with mine, its:
         mine.sendall(Hello(DIM, PARTITIONS, MAX_KEYS).pack())
-        server = _Server("fuzz:1", its, awake=awake)
+        server = _Server("fuzz:1", lambda: its, awake=awake)
         mine.sendall(data[:cut])
         if server._quick is not None:
             server._quick.answered(0)

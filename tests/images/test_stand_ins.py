@@ -28,7 +28,7 @@ def conf(tmp_path: Path) -> Path:
     """What the chart mounts: nginx.conf, and what it includes."""
     (tmp_path / "nginx.conf").write_text((ROOT / "charts/elastic-ctr/files/nginx.conf").read_text())
     (tmp_path / "listen.conf").write_text("listen 8080;\n")
-    (tmp_path / "token.conf").write_text(f'"Bearer {TOKEN}" 1;\n')
+    (tmp_path / "token.conf").write_text(f'"~^Bearer {TOKEN}$" 1;\n')
     tmp_path.chmod(0o755)
     return tmp_path
 

@@ -153,4 +153,10 @@ store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 serving: {{- include "elastic-ctr.given" $serving | nindent 2 }}
 cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
 transferAddress: {{ include "elastic-ctr.transferAddress" . | quote }}
+graceSeconds: {{ include "elastic-ctr.serving.graceSeconds" . }}
+{{- end }}
+
+{{/* What a pod has for what is under way: its grace, less its sleep before, less what it takes to go */}}
+{{- define "elastic-ctr.serving.graceSeconds" -}}
+{{ max 0 (sub (int .Values.serving.terminationGracePeriodSeconds) (int .Values.serving.preStopSeconds | add 10)) }}
 {{- end }}

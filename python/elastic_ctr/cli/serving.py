@@ -30,6 +30,7 @@ def start_serving(
     lookup_timeout_ms: float,
     lookup_patience_ms: float,
     hedge_ms: float | None,
+    grace_seconds: float,
     token: str | None,
 ) -> None:
     """Answer predictions with the live version, until told to end.
@@ -56,6 +57,7 @@ def start_serving(
         lookup_timeout_ms=lookup_timeout_ms,
         lookup_patience_ms=lookup_patience_ms,
         hedge_ms=hedge_ms,
+        grace_seconds=grace_seconds,
         token=token,
     )
     try:
@@ -94,5 +96,6 @@ def serving(config: ConfigFile) -> None:
         lookup_timeout_ms=settings.cube.lookup_timeout_ms,
         lookup_patience_ms=settings.cube.lookup_patience_ms,
         hedge_ms=settings.cube.hedge_ms,
+        grace_seconds=settings.grace_seconds,
         token=token_of(settings.auth),
     )

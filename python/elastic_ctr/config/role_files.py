@@ -138,3 +138,8 @@ class ServingFile(RoleFile):
     serving: ServingConfig
     cube: CubePodConfig
     transfer_address: str
+    grace_seconds: float = Field(
+        default=20,
+        ge=0,
+        description="What is under way when it is told to end has so long; the process may live for 10 more.",
+    )

@@ -46,14 +46,15 @@ def stop_on_signal() -> Iterator[threading.Event]:
     # Not in the handler: it interrupts the main thread anywhere, also where that waits for this event and has its lock.
     listener = threading.Thread(target=listen, name="signals", daemon=True)
     listener.start()
-    before = {each: signal.signal(each, _noted) for each in _STOP_SIGNALS}
+    # First: a signal that met the handler without it would be lost.
     woken_before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    before = {each: signal.signal(each, _noted) for each in _STOP_SIGNALS}
     try:
         yield stop
     finally:
-        signal.set_wakeup_fd(woken_before)
         for each, handler in before.items():
             signal.signal(each, handler)
+        signal.set_wakeup_fd(woken_before)
         told.close()
         listener.join()
         heard.close()

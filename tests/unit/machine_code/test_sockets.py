@@ -228,6 +228,14 @@ def test_who_is_asked_soon_stays_awake_and_who_is_not_sleeps(door: Door) -> None
     assert (ready, polling) == (1, 0)
 
 
+def test_what_comes_while_it_polls_is_found_without_sleeping(door: Door) -> None:
+    polling = 60_000_000_000
+
+    with said_later(door.peer, 0.05):
+        # Whoever slept would be told not to poll next time: nothing comes within no time.
+        assert sockets.wait_awake(door.sockets, 10_000, polling, 0) == (1, polling)
+
+
 def test_who_may_not_stay_awake_does_not(door: Door) -> None:
     door.peer.sendall(b"at once")
 

@@ -393,7 +393,5 @@ def test_a_master_that_is_away_for_long_is_said_once_and_that_it_is_back(
     parent._turn()
 
     said = [record.getMessage() for record in caplog.records if "master" in record.getMessage()]
-    assert said == [
-        "the master does not answer: UNAVAILABLE: connection refused; it is asked again",
-        "the master answers again, after 0 s",
-    ]
+    assert said[0] == "the master does not answer: UNAVAILABLE: connection refused; it is asked again"
+    assert [line.startswith("the master answers again, after ") for line in said[1:]] == [True]

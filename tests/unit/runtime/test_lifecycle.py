@@ -104,6 +104,31 @@ def test_a_signal_that_comes_while_its_event_is_looked_at_is_no_deadlock() -> No
     assert done.stdout == "told\n", done.stderr
 
 
+_EARLY = """
+import os, signal
+from elastic_ctr.runtime.lifecycle import stop_on_signal
+
+taken = signal.signal
+
+def at_once(number, handler):
+    before = taken(number, handler)
+    if number == signal.SIGTERM and callable(handler):
+        os.kill(os.getpid(), number)
+    return before
+
+signal.signal = at_once
+with stop_on_signal() as stop:
+    assert stop.wait(30)
+print("told", flush=True)
+"""
+
+
+def test_a_signal_that_comes_as_soon_as_it_is_listened_for_is_heard() -> None:
+    done = subprocess.run([sys.executable, "-c", _EARLY], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.stdout == "told\n", done.stderr
+
+
 async def test_a_signal_stops_an_event_loops_role() -> None:
     with stop_on_signal_async() as stop:
         threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM)).start()

@@ -1,9 +1,11 @@
 """A plain blocking reader of cube: one socket per server, one request at a time, one thread. No event loop in the way."""
 
+import logging
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -24,55 +26,82 @@ if TYPE_CHECKING:
     from elastic_ctr.cube.client.exchange import Exchange
 
 
-def _exchange(dim: int) -> "Exchange":
-    from elastic_ctr.cube.client.exchange import Exchange
+log = logging.getLogger(__name__)
 
-    return Exchange(dim)
+# The id of every question: they are asked one at a time, and none on a connection that still owes an answer.
+_REQUEST = 1
+
+
+def _exchange(dim: int) -> "Exchange | None":
+    if not numba_wanted():
+        return None
+    try:
+        from elastic_ctr.cube.client.exchange import Exchange
+
+        return Exchange(dim, _REQUEST)
+    except Exception:  # whatever the compiler says: sleeping works too
+        log.exception("machine code cannot be used here; each lookup waits for a sleeping core to wake")
+        return None
+
+
+def _connected(address: str, timeout: float) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise CubeUnavailable(f"{address!r} is no address: write host:port")
+    try:
+        connected = socket.create_connection((host.strip("[]"), int(port)), timeout)
+        # The kernel keeps the time from here on: Python would ask it before every read whether there is something.
+        connected.settimeout(None)
+        seconds, rest = divmod(timeout, 1)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            connected.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(rest * 1e6)))
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError as failed:
+        raise CubeUnavailable(f"{address} does not answer as a cube-server: {failed}") from failed
+    return connected
 
 
 class _Server:
-    """One connection, one request at a time."""
+    """One connection, one request at a time; another one after a question that was not answered."""
 
-    def __init__(self, address: str, connected: socket.socket, *, awake: bool) -> None:
+    def __init__(self, address: str, connect: Callable[[], socket.socket], *, awake: bool) -> None:
         """Raises CubeUnavailable when nothing greets, or something else than a cube-server."""
         self.address = address
-        self._socket = connected
-        try:
-            self.hello = self._greet()
-        except (OSError, WireError) as failed:
-            connected.close()
-            raise CubeUnavailable(f"{address} does not answer as a cube-server: {failed}") from failed
-        self._quick = _exchange(self.hello.dim) if awake and numba_wanted() else None
+        self._connect = connect
+        self.hello = self._open()
+        self._quick = _exchange(self.hello.dim) if awake else None
 
-    @classmethod
-    def connect(cls, address: str, timeout: float, *, awake: bool) -> Self:
-        """Raises CubeUnavailable."""
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise CubeUnavailable(f"{address!r} is no address: write host:port")
+    def _open(self) -> Hello:
+        self._in_step = False
+        self._socket = self._connect()
         try:
-            connected = socket.create_connection((host.strip("[]"), int(port)), timeout)
-            # The kernel keeps the time from here on: Python would ask it before every read whether there is something.
-            connected.settimeout(None)
-            seconds, rest = divmod(timeout, 1)
-            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                connected.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(rest * 1e6)))
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as failed:
-            raise CubeUnavailable(f"{address} does not answer as a cube-server: {failed}") from failed
-        return cls(address, connected, awake=awake)
+            hello = self._greet()
+        except (OSError, WireError) as failed:
+            self._socket.close()
+            raise CubeUnavailable(f"{self.address} does not answer as a cube-server: {failed}") from failed
+        self._in_step = True
+        return hello
 
     def ask(self, version: int, keys: Keys) -> tuple[Values, Flags] | Status:
-        """(values f32[n, dim], missing bool[n]), or the status of a refusal.
-
-        Raises CubeUnavailable; after that this connection cannot be trusted.
-        """
+        """(values f32[n, dim], missing bool[n]), or the status of a refusal. Raises CubeUnavailable."""
+        if not self._in_step and (dim := self._open().dim) != self.hello.dim:
+            self._in_step = False
+            self.close()
+            raise CubeUnavailable(f"{self.address} has {dim} floats a key now, {self.hello.dim} before")
+        # Until the answer is whole the next bytes are not those of another question, whatever ends this one.
+        self._in_step = False
         try:
-            return self._exchange(version, keys)
+            answer = self._exchange(version, keys)
         except BlockingIOError as late:
             raise CubeUnavailable(f"{self.address} did not answer in time") from late
         except (OSError, WireError) as failed:
             raise CubeUnavailable(f"{self.address} failed: {failed}") from failed
+        else:
+            self._in_step = True
+            return answer
+        finally:
+            if not self._in_step:
+                self._socket.close()
 
     def _greet(self) -> Hello:
         self._socket.sendall(Hello().pack())
@@ -85,11 +114,11 @@ class _Server:
     def _exchange(self, version: int, keys: Keys) -> tuple[Values, Flags] | Status:
         frame = np.empty(wire.reply_bytes(keys.size, self.hello.dim), np.uint8)
         if self._quick is None:
-            self._socket.sendall(wire.pack_request(Kind.LOOKUP, 1, version, keys))
+            self._socket.sendall(wire.pack_request(Kind.LOOKUP, _REQUEST, version, keys))
             return self._answer(version, keys, frame.data, 0)
+        began = time.perf_counter()
         if answer := self._quick.ask(self._socket.fileno(), version, keys, frame):
             return answer
-        began = time.perf_counter()
         self._socket.sendall(self._quick.unsent)
         late = self._answer(version, keys, frame.data, self._quick.received)
         self._quick.answered(time.perf_counter() - began)
@@ -105,7 +134,7 @@ class _Server:
             raise WireError(f"a reply of {head.frame_bytes} bytes does not answer {keys.size} keys")
         self._receive(frame, got, due)
         reply = wire.unpack_reply(frame[:due], self.hello.dim)
-        if (reply.id, reply.version) != (1, version):
+        if (reply.id, reply.version) != (_REQUEST, version):
             raise WireError(f"it answers in version {reply.version}")
         return (reply.values, reply.missing) if reply.status == Status.OK else reply.status
 
@@ -134,7 +163,7 @@ class BlockingCubeClient:
         failures: list[str] = []
         for address in addresses:
             try:
-                self._servers.append(_Server.connect(address, timeout_seconds, awake=awake))
+                self._servers.append(_Server(address, partial(_connected, address, timeout_seconds), awake=awake))
             except CubeUnavailable as failed:  # noqa: PERF203 - the others may answer
                 failures.append(str(failed))
         if not self._servers:

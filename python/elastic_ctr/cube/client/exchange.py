@@ -17,14 +17,13 @@ from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u8, load_u16, load_u32, load_u64
 from elastic_ctr.machine_code.sockets import NOTHING, now, receive_at_once, send_at_once, step_aside
 
-REQUEST = 1  # the id of every question: they are asked one at a time
-
 # Whoever was answered within so many nanoseconds polls as long for the next answer: a core that sleeps wakes slowly.
 AWAKE = 100_000
 
 # Of the state, i64: nanoseconds to poll, bytes sent and received; behind them the two numbers of a clock.
 _POLLING, _SENT, _GOT, _CLOCK = range(4)
 
+_NO_SOCKET = -1
 _LOOKUP, _OK = np.uint16(wire.Kind.LOOKUP), np.uint16(wire.Status.OK)
 _HEAD = np.uint64(HEAD_BYTES)
 _4, _6, _8, _12, _20 = (np.uint64(offset) for offset in (4, 6, 8, 12, 20))
@@ -32,13 +31,18 @@ _OTHER_FLAGS = np.uint16(0xFFFF & ~DRAINING)
 
 
 class Exchange:
-    """The questions of one connection, one after the other."""
+    """The questions of one client to one server, one after the other; all have the same id.
 
-    def __init__(self, dim: int) -> None:
+    Compiles what it needs. Raises whatever numba does where it cannot.
+    """
+
+    def __init__(self, dim: int, question: int) -> None:
         self._dim = dim
+        self._question = question
         self._request: NDArray[np.uint8] = np.empty(0, np.uint8)
         self._size = 0
         self._state = np.zeros(_CLOCK + 2, np.int64)
+        self.ask(_NO_SOCKET, 1, np.zeros(0, np.uint64), np.empty(wire.reply_bytes(0, dim), np.uint8))
 
     def ask(self, fd: int, version: int, keys: Keys, frame: NDArray[np.uint8]) -> tuple[Values, Flags] | None:
         """Keys u64[n] to (values f32[n, dim], missing bool[n]); the values stand in frame, which has a reply's bytes.
@@ -51,7 +55,7 @@ class Exchange:
         if self._request.size < self._size:
             self._request = np.empty(self._size, np.uint8)
         missing = np.empty(n, np.bool_)
-        if not _exchange(fd, version, keys, self._dim, self._request, frame, missing, self._state):
+        if not _exchange(fd, self._question, version, keys, self._dim, self._request, frame, missing, self._state):
             return None
         return np.ndarray((n, self._dim), np.float32, frame, HEAD_BYTES), missing
 
@@ -69,25 +73,25 @@ class Exchange:
 
 
 @compiled
-def _send(fd: Any, version: Any, keys: Any, request: Any) -> Any:
+def _send(fd: Any, question: Any, version: Any, keys: Any, request: Any) -> Any:
     """How many bytes of the question the socket takes."""
     size = HEAD_BYTES + 8 * keys.size
     if size > request.size:
         raise IndexError("more keys than the request has room for")
     at = np.uint64(request.ctypes.data)
-    put_head(at, size, _LOOKUP, 0, keys.size, REQUEST, version)
+    put_head(at, size, _LOOKUP, 0, keys.size, question, version)
     copy_bytes(at + _HEAD, np.uint64(keys.ctypes.data), np.uint64(8 * keys.size))
     return max(np.int64(0), send_at_once(fd, at, size))
 
 
 @compiled
-def _has_values(version: Any, n: Any, dim: Any, frame: Any, missing: Any) -> Any:
+def _has_values(question: Any, version: Any, n: Any, dim: Any, frame: Any, missing: Any) -> Any:
     """Whether this whole frame answers n keys with values; then missing is filled."""
     at = np.uint64(frame.ctypes.data)
     if frame.size != HEAD_BYTES + 4 * dim * n + (n + 7) // 8 or missing.size != n:
         raise IndexError("buffers of another size than the answer's")
     usual = load_u16(at + _4) == _OK and load_u16(at + _6) & _OTHER_FLAGS == 0 and load_u32(at + _8) == np.uint32(n)
-    if not usual or load_u64(at + _12) != np.uint64(REQUEST) or load_u64(at + _20) != np.uint64(version):
+    if not usual or load_u64(at + _12) != np.uint64(question) or load_u64(at + _20) != np.uint64(version):
         return False
     bits = at + np.uint64(HEAD_BYTES + 4 * dim * n)
     for i in range(n):
@@ -96,10 +100,12 @@ def _has_values(version: Any, n: Any, dim: Any, frame: Any, missing: Any) -> Any
 
 
 @compiled
-def _exchange(fd: Any, version: Any, keys: Any, dim: Any, request: Any, frame: Any, missing: Any, state: Any) -> Any:
+def _exchange(
+    fd: Any, question: Any, version: Any, keys: Any, dim: Any, request: Any, frame: Any, missing: Any, state: Any
+) -> Any:
     """Whether frame and missing hold the answer; each piece of it is polled for as long as the state says."""
     state[_GOT] = 0
-    state[_SENT] = _send(fd, version, keys, request)
+    state[_SENT] = _send(fd, question, version, keys, request)
     if state[_SENT] < HEAD_BYTES + 8 * keys.size:
         return False
     at = np.uint64(frame.ctypes.data)
@@ -113,7 +119,7 @@ def _exchange(fd: Any, version: Any, keys: Any, dim: Any, request: Any, frame: A
             if state[_GOT] >= HEAD_BYTES and load_u32(at) != np.uint32(due - LENGTH_BYTES):
                 return False
             if state[_GOT] == due:
-                return _has_values(version, keys.size, dim, frame, missing)
+                return _has_values(question, version, keys.size, dim, frame, missing)
             began = now(clock)
         elif got == NOTHING and now(clock) - began < state[_POLLING]:
             step_aside()

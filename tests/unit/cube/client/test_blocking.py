@@ -1,7 +1,9 @@
 """The blocking client and the command that uses it."""
 
+import contextlib
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +15,16 @@ from cube.parts import as_keys, values_for, write_parts
 from cube.running import Running
 from elastic_ctr.cli import cube as command
 from elastic_ctr.cli import dict_stat
+from elastic_ctr.cube import wire
+from elastic_ctr.cube.client import blocking
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.client.exchange import Exchange
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.choice import make_loop
+from elastic_ctr.cube.wire import Hello
+from elastic_ctr.frames.wire import HELLO_BYTES
 
 KEYS = np.arange(1, 101, dtype=np.uint64)
 
@@ -179,3 +186,80 @@ def test_without_machine_code_a_client_sleeps_and_reads_the_same(
     with BlockingCubeClient(pair) as client:
         assert client.lookup(3, KEYS)[0].tolist() == values_for(KEYS, 4, 3).tolist()
         assert client._servers[0]._quick is None
+
+
+class Slow:
+    """Answers each key with itself, the first question late and on whichever connection it came."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self.late = threading.Event()
+        self._first = True
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listening.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.recv(HELLO_BYTES, socket.MSG_WAITALL)
+            connection.sendall(Hello(1, 1, 1000).pack())
+            while frame := connection.recv(wire.request_bytes(1), socket.MSG_WAITALL):
+                head, keys = wire.unpack_request(frame)
+                if self._first:
+                    self._first = False
+                    self.late.wait(60)
+                values = keys.astype(np.float32).reshape(-1, 1)
+                connection.sendall(wire.pack_reply(head.id, head.version, values, np.zeros(keys.size, np.bool_)))
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+@pytest.mark.parametrize("awake", [True, False])
+def test_an_answer_that_came_too_late_is_never_taken_for_another_questions(awake: bool) -> None:
+    server = Slow()
+    try:
+        with BlockingCubeClient([server.address], timeout_seconds=0.2, awake=awake) as client:
+            with pytest.raises(CubeUnavailable, match="did not answer in time"):
+                client.lookup(3, as_keys([7]))
+            server.late.set()
+
+            assert [client.lookup(3, as_keys([key]))[0].tolist() for key in (9, 10)] == [[[9.0]], [[10.0]]]
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("awake", [True, False])
+def test_a_question_that_was_given_up_leaves_no_answer_behind(awake: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Slow()
+    server.late.set()
+    try:
+        with BlockingCubeClient([server.address], awake=awake) as client:
+            received = blocking._Server._receive
+
+            def interrupted(*_: object) -> int:
+                monkeypatch.setattr(blocking._Server, "_receive", received)
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(blocking._Server, "_receive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                client.lookup(3, as_keys([7]))
+
+            assert client.lookup(3, as_keys([9]))[0].tolist() == [[9.0]]
+    finally:
+        server.close()
+
+
+def test_a_machine_whose_numba_cannot_be_used_reads_the_same(pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ImportError("numba needs another numpy")
+
+    monkeypatch.setattr(Exchange, "ask", broken)
+
+    with BlockingCubeClient(pair) as client:
+        assert client.lookup(3, KEYS)[0].tolist() == values_for(KEYS, 4, 3).tolist()

@@ -1,6 +1,8 @@
 """The question and its answer in machine code: when it polls, and how far it says that it got."""
 
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -8,10 +10,11 @@ import numpy as np
 import pytest
 
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.client.exchange import AWAKE, REQUEST, Exchange
+from elastic_ctr.cube.client import exchange as module
+from elastic_ctr.cube.client.exchange import AWAKE, Exchange
 from elastic_ctr.cube.wire import Kind, Status
 
-DIM, VERSION = 2, 9
+DIM, VERSION, REQUEST = 2, 9, 1
 KEYS = np.arange(3, dtype=np.uint64)
 VALUES = np.arange(6, dtype=np.float32).reshape(3, 2)
 ANSWER = wire.pack_reply(REQUEST, VERSION, VALUES, np.array([False, True, False]))
@@ -23,7 +26,7 @@ class Asking:
     def __init__(self) -> None:
         self.peer, self.own = socket.socketpair()
         self.own.setblocking(False)
-        self.exchange = Exchange(DIM)
+        self.exchange = Exchange(DIM, REQUEST)
 
     def ask(self) -> object:
         frame = np.empty(len(ANSWER), np.uint8)
@@ -58,12 +61,30 @@ def test_who_waited_sends_and_leaves_the_answer_to_who_may_sleep(asking: Asking)
     assert asking.peer.recv(1000) == wire.pack_request(Kind.LOOKUP, REQUEST, VERSION, KEYS)
 
 
+def test_an_answer_that_comes_while_it_is_polled_for_is_read_piece_by_piece(asking: Asking) -> None:
+    asking.exchange._state[module._POLLING] = 60_000_000_000
+
+    def answer() -> None:
+        asking.peer.recv(1000)
+        for piece in (ANSWER[:10], ANSWER[10:40], ANSWER[40:]):
+            asking.peer.sendall(piece)
+            time.sleep(0.01)
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+
+    assert asking.ask() == (VALUES.tolist(), [False, True, False])
+    answering.join()
+
+
 def test_an_answer_that_does_not_come_is_not_polled_for_long(asking: Asking) -> None:
     asking.exchange.answered(0)
     asking.peer.sendall(ANSWER[:40])
+    began = time.monotonic()
 
     assert asking.ask() is None
     assert asking.exchange.received == 40
+    assert time.monotonic() - began < 10
 
 
 def test_what_the_socket_does_not_take_is_said(asking: Asking) -> None:
