@@ -149,8 +149,8 @@ def _changed(
     """A row that a server at an address answers arrives changed."""
 
     class Changing(BlockingCubeClient):
-        def __init__(self, addresses: list[str]) -> None:
-            super().__init__(addresses)
+        def __init__(self, addresses: list[str], *, awake: bool) -> None:
+            super().__init__(addresses, awake=awake)
             self.changing = address in addresses
 
         def lookup(self, version: int, keys: Keys) -> tuple[Values, Flags]:
