@@ -100,6 +100,8 @@ def test_a_version_of_the_laptop_answers_the_same_in_the_cluster(
             tar.add(laptop.store / "output", arcname="output")
         kube.exec(NAMESPACE, server, "file-server", "tar", "-xf", "-", "-C", "/data/store", stdin=packed.getvalue())
         assert release.wait_live() == laptop.version
+        # Until it is ready nobody listens, and kubectl gives up over the first connection that is refused.
+        release.wait_rolled_out()
         with kube.forwarded(NAMESPACE, "svc/laptop-serving", 8400) as address:
             there, versions = eventually("serving answers there", lambda: _ask(address, laptop.lines), 60)
 
