@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bench.processes import one_core
+from elastic_ctr.cube.server.loop import AWAKE_US
 
-AWAKE_SECONDS = 100e-6
+AWAKE_SECONDS = AWAKE_US / 1e6
 
 
 def _serve(asked: int, answered: int, awake: bool) -> None:

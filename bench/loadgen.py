@@ -18,6 +18,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from bench.method import Sample
+from elastic_ctr.cube.server.loop import AWAKE_US
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import load_i32, load_u16, load_u32, store_u32
 from elastic_ctr.machine_code.sockets import EVENT_BYTES, EVENT_DATA, wait_awake
@@ -33,7 +34,7 @@ DONE, FAILED, STUCK, LATENCIES = range(4)
 STASH = 2048
 _READ = 256 << 10
 _DRAIN_SECONDS = 10.0
-_AWAKE = 100_000  # nanoseconds
+_AWAKE = 1000 * AWAKE_US  # nanoseconds
 _0, _4 = np.uint64(0), np.uint64(4)
 
 

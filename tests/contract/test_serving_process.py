@@ -22,6 +22,7 @@ import sys
 from pathlib import Path
 import typer
 from elastic_ctr.cli.serving import start_serving
+from elastic_ctr.serving.app import Serving
 from elastic_ctr.runtime.logging import configure
 from elastic_ctr.store import open_store
 
@@ -30,12 +31,11 @@ sys.argv[1:] = []
 configure("serving")
 
 def main() -> None:
-    start_serving(
-        store=open_store(store), transfer_url=transfer, pod="serving-0", scratch_dir=Path(scratch), host="127.0.0.1",
-        port=int(port), admin_port=int(admin_port), grpc_port=None, binary_port=None, workers=1, model_name="ctr", max_instances=1000,
-        max_body_bytes=1 << 20, max_batch_rows=8192, max_abs_diff=1e-5, lookup_timeout_ms=5000,
-        lookup_patience_ms=5000, hedge_ms=20, grace_seconds=20, token=None,
-    )
+    start_serving(Serving(
+        store=open_store(store), transfer_url=transfer, pod="serving-0", scratch=Path(scratch), port=int(port),
+        admin_port=int(admin_port), grpc_port=None, binary_port=None, max_instances=1000, max_body_bytes=1 << 20,
+        lookup_timeout_ms=5000,
+    ))
 
 typer.run(main)
 """

@@ -8,58 +8,15 @@ from elastic_ctr.cli.roles import ConfigFile, pod_name, refuse, settings_of, tok
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.runtime.lifecycle import PortInUse
 from elastic_ctr.serving.app import Serving, run_serving
-from elastic_ctr.store import Store, StoreError, open_store
+from elastic_ctr.store import StoreError, open_store
 
 
-def start_serving(
-    store: Store,
-    transfer_url: str,
-    pod: str,
-    scratch_dir: Path,
-    host: str,
-    port: int,
-    admin_port: int,
-    grpc_port: int | None,
-    binary_port: int | None,
-    workers: int,
-    model_name: str,
-    max_instances: int,
-    max_body_bytes: int,
-    max_batch_rows: int,
-    max_abs_diff: float,
-    lookup_timeout_ms: float,
-    lookup_patience_ms: float,
-    hedge_ms: float | None,
-    grace_seconds: float,
-    token: str | None,
-) -> None:
+def start_serving(told: Serving) -> None:
     """Answer predictions with the live version, until told to end.
 
     Raises typer.Exit(2), after a sentence on standard error, when a port is taken or the scratch folder cannot be
     written.
     """
-    told = Serving(
-        store=store,
-        transfer_url=transfer_url,
-        pod=pod,
-        scratch=scratch_dir,
-        host=host,
-        port=port,
-        admin_port=admin_port,
-        grpc_port=grpc_port,
-        binary_port=binary_port,
-        workers=workers,
-        model_name=model_name,
-        max_instances=max_instances,
-        max_body_bytes=max_body_bytes,
-        max_batch_rows=max_batch_rows,
-        max_abs_diff=max_abs_diff,
-        lookup_timeout_ms=lookup_timeout_ms,
-        lookup_patience_ms=lookup_patience_ms,
-        hedge_ms=hedge_ms,
-        grace_seconds=grace_seconds,
-        token=token,
-    )
     try:
         run_serving(told)
     except PortInUse as taken:
@@ -77,11 +34,11 @@ def serving(config: ConfigFile) -> None:
         store = open_store(settings.store.url, user=settings.store.user, token=token_of(settings.auth))
     except StoreError as wrong:
         refuse(str(wrong))
-    start_serving(
+    told = Serving(
         store=store,
         transfer_url=f"http://{settings.transfer_address}",
         pod=pod_name("serving-0"),
-        scratch_dir=Path(settings.serving.scratch_dir),
+        scratch=Path(settings.serving.scratch_dir),
         host=settings.host,
         port=settings.serving.port,
         admin_port=settings.serving.admin_port,
@@ -99,3 +56,4 @@ def serving(config: ConfigFile) -> None:
         grace_seconds=settings.grace_seconds,
         token=token_of(settings.auth),
     )
+    start_serving(told)

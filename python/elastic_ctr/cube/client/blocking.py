@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 _REQUEST = 1
 
 
-def _exchange(dim: int) -> "Exchange | None":
+def _quick(dim: int) -> "Exchange | None":
+    """Asks without sleeping; None where there is no machine code."""
     if not numba_wanted():
         return None
     try:
@@ -69,7 +70,7 @@ class _Server:
         self.address = address
         self._connect = connect
         self.hello = self._open()
-        self._quick = _exchange(self.hello.dim) if awake else None
+        self._quick = _quick(self.hello.dim) if awake else None
 
     def _open(self) -> Hello:
         self._in_step = False
@@ -119,7 +120,8 @@ class _Server:
         began = time.perf_counter()
         if answer := self._quick.ask(self._socket.fileno(), version, keys, frame):
             return answer
-        self._socket.sendall(self._quick.unsent)
+        if rest := self._quick.unsent:
+            self._socket.sendall(rest)
         late = self._answer(version, keys, frame.data, self._quick.received)
         self._quick.answered(time.perf_counter() - began)
         return late
