@@ -73,6 +73,32 @@ with paddle_thread() as thread:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_network_made_on_paddles_thread_answers_alike_on_another_while_that_is_idle(
+    exported: Exported, tmp_path: Path
+) -> None:
+    program = """
+import sys
+from pathlib import Path
+import numpy as np
+from elastic_ctr.serving.predictor import DenseNetwork, paddle_thread
+width = int(sys.argv[2])
+pooled = np.random.default_rng(0).random((300, width), np.float32)
+with paddle_thread() as thread:
+    network = thread.submit(DenseNetwork, Path(sys.argv[1]), width).result()
+    for number in range(60):
+        rows = 1 + number * 5
+        there = thread.submit(network.predict, pooled[:rows].copy()).result()
+        assert (network.predict(pooled[:rows].copy()) == there).all()
+        if number % 10 == 0:
+            old, network = network, thread.submit(DenseNetwork, Path(sys.argv[1]), width).result()
+            thread.submit(old.close).result()
+"""
+
+    done = run(program, exported.folder, WIDTH, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_gzip_file_is_read_after_the_module_in_a_bare_interpreter(exported: Exported, tmp_path: Path) -> None:
     program = """
 from elastic_ctr.serving import predictor

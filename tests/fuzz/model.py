@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.runtime.lent_thread import LentThread
 from elastic_ctr.serving.compiled_door import CompiledDoor
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.pooling import Floats
@@ -42,7 +43,7 @@ class Behind:
 
     def __init__(self) -> None:
         self.counters = Counters()
-        self.paddle = ThreadPoolExecutor(1)
+        self.paddle = LentThread("paddle")
         self.parser = ThreadPoolExecutor(1)
         self.rounds = Rounds(self.paddle, self._newest, self.counters, max_rows=64)
         self.rounds.add(ModelVersion(7, SLOTS, None, 1, 0, Sum(), Table()))

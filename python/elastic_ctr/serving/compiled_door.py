@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -71,6 +71,18 @@ class Asked:
         """Their rows of numbers."""
         requests: list[list[int]] = self.batch.requests[self.begin : self.end].tolist()
         return requests
+
+    def halves(self) -> list[Asked]:
+        """Two of about as many rows; one, if one request has most of them."""
+        rows = np.cumsum(self.batch.requests[self.begin : self.end, door_sockets.REQUEST_ROWS])
+        count = int(np.searchsorted(rows, self.instances.rows // 2)) + 1
+        if count == self.count:
+            return [self]
+        first_rows, middle = int(rows[count - 1]), self.begin + count
+        return [
+            replace(self, end=middle, instances=self.instances.part(0, first_rows)),
+            replace(self, begin=middle, instances=self.instances.part(first_rows, self.instances.rows)),
+        ]
 
 
 class Room(NamedTuple):
@@ -250,20 +262,11 @@ class CompiledDoor(ABC):
 
     def _ask(self, batch: Batch, model: ModelVersion) -> None:
         """In two questions where there is enough for two rounds."""
-        count = int(batch.taken[door_sockets.REQUESTS])
-        rows = np.cumsum(batch.requests[:count, door_sockets.REQUEST_ROWS])
-        middle = int(np.searchsorted(rows, rows[-1] // 2)) + 1 if rows[-1] >= SHARED_ROWS else count
-        started = time.perf_counter()
-        pieces = []
-        first_row = first_feasign = 0
-        for begin, end in ((0, middle), (middle, count)):
-            if begin < end:
-                last_row = int(rows[end - 1])
-                lengths = batch.lengths[first_row * len(model.slots) : last_row * len(model.slots)]
-                last_feasign = first_feasign + int(lengths.sum())
-                instances = Instances(batch.feasigns[first_feasign:last_feasign], lengths, last_row - first_row)
-                pieces.append(Asked(batch, begin, end, instances, model, started))
-                first_row, first_feasign = last_row, last_feasign
+        taken = batch.taken.tolist()
+        lengths, feasigns = batch.lengths[: taken[door_sockets.LENGTHS]], batch.feasigns[: taken[door_sockets.FEASIGNS]]
+        instances = Instances(feasigns, lengths, len(lengths) // len(model.slots))
+        whole = Asked(batch, 0, taken[door_sockets.REQUESTS], instances, model, time.perf_counter())
+        pieces = whole.halves() if instances.rows >= SHARED_ROWS else [whole]
         self._under_way.extend(pieces)
         for asked in pieces:
             self._ask_piece(asked)

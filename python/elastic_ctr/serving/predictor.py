@@ -11,13 +11,13 @@ import os
 
 # Before Paddle, whose library brings symbols of its own zlib: imported later, the module crashes in inflate.
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from elastic_ctr.runtime.lent_thread import LentThread
 from elastic_ctr.runtime.lifecycle import termination_kept
 
 Floats = npt.NDArray[np.float32]
@@ -34,13 +34,13 @@ class NetworkUnusable(ValueError):
     """The files do not hold the network that serving expects: which, why."""
 
 
-def paddle_thread() -> ThreadPoolExecutor:
-    """The one thread of a process that makes all Paddle calls: two predictors at once have crashed."""
-    return ThreadPoolExecutor(1, thread_name_prefix="paddle")
+def paddle_thread() -> LentThread:
+    """The one thread of a process that makes Paddle calls, or has them made in its place: two at once have crashed."""
+    return LentThread("paddle")
 
 
 class DenseNetwork:
-    """One loaded network. Every method, the constructor too, belongs on the thread of `paddle_thread`.
+    """One loaded network. Every method is for the thread of `paddle_thread`, or for its owner while that is idle.
 
     Raises:
         NetworkUnusable: Paddle cannot read the files, or inputs, outputs or width are not as described.

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+from elastic_ctr.runtime.lent_thread import LentThread
 from elastic_ctr.serving.compiled_binary_door import CompiledBinaryDoor
 from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
 from elastic_ctr.serving.compiled_pooling import warm_pooling
@@ -22,8 +23,7 @@ def warm_doors() -> None:
     async def nothing() -> int | None:
         return None
 
-    executor = ThreadPoolExecutor(1)
-    rounds = Rounds(executor, nothing, counters)
+    rounds = Rounds(LentThread("paddle"), nothing, counters)
     CompiledBinaryDoor(rounds, counters, FrameLimits()).close()
-    service = Service(rounds, counters, executor, model_name="none", version="0", max_instances=1)
+    service = Service(rounds, counters, ThreadPoolExecutor(1), model_name="none", version="0", max_instances=1)
     CompiledHttpDoor(service, Door(service.handle), HttpLimits()).close()

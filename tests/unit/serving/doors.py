@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.runtime.lent_thread import LentThread
 from elastic_ctr.serving.binary_door import BinaryDoor, PythonDoor
 from elastic_ctr.serving.compiled_binary_door import CompiledBinaryDoor
 from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
@@ -77,7 +78,7 @@ class _Behind:
     def __init__(self) -> None:
         self.counters = Counters()
         self.table = Table()
-        self.paddle = ThreadPoolExecutor(1)
+        self.paddle = LentThread("paddle")
         self.parser = ThreadPoolExecutor(1)
         self.rounds = Rounds(self.paddle, self._newest, self.counters, max_rows=64)
 

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.runtime.lent_thread import LentThread
 from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.grpc_door import HEALTH, SERVICE, GrpcDoor
@@ -60,7 +61,7 @@ async def standing(
         return None
 
     counters, table = Counters(), Table()
-    rounds = Rounds(ThreadPoolExecutor(1), newest, counters, max_rows=64)
+    rounds = Rounds(LentThread("paddle"), newest, counters, max_rows=64)
     service = Service(
         rounds, counters, ThreadPoolExecutor(1), model_name="ctr", version="1.2", max_instances=max_instances
     )

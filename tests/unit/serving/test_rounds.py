@@ -1,6 +1,6 @@
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,11 +11,12 @@ import pytest
 from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.runtime.lent_thread import LentThread
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.instances import Instances, instances_of
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.refusal import Refusal
-from elastic_ctr.serving.rounds import ModelVersion, Rounds
+from elastic_ctr.serving.rounds import SHARED_ROWS, ModelVersion, Rounds
 
 SLOTS = SlotList(("0", "1"))
 
@@ -54,14 +55,30 @@ class Sum:
         self.closed = True
 
 
+class Witness(Sum):
+    """A network that knows which threads computed it, and that never two did at once."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+        self._computing = threading.Lock()
+
+    def predict(self, pooled: Floats, /) -> Floats:
+        assert self._computing.acquire(blocking=False)
+        self.threads.append(threading.get_ident())
+        answer = super().predict(pooled)
+        self._computing.release()
+        return answer
+
+
 class Running:
-    def __init__(self, rounds: Rounds, table: Table, counters: Counters) -> None:
+    def __init__(self, rounds: Rounds, table: Table, counters: Counters, paddle: LentThread) -> None:
         self.rounds = rounds
+        self.paddle = paddle
         self.table = table
         self.counters = counters
 
-    def add(self, version: int, slots: SlotList = SLOTS) -> Sum:
-        network = Sum()
+    def add(self, version: int, slots: SlotList = SLOTS, network: Sum | None = None) -> Sum:
+        network = network or Sum()
         self.rounds.add(ModelVersion(version, slots, None, 1, 0, network, self.table))
         return network
 
@@ -91,11 +108,11 @@ async def running(live: int | None = None, **what: Any) -> AsyncIterator[Running
         return live
 
     table, counters = Table(), Counters()
-    with ThreadPoolExecutor(1) as paddle:
+    with LentThread("paddle") as paddle:
         rounds = Rounds(paddle, newest_live, counters, **what)
         task = asyncio.create_task(rounds.run())
         try:
-            yield Running(rounds, table, counters)
+            yield Running(rounds, table, counters, paddle)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -121,6 +138,49 @@ async def test_what_arrives_while_a_round_runs_is_the_next_round_with_each_key_o
     assert it.table.asked == [(1, [5]), (1, [5, 6, 7])]
     assert answers == [([105.0], 1), ([316.0], 1), ([107.0, 106.0], 1)]
     assert it.counters.totals["rounds"] == 2
+
+
+async def test_a_round_of_few_rows_is_computed_by_the_loop_while_paddles_thread_is_idle() -> None:
+    network = Witness()
+    async with running() as it:
+        it.add(1, network=network)
+        it.rounds.pin(1)
+
+        await it.ask([[5], []])
+
+    assert network.threads == [threading.get_ident()]
+
+
+async def test_a_round_waits_for_paddles_thread_while_that_has_something_to_do() -> None:
+    network, loaded = Witness(), threading.Event()
+    async with running() as it:
+        it.add(1, network=network)
+        it.rounds.pin(1)
+        loading = it.paddle.submit(lambda: (network.predict(np.zeros((1, 1), np.float32)), loaded.wait()))
+        asked = it.ask([[5], []])
+        await until(lambda: bool(it.table.asked))
+        await asyncio.sleep(0.05)
+
+        assert not asked.done()
+        loaded.set()
+        assert await asked == ([105.0], 1)
+        await asyncio.wrap_future(loading)
+
+    assert len(set(network.threads)) == 1
+    assert threading.get_ident() not in network.threads
+
+
+async def test_a_round_of_many_rows_leaves_the_loop_to_others() -> None:
+    network = Witness()
+    async with running() as it:
+        it.add(1, network=network)
+        it.rounds.pin(1)
+
+        answers, _ = await it.ask(*[[[5], []]] * (SHARED_ROWS // 2 + 1))
+        few, _ = await it.ask([[5], []])
+
+    assert set(answers) == set(few) == {105.0}
+    assert threading.get_ident() not in network.threads[:1]
 
 
 async def test_a_round_ends_at_the_version_it_began_with() -> None:
