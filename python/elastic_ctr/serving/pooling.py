@@ -63,7 +63,7 @@ def pooled(distinct: Distinct, values: Floats, instances: Instances, dim: int) -
 
 
 class Pooling(NamedTuple):
-    """One way to do the two. Above `most_inline` feasigns the first is too slow for the thread that also reads the sockets."""
+    """One way to do the two. Above `most_inline` feasigns they are too slow for the thread that also reads the sockets."""
 
     most_inline: int
     distinct_keys: Callable[[Instances, int | None], Distinct]

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 # While one computes, the next is gathered and looked up.
 _ROUNDS_AT_ONCE = 2
 # Rows that are worth two rounds, one on Paddle's thread beside the other. Half of them, some 5 ms, the loop computes itself
-# while that thread is idle: a round of a hundred then costs a fifth less, and on one core there is nothing to win beside it.
+# while that thread is idle: the way there and back would cost more (docs/decisions/0007-serving-doors.md).
 SHARED_ROWS = 1024
 # Rows that may wait, in multiples of one round's; more are refused at once instead of being answered too late.
 _WAITING_ROUNDS = 64
@@ -392,19 +392,20 @@ class Rounds:
             return
         instances = joined(parts)
         pooling = self.pooling
-        if len(instances.feasigns) > pooling.most_inline:
+        many_keys = len(instances.feasigns) > pooling.most_inline
+        if many_keys:
             distinct = await loop.run_in_executor(self._paddle, pooling.distinct_keys, instances, model.sparse_dim)
         else:
             distinct = pooling.distinct_keys(instances, model.sparse_dim)
         started = time.perf_counter()
         values, missing = await model.cube.lookup(model.version, distinct.keys)
         looked_up = time.perf_counter()
-        if 2 * instances.rows <= SHARED_ROWS and self._paddle.idle:
-            probabilities = _predicted(model, pooling, distinct, values, instances)
-        else:
+        if many_keys or 2 * instances.rows > SHARED_ROWS or not self._paddle.idle:
             predicting = loop.run_in_executor(self._paddle, _predicted, model, pooling, distinct, values, instances)
             self._progressed.set()
             probabilities = await predicting
+        else:
+            probabilities = _predicted(model, pooling, distinct, values, instances)
         self._count(instances, missing, looked_up - started, time.perf_counter() - looked_up)
         begin = 0
         for question, part in zip(accepted, parts, strict=True):

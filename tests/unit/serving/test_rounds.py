@@ -14,7 +14,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lent_thread import LentThread
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.instances import Instances, instances_of
-from elastic_ctr.serving.pooling import Floats
+from elastic_ctr.serving.pooling import NUMPY_POOLING, Floats
 from elastic_ctr.serving.refusal import Refusal
 from elastic_ctr.serving.rounds import SHARED_ROWS, ModelVersion, Rounds
 
@@ -170,17 +170,22 @@ async def test_a_round_waits_for_paddles_thread_while_that_has_something_to_do()
     assert threading.get_ident() not in network.threads
 
 
-async def test_a_round_of_many_rows_leaves_the_loop_to_others() -> None:
+@pytest.mark.parametrize(
+    "rows",
+    [[[[5], []]] * (SHARED_ROWS // 2 + 1), [[[5] * (NUMPY_POOLING.most_inline + 1), []]]],
+    ids=["rows", "feasigns"],
+)
+async def test_a_round_with_much_to_compute_leaves_the_loop_to_others(rows: list[list[list[int]]]) -> None:
     network = Witness()
     async with running() as it:
         it.add(1, network=network)
         it.rounds.pin(1)
 
-        answers, _ = await it.ask(*[[[5], []]] * (SHARED_ROWS // 2 + 1))
-        few, _ = await it.ask([[5], []])
+        answers, _ = await it.ask(*rows)
 
-    assert set(answers) == set(few) == {105.0}
-    assert threading.get_ident() not in network.threads[:1]
+    assert answers == [105.0 * len(row[0]) for row in rows]
+    assert len(network.threads) == 1
+    assert threading.get_ident() not in network.threads
 
 
 async def test_a_round_ends_at_the_version_it_began_with() -> None:
