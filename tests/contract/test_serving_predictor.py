@@ -88,6 +88,8 @@ with paddle_thread() as thread:
     for number in range(60):
         rows = 1 + number * 5
         there = thread.submit(network.predict, pooled[:rows].copy()).result()
+        while not thread.idle:
+            pass
         assert (network.predict(pooled[:rows].copy()) == there).all()
         if number % 10 == 0:
             old, network = network, thread.submit(DenseNetwork, Path(sys.argv[1]), width).result()
@@ -128,6 +130,27 @@ def test_a_network_of_another_width_is_refused_by_the_width(exported: Exported, 
 
     assert done.returncode == 0, done.stderr
     assert f"does not take {WIDTH + 1} floats a row" in done.stdout
+
+
+def test_a_refused_network_is_taken_apart_before_anybody_holds_its_error(exported: Exported, tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from elastic_ctr.serving.predictor import DenseNetwork, NetworkUnusable
+try:
+    DenseNetwork(Path(sys.argv[1]), int(sys.argv[2]))
+except NetworkUnusable as unusable:
+    step, held = unusable.__traceback__, []
+    while step is not None:
+        held.append(step.tb_frame.f_locals.get("self"))
+        step = step.tb_next
+    networks = [each for each in held if isinstance(each, DenseNetwork)]
+    print(len(networks), {each._predictor for each in networks})
+"""
+
+    done = run(program, exported.folder, WIDTH + 1, cwd=tmp_path)
+
+    assert done.stdout == "2 {None}\n", done.stderr
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from elastic_ctr.serving.door_sockets import Batch, Buffers, new_batch
 from elastic_ctr.serving.instances import Instances
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.refusal import Refusal
-from elastic_ctr.serving.rounds import SHARED_ROWS, ModelVersion, Rounds
+from elastic_ctr.serving.rounds import ModelVersion, Rounds
 
 log = logging.getLogger(__name__)
 
@@ -266,7 +266,7 @@ class CompiledDoor(ABC):
         lengths, feasigns = batch.lengths[: taken[door_sockets.LENGTHS]], batch.feasigns[: taken[door_sockets.FEASIGNS]]
         instances = Instances(feasigns, lengths, len(lengths) // len(model.slots))
         whole = Asked(batch, 0, taken[door_sockets.REQUESTS], instances, model, time.perf_counter())
-        pieces = whole.halves() if instances.rows >= SHARED_ROWS else [whole]
+        pieces = whole.halves() if instances.rows >= self.rounds.shared_rows else [whole]
         self._under_way.extend(pieces)
         for asked in pieces:
             self._ask_piece(asked)

@@ -8,6 +8,7 @@ click.
 from __future__ import annotations
 
 import os
+import time
 
 # Before Paddle, whose library brings symbols of its own zlib: imported later, the module crashes in inflate.
 import zlib
@@ -26,7 +27,8 @@ MODEL_FILE = "network.pdmodel"
 PARAMETERS_FILE = "network.pdiparams"
 INPUT = "pooled"
 
-_WARM_UP_ROWS = (1, 64)
+_WARM_UP_ROWS = 64
+_TIMED_CALLS = 5
 _ZLIB = zlib.ZLIB_VERSION
 
 
@@ -42,6 +44,8 @@ def paddle_thread() -> LentThread:
 class DenseNetwork:
     """One loaded network. Every method is for the thread of `paddle_thread`, or for its owner while that is idle.
 
+    `row_seconds`: what a row of a round took at best, when it was warmed up.
+
     Raises:
         NetworkUnusable: Paddle cannot read the files, or inputs, outputs or width are not as described.
     """
@@ -49,6 +53,14 @@ class DenseNetwork:
     def __init__(self, folder: Path, width: int) -> None:
         self.width = width
         self._predictor = _load(folder / MODEL_FILE, folder / PARAMETERS_FILE)
+        try:
+            self._set_up(folder)
+        except BaseException:
+            # Here, on this thread: who holds the error, and with it this network, may be anywhere when it lets go.
+            self.close()
+            raise
+
+    def _set_up(self, folder: Path) -> None:
         inputs, outputs = self._predictor.get_input_names(), self._predictor.get_output_names()
         if inputs != [INPUT] or len(outputs) != 1:
             raise NetworkUnusable(
@@ -58,13 +70,13 @@ class DenseNetwork:
         self._input = self._predictor.get_input_handle(INPUT)
         self._output = self._predictor.get_output_handle(outputs[0])
         try:
-            for rows in _WARM_UP_ROWS:
-                self.predict(np.zeros((rows, width), dtype=np.float32))
+            self.predict(np.zeros((1, self.width), dtype=np.float32))
+            self.row_seconds = min(self._seconds(_WARM_UP_ROWS) for _ in range(_TIMED_CALLS)) / _WARM_UP_ROWS
         except (RuntimeError, ValueError, OSError, SystemError) as failed:
             if isinstance(failed, NetworkUnusable):
                 raise
             raise NetworkUnusable(
-                f"the network in {folder.name} does not take {width} floats a row (slots * dim of its manifest): "
+                f"the network in {folder.name} does not take {self.width} floats a row (slots * dim of its manifest): "
                 f"{_first_sentence(failed)}"
             ) from failed
 
@@ -79,6 +91,12 @@ class DenseNetwork:
                 f"the network answers {probabilities.shape} to {len(pooled)} rows; one probability a row is expected"
             )
         return probabilities.reshape(-1)
+
+    def _seconds(self, rows: int) -> float:
+        pooled = np.zeros((rows, self.width), dtype=np.float32)
+        started = time.perf_counter()
+        self.predict(pooled)
+        return time.perf_counter() - started
 
     def close(self) -> None:
         """Give the memory back now, on this thread."""

@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 
 # While one computes, the next is gathered and looked up.
 _ROUNDS_AT_ONCE = 2
-# Rows that are worth two rounds, one on Paddle's thread beside the other. Half of them, some 5 ms, the loop computes itself
-# while that thread is idle: the way there and back would cost more (docs/decisions/0007-serving-doors.md).
-SHARED_ROWS = 1024
+# What the loop computes itself while Paddle's thread is idle: the way there and back would cost more
+# (docs/decisions/0007-serving-doors.md). Meanwhile it hears nobody.
+_OWN_SECONDS = 0.008
 # Rows that may wait, in multiples of one round's; more are refused at once instead of being answered too late.
 _WAITING_ROUNDS = 64
 # Of one round: each is a row of floats in memory.
@@ -43,6 +43,9 @@ _MAX_FEASIGNS = 1 << 20
 
 class Network(Protocol):
     """A dense network, see `predictor.DenseNetwork`."""
+
+    @property
+    def row_seconds(self) -> float: ...
 
     def predict(self, pooled: Floats, /) -> Floats: ...
 
@@ -103,7 +106,8 @@ class Question:
 class Rounds:
     """The versions of a worker and its queue. Lives on the event loop; Paddle is called by its thread, or in its place.
 
-    `newest_live` is awaited when cube does not hold the pinned version: it returns the live version of the newest
+    `max_rows` are the most of a round, `shared_rows` what is worth two of them, one computed on Paddle's thread beside the
+    other. `newest_live` is awaited when cube does not hold the pinned version: it returns the live version of the newest
     release document, or None.
     """
 
@@ -114,11 +118,13 @@ class Rounds:
         counters: Counters,
         *,
         max_rows: int = 8192,
+        shared_rows: int = 1024,
     ) -> None:
         self.versions: dict[int, ModelVersion] = {}
         self.pinned: int | None = None
         self.stage = "the process has just started"
         self.max_rows = max_rows
+        self.shared_rows = shared_rows
         self.pooling = NUMPY_POOLING
         self._paddle = paddle
         self._newest_live = newest_live
@@ -310,7 +316,7 @@ class Rounds:
 
         Of many rows that wait for nobody, half: the others are the round beside it.
         """
-        alone = not self._under_way and self.waiting_rows >= SHARED_ROWS
+        alone = not self._under_way and self.waiting_rows >= self.shared_rows
         most = min(self.max_rows, -(-self.waiting_rows // 2) if alone else self.waiting_rows)
         first = self._waiting[0]
         version = self.pinned if first.version is None else first.version
@@ -400,7 +406,8 @@ class Rounds:
         started = time.perf_counter()
         values, missing = await model.cube.lookup(model.version, distinct.keys)
         looked_up = time.perf_counter()
-        if many_keys or 2 * instances.rows > SHARED_ROWS or not self._paddle.idle:
+        seconds = instances.rows * model.network.row_seconds
+        if many_keys or seconds > _OWN_SECONDS or not self._paddle.idle:
             predicting = loop.run_in_executor(self._paddle, _predicted, model, pooling, distinct, values, instances)
             self._progressed.set()
             probabilities = await predicting

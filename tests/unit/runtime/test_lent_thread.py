@@ -25,7 +25,7 @@ def test_it_is_idle_before_and_after_its_work_and_not_during_it() -> None:
     go = threading.Event()
     with LentThread("lent") as thread:
         assert idle(thread)
-        first, second = thread.submit(go.wait), thread.submit(threading.get_ident)
+        first, second = thread.submit(go.wait, 30), thread.submit(threading.get_ident)
 
         assert not idle(thread)
         go.set()
@@ -37,7 +37,7 @@ def test_it_is_idle_before_and_after_its_work_and_not_during_it() -> None:
 def test_work_that_is_called_off_is_not_waited_for_and_what_runs_is() -> None:
     go = threading.Event()
     with LentThread("lent") as thread:
-        running, waiting = thread.submit(go.wait), thread.submit(print)
+        running, waiting = thread.submit(go.wait, 30), thread.submit(print)
         until(running.running)
 
         assert waiting.cancel()

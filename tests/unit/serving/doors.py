@@ -80,7 +80,7 @@ class _Behind:
         self.table = Table()
         self.paddle = LentThread("paddle")
         self.parser = ThreadPoolExecutor(1)
-        self.rounds = Rounds(self.paddle, self._newest, self.counters, max_rows=64)
+        self.rounds = Rounds(self.paddle, self._newest, self.counters, max_rows=64, shared_rows=4)
 
     async def _newest(self) -> int | None:
         return None

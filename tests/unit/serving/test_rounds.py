@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.instances import Instances, instances_of
 from elastic_ctr.serving.pooling import NUMPY_POOLING, Floats
 from elastic_ctr.serving.refusal import Refusal
-from elastic_ctr.serving.rounds import SHARED_ROWS, ModelVersion, Rounds
+from elastic_ctr.serving.rounds import ModelVersion, Rounds
 
 SLOTS = SlotList(("0", "1"))
 
@@ -44,6 +45,7 @@ class Table:
 class Sum:
     """A network whose answer is the sum of its inputs."""
 
+    row_seconds = 0.0
     closed = False
 
     def predict(self, pooled: Floats, /) -> Floats:
@@ -58,13 +60,15 @@ class Sum:
 class Witness(Sum):
     """A network that knows which threads computed it, and that never two did at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, row_seconds: float = 0.0) -> None:
+        self.row_seconds = row_seconds
         self.threads: list[int] = []
         self._computing = threading.Lock()
 
     def predict(self, pooled: Floats, /) -> Floats:
         assert self._computing.acquire(blocking=False)
         self.threads.append(threading.get_ident())
+        time.sleep(0.002)
         answer = super().predict(pooled)
         self._computing.release()
         return answer
@@ -140,13 +144,16 @@ async def test_what_arrives_while_a_round_runs_is_the_next_round_with_each_key_o
     assert it.counters.totals["rounds"] == 2
 
 
-async def test_a_round_of_few_rows_is_computed_by_the_loop_while_paddles_thread_is_idle() -> None:
-    network = Witness()
+@pytest.mark.parametrize(("rows", "row_seconds"), [(1, 0.0), (1, 0.0079), (512, 1e-5)])
+async def test_a_short_round_is_computed_by_the_loop_while_paddles_thread_is_idle(
+    rows: int, row_seconds: float
+) -> None:
+    network = Witness(row_seconds)
     async with running() as it:
         it.add(1, network=network)
         it.rounds.pin(1)
 
-        await it.ask([[5], []])
+        await it.ask(*[[[5], []]] * rows)
 
     assert network.threads == [threading.get_ident()]
 
@@ -156,7 +163,7 @@ async def test_a_round_waits_for_paddles_thread_while_that_has_something_to_do()
     async with running() as it:
         it.add(1, network=network)
         it.rounds.pin(1)
-        loading = it.paddle.submit(lambda: (network.predict(np.zeros((1, 1), np.float32)), loaded.wait()))
+        loading = it.paddle.submit(lambda: (network.predict(np.zeros((1, 1), np.float32)), loaded.wait(30)))
         asked = it.ask([[5], []])
         await until(lambda: bool(it.table.asked))
         await asyncio.sleep(0.05)
@@ -171,12 +178,12 @@ async def test_a_round_waits_for_paddles_thread_while_that_has_something_to_do()
 
 
 @pytest.mark.parametrize(
-    "rows",
-    [[[[5], []]] * (SHARED_ROWS // 2 + 1), [[[5] * (NUMPY_POOLING.most_inline + 1), []]]],
-    ids=["rows", "feasigns"],
+    ("rows", "row_seconds"),
+    [([[[5], []]], 0.0081), ([[[5], []]] * 512, 2e-5), ([[[5] * (NUMPY_POOLING.most_inline + 1), []]], 0.0)],
+    ids=["one slow row", "many rows", "many feasigns"],
 )
-async def test_a_round_with_much_to_compute_leaves_the_loop_to_others(rows: list[list[list[int]]]) -> None:
-    network = Witness()
+async def test_a_long_round_leaves_the_loop_to_others(rows: list[list[list[int]]], row_seconds: float) -> None:
+    network = Witness(row_seconds)
     async with running() as it:
         it.add(1, network=network)
         it.rounds.pin(1)
@@ -186,6 +193,21 @@ async def test_a_round_with_much_to_compute_leaves_the_loop_to_others(rows: list
     assert answers == [105.0 * len(row[0]) for row in rows]
     assert len(network.threads) == 1
     assert threading.get_ident() not in network.threads
+
+
+async def test_long_and_short_rounds_loads_and_closes_are_never_computed_at_once() -> None:
+    network = Witness(0.001)
+    async with running(shared_rows=8) as it:
+        it.add(1, network=network)
+        it.rounds.pin(1)
+        for number in range(40):
+            other = [it.paddle.submit(network.predict, np.zeros((1, 1), np.float32))] if number % 4 == 0 else []
+            asked = [it.ask(*[[[key], []]] * rows) for key, rows in ((5, 1), (6, 9 + number % 3), (7, 2))]
+
+            assert [set(answer) for answer, _ in await asyncio.gather(*asked)] == [{105.0}, {106.0}, {107.0}]
+            await asyncio.gather(*(asyncio.wrap_future(each) for each in other))
+
+    assert len(set(network.threads)) == 2
 
 
 async def test_a_round_ends_at_the_version_it_began_with() -> None:

@@ -32,6 +32,7 @@ class Cube:
 
 
 class Sum:
+    row_seconds = 0.0
     broken = False
 
     def predict(self, pooled: Floats, /) -> Floats:
