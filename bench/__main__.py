@@ -13,6 +13,7 @@ import time
 
 from rich.console import Console
 
+from bench import own_network
 from bench.method import FOLDER, RESULTS, Results, plot, show
 
 # Those whose rows go to results.json, and then those that print their own.
@@ -36,7 +37,8 @@ def main() -> int:
         if name in OWN_WORDS:
             options = ["--rows", "50000", "--repetitions", "1"] if given.quick else []
         started = time.monotonic()
-        done = subprocess.run([sys.executable, "-m", f"bench.{name}", *options], check=False)
+        alone = None if name in OWN_WORDS else own_network.enter
+        done = subprocess.run([sys.executable, "-m", f"bench.{name}", *options], check=False, preexec_fn=alone)
         if done.returncode:
             failed.append(name)
         console.print(f"{name}: {time.monotonic() - started:.0f} s{' and FAILED' if done.returncode else ''}")

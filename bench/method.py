@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from bench import own_network
+
 FOLDER = Path("build/bench")
 RESULTS = FOLDER / "results.json"
 CLIENT_BOUND = 0.95  # cores
@@ -213,6 +215,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "redisServer": said("redis-server", "--version").partition("v=")[2].split(" ")[0],
         "versions": {name: installed[name] for name in _PACKAGES if name in installed},
+        "network": "of its own" if own_network.entered() else "of the machine",
         "load": [round(each, 2) for each in os.getloadavg()],
         "measured": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
@@ -283,7 +286,7 @@ def about(facts: dict[str, Any]) -> str:
     return (
         f"{facts.get('cpu')} x {facts.get('cores')}, {facts.get('memoryGB')} GB, Linux {facts.get('kernel')}, "
         f"{facts.get('fileSystem')}, Python {facts.get('python')}, Redis {facts.get('redisServer')}, {versions}, "
-        f"load {facts.get('load')}, {facts.get('measured')}"
+        f"network {facts.get('network', 'of the machine')}, load {facts.get('load')}, {facts.get('measured')}"
     )
 
 

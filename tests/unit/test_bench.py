@@ -1,6 +1,8 @@
 """The arithmetic of measurements, and the load generator against a server of a few lines. Nothing here asserts a time."""
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench import own_network
 from bench import table as tables
 from bench.document import with_results
 from bench.loadgen import FRAMES, HTTP, RESP, Expected, Load
@@ -63,6 +66,23 @@ def test_both_sides_run_in_turn_and_a_refused_request_ends_it() -> None:
     assert order == ["a", "b", "a", "b", "b", "a"]
     with pytest.raises(RuntimeError, match="failed 3 requests"):
         compare("x", side("a", failed=3), side("b"), Plan(1, 0.1))
+
+
+def test_a_measurement_has_a_loopback_of_its_own_where_it_may() -> None:
+    program = """
+import socket
+from bench import own_network
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    socket.create_connection(listener.getsockname(), 5).close()
+print(own_network.entered())
+"""
+    may = subprocess.run(["unshare", "--net", "true"], check=False, capture_output=True).returncode == 0
+
+    said = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, preexec_fn=own_network.enter
+    ).stdout
+
+    assert said == f"{may or own_network.entered()}\n"
 
 
 def test_results_are_merged_by_name_and_shown_in_the_page(tmp_path: Path) -> None:
