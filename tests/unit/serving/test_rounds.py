@@ -195,7 +195,7 @@ async def test_a_long_round_leaves_the_loop_to_others(rows: list[list[list[int]]
     assert threading.get_ident() not in network.threads
 
 
-async def test_long_and_short_rounds_loads_and_closes_are_never_computed_at_once() -> None:
+async def test_long_rounds_short_ones_and_what_else_paddles_thread_does_are_never_at_once() -> None:
     network = Witness(0.001)
     async with running(shared_rows=8) as it:
         it.add(1, network=network)
