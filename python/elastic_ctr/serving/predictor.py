@@ -151,8 +151,9 @@ def _load(model: Path, parameters: Path) -> Any:
     config = inference.Config(str(model), str(parameters))
     config.disable_gpu()
     config.set_cpu_math_library_num_threads(1)
-    # An unlocked read of this cache crashed 2 of 14 starts.
-    config.set_mkldnn_cache_capacity(0)
+    # oneDNN takes the last layer alone, and 20 microseconds more a call than MKL does; an unlocked read of its cache crashed 2 of
+    # 14 starts (docs/decisions/0007-serving-doors.md).
+    config.disable_mkldnn()
     config.disable_glog_info()
     try:
         return inference.create_predictor(config)
