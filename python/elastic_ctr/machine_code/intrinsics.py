@@ -13,7 +13,8 @@ from numba import types
 from elastic_ctr.machine_code.compiled import intrinsic
 
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
-_BYTES = ir.IntType(8).as_pointer()
+_BYTE = ir.IntType(8)
+_BYTES = _BYTE.as_pointer()
 
 
 @intrinsic
@@ -54,16 +55,25 @@ def prefetch(typing: Any, address: Any) -> Any:
     return types.void(types.uint64), emit
 
 
+def _pointer(builder: Any, address: Any, llvm_type: Any) -> Any:
+    """LLVM may write an address that it computes anew as an offset from null, and takes a store there for one that never happens,
+    unless the function says that null is an address like others.
+    """
+    # llvmlite's own `add` knows fewer attributes than LLVM.
+    set.add(builder.function.attributes, "null_pointer_is_valid")
+    return builder.inttoptr(address, llvm_type.as_pointer())
+
+
 def _load(numba_type: Any, llvm_type: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(builder.inttoptr(args[0], llvm_type.as_pointer()), align=1)
+        return builder.load(_pointer(builder, args[0], llvm_type), align=1)
 
     return numba_type(types.uint64), emit
 
 
 def _store(numba_type: Any, llvm_type: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], builder.inttoptr(args[0], llvm_type.as_pointer()), align=1)
+        builder.store(args[1], _pointer(builder, args[0], llvm_type), align=1)
         return context.get_dummy_value()
 
     return types.void(types.uint64, numba_type), emit
@@ -132,7 +142,7 @@ def copy_bytes(typing: Any, target: Any, source: Any, length: Any) -> Any:
         name = "llvm.memmove.p0.p0.i64"
         kind = ir.FunctionType(ir.VoidType(), [_BYTES, _BYTES, _I64, _I1])
         function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        pointers = [builder.inttoptr(args[0], _BYTES), builder.inttoptr(args[1], _BYTES)]
+        pointers = [_pointer(builder, args[0], _BYTE), _pointer(builder, args[1], _BYTE)]
         builder.call(function, [*pointers, args[2], _I1(0)])
         return context.get_dummy_value()
 
@@ -148,7 +158,7 @@ def zero_bytes(typing: Any, target: Any, length: Any) -> Any:
         i8 = ir.IntType(8)
         kind = ir.FunctionType(ir.VoidType(), [_BYTES, i8, _I64, _I1])
         function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        builder.call(function, [builder.inttoptr(args[0], _BYTES), i8(0), args[1], _I1(0)])
+        builder.call(function, [_pointer(builder, args[0], _BYTE), i8(0), args[1], _I1(0)])
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.uint64), emit
