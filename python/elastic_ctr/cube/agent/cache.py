@@ -19,6 +19,8 @@ from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, ManifestDamaged, digest_of, read_dictionary
 
+_PIECE = 4 << 20
+
 
 class FetchStopped(Exception):
     """The agent ends; what has been fetched so far stays for the next start."""
@@ -151,9 +153,11 @@ class Cache:
             partial.unlink()
             size = 0
         digest = hashlib.sha256()
-        with partial.open("a+b") as out:
+        # In large pieces, whatever the store gives: the kernel keeps what is written together in pages as large, if it can, and
+        # lookups find records in huge pages faster.
+        with partial.open("a+b", buffering=_PIECE) as out:
             out.seek(0)
-            while block := out.read(4 << 20):
+            while block := out.read(_PIECE):
                 digest.update(block)
             if size < entry.bytes:
                 for block in self._store.read_from(entry.path, size):

@@ -13,6 +13,7 @@ the rest. Where a key stands is defined in `hashing`. Bytes between sections are
 bytes, whatever their order was.
 """
 
+import errno
 import mmap
 import struct
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ _SECTIONS = ("sub_parts", "pilots", "presence", "tombstones", "records")
 _EMPTY_KEY_VALUES = 256
 _CHECKSUM_AT = HEADER_BYTES - 8
 _CHUNK = 16 << 20
+_POPULATE_READ = 22  # MADV_POPULATE_READ of Linux; `mmap` has no name for it
 
 
 class DictionaryDamaged(ValueError):
@@ -226,19 +228,24 @@ class DictionaryPart:
         """Map a part and check its header; the time taken does not depend on its size.
 
         populate reads the whole file into memory now, so that no lookup waits for the disk. Raises DictionaryDamaged,
-        and OSError when the file cannot be opened.
+        and OSError when the file cannot be opened or read.
         """
         path = Path(path)
         with path.open("rb") as stream:
             size = stream.seek(0, 2)
-            stream.seek(0)
-            header = read_header(stream.read(HEADER_BYTES), path, size)
-            flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if populate else 0)
-            mapped = mmap.mmap(stream.fileno(), size, flags=flags, prot=mmap.PROT_READ)
+            if size < HEADER_BYTES:
+                stream.seek(0)
+                read_header(stream.read(size), path, size)
+            mapped = mmap.mmap(stream.fileno(), size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        # Before anything of the file is read, the header included: what the kernel reads in without knowing this, it reads in
+        # small pages.
         try:
             mapped.madvise(mmap.MADV_HUGEPAGE)
         except (AttributeError, OSError):
             pass  # only speed is lost where the kernel has no huge pages for files
+        header = read_header(mapped[:HEADER_BYTES], path, size)
+        if populate:
+            _read_in(mapped)
         return cls(path, header, np.frombuffer(mapped, np.uint8))
 
     def verify(self) -> None:
@@ -273,6 +280,17 @@ class DictionaryPart:
             gone = self.header.empty_key == "deleted"
             values = np.zeros(self.header.dim, np.float32) if gone else self.empty_key_values
             yield np.full(1, EMPTY_KEY, np.uint64), values.reshape(1, -1).copy(), np.full(1, gone)
+
+
+def _read_in(mapped: mmap.mmap) -> None:
+    """Map every page now. Raises OSError when one cannot be read."""
+    try:
+        mapped.madvise(_POPULATE_READ)
+    except OSError as refused:
+        if refused.errno not in {errno.EINVAL, errno.ENOSYS}:
+            raise
+        # Linux before 5.14, or something that only looks like Linux.
+        np.frombuffer(mapped, np.uint8)[:: mmap.PAGESIZE].max()
 
 
 def describe(path: Path | str) -> dict[str, object]:

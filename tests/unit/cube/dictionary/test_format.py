@@ -1,3 +1,5 @@
+import errno
+import mmap
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,3 +143,28 @@ def test_a_header_that_contradicts_itself_is_refused_though_its_checksum_fits(
 def test_a_missing_part_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         DictionaryPart.open(tmp_path / "absent.dict")
+
+
+@pytest.mark.parametrize("advice", [dictionary._POPULATE_READ, 9999], ids=["as it is", "unknown to the kernel"])
+def test_a_part_that_is_read_in_at_once_holds_the_same(
+    overlay: Path, advice: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dictionary, "_POPULATE_READ", advice)
+
+    part = DictionaryPart.open(overlay, populate=True)
+
+    part.verify()
+    assert part.header == DictionaryPart.open(overlay).header
+
+
+def test_a_page_that_cannot_be_read_is_an_os_error_and_no_end_of_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "cut"
+    path.write_bytes(bytes(4 * mmap.PAGESIZE))
+    with path.open("rb+") as stream:
+        mapped = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
+        stream.truncate(0)
+
+    with pytest.raises(OSError) as caught:  # noqa: PT011 (which one is what is asked)
+        dictionary._read_in(mapped)
+
+    assert caught.value.errno == errno.EFAULT
