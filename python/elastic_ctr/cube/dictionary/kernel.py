@@ -1,7 +1,8 @@
 """The lookup: keys in, values copied or summed where they are wanted, in blocks of 64 that hide memory latency.
 
 A dependent cache miss costs hundreds of nanoseconds, one asked for in time about twenty. So a block of keys is taken
-through three steps: hash and ask for the pilots; read the pilots and ask for the records; compare and copy.
+through three steps: hash and ask for the pilots; read the pilots and ask for the records; compare and copy. While it asks
+for its records, key by key, the next block is hashed: that takes no time that the memory would not take anyway.
 
 Each (dim, stride) gets its own machine code, with lengths known when compiling. The kernel follows raw addresses out of
 mapped files: `table` builds the rows and answers for them. With NUMBA_BOUNDSCHECK=1 every address is checked here too.
@@ -24,6 +25,7 @@ from elastic_ctr.machine_code.intrinsics import (
     load_u64,
     prefetch,
     store_f32,
+    store_u64,
     zero_bytes,
 )
 
@@ -34,7 +36,15 @@ PRESENCE, PRESENCE_MASK, TOMBSTONES = 16, 17, 18
 WIDTH = 24
 
 BLOCK = 64
-SCRATCH = 6 * BLOCK  # u64s that a lookup needs
+# What is known of a key on its way, u64s: where its pilot stands, then its record; its second hash; the first record and the
+# slots of its sub-part.
+_AT, _HASHED, _FIRST, _SLOTS = (np.uint64(8 * number) for number in range(4))
+_KEY_BYTES = np.uint64(32)
+# Behind those of a block, where there are overlays, a u64 for each key: the word of the filter that tells of it, then its record in
+# the overlay or 0; its mixed hash; its partition's row; and a list of those that the overlay may have.
+_ABOVE, _MIXED, _ROW, _LISTED = (np.uint64(8 * column * BLOCK) for column in range(4, 8))
+_BLOCK_BYTES = np.uint64(64 * BLOCK)
+SCRATCH = 2 * 8 * BLOCK  # u64s that a lookup needs: a block, and the next one
 
 _CHECKED = bounds_checked()
 _EMPTY = np.uint64(hashing.EMPTY_KEY)
@@ -42,8 +52,7 @@ _PADDING = np.uint64(hashing.PADDING_KEY)
 _MIX_1, _MIX_2 = np.uint64(hashing.MIX_1), np.uint64(hashing.MIX_2)
 _PILOT_STEP, _SEED_STEP = np.uint64(hashing.PILOT_STEP), np.uint64(hashing.SEED_STEP)
 _LOW = np.uint64(0xFFFF_FFFF)
-_0, _1, _2, _3, _4, _6, _7, _8, _16 = (np.uint64(number) for number in (0, 1, 2, 3, 4, 6, 7, 8, 16))
-_PRESENCE_WORDS, _MIXED = np.uint64(4 * BLOCK), np.uint64(5 * BLOCK)
+_0, _1, _2, _3, _6, _7, _8, _16 = (np.uint64(number) for number in (0, 1, 2, 3, 6, 7, 8, 16))
 _ROW_BYTES = np.uint64(8 * WIDTH)
 _29, _32, _63, _64 = (np.uint64(number) for number in (29, 32, 63, 64))
 
@@ -68,9 +77,9 @@ def partition_of(key: Any, partitions: Any, reciprocal: Any) -> Any:
 
 
 @compiled
-def _row_of(table: Any, key: Any, reciprocal: Any) -> Any:
+def _row_of(rows: Any, partitions: Any, reciprocal: Any, key: Any) -> Any:
     """Address of the row of a key's partition."""
-    return np.uint64(table.ctypes.data) + partition_of(key, np.uint64(table.shape[0]), reciprocal) * _ROW_BYTES
+    return rows + partition_of(key, partitions, reciprocal) * _ROW_BYTES
 
 
 @compiled
@@ -79,20 +88,26 @@ def _column(row: Any, column: Any) -> Any:
 
 
 @compiled
-def _second_hash(row: Any, at: Any, mixed: Any) -> Any:
-    """(second hash, sub-part) of a mixed key, under the full part (at 0) or the overlay (at OVERLAY)."""
-    sub_part = high64(mixed, _column(row, at + SUB_PART_COUNT))
-    seed = load_u64(_column(row, at + SUB_PARTS) + sub_part * _16)
-    return mix(mixed + seed * _SEED_STEP), sub_part
-
-
-@compiled
-def _pilot_at(row: Any, at: Any, hashed: Any, sub_part: Any) -> Any:
-    buckets = _column(row, at + BUCKETS)
-    bucket = sub_part * buckets + (((hashed >> _32) * buckets) >> _32)
-    if _CHECKED and bucket >= buckets * _column(row, at + SUB_PART_COUNT):
+def _placed(row: Any, at: Any, mixed: Any) -> Any:
+    """(address of the pilot, second hash, first slot of the sub-part) of a mixed key, in the full part (at 0) or the overlay (at
+    OVERLAY).
+    """
+    sub_parts, seed_at, buckets = (
+        _column(row, at + SUB_PART_COUNT),
+        _column(row, at + SUB_PARTS),
+        _column(row, at + BUCKETS),
+    )
+    bucket, first = _0, _0
+    # Most partitions are one sub-part.
+    if sub_parts != _1:
+        sub_part = high64(mixed, sub_parts)
+        seed_at += sub_part * _16
+        bucket, first = sub_part * buckets, sub_part * _column(row, at + SLOTS)
+    hashed = mix(mixed + load_u64(seed_at) * _SEED_STEP)
+    bucket += ((hashed >> _32) * buckets) >> _32
+    if _CHECKED and bucket >= buckets * sub_parts:
         raise IndexError("a bucket outside its part")
-    return _column(row, at + PILOTS) + _2 * bucket
+    return _column(row, at + PILOTS) + _2 * bucket, hashed, first
 
 
 @compiled
@@ -109,10 +124,8 @@ def _slot_of(hashed: Any, pilot: Any, slots: Any) -> Any:
 @compiled
 def _overlay_record(row: Any, mixed: Any, step: Any) -> Any:
     """Address of the record that an overlay may have of a key, its low bit set for a tombstone."""
-    hashed, sub_part = _second_hash(row, OVERLAY, mixed)
-    pilot = np.uint64(load_u16(_pilot_at(row, OVERLAY, hashed, sub_part)))
-    slots = _column(row, OVERLAY + SLOTS)
-    slot = sub_part * slots + _slot_of(hashed, pilot, slots)
+    pilot_at, hashed, first = _placed(row, OVERLAY, mixed)
+    slot = first + _slot_of(hashed, np.uint64(load_u16(pilot_at)), _column(row, OVERLAY + SLOTS))
     bits = _column(row, TOMBSTONES)
     gone = bits != _0 and (np.uint64(load_u8(bits + (slot >> _3))) >> (slot & _7)) & _1 != _0
     # Records are aligned: the low bit of their address is free.
@@ -139,76 +152,118 @@ def _unusual(row: Any, key: Any, record: Any, above: Any, overlaid: Any) -> Any:
     return (record + _8, False) if load_u64(record) == key else (_0, True)
 
 
+@compiled
+def _hash(row: Any, overlaid: Any, step: Any, key: Any, block: Any, i: Any) -> None:
+    """The first step of a block's key i: hash it, and ask for its pilot."""
+    own = block + i * _KEY_BYTES
+    mixed = mix(key)
+    pilot_at, hashed, first = _placed(row, 0, mixed)
+    prefetch(pilot_at)
+    store_u64(own + _AT, pilot_at)
+    store_u64(own + _HASHED, hashed)
+    store_u64(own + _FIRST, _column(row, RECORDS) + first * step)
+    store_u64(own + _SLOTS, _column(row, SLOTS))
+    if overlaid:
+        word = _column(row, PRESENCE) + _8 * ((mixed & _column(row, PRESENCE_MASK)) >> _6)
+        prefetch(word)
+        store_u64(block + _ABOVE + i * _8, word)
+        store_u64(block + _MIXED + i * _8, mixed)
+        store_u64(block + _ROW + i * _8, row)
+
+
+@inlined
+def _ask(dim: Any, stride: Any, block: Any, i: Any) -> None:
+    """The second step: read the pilot, and ask for the record."""
+    own = block + i * _KEY_BYTES
+    slot = _slot_of(load_u64(own + _HASHED), np.uint64(load_u16(load_u64(own + _AT))), load_u64(own + _SLOTS))
+    record = load_u64(own + _FIRST) + slot * np.uint64(stride)
+    store_u64(own + _AT, record)
+    for line in range(0, 8 + 4 * dim, 64):
+        prefetch(record + np.uint64(line))
+    if stride % 64 != 0:
+        prefetch(record + np.uint64(8 + 4 * dim - 1))
+
+
+@compiled
+def _ask_above(block: Any, size: Any, step: Any) -> None:
+    """Ask for the records that overlays may have of the block's keys."""
+    listed = _0
+    # No branch: hot keys change often and others seldom, nobody can guess which comes next.
+    for i in range(size):
+        # A filter has at least 64 bits, so the place within its word are the lowest bits of the hash.
+        bit = (load_u64(load_u64(block + _ABOVE + i * _8)) >> (load_u64(block + _MIXED + i * _8) & _63)) & _1
+        store_u64(block + _ABOVE + i * _8, _0)
+        store_u64(block + _LISTED + listed * _8, i)
+        listed += bit
+    for number in range(listed):
+        at = load_u64(block + _LISTED + number * _8) * _8
+        above = _overlay_record(load_u64(block + _ROW + at), load_u64(block + _MIXED + at), step)
+        prefetch(above)
+        prefetch(above + step - _1)
+        store_u64(block + _ABOVE + at, above)
+
+
 @inlined
 def _look_up(
     dim: Any, stride: Any, accumulate: Any, table: Any, reciprocal: Any, overlaid: Any, keys: Any, count: Any, out: Any,
     places: Any, missing: Any, scratch: Any,
 ) -> Any:  # fmt: skip
-    value_bytes, step = np.uint64(4 * dim), np.uint64(stride)
-    last = np.uint64(8 + 4 * dim - 1)
-    out_address = np.uint64(out.ctypes.data)
+    if _CHECKED and scratch.size < SCRATCH:
+        raise IndexError("too little scratch")
+    # Addresses, not arrays: numba counts who refers to an array wherever one is handed on.
+    rows, partitions = np.uint64(table.ctypes.data), np.uint64(table.shape[0])
+    step, value_bytes = np.uint64(stride), np.uint64(4 * dim)
+    out_address, missing_address = np.uint64(out.ctypes.data), np.uint64(missing.ctypes.data)
+    this = np.uint64(scratch.ctypes.data)
+    other = this + _BLOCK_BYTES
     total = np.uint64(count)
+    if _CHECKED and total > np.uint64(missing.size):
+        raise IndexError("more keys than marks for the missing ones")
     lost: Any = 0
+    # Unsigned places: numba looks whether signed ones count from the end.
+    for i in range(min(_64, total)):
+        _hash(_row_of(rows, partitions, reciprocal, keys[i]), overlaid, step, keys[i], this, i)
     start = _0
     while start < total:
         size = min(_64, total - start)
-        # Per key in the first part of scratch: its pilot, then its record; its second hash, then its record in the overlay; the first
-        # record and the slots of its sub-part. Unsigned places: numba looks whether signed ones count from the end.
-        for i in range(size):
-            row = _row_of(table, keys[start + i], reciprocal)
-            mixed = mix(keys[start + i])
-            hashed, sub_part = _second_hash(row, 0, mixed)
-            pilot_at = _pilot_at(row, 0, hashed, sub_part)
-            prefetch(pilot_at)
-            slots = _column(row, SLOTS)
-            own = _4 * i
-            scratch[own], scratch[own + _1] = pilot_at, hashed
-            scratch[own + _2], scratch[own + _3] = _column(row, RECORDS) + sub_part * slots * step, slots
-            if overlaid:
-                word = _column(row, PRESENCE) + _8 * ((mixed & _column(row, PRESENCE_MASK)) >> _6)
-                prefetch(word)
-                scratch[_PRESENCE_WORDS + i], scratch[_MIXED + i] = word, mixed
-        for i in range(size):
-            own = _4 * i
-            slot = _slot_of(scratch[own + _1], np.uint64(load_u16(scratch[own])), scratch[own + _3])
-            record = scratch[own + _2] + slot * step
-            scratch[own] = record
-            for line in range(0, 8 + 4 * dim, 64):
-                prefetch(record + np.uint64(line))
-            if stride % 64 != 0:
-                prefetch(record + last)
-            if overlaid:
-                # A filter has at least 64 bits, so the place within its word are the lowest bits of the hash.
-                mixed = scratch[_MIXED + i]
-                above = _0
-                if (load_u64(scratch[_PRESENCE_WORDS + i]) >> (mixed & _63)) & _1 != _0:
-                    above = _overlay_record(_row_of(table, keys[start + i], reciprocal), mixed, step)
-                    prefetch(above)
-                    prefetch(above + last)
-                scratch[own + _1] = above
+        after = start + size
+        next_size = min(_64, total - after)
+        for i in range(next_size):
+            _ask(dim, stride, this, i)
+            key = keys[after + i]
+            _hash(_row_of(rows, partitions, reciprocal, key), overlaid, step, key, other, i)
+        for i in range(next_size, size):
+            _ask(dim, stride, this, i)
+        if overlaid:
+            _ask_above(this, size, step)
+        zero_bytes(missing_address + start, size)
         for i in range(size):
             key = keys[start + i]
-            record = scratch[_4 * i]
-            above = scratch[_4 * i + _1] if overlaid else _0
-            source, absent = record + _8, False
-            if above != _0 or load_u64(record) != key or key == _EMPTY or key == _PADDING:  # noqa: PLR1714, SIM109 (numba)
-                source, absent = _unusual(_row_of(table, key, reciprocal), key, record, above, overlaid)
+            record = load_u64(this + i * _KEY_BYTES + _AT)
+            above = load_u64(this + _ABOVE + i * _8) if overlaid else _0
             place = places[start + i]
             if _CHECKED and (place < 0 or place + 4 * dim > out.size):
                 raise IndexError("a place outside the output")
-            target = out_address + np.uint64(place)
-            if source == _0:
-                if not accumulate:
-                    zero_bytes(target, value_bytes)
-            elif accumulate:
+            found = above if above != _0 else record
+            source, target = found + _8, out_address + np.uint64(place)
+            if above & _1 != _0 or load_u64(found) != key or key == _EMPTY or key == _PADDING:  # noqa: PLR1714, SIM109 (numba)
+                row = _row_of(rows, partitions, reciprocal, key)
+                source, absent = _unusual(row, key, record, above, overlaid)
+                if absent:
+                    missing[start + i] = 1
+                    lost += 1
+                if source == _0:
+                    if not accumulate:
+                        zero_bytes(target, value_bytes)
+                    continue
+            if accumulate:
                 for d in range(dim):
                     offset = np.uint64(4 * d)
                     store_f32(target + offset, load_f32(target + offset) + load_f32(source + offset))
             else:
                 copy_bytes(target, source, value_bytes)
-            missing[start + i] = np.uint8(absent)
-            lost += 1 if absent else 0
-        start += _64
+        this, other = other, this
+        start = after
     return lost
 
 

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 Offsets = NDArray[np.int64]
 
-_SCRATCH = 6 * 64  # SCRATCH of the kernel, which only a machine with numba can import
+_SCRATCH = 16 * 64  # SCRATCH of the kernel, which only a machine with numba can import
 
 
 class PartsDoNotFit(ValueError):
