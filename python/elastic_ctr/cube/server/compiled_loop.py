@@ -95,7 +95,7 @@ class CompiledLoop(LookupLoop):
             sockets=own,
             round=np.zeros(4, np.int64),
             replies=reserve(own.output_bytes + _ROUND_BYTES),
-            lookups=np.zeros((sockets.MAX_LOOKUPS, 4), np.int64),
+            lookups=np.zeros((sockets.MAX_LOOKUPS, sockets.LOOKUP_WIDTH), np.int64),
             sends=np.zeros((sockets.MAX_LOOKUPS, 3), np.int64),
             keys=np.zeros(round_keys, np.uint64),
             places=np.zeros(round_keys, np.int64),

@@ -28,6 +28,8 @@ from elastic_ctr.cube.server.sockets import (
     KEY_AT,
     KEY_COUNT,
     MAX_LOOKUPS,
+    NOBODY,
+    PIECES_TO,
     REPLY_AT,
     ROUND_BYTES,
     ROUND_KEYS,
@@ -37,8 +39,10 @@ from elastic_ctr.cube.server.sockets import (
     Buffers,
     accept,
     receive,
+    send_piece,
     send_round,
     send_waiting,
+    sent_all,
 )
 from elastic_ctr.frames.heads import greets, magic_number, put_head, put_hello
 from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES
@@ -71,6 +75,9 @@ from elastic_ctr.machine_code.sockets import (
 )
 
 FLUSH_KEYS = 4096  # beyond this a round is answered before more is read: what it touched is still in the cache
+# A lookup of more is a round of its own, and its answer is sent in pieces of as many keys: the kernel takes them from the cache, and
+# the reader has the first ones while the others are looked up.
+PIECE_KEYS = 16_384
 
 _CHECKED = bounds_checked()
 _MAGIC = magic_number(wire.MAGIC)
@@ -138,6 +145,7 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
     True when the round is full and must be answered before the rest can be taken.
     """
     full = False
+    in_pieces = False
     dim = t.dim
     length = np.int64(0)
     row = b.sockets.connections[fd]
@@ -170,6 +178,7 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
             or b.round[ROUND_KEYS] + n > b.keys.size
             or b.round[ROUND_LOOKUPS] == MAX_LOOKUPS
             or b.round[ROUND_SENDS] == MAX_LOOKUPS - 1
+            or n > PIECE_KEYS
         ) and b.round[ROUND_BYTES] > 0:
             full = True
             break
@@ -221,18 +230,38 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
                 reply = b.round[ROUND_BYTES]
                 b.lookups[number, REPLY_AT], b.lookups[number, KEY_COUNT] = reply, n
                 b.lookups[number, KEY_AT], b.lookups[number, VERSION_AT] = first, index
-                for i in range(n):
+                b.lookups[number, PIECES_TO] = NOBODY
+                placed = n
+                if n > PIECE_KEYS:
+                    in_pieces = True
+                    b.lookups[number, PIECES_TO] = fd
+                    placed = np.int64(PIECE_KEYS)
+                for i in range(placed):
                     b.places[first + i] = reply + HEAD_BYTES + 4 * dim * i
                 b.round[ROUND_LOOKUPS] = number + 1
                 b.round[ROUND_KEYS] = first + n
                 _put_head(b, t, need, _OK, n, request, version)
             at += whole
+            if in_pieces:
+                full = True
+                break
     taken(b.sockets, fd, at)
-    if b.round[ROUND_BYTES] > began:
+    if b.round[ROUND_BYTES] > began and not in_pieces:
         number = b.round[ROUND_SENDS]
         b.sends[number, 0], b.sends[number, 1], b.sends[number, 2] = fd, began, b.round[ROUND_BYTES]
         b.round[ROUND_SENDS] = number + 1
     return full
+
+
+@compiled
+def _mark(b: Any, at: Any, base: Any, n: Any, lost: Any) -> None:
+    """Write the miss bits of n keys of the round to an address."""
+    zero_bytes(at, np.uint64((n + 7) // 8))
+    if lost > 0:
+        for i in range(n):
+            if b.missing[base + i] != 0:
+                byte = at + np.uint64(i >> 3)
+                store_u8(byte, np.uint8(load_u8(byte) | np.uint8(1 << (i & 7))))
 
 
 @compiled
@@ -241,13 +270,15 @@ def _mark_missing(b: Any, dim: Any, first: Any, after: Any, lost: Any) -> None:
     for number in range(first, after):
         n = b.lookups[number, KEY_COUNT]
         at = np.uint64(b.replies.ctypes.data) + np.uint64(b.lookups[number, REPLY_AT] + HEAD_BYTES + 4 * dim * n)
-        zero_bytes(at, np.uint64((n + 7) // 8))
-        if lost > 0:
-            base = b.lookups[number, KEY_AT]
-            for i in range(n):
-                if b.missing[base + i] != 0:
-                    byte = at + np.uint64(i >> 3)
-                    store_u8(byte, np.uint8(load_u8(byte) | np.uint8(1 << (i & 7))))
+        _mark(b, at, b.lookups[number, KEY_AT], n, lost)
+
+
+@compiled
+def _send_missing(b: Any, counts: Any, fd: Any, n: Any, lost: Any) -> None:
+    """The last piece of an answer: the miss bits of the round's n keys."""
+    _mark(b, np.uint64(b.replies.ctypes.data), 0, n, lost)
+    if send_piece(b, counts, fd, 0, (n + 7) // 8):
+        sent_all(b, counts, fd)
 
 
 @compiled
@@ -317,12 +348,28 @@ def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.i
                     while after < lookups and b.lookups[after, VERSION_AT] == index:
                         end = b.lookups[after, KEY_AT] + b.lookups[after, KEY_COUNT]
                         after += 1
-                    lost = look_up(
-                        dim, stride, False, t.rows[index], t.reciprocal, t.overlaid[index], b.keys[start:end],
-                        end - start, b.replies, b.places[start:end], b.missing[start:end], b.scratch,
-                    )  # fmt: skip
+                    to = b.lookups[first, PIECES_TO]
+                    at = start
+                    sent = np.int64(0)
+                    lost = np.int64(0)
+                    while at < end:
+                        stop = end if to == NOBODY else min(end, at + PIECE_KEYS)
+                        # The pieces of an answer take each other's place.
+                        from_ = at if to == NOBODY else start
+                        lost += look_up(
+                            dim, stride, False, t.rows[index], t.reciprocal, t.overlaid[index], b.keys[at:stop],
+                            stop - at, b.replies, b.places[from_ : from_ + stop - at], b.missing[at:stop], b.scratch,
+                        )  # fmt: skip
+                        if to != NOBODY:
+                            if not send_piece(b, counts, to, sent, HEAD_BYTES + 4 * dim * (stop - at)):
+                                break
+                            sent = np.int64(HEAD_BYTES)
+                        at = stop
                     counts[MISSING] += lost
-                    _mark_missing(b, dim, first, after, lost)
+                    if to == NOBODY:
+                        _mark_missing(b, dim, first, after, lost)
+                    elif at == end:
+                        _send_missing(b, counts, to, end - start, lost)
                     first = after
                 send_round(b, counts)
                 b.round[:] = 0

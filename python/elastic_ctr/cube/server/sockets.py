@@ -16,8 +16,11 @@ from elastic_ctr.machine_code.sockets import BROKEN, CLOSING, IN, MODIFY, NOTHIN
 
 # The round's row, i64: keys, output bytes, lookups, sends so far.
 ROUND_KEYS, ROUND_BYTES, ROUND_LOOKUPS, ROUND_SENDS = range(4)
-# A lookup of the round: where its reply starts, its keys, where they start, its version's index.
-REPLY_AT, KEY_COUNT, KEY_AT, VERSION_AT = range(4)
+# A lookup of the round: where its reply starts, its keys, where they start, its version's index, and the descriptor that it is
+# answered to in pieces, or NOBODY.
+REPLY_AT, KEY_COUNT, KEY_AT, VERSION_AT, PIECES_TO = range(5)
+LOOKUP_WIDTH = 5
+NOBODY = -1
 
 MAX_LOOKUPS = 8192
 
@@ -28,7 +31,7 @@ class Buffers(NamedTuple):
     sockets: Sockets
     round: NDArray[np.int64]
     replies: NDArray[np.uint8]  # of the round; may be larger than memory
-    lookups: NDArray[np.int64]  # [MAX_LOOKUPS, 4]
+    lookups: NDArray[np.int64]  # [MAX_LOOKUPS, LOOKUP_WIDTH]
     sends: NDArray[np.int64]  # [MAX_LOOKUPS, 3]: descriptor, start, end in replies
     keys: NDArray[np.uint64]
     places: NDArray[np.int64]
@@ -59,19 +62,32 @@ def accept(b: Any, counts: Any) -> None:
 
 
 @compiled
+def send_piece(b: Any, counts: Any, fd: Any, start: Any, end: Any) -> Any:
+    """Send those bytes of the round's replies, behind what waits already; False when the peer is gone."""
+    sent = sockets.send(b.sockets, fd, np.uint64(b.replies.ctypes.data) + np.uint64(start), end - start)
+    if sent == BROKEN:
+        _hang_up(b, counts, fd)
+        return False
+    counts[BYTES_OUT] += sent
+    return True
+
+
+@compiled
+def sent_all(b: Any, counts: Any, fd: Any) -> None:
+    """After the last piece: wait for what the socket did not take, or end with it."""
+    row = b.sockets.connections[fd]
+    if row[OUT_END] > 0:
+        sockets.watch(b.sockets, fd, MODIFY, OUT)
+    elif row[CLOSING] != 0:
+        _hang_up(b, counts, fd)
+
+
+@compiled
 def send_round(b: Any, counts: Any) -> None:
     for number in range(b.round[ROUND_SENDS]):
         fd, start, end = b.sends[number]
-        row = b.sockets.connections[fd]
-        sent = sockets.send(b.sockets, fd, np.uint64(b.replies.ctypes.data) + np.uint64(start), end - start)
-        if sent == BROKEN:
-            _hang_up(b, counts, fd)
-            continue
-        counts[BYTES_OUT] += sent
-        if row[OUT_END] > 0:
-            sockets.watch(b.sockets, fd, MODIFY, OUT)
-        elif row[CLOSING] != 0:
-            _hang_up(b, counts, fd)
+        if send_piece(b, counts, fd, start, end):
+            sent_all(b, counts, fd)
 
 
 @compiled

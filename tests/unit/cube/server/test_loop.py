@@ -23,7 +23,8 @@ from elastic_ctr.cube.wire import Hello, Kind, Status
 from elastic_ctr.frames.wire import HELLO_BYTES
 
 DIM = 9
-MAX_KEYS = 2000
+PIECE_KEYS = 16_384  # as `server.rounds` has it, which only a machine with numba can import
+MAX_KEYS = 2 * PIECE_KEYS + 1000  # three pieces of an answer, the last not whole
 KEYS = np.arange(1, 1001, dtype=np.uint64)
 
 
@@ -70,7 +71,7 @@ def test_keys_are_answered_with_values_and_miss_bits(running: Running, table: Ve
 
 
 def test_requests_of_any_size_are_answered_in_order(running: Running, table: VersionTable) -> None:
-    sizes = [1, 0, 7, 64, 65, 1000, MAX_KEYS, 3, 129] * 5
+    sizes = [1, 0, 7, 64, 65, 1000, MAX_KEYS, 3, 129, PIECE_KEYS, PIECE_KEYS + 1] * 5
     asked = [np.resize(KEYS[number:], size) for number, size in enumerate(sizes)]
 
     with Peer(running.port) as peer:
@@ -79,6 +80,32 @@ def test_requests_of_any_size_are_answered_in_order(running: Running, table: Ver
             reply = peer.reply(DIM)
             assert reply.id == number
             _check(reply, keys, 1)
+
+
+@pytest.mark.parametrize(
+    "n", [*(PIECE_KEYS + more for more in (-1, 0, 1, 8)), 2 * PIECE_KEYS, 2 * PIECE_KEYS + 1, MAX_KEYS]
+)
+def test_what_is_missing_in_a_large_answer_is_said_wherever_it_is(
+    running: Running, table: VersionTable, n: int
+) -> None:
+    keys = np.resize(KEYS, n)
+    keys[[0, PIECE_KEYS - 2, n // 2, -2, -1]] = as_keys([5000, 0, MAX_KEY, 2**63, 5000])
+    with Peer(running.port) as peer:
+        for asked in (keys, np.resize(KEYS, n), keys[::-1].copy(), np.full(n, 5000, np.uint64)):
+            _check(peer.ask(1, asked, DIM), asked, 1)
+
+
+def test_a_peer_that_leaves_in_the_middle_of_a_large_answer_costs_only_itself(
+    running: Running, table: VersionTable
+) -> None:
+    keys = np.resize(KEYS, MAX_KEYS)
+    with Peer(running.port) as other:
+        for _ in range(20):
+            with Peer(running.port, receive_buffer=1 << 12) as leaving:
+                leaving.send(wire.pack_request(Kind.LOOKUP, 1, 1, keys) * 3)
+                leaving.socket.recv(100)
+                leaving.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            _check(other.ask(1, keys, DIM), keys, 1)
 
 
 def test_a_request_may_come_byte_by_byte(running: Running, table: VersionTable) -> None:
@@ -319,3 +346,9 @@ def test_what_happens_is_counted(running: Running, table: VersionTable) -> None:
         assert counts[counters.BAD_REQUESTS] == 1
         assert counts[counters.ACCEPTED] == counts[counters.CONNECTIONS] == 1
         assert counts[counters.VERSIONS_AT] == 1
+
+
+def test_pieces_are_as_large_as_these_tests_take_them_for() -> None:
+    from elastic_ctr.cube.server import rounds
+
+    assert rounds.PIECE_KEYS == PIECE_KEYS
