@@ -31,7 +31,7 @@ from elastic_ctr.cube.dictionary.format import stride_for
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.kernel import SCRATCH, mix
 from elastic_ctr.cube.dictionary.table import VersionTable
-from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.compiled import compiled_making_arrays
 from elastic_ctr.machine_code.intrinsics import high64, load_u64, prefetch
 
 N = 13_312
@@ -44,7 +44,7 @@ _HUGE = 2 << 20
 _64 = np.uint64(64)
 
 
-@compiled
+@compiled_making_arrays
 def read_lines(address: Any, lines: Any, start: Any, count: Any) -> Any:
     """Read the first word of `count` random lines of 64 bytes, 64 of them on their way at a time."""
     total = np.uint64(0)

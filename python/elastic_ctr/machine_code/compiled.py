@@ -26,16 +26,28 @@ def bounds_checked() -> bool:
 def compiled(function: Function) -> Function:
     """Compile on first call, without the GIL, and keep the machine code on disk where a folder can be written.
 
+    The function makes no arrays, and neither does what it calls: then numba need not count who refers to those it was given, which
+    costs two locked instructions for each array at each look into a named tuple.
+
     The cache is keyed by the file of the function alone: a module whose compiled functions call those of another
     module is recompiled when the package is installed anew, because its files then are new.
     """
+    return _compiled_with(function, _nrt=False)
+
+
+def compiled_making_arrays(function: Function) -> Function:
+    """As `compiled`, for functions that make arrays themselves."""
+    return _compiled_with(function)
+
+
+def _compiled_with(function: Function, **options: Any) -> Function:
     from numba import njit
 
     try:
-        found = njit(nogil=True, cache=True, error_model="numpy")(function)
+        found = njit(nogil=True, cache=True, error_model="numpy", **options)(function)
     except RuntimeError:
         # No folder for a cache can be written (read-only image without NUMBA_CACHE_DIR): compile at every start.
-        found = njit(nogil=True, cache=False, error_model="numpy")(function)
+        found = njit(nogil=True, cache=False, error_model="numpy", **options)(function)
     _compiled.append(found)
     return cast("Function", found)
 

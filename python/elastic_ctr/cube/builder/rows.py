@@ -10,7 +10,7 @@ import numpy as np
 from elastic_ctr.cube.builder.order import key_of
 from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY
 from elastic_ctr.cube.dictionary.kernel import mix
-from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.compiled import compiled, compiled_making_arrays
 from elastic_ctr.machine_code.intrinsics import copy_bytes, prefetch, store_u32, store_u64, zero_bytes
 
 _BLOCK = 64
@@ -19,7 +19,7 @@ _NOBODY = np.uint32(0xFFFF_FFFF)
 _0, _1, _4, _6, _8, _56, _63 = (np.uint64(number) for number in (0, 1, 4, 6, 8, 56, 63))
 
 
-@compiled
+@compiled_making_arrays
 def fill(rows: Any, mixed: Any, origin: Any, values: Any, deleted: Any, places: Any) -> None:
     """Write the records section of one sub-part: rows u64[slots, stride / 8], whatever was in it before.
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from elastic_ctr.cube.dictionary import hashing
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.kernel import mix
-from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.compiled import compiled, compiled_making_arrays
 from elastic_ctr.machine_code.intrinsics import trailing_zeros
 
 SUB_PART_KEYS = 500_000  # more, and the pilots of the last buckets become hard to find
@@ -46,7 +46,7 @@ def sub_parts_for(keys: int) -> int:
     return max(1, -(-keys // SUB_PART_KEYS))
 
 
-@compiled
+@compiled_making_arrays
 def _grouped(mixed: Any, salt: Any, buckets: Any, hashes: Any, members: Any, ends: Any, sizes: Any) -> Any:
     """Bring the keys of each bucket together: hashes u64[n] and members u32[n], the key's number, end at ends[bucket].
 
@@ -72,7 +72,7 @@ def _grouped(mixed: Any, salt: Any, buckets: Any, hashes: Any, members: Any, end
     return np.int64(fullest)
 
 
-@compiled
+@compiled_making_arrays
 def _fullest_first(sizes: Any, fullest: Any) -> Any:
     """The buckets by falling size: the fullest are the hardest to place. Of one size, the first is first."""
     rank = np.zeros(fullest + 2, np.int64)
@@ -135,7 +135,7 @@ def _first_pilot(hashes: Any, slots: Any, taken: Any, tried: Any, lanes: Any) ->
     return -1
 
 
-@compiled
+@compiled_making_arrays
 def _place(mixed: Any, salt: Any, slots: Any, pilots: Any, places: Any) -> Any:
     """Fill pilots u16[buckets] and places u32[n]; False when some bucket finds no free slots."""
     buckets = pilots.size
