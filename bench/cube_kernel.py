@@ -4,9 +4,10 @@
 
 Uniform keys miss the cache, zipf keys (1.05) are what readers ask. The limit is read over memory of the size of the table's
 records, in huge pages, by the same kind of loop: one prefetched line of 64 bytes an item and nothing done with it. A record of
-9 floats touches 1.5 lines on average, so the share of the limit is that of lines: those of the records that are looked up. Beside the kernel, which writes into memory that is there already, stand the ways to it: the
-call that a reader makes, the pooled one, one through an overlay, small calls, and numpy without a compiler. All
-answers are asserted equal before anything is timed.
+9 floats touches 1.5 lines on average, so the share of the limit is that of lines: those of the records that are looked
+up. Beside the kernel, which writes into memory that is there already, stand the ways to it: the call that a reader makes,
+the pooled one, one through an overlay, small calls, and numpy without a compiler. All answers are asserted equal before
+anything is timed.
 """
 
 import argparse

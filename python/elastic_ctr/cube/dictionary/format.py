@@ -234,6 +234,7 @@ class DictionaryPart:
         with path.open("rb") as stream:
             size = stream.seek(0, 2)
             if size < HEADER_BYTES:
+                # Too short to be mapped, perhaps, and refused for certain.
                 stream.seek(0)
                 read_header(stream.read(size), path, size)
             mapped = mmap.mmap(stream.fileno(), size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
