@@ -30,7 +30,7 @@ from elastic_ctr.frames.wire import HELLO_BYTES, Head
 from elastic_ctr.machine_code import sockets
 from fuzz.mutation import Field, Mutator
 
-DIM, PARTITIONS, MAX_KEYS, FIRST, SECOND = 3, 4, 64, 7, 8
+DIM, PARTITIONS, MAX_KEYS, PIECE_KEYS, FIRST, SECOND = 3, 4, 64, 20, 7, 8
 KEYS = np.array([*range(1, 200), 2**63, 2**64 - 1], np.uint64)
 _HEAD_FIELDS = ((0, 4), (4, 2), (6, 2), (8, 4), (12, 8), (20, 8))
 _MOST_OUTPUT = 1 << 20
@@ -60,7 +60,7 @@ class CubeServer:
             folder = Path(name)
             # The second version misses a partition.
             held = Holdings.of(_table(folder, FIRST, range(PARTITIONS)), _table(folder, SECOND, range(PARTITIONS - 1)))
-        self._compiled = CompiledLoop(counters.private(), MAX_KEYS, 1000)
+        self._compiled = CompiledLoop(counters.private(), MAX_KEYS, 1000, piece_bytes=4 * DIM * PIECE_KEYS)
         self._compiled.replace(held, draining=False)
         self._python = PythonLoop(counters.private(), MAX_KEYS, 1000)
         self._python.replace(held, draining=False)
@@ -86,7 +86,7 @@ class CubeServer:
         stream = Hello(dim=DIM).pack()
         fields: list[Field] = [(0, 4), (4, 2), (6, 2), (8, 4), (12, 4)] if draw.random() < 0.1 else []
         for number in range(draw.randrange(1, 6)):
-            n = draw.choice((0, 1, 2, 7, 8, 9, 16, MAX_KEYS, MAX_KEYS + 1))
+            n = draw.choice((0, 1, 2, 7, 8, 9, 16, PIECE_KEYS, PIECE_KEYS + 1, MAX_KEYS, MAX_KEYS + 1))
             keys = np.array(draw.choices(KEYS.tolist(), k=n) + [0, 777][: draw.randrange(3)], np.uint64)
             kind = Kind.LOOKUP if draw.random() < 0.9 else Kind.KEEP_ALIVE
             version = draw.choice((FIRST, FIRST, SECOND, 9))

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -27,7 +28,8 @@ from pipeline.running import values_for
 from pipeline.test_gate import forge
 from pipeline.test_whole_run import COMMAND, synthetic
 
-MANUAL = Path(__file__).parents[2] / "docs" / "operations.md"
+DOCS = Path(__file__).parents[2] / "docs"
+MANUAL = DOCS / "operations.md"
 Done = subprocess.CompletedProcess[str]
 
 
@@ -184,6 +186,33 @@ def test_predict_names_bad_lines_and_answers_the_others(system: Standing) -> Non
     assert "line 2: click_above_show" in asked.stderr
     assert "line 3: " in asked.stderr
     assert "2 lines" in asked.stderr
+
+
+def test_the_examples_of_the_http_doors_are_answered_as_the_manual_says(system: Standing) -> None:
+    page = (DOCS / "serving-doors.md").read_text()
+    examples = re.findall(r"^curl -s http://127\.0\.0\.1:8400(\S+) -d '\n(.*?)'$", page, re.MULTILINE | re.DOTALL)
+    source, inference = (
+        json.loads(each) for each in re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    )
+    kept = http.client.HTTPConnection(system.places.serving, timeout=30)
+    answers = []
+    for path, body in examples:
+        # As curl sends it.
+        kept.request("POST", path, body.replace("\n", ""), {"Content-Type": "application/x-www-form-urlencoded"})
+        answers.append(json.loads(kept.getresponse().read()))
+    kept.close()
+
+    assert len(answers) == 3
+    old, *new = answers
+    assert old.keys() == source.keys()
+    assert [each.keys() for each in old["predictions"]] == [each.keys() for each in source["predictions"]]
+    for answer in new:
+        assert answer.keys() == inference.keys()
+        for given, said in zip(answer["outputs"], inference["outputs"], strict=True):
+            assert {**given, "data": None} == {**said, "data": None}
+    probabilities = [old["predictions"][0]["prob1"], *(each["outputs"][0]["data"][0] for each in new)]
+    # The same instance three times; the first door's is the f32 as a decimal number too.
+    assert probabilities == pytest.approx([probabilities[0]] * 3, abs=1e-6)
 
 
 def test_what_cannot_be_answered_is_refused_by_the_field_and_the_next_request_is_answered(system: Standing) -> None:

@@ -26,8 +26,8 @@ def bounds_checked() -> bool:
 def compiled(function: Function) -> Function:
     """Compile on first call, without the GIL, and keep the machine code on disk where a folder can be written.
 
-    The function makes no arrays, and neither does what it calls: then numba need not count who refers to those it was given, which
-    costs two locked instructions for each array at each look into a named tuple.
+    The function makes no arrays, returns none, not even a view in a tuple, and neither does what it calls: then numba need not
+    count who refers to those it was given, which costs two locked instructions for each array at each look into a named tuple.
 
     The cache is keyed by the file of the function alone: a module whose compiled functions call those of another
     module is recompiled when the package is installed anew, because its files then are new.

@@ -205,10 +205,11 @@ def read_header(data: bytes, path: Path, file_bytes: int) -> PartHeader:
 class DictionaryPart:
     """A mapped part. Its arrays are views of the file and live as long as somebody refers to them."""
 
-    def __init__(self, path: Path, header: PartHeader, data: NDArray[np.uint8]) -> None:
+    def __init__(self, path: Path, header: PartHeader, mapped: mmap.mmap) -> None:
         self.path = path
         self.header = header
-        self._data = data
+        self._mapped = mapped
+        self._data: NDArray[np.uint8] = np.frombuffer(mapped, np.uint8)
         self.sub_parts = self._section("sub_parts", np.uint64).reshape(-1, 2)
         self.pilots = self._section("pilots", np.uint16)
         self.presence = self._section("presence", np.uint64)
@@ -244,21 +245,25 @@ class DictionaryPart:
             mapped.madvise(mmap.MADV_HUGEPAGE)
         except (AttributeError, OSError):
             pass  # only speed is lost where the kernel has no huge pages for files
-        header = read_header(mapped[:HEADER_BYTES], path, size)
+        _read_in(mapped, path, 0, HEADER_BYTES)
+        part = cls(path, read_header(mapped[:HEADER_BYTES], path, size), mapped)
         if populate:
-            _read_in(mapped)
-        return cls(path, header, np.frombuffer(mapped, np.uint8))
+            _read_in(mapped, path, 0, size)
+        return part
 
     def verify(self) -> None:
-        """Read every byte: checksums, padding, sub-part counts. Raises DictionaryDamaged."""
+        """Read every byte: checksums, padding, sub-part counts. Raises DictionaryDamaged, OSError."""
         at = HEADER_BYTES
         for name in _SECTIONS:
             offset, length, checksum = self.header.sections[name]
+            _read_in(self._mapped, self.path, at, offset)
             if self._data[at:offset].any():
                 raise DictionaryDamaged(self.path, f"there are bytes before its {name} that belong to nothing")
             digest = xxhash.xxh3_64()
             for start in range(offset, offset + length, _CHUNK):
-                digest.update(self._data[start : min(start + _CHUNK, offset + length)].data)
+                end = min(start + _CHUNK, offset + length)
+                _read_in(self._mapped, self.path, start, end)
+                digest.update(self._data[start:end].data)
             if digest.intdigest() != checksum:
                 raise DictionaryDamaged(self.path, f"the checksum of its {name} does not match")
             at = offset + length
@@ -283,15 +288,18 @@ class DictionaryPart:
             yield np.full(1, EMPTY_KEY, np.uint64), values.reshape(1, -1).copy(), np.full(1, gone)
 
 
-def _read_in(mapped: mmap.mmap) -> None:
-    """Map every page now. Raises OSError when one cannot be read."""
-    try:
-        mapped.madvise(_POPULATE_READ)
-    except OSError as refused:
-        if refused.errno not in {errno.EINVAL, errno.ENOSYS}:
-            raise
-        # Linux before 5.14, or something that only looks like Linux.
-        np.frombuffer(mapped, np.uint8)[:: mmap.PAGESIZE].max()
+def _read_in(mapped: mmap.mmap, path: Path, start: int, end: int) -> None:
+    """Map the pages of those bytes now. Raises OSError when one cannot be read; before Linux 5.14 that ends the process."""
+    start -= start % mmap.PAGESIZE
+    # Others may run in between.
+    for at in range(start, end, _CHUNK):
+        size = min(_CHUNK, end - at)
+        try:
+            mapped.madvise(_POPULATE_READ, at, size)
+        except OSError as refused:
+            if refused.errno not in {errno.EINVAL, errno.ENOSYS}:
+                raise OSError(refused.errno, refused.strerror, str(path)) from refused
+            np.frombuffer(mapped, np.uint8, size, at)[:: mmap.PAGESIZE].max()
 
 
 def describe(path: Path | str) -> dict[str, object]:

@@ -210,7 +210,6 @@ def _look_up(
 ) -> Any:  # fmt: skip
     if _CHECKED and scratch.size < SCRATCH:
         raise IndexError("too little scratch")
-    # The steps are given addresses: in a caller that makes arrays, numba would count each array that is handed on, for each key.
     rows, partitions = np.uint64(table.ctypes.data), np.uint64(table.shape[0])
     step, value_bytes = np.uint64(stride), np.uint64(4 * dim)
     out_address, missing_address = np.uint64(out.ctypes.data), np.uint64(missing.ctypes.data)

@@ -33,8 +33,17 @@ _USUAL_DIM = 9  # until the first parts say otherwise
 class CompiledLoop(LookupLoop):
     name = "numba"
 
-    def __init__(self, counts: Counts, max_keys: int, max_connections: int, awake_us: int = AWAKE_US) -> None:
+    def __init__(
+        self,
+        counts: Counts,
+        max_keys: int,
+        max_connections: int,
+        awake_us: int = AWAKE_US,
+        *,
+        piece_bytes: int = rounds.PIECE_BYTES,
+    ) -> None:
         super().__init__(counts, max_keys)
+        self._piece_bytes = piece_bytes
         self._descriptors = max_connections + OTHER_DESCRIPTORS
         self._awake_us = awake_us
         self._dim = _USUAL_DIM
@@ -102,6 +111,7 @@ class CompiledLoop(LookupLoop):
             missing=np.zeros(round_keys, np.uint8),
             scratch=np.zeros(kernel.SCRATCH, np.uint64),
             max_keys=n,
+            piece_keys=max(1, self._piece_bytes // (4 * dim)),
             awake=1000 * self._awake_us,
             wake=self.wake,
         )

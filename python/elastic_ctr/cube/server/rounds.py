@@ -1,8 +1,9 @@
 """The lookup loop as machine code: accept, read, check, look up, answer, without the interpreter and without the GIL.
 
-A round takes what every ready connection has sent, answers all of it with one pass over the table, and sends. It
-leaves the machine code only when the wake descriptor is readable; then Python puts new tables in and enters again.
-Nothing that a peer sends is used before its length was checked.
+A round takes what every ready connection has sent, answers all of it with one pass over the table, and sends. A lookup of very many
+keys is a round of its own, which is looked up and sent in pieces: the kernel takes them from the cache, and the reader has the
+first ones while the others are looked up. The loop leaves the machine code only when the wake descriptor is readable; then Python puts
+new tables in and enters again. Nothing that a peer sends is used before its length was checked.
 """
 
 from collections.abc import Callable
@@ -38,11 +39,11 @@ from elastic_ctr.cube.server.sockets import (
     VERSION_AT,
     Buffers,
     accept,
+    finish,
     receive,
-    send_piece,
+    send_bytes,
     send_round,
     send_waiting,
-    sent_all,
 )
 from elastic_ctr.frames.heads import greets, magic_number, put_head, put_hello
 from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES
@@ -75,9 +76,7 @@ from elastic_ctr.machine_code.sockets import (
 )
 
 FLUSH_KEYS = 4096  # beyond this a round is answered before more is read: what it touched is still in the cache
-# A lookup of more is a round of its own, and its answer is sent in pieces of as many keys: the kernel takes them from the cache, and
-# the reader has the first ones while the others are looked up.
-PIECE_KEYS = 16_384
+PIECE_BYTES = 576 << 10  # values of a piece of an answer, at most
 
 _CHECKED = bounds_checked()
 _MAGIC = magic_number(wire.MAGIC)
@@ -139,6 +138,15 @@ def _all_held(t: Any, index: Any, keys: Any) -> Any:
 
 
 @compiled
+def _piece_of(n: Any, most: Any) -> Any:
+    """Keys of each piece but the last when n keys are answered in as few pieces of at most so many as there can be."""
+    if n <= most:
+        return n
+    pieces = (n + most - 1) // most
+    return (n + pieces - 1) // pieces
+
+
+@compiled
 def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
     """Take every whole request that the connection has sent into the round.
 
@@ -178,7 +186,7 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
             or b.round[ROUND_KEYS] + n > b.keys.size
             or b.round[ROUND_LOOKUPS] == MAX_LOOKUPS
             or b.round[ROUND_SENDS] == MAX_LOOKUPS - 1
-            or n > PIECE_KEYS
+            or n > b.piece_keys
         ) and b.round[ROUND_BYTES] > 0:
             full = True
             break
@@ -231,12 +239,10 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
                 b.lookups[number, REPLY_AT], b.lookups[number, KEY_COUNT] = reply, n
                 b.lookups[number, KEY_AT], b.lookups[number, VERSION_AT] = first, index
                 b.lookups[number, PIECES_TO] = NOBODY
-                placed = n
-                if n > PIECE_KEYS:
+                if n > b.piece_keys:
                     in_pieces = True
                     b.lookups[number, PIECES_TO] = fd
-                    placed = np.int64(PIECE_KEYS)
-                for i in range(placed):
+                for i in range(_piece_of(n, b.piece_keys)):
                     b.places[first + i] = reply + HEAD_BYTES + 4 * dim * i
                 b.round[ROUND_LOOKUPS] = number + 1
                 b.round[ROUND_KEYS] = first + n
@@ -271,14 +277,6 @@ def _mark_missing(b: Any, dim: Any, first: Any, after: Any, lost: Any) -> None:
         n = b.lookups[number, KEY_COUNT]
         at = np.uint64(b.replies.ctypes.data) + np.uint64(b.lookups[number, REPLY_AT] + HEAD_BYTES + 4 * dim * n)
         _mark(b, at, b.lookups[number, KEY_AT], n, lost)
-
-
-@compiled
-def _send_missing(b: Any, counts: Any, fd: Any, n: Any, lost: Any) -> None:
-    """The last piece of an answer: the miss bits of the round's n keys."""
-    _mark(b, np.uint64(b.replies.ctypes.data), 0, n, lost)
-    if send_piece(b, counts, fd, 0, (n + 7) // 8):
-        sent_all(b, counts, fd)
 
 
 @compiled
@@ -349,27 +347,31 @@ def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.i
                         end = b.lookups[after, KEY_AT] + b.lookups[after, KEY_COUNT]
                         after += 1
                     to = b.lookups[first, PIECES_TO]
+                    piece = end - start if to == NOBODY else _piece_of(end - start, b.piece_keys)
+                    unsent = np.int64(0)
                     at = start
-                    sent = np.int64(0)
                     lost = np.int64(0)
                     while at < end:
-                        stop = end if to == NOBODY else min(end, at + PIECE_KEYS)
-                        # The pieces of an answer take each other's place.
-                        from_ = at if to == NOBODY else start
+                        stop = min(end, at + piece)
+                        # The pieces of an answer take each other's place, the round's first.
                         lost += look_up(
                             dim, stride, False, t.rows[index], t.reciprocal, t.overlaid[index], b.keys[at:stop],
-                            stop - at, b.replies, b.places[from_ : from_ + stop - at], b.missing[at:stop], b.scratch,
+                            stop - at, b.replies, b.places[start : start + stop - at], b.missing[at:stop], b.scratch,
                         )  # fmt: skip
                         if to != NOBODY:
-                            if not send_piece(b, counts, to, sent, HEAD_BYTES + 4 * dim * (stop - at)):
+                            ends = HEAD_BYTES + 4 * dim * (stop - at)
+                            if stop == end:
+                                _mark(b, np.uint64(b.replies.ctypes.data) + np.uint64(ends), start, end - start, lost)
+                                ends += (end - start + 7) // 8
+                            if not send_bytes(b, counts, to, unsent, ends):
                                 break
-                            sent = np.int64(HEAD_BYTES)
+                            if stop == end:
+                                finish(b, counts, to)
+                            unsent = np.int64(HEAD_BYTES)  # the head went with the first
                         at = stop
                     counts[MISSING] += lost
                     if to == NOBODY:
                         _mark_missing(b, dim, first, after, lost)
-                    elif at == end:
-                        _send_missing(b, counts, to, end - start, lost)
                     first = after
                 send_round(b, counts)
                 b.round[:] = 0

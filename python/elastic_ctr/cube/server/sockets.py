@@ -38,6 +38,7 @@ class Buffers(NamedTuple):
     missing: NDArray[np.uint8]
     scratch: NDArray[np.uint64]
     max_keys: int
+    piece_keys: int  # a lookup of more is answered in pieces
     awake: int  # nanoseconds, see `machine_code.sockets.wait_awake`
     wake: int
 
@@ -62,7 +63,7 @@ def accept(b: Any, counts: Any) -> None:
 
 
 @compiled
-def send_piece(b: Any, counts: Any, fd: Any, start: Any, end: Any) -> Any:
+def send_bytes(b: Any, counts: Any, fd: Any, start: Any, end: Any) -> Any:
     """Send those bytes of the round's replies, behind what waits already; False when the peer is gone."""
     sent = sockets.send(b.sockets, fd, np.uint64(b.replies.ctypes.data) + np.uint64(start), end - start)
     if sent == BROKEN:
@@ -73,8 +74,8 @@ def send_piece(b: Any, counts: Any, fd: Any, start: Any, end: Any) -> Any:
 
 
 @compiled
-def sent_all(b: Any, counts: Any, fd: Any) -> None:
-    """After the last piece: wait for what the socket did not take, or end with it."""
+def finish(b: Any, counts: Any, fd: Any) -> None:
+    """After the last bytes: wait for what the socket did not take, or end with it."""
     row = b.sockets.connections[fd]
     if row[OUT_END] > 0:
         sockets.watch(b.sockets, fd, MODIFY, OUT)
@@ -86,8 +87,8 @@ def sent_all(b: Any, counts: Any, fd: Any) -> None:
 def send_round(b: Any, counts: Any) -> None:
     for number in range(b.round[ROUND_SENDS]):
         fd, start, end = b.sends[number]
-        if send_piece(b, counts, fd, start, end):
-            sent_all(b, counts, fd)
+        if send_bytes(b, counts, fd, start, end):
+            finish(b, counts, fd)
 
 
 @compiled

@@ -13,24 +13,35 @@ from hypothesis import strategies as st
 
 from cube.parts import MAX_KEY, as_keys, values_for, write_parts, write_table
 from cube.peers import HungUp, Peer
-from cube.running import Running
+from cube.running import Running, until
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.choice import make_loop
+from elastic_ctr.cube.server.holdings import Holdings
+from elastic_ctr.cube.server.loop import LookupLoop
+from elastic_ctr.cube.server.python_loop import PythonLoop
 from elastic_ctr.cube.wire import Hello, Kind, Status
 from elastic_ctr.frames.wire import HELLO_BYTES
 
 DIM = 9
-PIECE_KEYS = 16_384  # as `server.rounds` has it, which only a machine with numba can import
-MAX_KEYS = 2 * PIECE_KEYS + 1000  # three pieces of an answer, the last not whole
+PIECE_KEYS = 640
+MAX_KEYS = 3 * PIECE_KEYS + 80  # four pieces of an answer
 KEYS = np.arange(1, 1001, dtype=np.uint64)
+
+
+def _loop(lookup_path: str) -> LookupLoop:
+    if lookup_path == "numpy":
+        return PythonLoop(counters.private(), MAX_KEYS, max_connections=200)
+    from elastic_ctr.cube.server.compiled_loop import CompiledLoop
+
+    return CompiledLoop(counters.private(), MAX_KEYS, max_connections=200, piece_bytes=4 * DIM * PIECE_KEYS)
 
 
 @pytest.fixture
 def running(lookup_path: str) -> Iterator[Running]:
-    server = Running(make_loop(counters.private(), MAX_KEYS, max_connections=200))
+    server = Running(_loop(lookup_path))
     assert server.loop.name == lookup_path
     yield server
     server.stop()
@@ -61,6 +72,13 @@ def _send_until_stuck(peer: Peer, frame: bytes) -> int:
         return sent
 
 
+def test_the_loop_that_is_asked_for_is_made(lookup_path: str) -> None:
+    loop = make_loop(counters.private(), MAX_KEYS)
+    loop.stop()
+
+    assert loop.name == lookup_path
+
+
 def test_keys_are_answered_with_values_and_miss_bits(running: Running, table: VersionTable) -> None:
     keys = as_keys([5, 2000, 0, 7, MAX_KEY, 2**63, 1000, 5, 0])
 
@@ -83,16 +101,48 @@ def test_requests_of_any_size_are_answered_in_order(running: Running, table: Ver
 
 
 @pytest.mark.parametrize(
-    "n", [*(PIECE_KEYS + more for more in (-1, 0, 1, 8)), 2 * PIECE_KEYS, 2 * PIECE_KEYS + 1, MAX_KEYS]
+    "n", [*(PIECE_KEYS + more for more in (-1, 0, 1, 8)), 2 * PIECE_KEYS, 2 * PIECE_KEYS + 1, MAX_KEYS - 3, MAX_KEYS]
 )
 def test_what_is_missing_in_a_large_answer_is_said_wherever_it_is(
     running: Running, table: VersionTable, n: int
 ) -> None:
     keys = np.resize(KEYS, n)
     keys[[0, PIECE_KEYS - 2, n // 2, -2, -1]] = as_keys([5000, 0, MAX_KEY, 2**63, 5000])
+    missing = 0
     with Peer(running.port) as peer:
         for asked in (keys, np.resize(KEYS, n), keys[::-1].copy(), np.full(n, 5000, np.uint64)):
-            _check(peer.ask(1, asked, DIM), asked, 1)
+            reply = peer.ask(1, asked, DIM)
+            _check(reply, asked, 1)
+            missing += int(reply.missing.sum())
+
+    counts = running.loop.counts
+    # What is sent is counted thereafter.
+    until(lambda: counts[counters.BYTES_OUT] >= HELLO_BYTES + 4 * wire.reply_bytes(n, DIM))
+    until(lambda: counts[counters.MISSING] >= missing)
+    assert counts[counters.BYTES_OUT] == HELLO_BYTES + 4 * wire.reply_bytes(n, DIM)
+    assert (counts[counters.REQUESTS], counts[counters.KEYS], counts[counters.MISSING]) == (4, 4 * n, missing)
+
+
+def test_what_stands_around_a_large_request_is_answered_in_its_turn(running: Running, tmp_path: Path) -> None:
+    running.hold(
+        VersionTable.open(1, DIM, 3, write_parts(tmp_path / "1", KEYS, dim=DIM, partitions=3)),
+        VersionTable.open(2, DIM, 3, write_parts(tmp_path / "2", KEYS, dim=DIM, version=2, partitions=3, only=[1])),
+    )
+    large, small = np.resize(KEYS, MAX_KEYS), KEYS[:5]
+    asked = [(1, small), (1, large), (1, small), (3, large), (1, large), (2, large), (2, large[:1]), (1, large)]
+    with Peer(running.port) as peer:
+        peer.send(b"".join(wire.pack_request(Kind.LOOKUP, at, v, keys) for at, (v, keys) in enumerate(asked)))
+        for at, (version, keys) in enumerate(asked):
+            reply = peer.reply(DIM)
+            assert reply.id == at
+            if version == 1:
+                _check(reply, keys, 1)
+            elif version == 3:
+                assert reply.status == Status.VERSION_NOT_HELD
+            elif keys.size > 1:
+                assert reply.status == Status.PARTITION_NOT_HELD
+            else:
+                assert reply.values.tobytes() == values_for(keys, DIM, 2).tobytes()
 
 
 def test_a_peer_that_leaves_in_the_middle_of_a_large_answer_costs_only_itself(
@@ -106,6 +156,26 @@ def test_a_peer_that_leaves_in_the_middle_of_a_large_answer_costs_only_itself(
                 leaving.socket.recv(100)
                 leaving.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             _check(other.ask(1, keys, DIM), keys, 1)
+        until(lambda: running.loop.counts[counters.CONNECTIONS] == 1)
+
+
+def test_a_peer_that_has_gone_before_its_large_answer_is_hung_up_on_once(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    loop = _loop("numba")
+    loop.replace(Holdings.of(write_table(tmp_path / "v1", KEYS, dim=DIM, partitions=3)), draining=False)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        loop.listen(listener)
+        # On a socket of this kind what was sent can be read though its sender is gone.
+        with socket.socket(socket.AF_UNIX) as gone:
+            gone.connect(str(tmp_path / "s"))
+            gone.sendall(Hello().pack() + wire.pack_request(Kind.LOOKUP, 1, 1, np.resize(KEYS, MAX_KEYS)) * 2)
+        loop.start()
+        until(lambda: loop.counts[counters.ACCEPTED] == 1 and loop.counts[counters.CONNECTIONS] == 0)
+        loop.stop()
+
+    assert loop.counts[counters.CONNECTIONS] == 0
 
 
 def test_a_request_may_come_byte_by_byte(running: Running, table: VersionTable) -> None:
@@ -347,9 +417,3 @@ def test_what_happens_is_counted(running: Running, table: VersionTable) -> None:
         assert counts[counters.BAD_REQUESTS] == 1
         assert counts[counters.ACCEPTED] == counts[counters.CONNECTIONS] == 1
         assert counts[counters.VERSIONS_AT] == 1
-
-
-def test_pieces_are_as_large_as_these_tests_take_them_for() -> None:
-    from elastic_ctr.cube.server import rounds
-
-    assert rounds.PIECE_KEYS == PIECE_KEYS
