@@ -184,8 +184,8 @@ def measure_callers(table: Made, cube: Server, redis: Server, plan: Plan, result
                 )  # fmt: skip
                 results.put(row, compared.details())
         for awake in (False, True):
-            told = "awake" if awake else "asleep"
-            name = f"round trip of a Python caller ÷ one whose server looks nothing up, both {told}, 30 keys"
+            told = "stays awake" if awake else "sleeps"
+            name = f"round trip of a Python caller ÷ an echo that {told}, 30 keys"
             if not plan.wants(name):
                 continue
             keys = tables.asked(table, "uniform", 30_000, 30)

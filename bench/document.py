@@ -18,7 +18,7 @@ def as_markdown(document: dict[str, Any]) -> str:
         span = f"{number(row['min'])} to {number(row['max'])}"
         cells = (row["name"], number(row["ratio"]), span, goal_of(row), _VERDICTS[row["holds"]], row["note"])
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"Measured on: {about(document['machine'])}."])
+    return "\n".join([*lines, "", f"The last of these was measured on: {about(document['machine'])}."])
 
 
 def with_results(page: str, document: dict[str, Any]) -> str:

@@ -117,7 +117,7 @@ class Comparison:
         return [a.p99 / b.p99 for a, b in zip(self.ours, self.theirs, strict=True)]
 
     def row(self, goal: float | None, *, per_cpu_when_client_bound: bool = False, note: str = "") -> Row:
-        """The plain ratio of rates; of rates per server CPU second where that was agreed and the client was the limit."""
+        """The plain ratio of rates; of rates per server CPU second where that is the row's and the client was the limit."""
         per_cpu = self.ratios_per_cpu()
         notes = [note] if note else []
         ratios = self.ratios()
