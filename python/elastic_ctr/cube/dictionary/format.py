@@ -245,11 +245,8 @@ class DictionaryPart:
             mapped.madvise(mmap.MADV_HUGEPAGE)
         except (AttributeError, OSError):
             pass  # only speed is lost where the kernel has no huge pages for files
-        _read_in(mapped, path, 0, HEADER_BYTES)
-        part = cls(path, read_header(mapped[:HEADER_BYTES], path, size), mapped)
-        if populate:
-            _read_in(mapped, path, 0, size)
-        return part
+        _read_in(mapped, path, 0, size if populate else HEADER_BYTES)
+        return cls(path, read_header(mapped[:HEADER_BYTES], path, size), mapped)
 
     def verify(self) -> None:
         """Read every byte: checksums, padding, sub-part counts. Raises DictionaryDamaged, OSError."""
