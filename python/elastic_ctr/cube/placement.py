@@ -197,10 +197,13 @@ def doomed_versions(
     dictionaries: Mapping[int, DictionaryManifest],
     in_use: Collection[int],
     keep_versions: int,
+    unread: Collection[int] = (),
 ) -> tuple[int, ...]:
     """What retention deletes: neither among the newest keep_versions, nor in use, nor what one of those stands on.
 
     The newest version's whole chain stays, built or not: the next export looks up there what its own files leave out.
+    Those `unread` have a manifest that cannot be read: they stay, and all older ones, which they may stand on. A dictionary
+    of no version is what a deletion left that was cut off.
     """
     keep = {*sorted(manifests)[-keep_versions:], *in_use}
     link = max(manifests, default=None)
@@ -218,4 +221,7 @@ def doomed_versions(
             below = {manifest.base} if manifest.parent is None else {manifest.base, manifest.parent}
         open_ends.extend(below - keep)
         keep |= below
-    return tuple(sorted(set(manifests) - keep))
+    newest = max(manifests, default=0)
+    orphans = {version for version in dictionaries if version < newest and version not in unread}
+    readable_since = max(unread, default=0)
+    return tuple(sorted(version for version in {*manifests, *orphans} - keep if version > readable_since))

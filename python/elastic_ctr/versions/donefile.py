@@ -5,11 +5,14 @@ on (its own for a base), `input` the folder of its SequenceFiles. `base.txt` lis
 """
 
 import json
+import logging
 from typing import NamedTuple
 
 from elastic_ctr.store import NotInStore, Store
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import VersionManifest, published_versions, read_version
+from elastic_ctr.versions.manifest import ManifestDamaged, VersionManifest, published_versions, read_version
+
+log = logging.getLogger(__name__)
 
 
 class DonefileDamaged(ValueError):
@@ -58,18 +61,40 @@ def read_donefile(store: Store, path: str) -> list[Announcement]:
 
 
 def announce(store: Store) -> None:
-    """Write both donefiles whole from the manifests in the store. The master is the only caller."""
-    bases: list[str] = []
-    patches: list[str] = []
+    """Write both donefiles whole from the manifests in the store. The master is the only caller.
+
+    A version whose manifest cannot be read keeps the line it has: the others are announced all the same.
+    """
+    lines: dict[str, list[str]] = {layout.BASE_DONEFILE: [], layout.PATCH_DONEFILE: []}
+    before = {path: _bytes_of(store, path) for path in lines}
     for version in published_versions(store):
-        manifest = read_version(store, version)
-        (bases if manifest.kind == "base" else patches).append(announcement_of(manifest).to_line())
-    for path, lines in ((layout.BASE_DONEFILE, bases), (layout.PATCH_DONEFILE, patches)):
-        text = "".join(f"{line}\n" for line in lines).encode()
         try:
-            if store.get_bytes(path) == text:
-                continue
+            manifest = read_version(store, version)
         except NotInStore:
-            if not lines:
-                continue
-        store.put_bytes(text, path, overwrite=True)
+            continue  # deleted since
+        except ManifestDamaged as damaged:
+            log.warning("version %d is announced as before: %s", version, damaged)
+            for path, text in before.items():
+                lines[path] += [line.to_line() for line in _readable(text, path) if line.id == version]
+            continue
+        path = layout.BASE_DONEFILE if manifest.kind == "base" else layout.PATCH_DONEFILE
+        lines[path].append(announcement_of(manifest).to_line())
+    for path, those in lines.items():
+        text = "".join(f"{line}\n" for line in those).encode()
+        if text != (before[path] or b""):
+            store.put_bytes(text, path, overwrite=True)
+
+
+def _bytes_of(store: Store, path: str) -> bytes | None:
+    try:
+        return store.get_bytes(path)
+    except NotInStore:
+        return None
+
+
+def _readable(text: bytes | None, path: str) -> list[Announcement]:
+    """The lines of a donefile that is about to be written anew; none of one that is damaged."""
+    try:
+        return parse_donefile((text or b"").decode("utf-8", "replace"), path)
+    except DonefileDamaged:
+        return []

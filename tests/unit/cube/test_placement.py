@@ -288,6 +288,21 @@ def test_retention_keeps_the_newest_versions_whole_chain_though_all_of_it_is_bui
     assert doomed_versions({**known, 10: manifest(10)}, {**built, 10: dictionary(10)}, {10}, 2) == tuple(range(2, 9))
 
 
+def test_retention_keeps_what_a_version_may_stand_on_whose_manifest_cannot_be_read() -> None:
+    known = {v: manifest(v) for v in (1, 2, 3, 5, 6, 7)}
+
+    assert doomed_versions(known, {}, (), 1) == (1, 2, 3, 5, 6)
+    assert doomed_versions(known, {4: dictionary(4)}, (), 1, unread={4}) == (5, 6)
+    assert doomed_versions({v: manifest(v) for v in (1, 2, 3)}, {}, (), 1, unread={4}) == ()
+
+
+def test_retention_ends_a_deletion_that_was_cut_off() -> None:
+    known = {v: manifest(v) for v in (2, 3, 6)}
+    built = {v: dictionary(v) for v in (1, 2, 3, 6, 7)} | {5: dictionary(5, full=4), 4: dictionary(4)}
+
+    assert doomed_versions(known, built, {5}, 2) == (1, 2), "4 has no manifest, and what is in use stands on it"
+
+
 def test_nothing_is_let_go_while_no_version_is_live() -> None:
     said = document(None, {})
 

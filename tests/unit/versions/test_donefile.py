@@ -66,6 +66,35 @@ def test_announcing_writes_a_line_for_every_manifest_and_drops_the_others(tmp_pa
     assert [line.id for line in read_donefile(store, layout.PATCH_DONEFILE)] == [5, 6]
 
 
+def test_a_version_whose_manifest_cannot_be_read_keeps_its_line_and_keeps_no_other_from_being_announced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FileStore(tmp_path)
+    for each in (manifest(4), manifest(5, 4, 4)):
+        store.put_bytes(each.to_json(), layout.version_manifest(each.version))
+    announce(store)
+    for damaged in (4, 5, 7):
+        store.put_bytes(b'{"version": 1, "of": "a newer release"}', layout.version_manifest(damaged), overwrite=True)
+    store.put_bytes(manifest(6).to_json(), layout.version_manifest(6))
+
+    announce(store)
+
+    assert [line.id for line in read_donefile(store, layout.BASE_DONEFILE)] == [4, 6]
+    assert [line.id for line in read_donefile(store, layout.PATCH_DONEFILE)] == [5]
+    assert "version 7 is announced as before" in caplog.text
+
+
+def test_a_donefile_that_cannot_be_read_is_written_anew(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.put_bytes(b"{", layout.BASE_DONEFILE)
+    store.put_bytes(b"{", layout.version_manifest(4))
+    store.put_bytes(manifest(5).to_json(), layout.version_manifest(5))
+
+    announce(store)
+
+    assert [line.id for line in read_donefile(store, layout.BASE_DONEFILE)] == [5]
+
+
 def test_without_a_version_no_donefile_is_written(tmp_path: Path) -> None:
     announce(FileStore(tmp_path))
 

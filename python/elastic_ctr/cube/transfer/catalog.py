@@ -22,12 +22,15 @@ from elastic_ctr.versions.manifest import (
 
 
 class Scan(NamedTuple):
-    """One look. `usable`: announced, with a manifest, with files down to the next built ancestor."""
+    """One look. `usable`: announced, with a manifest, with files down to the next built ancestor. `unread`: with a manifest that
+    cannot be read.
+    """
 
     manifests: dict[int, VersionManifest]
     dictionaries: dict[int, DictionaryManifest]
     usable: tuple[int, ...]
     problems: tuple[str, ...]
+    unread: frozenset[int]
 
 
 class Catalog:
@@ -70,7 +73,13 @@ class Catalog:
                     usable.append(version)
                 else:
                     problems.append(wrong)
-        return Scan(dict(self._manifests), dict(self._dictionaries), tuple(usable), tuple(dict.fromkeys(problems)))
+        return Scan(
+            manifests=dict(self._manifests),
+            dictionaries=dict(self._dictionaries),
+            usable=tuple(usable),
+            problems=tuple(dict.fromkeys(problems)),
+            unread=frozenset(listed) - self._manifests.keys(),
+        )
 
     def _read_manifests(self, listed: list[int], problems: list[str]) -> None:
         self._manifests = {v: m for v, m in self._manifests.items() if v in listed}

@@ -1,16 +1,14 @@
 """Deleting what nobody needs any more. Transfer alone does it."""
 
-import contextlib
 import logging
 from collections.abc import Collection, Iterable
 
 from elastic_ctr.store import NotInStore, Store
 from elastic_ctr.versions import layout
+from elastic_ctr.versions.leftovers import is_leftover
 from elastic_ctr.versions.manifest import ManifestDamaged, read_checkpoint
 
 log = logging.getLogger(__name__)
-
-LEFTOVER_SECONDS = 86400.0
 
 
 def delete_version(store: Store, version: int) -> None:
@@ -22,28 +20,23 @@ def delete_version(store: Store, version: int) -> None:
 
 
 def delete_leftovers(store: Store, published: Collection[int], built: Collection[int], now: float) -> list[str]:
-    """Folders of versions that have no manifest and have not changed for a day. Raises StoreError."""
+    """Folders of versions that have no manifest and have not changed for a day. Raises StoreError.
+
+    One that is newer than all that is published may be on its way still, however long that takes.
+    """
     deleted = []
+    newest = max(published, default=0)
     kept = {layout.CUBE: set(published), layout.MODELS: set(published), layout.DICTIONARIES: {*published, *built}}
     for parent, keep in kept.items():
         for name in store.list(parent):
             number = name.removesuffix("/")
-            if number == name or not number.isdigit() or int(number) in keep:
+            if number == name or not number.isdigit() or int(number) in keep or int(number) > newest:
                 continue
             folder = f"{parent}/{number}"
-            if now - newest_change(store, folder) > LEFTOVER_SECONDS:
+            if is_leftover(store, folder, now):
                 store.delete(folder)
                 deleted.append(folder)
     return deleted
-
-
-def newest_change(store: Store, folder: str) -> float:
-    """Unix seconds. A folder itself does not change when a file below it is written to."""
-    newest = 0.0
-    for path in (folder, *store.walk(folder)):
-        with contextlib.suppress(NotInStore):
-            newest = max(newest, store.modified_at(path))
-    return newest
 
 
 def followed_by_checkpoints(store: Store) -> set[int]:

@@ -346,9 +346,9 @@ class CubeTransfer:
             building = self.now_building()
             newest_built = sorted(scan.dictionaries)[-1:]
             in_use |= {*newest_built, *scan.usable[-1:], *(() if building is None else (building,))}
-            doomed = doomed_versions(scan.manifests, scan.dictionaries, in_use, self._keep_versions)
+            doomed = doomed_versions(scan.manifests, scan.dictionaries, in_use, self._keep_versions, scan.unread)
             deleted = await asyncio.to_thread(delete_versions, self._store, doomed)
-            published = scan.manifests.keys() - set(deleted)
+            published = (scan.manifests.keys() | scan.unread) - set(deleted)
             built = scan.dictionaries.keys() - set(deleted)
             for folder in await asyncio.to_thread(delete_leftovers, self._store, published, built, time.time()):
                 log.info("%s is deleted: it has no manifest and has not changed for a day", folder)

@@ -26,7 +26,7 @@ def built(store: FileStore, version: int) -> None:
 
 
 def test_an_empty_store_has_nothing_and_no_problem(store: FileStore) -> None:
-    assert Catalog(store).scan() == ({}, {}, (), ())
+    assert Catalog(store).scan() == ({}, {}, (), (), frozenset())
 
 
 def test_an_announced_version_with_all_its_files_may_be_built(store: FileStore, tmp_path: Path) -> None:

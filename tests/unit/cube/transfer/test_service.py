@@ -1,6 +1,7 @@
 """Transfer behind its own door, in this process; versions are built by hand, pods are played."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -238,6 +239,25 @@ async def test_old_versions_are_deleted_and_what_is_live_stays(tmp_path: Path, m
 
     assert (tmp_path / "store" / layout.version_manifest(10)).exists()
     assert not [each for each in status["problems"] if "donefile names" in each]
+
+
+async def test_the_files_of_a_version_whose_manifest_cannot_be_read_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_ctr.cube.transfer.role._RETENTION_SECONDS", 0.0)
+    async with desk(tmp_path) as it:
+        for version in (10, 11):
+            it.publish(version)
+        (it.store.root / layout.version_manifest(10)).write_text('{"of": "a newer release"}')
+        leftover = layout.cube_file(9, "base", 0, 1)
+        it.store.put_bytes(b"", leftover)
+        for path in it.store.root.rglob("*"):
+            os.utime(path, (0, 0))
+        while it.store.exists(leftover):
+            await asyncio.sleep(0.01)
+
+    assert it.store.list(f"{layout.CUBE}/10")
+    assert it.store.exists(layout.dictionary_manifest(10))
 
 
 async def test_while_the_state_cannot_be_written_nothing_new_is_published(
