@@ -96,21 +96,28 @@ class Coordinator:
             self._saves.resume(ends)
             current = self._ledger.current_pass()
             if current is not None and current.state == "stopped":
-                # Whoever restarts the master has mended the data or the settings: look again from the start. Once a
-                # round of training has begun something of it may be in the table, whatever was reported.
-                self._saves.start_over()
-                self._initialisation.start_over()
-                self._generations.start_pass_over(current.ordinal)
-                if current.epoch > 0:
-                    self._recover("master", "a stopped pass is taken up again")
-                self._schedule.look_again(current)
-            self._schedule.shorten()
+                self._take_up(current)
+            self._schedule.cut_again()
             if self._schedule.was_extended():
                 # data.end was moved. The servers may have left and come back empty since.
                 self._schedule.go_on()
                 if self._generations.used:
                     self._recover("master", "there are more hours to train")
             self._take_over()
+
+    def _take_up(self, stopped: PassRow) -> None:
+        """Whoever restarts the master has mended the data or the settings: look again from the start."""
+        self._saves.start_over()
+        self._initialisation.start_over()
+        self._generations.start_pass_over(stopped.ordinal)
+        # Once a round of training has begun something of it may be in the table, whatever was reported.
+        if stopped.epoch > 0:
+            self._recover("master", "a stopped pass is taken up again")
+        if self._generations.holds(stopped.ordinal):
+            # The checkpoint has all of it: trained again it would be in the model twice. Only its version is missing.
+            self._schedule.save_again(stopped)
+        else:
+            self._schedule.look_again(stopped)
 
     def _take_over(self) -> None:
         """Another training than before: its pservers are others, perhaps more or fewer, and hold nothing yet."""
@@ -235,7 +242,8 @@ class Coordinator:
                 return control.PserverOrders(leave=True, foreign=True, reason=foreign)
             if early := self._early(state.training):
                 return control.PserverOrders(generation=state.generation, reason=early)
-            self._hear(state)
+            with self._ledger:
+                self._hear(state)
             if foreign := self._foreign(state.training):
                 return control.PserverOrders(leave=True, foreign=True, reason=foreign)
             return control.PserverOrders(
@@ -309,6 +317,7 @@ class Coordinator:
                 return control.JoinReply(trainer_id=trainer_id, reason=early)
             generation = self.generation
             trainer_id = self._trainers.enter(name, trainer_id, self._clock())
+            self._initialisation.joins(trainer_id)
             reply = control.JoinReply(
                 trainer_id=trainer_id,
                 generation=generation,
@@ -347,12 +356,15 @@ class Coordinator:
             if self._generations.initialised_by == member.trainer_id:
                 return control.Acknowledgement()
             if self.initialised:
-                # It slept while another did its work: first values or a checkpoint now lie over what was learned since.
-                self._recover("trainer", f"trainer {member.trainer_id} initialised when others were training already")
+                self._overlaid(member.trainer_id)
                 return control.Acknowledgement(rejoin=True, reason="another trainer had initialised")
             if not self._initialisation.report(member.trainer_id):
                 return control.Acknowledgement(rejoin=True, reason="another trainer initialises")
             return control.Acknowledgement()
+
+    def _overlaid(self, trainer: int) -> None:
+        """It slept while another did its work: first values or a checkpoint may lie over what was learned since."""
+        self._recover("trainer", f"trainer {trainer} initialised when others were training already")
 
     def leave(self, member: control.Membership) -> control.Acknowledgement:
         with self._lock:
@@ -410,6 +422,9 @@ class Coordinator:
                 return control.Acknowledgement(rejoin=True, reason=reason)
             ends = self._clock() + self._config.lease_seconds
             if not self._initialisation.renew(request.trainer_id, ends):
+                if self.initialised:
+                    # It ends now, and what it was sending may have landed on what was learned since.
+                    self._overlaid(request.trainer_id)
                 return control.Acknowledgement(rejoin=True, reason="another trainer initialises")
             self._saves.renew(request.trainer_id, ends)
             tasks = [attempt for attempt in request.attempts if not is_save(attempt)]
@@ -425,8 +440,9 @@ class Coordinator:
             if is_save(result.attempt):
                 if not self._saves.holds(result.attempt):
                     return control.Acknowledgement(rejoin=True, reason="the save went on without this trainer")
-                if lost := self._saves.report(result):
-                    self._recover("trainer", lost)
+                with self._ledger:
+                    if lost := self._saves.report(result):
+                        self._recover("trainer", lost)
                 return control.Acknowledgement()
             with self._ledger:
                 if not self._tasks.report(result):
@@ -437,13 +453,14 @@ class Coordinator:
     # -- time and hours --------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """What the clock alone brings about."""
-        with self._lock:
+        """What the clock alone brings about: all of it or, should the master end halfway, nothing."""
+        with self._lock, self._ledger:
             now = self._clock()
             self._tasks.expire(now)
             self._initialisation.expire(now)
             if lost := self._saves.expire(now):
                 self._recover("trainer", lost)
+            self._saves.gather()
             self._advance()
             self._hand_over()
 

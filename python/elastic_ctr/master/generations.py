@@ -66,6 +66,11 @@ class Generations:
             if row["pass"] == ordinal and row["mid"]:
                 self._ledger.remove_checkpoint(row["name"])
 
+    def holds(self, ordinal: int) -> bool:
+        """Whether the last checkpoint was made after this pass, with all of it."""
+        rows = self._ledger.checkpoints()
+        return bool(rows) and rows[-1]["pass"] == ordinal and not rows[-1]["mid"]
+
     def go_back(self, role: str, reason: str) -> None:
         """Back to the last checkpoint, in a new generation of server processes."""
         with self._ledger:

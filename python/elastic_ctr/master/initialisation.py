@@ -58,6 +58,10 @@ class Initialisation:
         self._verifying = False
         self._answers.clear()
 
+    def joins(self, trainer: int) -> None:
+        """Whoever asks to be let in is not at it, whatever it was told before."""
+        self._granted.discard(trainer)
+
     @property
     def verifying(self) -> bool:
         """It is loaded and being counted."""

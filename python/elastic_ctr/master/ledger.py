@@ -61,7 +61,11 @@ class Ledger:
     def __exit__(self, kind: object, *_: object) -> None:
         self._depth -= 1
         if self._depth == 0:
-            self._db.execute("commit" if kind is None else "rollback")
+            if kind is None:
+                self._db.execute("commit")
+            elif self._db.in_transaction:
+                # On a full disk SQLite may have gone back by itself.
+                self._db.execute("rollback")
 
     def _all(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._db.execute(sql, values).fetchall()
@@ -109,8 +113,11 @@ class Ledger:
         )
 
     def drop_pass(self, ordinal: int) -> None:
-        """One that was only waited for: it has no files yet."""
-        self._do("delete from passes where ordinal = ? and state = 'waiting'", ordinal)
+        """One that is waited for, with what was found in it should it have been stopped before."""
+        with self:
+            self._db.execute("delete from passes where ordinal = ? and state = 'waiting'", (ordinal,))
+            for table in ("files", "tasks", "refusals", "samples"):
+                self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
 
     def set_pass(self, ordinal: int, **columns: Any) -> None:
         sets = ", ".join(f"{column} = ?" for column in columns)

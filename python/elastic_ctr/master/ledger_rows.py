@@ -122,7 +122,7 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class SaveRow:
-    """What is being saved after a pass. stage: ordered -> saved -> written -> exported -> scored -> done."""
+    """What is being saved after a pass. stage: ordered -> begun -> saved -> written -> exported -> scored -> done."""
 
     COLUMNS: ClassVar[str] = "pass, generation, stage, steps, kind, version, checkpoint, result, jobs, began_at"
 

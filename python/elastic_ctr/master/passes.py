@@ -20,19 +20,23 @@ class Pass:
     ends_day: bool
 
 
-def splits(data: Data) -> Iterator[str]:
-    """From start to end, both included; without end for ever."""
-    moment = split_time(data.start)
+def splits(data: Data, behind: str | None = None) -> Iterator[str]:
+    """From start, or the one behind another, to end, both included; without end for ever."""
+    step = timedelta(minutes=data.split_interval)
+    moment = split_time(data.start) if behind is None else split_time(behind) + step
     last = None if data.end is None else split_time(data.end)
     while last is None or moment <= last:
         yield split_name(moment, data.split_interval)
-        moment += timedelta(minutes=data.split_interval)
+        moment += step
 
 
-def passes(data: Data) -> Iterator[Pass]:
-    """`splitsPerPass` splits each; the last one may have fewer. A pass that holds a day's last split ends the day."""
-    coming = splits(data)
-    ordinal = 0
+def passes(data: Data, done: int = 0, behind: str | None = None) -> Iterator[Pass]:
+    """`splitsPerPass` splits each; the last one may have fewer. A pass that holds a day's last split ends the day.
+
+    After `done` passes, the last of which ended with the split `behind`: it may have been the last one once, and short.
+    """
+    coming = splits(data, behind)
+    ordinal = done
     while group := tuple(islice(coming, data.splits_per_pass)):
         ordinal += 1
         days = {split_time(split).date() for split in group if _is_last_of_day(split, data.split_interval)}

@@ -7,7 +7,6 @@ recovery overtook it between its upload and its commit; or it is an older ledger
 as this ledger has committed nothing, an operator may still bring the other ledger back.
 """
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,11 +15,10 @@ from typing import Any
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
+from elastic_ctr.versions.leftovers import is_leftover
 from elastic_ctr.versions.manifest import ManifestDamaged, read_checkpoint
 
 log = logging.getLogger(__name__)
-
-LEFTOVER_SECONDS = 86400.0
 
 
 class Retention:
@@ -80,7 +78,7 @@ def unnamed(store: Store, named: Sequence[str], writing: str | None, now: float)
     for name in others:
         created_at = _created_at(store, name)
         if created_at is None:
-            if now - _newest_change(store, layout.checkpoint_folder(name)) > LEFTOVER_SECONDS:
+            if is_leftover(store, layout.checkpoint_folder(name), now):
                 yield name
         elif committed_at is not None and created_at < committed_at:
             yield name
@@ -92,12 +90,3 @@ def _created_at(store: Store, name: str) -> float | None:
         return read_checkpoint(store, name).created_at
     except (NotInStore, ManifestDamaged):
         return None
-
-
-def _newest_change(store: Store, folder: str) -> float:
-    """A folder itself does not change when a file below it is written to."""
-    newest = 0.0
-    for path in (folder, *store.walk(folder)):
-        with contextlib.suppress(NotInStore):
-            newest = max(newest, store.modified_at(path))
-    return newest

@@ -1,8 +1,9 @@
 """The save of a pass, from its order until every file is written: what the table holds is brought to the pservers' scratch by
-one trainer (ordered -> saved), and from there to the store by every parent (saved -> written). What follows is in commits.py.
+one trainer (ordered -> begun -> saved), and from there to the store by every parent (saved -> written). What follows is in
+commits.py.
 
-Saves change the table and are never repeated: the intent stands in the ledger before the first step. One that is lost halfway
-is a recovery.
+Saves change the table and are never repeated: the intent stands in the ledger before the first step, and that its steps were
+handed out before anybody can take one. One that was begun and is nobody's any more is a recovery.
 """
 
 import json
@@ -88,6 +89,10 @@ class Saves:
             self._saver = Lease(
                 saver["trainer"], saver["attempt"], saver.get("began", self._clock()), ends, self._longest
             )
+            found = self._open()
+            if found is not None and found[1].stage == "ordered":
+                # Handed out by a master of before, which did not take note of that.
+                self._ledger.set_save(found[1].ordinal, stage="begun")
 
     def serve(self, pservers: int) -> None:
         """From now on so many of them write what is saved."""
@@ -193,17 +198,14 @@ class Saves:
     # -- the saver -------------------------------------------------------------------------------------------------
 
     def lease(self, current: PassRow, trainer: int) -> control.Task | None:
-        """The save or the scoring that is due, if nobody is at it."""
+        """The save or the scoring that is due, if nobody else is at it. Whoever has it and asks again has not heard the answer."""
         save = self._ledger.save_of(current.ordinal)
-        if save is None or save.stage not in ("ordered", "exported") or self._saver is not None:
+        if save is None or not self._free_for(trainer, save):
             return None
-        attempt = f"{_ATTEMPT}{self._ledger.count_up('attempts')}"
-        now = self._clock()
-        self._saver = Lease(trainer, attempt, now, now + self._config.lease_seconds, self._longest)
-        self._ledger.set_fact("saver", {"trainer": trainer, "attempt": attempt, "began": now})
+        saver = self._saver or self._begin(save, trainer)
         samples = [control.Sample(line=s[0], show=s[1], click=s[2]) for s in self.samples_of(current.ordinal)]
         order = control.SaveOrder(version=save.version or 0, samples=samples)
-        if save.stage == "ordered":
+        if save.stage != "exported":
             order.steps.extend(control.SaveStep(name=step, folder=folder_of(save, step)) for step in save.steps)
         else:
             published = published_of(save, self._dim)
@@ -212,11 +214,26 @@ class Saves:
             order.live = saved_of(save).live
         return control.Task(
             id=f"{_ATTEMPT}{current.ordinal}",
-            attempt=attempt,
-            phase=control.SAVE if save.stage == "ordered" else control.SCORE,
+            attempt=saver.attempt,
+            phase=control.SCORE if save.stage == "exported" else control.SAVE,
             pass_id=current.id,
             save=order,
         )
+
+    def _free_for(self, trainer: int, save: SaveRow) -> bool:
+        if self._saver is not None:
+            return self._saver.trainer == trainer
+        return save.stage in ("ordered", "exported")
+
+    def _begin(self, save: SaveRow, trainer: int) -> Lease:
+        now = self._clock()
+        with self._ledger:
+            attempt = f"{_ATTEMPT}{self._ledger.count_up('attempts')}"
+            self._ledger.set_fact("saver", {"trainer": trainer, "attempt": attempt, "began": now})
+            if save.stage == "ordered":
+                self._ledger.set_save(save.ordinal, stage="begun")
+        self._saver = Lease(trainer, attempt, now, now + self._config.lease_seconds, self._longest)
+        return self._saver
 
     def samples_of(self, ordinal: int) -> list[tuple[str, int, int]]:
         """The sample lines of a pass, or of the last one before it that has any: always the same, whoever asks."""
@@ -235,12 +252,15 @@ class Saves:
 
     def expire(self, now: float) -> str:
         """Why the table can no longer be trusted; empty if it can."""
+        found = self._open()
+        if self._saver is None and found is not None and found[1].stage == "begun":
+            # A crash or a full disk came between what ended the lease and what should have followed.
+            return "a save was begun, and nobody is left who could say how far it came"
         if self._saver is None or not self._saver.over(now):
             return ""
         trainer, overdue = self._saver.trainer, self._saver.overdue(now)
         log.warning("trainer %d is lost to its save%s", trainer, f": {self._longest:g} s are over" if overdue else "")
         self._release()
-        found = self._open()
         if found is None:
             return ""
         current, save = found
@@ -253,7 +273,7 @@ class Saves:
                 f"saving lost its trainer {limit} times in a row: see in the trainers' logs what ended them, mend it and "
                 "restart the master",
             )
-        if save.stage != "ordered":
+        if save.stage != "begun":
             return ""
         return f"trainer {trainer} was lost while it saved; what it did to the table is unknown"
 
@@ -267,11 +287,11 @@ class Saves:
         if result.error:
             return self._failed(current, save, result.error)
         seconds = ", ".join(f"{name} {taken:.2f} s" for name, taken in sorted(result.save.seconds.items()))
-        log.info("pass %s: %s: %s", current.id, "tables saved" if save.stage == "ordered" else "sample scored", seconds)
+        log.info("pass %s: %s: %s", current.id, "tables saved" if save.stage == "begun" else "sample scored", seconds)
         with self._ledger:
             self._ledger.took(current.ordinal, dict(result.save.seconds))
             self.start_over()
-            if save.stage == "ordered":
+            if save.stage == "begun":
                 self._ledger.set_save(current.ordinal, stage="saved", result=result.save.SerializeToString())
                 self._answers.clear()
             else:
@@ -306,8 +326,12 @@ class Saves:
     def take(self, index: int, result: control.JobResult) -> None:
         """What a parent has written."""
         self._answers.take(index, result)
-        found = self._open()
-        if found is None or not self._answers.complete(self._jobs()):
+        self.gather()
+
+    def gather(self) -> None:
+        """When every parent has answered, the files are written. The clock asks again, should the ledger not have taken it."""
+        found, jobs = self._open(), self._jobs()
+        if found is None or not jobs or not self._answers.complete(jobs):
             return
         save = found[1]
         results = self._answers.all()
@@ -315,5 +339,5 @@ class Saves:
         for what in ("checkpoint", "export"):
             taken = [r.seconds for r in results if ("checkpoint" in r.id) == (what == "checkpoint")]
             self._ledger.took(save.ordinal, {f"{what}Upload": max(taken, default=0.0)})
-        jobs = {"results": control.PserverState(results=results).SerializeToString().hex()}
-        self._ledger.set_save(save.ordinal, stage="written", jobs=json.dumps(jobs))
+        answered = {"results": control.PserverState(results=results).SerializeToString().hex()}
+        self._ledger.set_save(save.ordinal, stage="written", jobs=json.dumps(answered))

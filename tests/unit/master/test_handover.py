@@ -180,7 +180,7 @@ def test_a_master_that_restarts_meanwhile_goes_on_with_it(tmp_path: Path, rounds
     everything_is_trained_once(one)
 
 
-@pytest.mark.parametrize("stage", ["ordered", "saved", "exported"])
+@pytest.mark.parametrize("stage", ["ordered", "begun", "saved", "exported"])
 def test_a_pass_that_is_being_saved_ends_its_own_save(tmp_path: Path, stage: str) -> None:
     one = world(tmp_path, handover_seconds=60, data=data_of(end="20200401/02"))
     one.until(

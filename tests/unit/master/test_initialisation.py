@@ -3,7 +3,18 @@ from pathlib import Path
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.initialisation import VERIFY
 from elastic_ctr.store import StoreError
-from master.world import LEASE, world
+from master.world import LEASE, World, world
+
+
+def world_of_a_late_initializer(tmp_path: Path) -> tuple[World, control.Membership]:
+    """The first trainer's lease to initialise has run out, and the second is at it."""
+    one = world(tmp_path)
+    one.until(lambda: one.trainers[0].initialises is not None)
+    late = one.trainers[0].member()
+    one.now += LEASE
+    one.coordinator.tick()
+    one.trainers[1].join()
+    return one, late
 
 
 def test_exactly_one_trainer_initialises(tmp_path: Path) -> None:
@@ -33,22 +44,51 @@ def test_an_initializer_that_misses_its_lease_is_replaced_within_the_generation(
 
 
 def test_an_initializer_that_wakes_after_the_gate_has_opened_is_a_recovery(tmp_path: Path) -> None:
-    one = world(tmp_path)
-    one.until(lambda: one.trainers[0].initialises is not None)
-    late = one.trainers[0].member()
-    one.now += LEASE
-    one.coordinator.tick()
-    one.trainers[1].join()
+    one, late = world_of_a_late_initializer(tmp_path)
     one.coordinator.initialised_by(one.trainers[1].member())
     again = one.coordinator.initialised_by(one.trainers[1].member())
 
-    renewed = one.coordinator.renew(control.RenewRequest(trainer_id=late.trainer_id, generation=late.generation))
     answer = one.coordinator.initialised_by(late)
 
     assert not again.rejoin, "the same report twice is one"
-    assert renewed.rejoin
     assert answer.rejoin
     assert one.coordinator.generation == 2, "what it wrote lies over what was learned"
+
+
+def test_an_initializer_that_ends_itself_after_the_gate_has_opened_is_a_recovery_too(tmp_path: Path) -> None:
+    one, late = world_of_a_late_initializer(tmp_path)
+    one.coordinator.initialised_by(one.trainers[1].member())
+
+    renewed = one.coordinator.renew(control.RenewRequest(trainer_id=late.trainer_id, generation=late.generation))
+
+    assert renewed.rejoin
+    assert one.coordinator.generation == 2, "what it was sending may lie over what was learned"
+
+
+def test_one_that_never_heard_that_it_is_to_initialise_and_is_let_in_later_has_overwritten_nothing(
+    tmp_path: Path,
+) -> None:
+    one = world(tmp_path)
+    unheard, other = one.trainers
+    one.until(lambda: unheard.initialises is not None)
+    unheard.initialises, unheard.generation = None, 0
+    one.now += LEASE
+    one.coordinator.tick()
+    other.join()
+    other.initialise()
+
+    assert unheard.join().verdict == control.JoinReply.JOIN
+    assert not unheard.renew().rejoin
+    assert one.coordinator.generation == 1
+
+
+def test_an_initializer_in_whose_place_another_is_at_work_is_told_so_and_nothing_else(tmp_path: Path) -> None:
+    one, late = world_of_a_late_initializer(tmp_path)
+
+    renewed = one.coordinator.renew(control.RenewRequest(trainer_id=late.trainer_id, generation=late.generation))
+
+    assert renewed.rejoin
+    assert one.coordinator.generation == 1, "loading twice is harmless"
 
 
 def test_an_initializer_that_renews_is_not_replaced(tmp_path: Path) -> None:

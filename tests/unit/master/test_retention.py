@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.master.retention import LEFTOVER_SECONDS, delete_checkpoint, superseded, unnamed
+from elastic_ctr.master.retention import delete_checkpoint, superseded, unnamed
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.versions import layout
+from elastic_ctr.versions.leftovers import LEFTOVER_SECONDS
 from elastic_ctr.versions.manifest import CheckpointManifest, read_checkpoint
 from master.world import World, data_of, world
 

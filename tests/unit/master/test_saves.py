@@ -1,4 +1,6 @@
+import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -6,7 +8,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.store import StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions
-from master.world import LEASE, World, data_of, world
+from master.world import LEASE, Trainer, World, data_of, world
 
 
 def test_a_saver_lost_halfway_is_a_recovery(tmp_path: Path) -> None:
@@ -30,6 +32,86 @@ def test_a_trainer_lost_while_it_scores_is_replaced_without_a_recovery(tmp_path:
 
     one.trainers.remove(lost)
     one.now += LEASE
+    one.finish()
+
+    assert one.coordinator.generation == 1
+
+
+def test_a_saver_that_has_not_heard_the_answer_is_given_the_same_save_again(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    saver = one.until_phase(control.SAVE)
+    unheard = saver.task
+    saver.task = None
+
+    saver.lease()
+
+    assert saver.task == unheard
+    one.trainers[1].lease()
+    assert one.trainers[1].task is None, "it is somebody's already"
+    one.finish()
+    assert one.coordinator.generation == 1
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_save_that_a_master_of_before_has_handed_out_is_ended(tmp_path: Path, number: int) -> None:
+    one = world(tmp_path)
+
+    def saver() -> Trainer | None:
+        return next((each for each in one.trainers if each.task is not None and each.task.id == f"save:{number}"), None)
+
+    one.until(saver)
+    holder = saver()
+    assert holder is not None
+    # As such a ledger has it.
+    one.ledger.set_save(number, stage="ordered")
+    one.start_master()
+    holder.report()
+    one.finish()
+
+    assert one.coordinator.generation == 1
+    assert kinds(one) == ["base", "delta"]
+
+
+def test_a_save_that_the_ledger_could_not_take_note_of_is_a_recovery_and_not_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = world(tmp_path)
+    saver = one.until_phase(control.SAVE)
+
+    def full(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.ledger, "set_save", full)
+        with pytest.raises(sqlite3.OperationalError):
+            saver.report()
+    # A trainer whose report fails ends, and another process takes its place.
+    saver.start()
+    one.finish()
+
+    assert one.coordinator.generation == 2
+    assert len(set(one.saved)) == len(one.saved)
+    assert set(one.trained().values()) == {1}
+
+
+def test_what_the_pservers_wrote_is_not_lost_when_the_ledger_could_not_take_note_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = world(tmp_path)
+    one.until(lambda: (save := one.ledger.save_of(1)) is not None and save.stage == "saved")
+    set_save = one.ledger.set_save
+
+    def full_once(*given: Any, **columns: Any) -> None:
+        monkeypatch.setattr(one.ledger, "set_save", set_save)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(one.ledger, "set_save", full_once)
+    first, second = one.pservers
+    first.sync()
+    first.sync()
+    second.sync()
+    with pytest.raises(sqlite3.OperationalError):
+        second.sync()
     one.finish()
 
     assert one.coordinator.generation == 1
@@ -229,7 +311,7 @@ def test_a_restarted_master_says_that_the_base_is_gone(tmp_path: Path, caplog: p
     assert [(v["kind"], v["pass"]) for v in one.ledger.versions()] == [("base", 1), ("base", 2), ("delta", 3)]
 
 
-@pytest.mark.parametrize("stage", ["ordered", "saved", "written", "exported"])
+@pytest.mark.parametrize("stage", ["ordered", "begun", "saved", "written", "exported"])
 def test_a_delta_whose_base_was_lost_with_the_store_is_given_up_when_the_master_starts(
     tmp_path: Path, stage: str
 ) -> None:

@@ -214,6 +214,7 @@ class Trainer:
             table = self.world.tables[self.generation]
             table[task.id] = table.get(task.id, 0) + 1
         elif task.phase == control.SAVE:
+            self.world.saved.append((self.generation, task.id))
             for step in task.save.steps:
                 for each in self.world.pservers:
                     if each.generation == self.generation:
@@ -277,6 +278,7 @@ class World:
         self.tables: dict[int, Table] = {}
         self.checkpoints: dict[str, Table] = {}
         self.leases: list[tuple[str, int]] = []
+        self.saved: list[tuple[int, str]] = []  # (generation, save), each time its steps were taken
         self.store: Store = FileStore(self.folder / "store")
         self.ledger = Ledger(self.folder / "ledger.db")
         self.start_master()
