@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 _STABLE_SECONDS = 10.0
 _LONGEST_PAUSE = 10.0
 _MOST_FAILURES = 8
+_LAST = "cube-transfer"
 REFUSED = 2
 """Exit code of a role that cannot start with what it was given: starting it again would not help."""
 
@@ -148,23 +149,26 @@ class Supervisor:
         return "\n".join(lines[-3:]) if lines else "it left an empty log"
 
     def stop(self, grace_seconds: float = 15.0) -> None:
-        """SIGTERM to all, then SIGKILL to those that are still there."""
+        """SIGTERM to all, then SIGKILL to those that are still there. Transfer goes last: cube-agents ask it who answers for them."""
         with self._lock:
-            running = [
-                each.process for each in self._all.values() if each.process is not None and each.process.poll() is None
-            ]
-            for process in running:
-                process.terminate()
+            running = [each for each in self._all.values() if each.process is not None and each.process.poll() is None]
             ends = time.monotonic() + grace_seconds
-            for process in running:
-                try:
-                    process.wait(max(0.1, ends - time.monotonic()))
-                except subprocess.TimeoutExpired:  # noqa: PERF203 (each may be the one that stays)
-                    process.kill()
-                    process.wait()
+            for last in (False, True):
+                _end([each.process for each in running if (each.role.command == _LAST) == last and each.process], ends)
             for each in self._all.values():
                 each.process = None
                 each.done = True
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]], ends: float) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(max(0.1, ends - time.monotonic()))
+        except subprocess.TimeoutExpired:  # noqa: PERF203 (each may be the one that stays)
+            process.kill()
+            process.wait()
 
 
 def answers(url: str, timeout: float = 1.0) -> bool:

@@ -80,7 +80,7 @@ def test_no_two_processes_share_a_port_and_all_of_them_are_foreseen() -> None:
 @pytest.mark.parametrize(
     ("blocks", "sentence"),
     [
-        ({"pserver": {"replicas": 11}}, "pserver.config.port and pserver.config.adminPort both come to port 8800"),
+        ({"pserver": {"replicas": 12}}, "pserver.config.port and pserver.config.adminPort both come to port 8800"),
         ({"cube": {"config": {"shards": 40}}}, "master.config.port and cube.config.adminPort both come to port 8700"),
         ({"master": {"config": {"port": 8400}}}, "master.config.port and serving.config.port both come to port 8400"),
         (

@@ -8,7 +8,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -72,10 +72,12 @@ def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) ->
     places = Places(tmp_path, VALUES)
     started: list[Supervisor] = []
 
-    def made(*programs: str, health: str | None = None, ends: bool = False) -> Supervisor:
+    def made(
+        *programs: str, health: str | None = None, ends: bool = False, commands: Mapping[int, str] | None = None
+    ) -> Supervisor:
         roles = []
         for number, program in enumerate(programs):
-            role = Role(f"ctr-role-{number}.part", "role", RoleFile(), health, ends)
+            role = Role(f"ctr-role-{number}.part", (commands or {}).get(number, "role"), RoleFile(), health, ends)
             places.config_file(role).parent.mkdir(exist_ok=True)
             places.config_file(role).write_text(textwrap.dedent(program))
             roles.append(role)
@@ -220,6 +222,27 @@ def test_a_stop_ends_all_in_order_and_the_deaf_by_force(supervised: Made, tmp_pa
     assert all(gone(pid) for pid in pids)
     assert one.pids() == {}
     assert one.restarts == []
+
+
+def test_transfer_is_there_for_as_long_as_a_cube_agent_may_ask_it(supervised: Made, tmp_path: Path) -> None:
+    slow = """
+        import signal, sys, time
+        def end(*_):
+            time.sleep(0.3)
+            print(time.monotonic(), flush=True)
+            sys.exit()
+        signal.signal(signal.SIGTERM, end)
+        print("up", flush=True)
+        while True: signal.pause()
+    """
+    one = supervised(slow, slow, commands={0: "cube-transfer", 1: "cube-agent"})
+    logs = [tmp_path / f"logs/ctr-role-{number}.part.log" for number in range(2)]
+    until(lambda: all(log.exists() and log.read_text() == "up\n" for log in logs))
+
+    one.stop()
+
+    transfer, agent = (float(log.read_text().split()[-1]) for log in logs)
+    assert transfer > agent + 0.2
 
 
 def test_a_supervisor_that_is_killed_takes_its_roles_with_it(tmp_path: Path) -> None:

@@ -163,7 +163,6 @@ class CubeAgent:
                 if answer is not None:
                     self._take(answer)
             except (httpx.HTTPError, ValidationError, ValueError) as failed:  # noqa: PERF203 (a poll)
-                self._transfer_heard_at = float("-inf")
                 self._complain("transfer", f"transfer at {self._transfer_url} does not answer: {failed}", quiet=True)
                 await asyncio.sleep(min(1.0, self._report_seconds))
 
@@ -431,7 +430,10 @@ class CubeAgent:
         log.info("drained")
 
     def _covered(self, held: Held) -> bool:
-        """Whether others answer for this pod, or nobody is there who could, or could tell."""
+        """Whether others answer for this pod, or nobody is there who could, or could tell.
+
+        An upgrade that takes pods away restarts transfer too: it is waited for longer than that takes.
+        """
         document = self.document
         if document is None or time.monotonic() - self._transfer_heard_at > 2 * self._poll_wait_seconds:
             return True

@@ -107,6 +107,31 @@ def test_a_fetch_that_was_cut_off_goes_on_where_it_was(store: FileStore, tmp_pat
     assert cache.fetched_bytes == len(full.read_bytes()) - 131072
 
 
+def _writes() -> int:
+    """Calls of write by this process so far."""
+    return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["syscw"])
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="counts calls of write by Linux")
+def test_what_comes_in_small_pieces_is_written_in_large_ones(store: FileStore, tmp_path: Path) -> None:
+    """The kernel can keep what is written together in huge pages, in which records are found faster."""
+    data = bytes(16 << 20)
+    (tmp_path / "part").write_bytes(data)
+    file = publish(store, tmp_path / "part", layout.dictionary_part(7, 0))
+    manifest = DictionaryManifest(
+        version=7, kind="full", full_version=7, base=7, parent=None, partitions=1, dim=2, keys=0, files=(file,)
+    )
+    store.put_bytes(manifest.to_json(), layout.dictionary_manifest(7))
+    remote = Counting(store.root)
+
+    before = _writes()
+    full, _ = cache_of(remote, tmp_path).parts(7, 0)
+    taken = _writes() - before
+
+    assert full.read_bytes() == data
+    assert taken < 32, "256 pieces of 64 KB came"
+
+
 def test_a_store_whose_file_is_too_short_is_asked_again_later(store: FileStore, tmp_path: Path) -> None:
     put_dictionary(store, tmp_path / "work", 7)
     path = store.root / layout.dictionary_part(7, 0)

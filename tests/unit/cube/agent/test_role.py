@@ -44,6 +44,7 @@ class Played:
         self.document: ReleaseDocument | None = None
         self.reports: list[AgentReport] = []
         self.away = False
+        self.gone = False  # transfer, which is restarted
 
     def server(self) -> Any:
         async def held(request: Request) -> Response:
@@ -86,6 +87,8 @@ class Played:
 
     def transfer(self) -> Any:
         async def release(request: Request) -> Response:
+            if self.gone:
+                raise RequestRefused(503, "it is not there")
             after = int(request.query_params.get("after", -1))
             for _ in range(20):
                 if self.document is not None and self.document.revision != after:
@@ -374,6 +377,26 @@ async def test_a_pod_that_nobody_replaces_yet_stays_until_it_is_replaced(tmp_pat
         assert not it.agent.drained.is_set()
 
         played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1, 2))}})
+        await it.until(it.agent.drained.is_set)
+
+
+async def test_a_pod_that_nobody_replaces_yet_stays_though_transfer_is_restarted_meanwhile(
+    tmp_path: Path, played: Played
+) -> None:
+    played.say(5)
+    played.lookup = 10.0
+    up = Placement(shards=2, up=(1,))
+    async with pod(tmp_path, played, grace_seconds=60.0, poll_wait_seconds=0.5) as it:
+        await it.holds(v5=MINE)
+        played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1))}})
+        it.stop.set()
+        await it.until(lambda: it.agent.document == played.document)
+        played.gone = True
+        await it.until(lambda: "transfer" in it.agent.errors)
+        await asyncio.sleep(0.3)
+        assert not it.agent.drained.is_set()
+
+        # Who never comes back is waited for no longer than a restart takes.
         await it.until(it.agent.drained.is_set)
 
 
