@@ -208,6 +208,22 @@ async def test_lower_generations_are_ignored_and_a_silent_transfer_changes_nothi
     assert probabilities(answer) == expected(exports[FIRST])
 
 
+async def test_the_version_that_is_answered_with_stays_known_when_a_document_names_it_no_more(
+    exports: dict[int, Exported], cube: Cube, store: FileStore, transfer: Transfer, scratch: Path
+) -> None:
+    put_version(store, exports[FIRST])
+    await transfer.publish(live=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
+    async with serving(store, transfer, scratch) as running:
+        await running.until_version(FIRST)
+        await transfer.publish()
+        seen = len(transfer.reports)
+        await running.until(lambda: len(transfer.reports) > seen + 1)
+
+        answer = await running.infer(FEATURES)
+
+    assert probabilities(answer) == expected(exports[FIRST])
+
+
 async def test_a_worker_that_is_killed_is_replaced_and_its_successor_answers_the_same(
     exports: dict[int, Exported], cube: Cube, store: FileStore, transfer: Transfer, scratch: Path
 ) -> None:

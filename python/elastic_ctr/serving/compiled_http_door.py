@@ -79,7 +79,8 @@ class CompiledHttpDoor(CompiledDoor):
         self._service = service
         self._behind = behind
         self._heads = Heads(SOURCE_PATH, behind.limits.max_headers)
-        self._rules = Rules(*slot_names(None), *self._heads.table, max_body, limits.max_rows, _SCANNED)
+        names, ends = slot_names(None)
+        self._rules = Rules(names, ends, self._heads.table, max_body, limits.max_rows, _SCANNED)
         self._slots: SlotList | None = None
         self._leaving: dict[int, int] = {}
         self._moving: set[asyncio.Task[None]] = set()

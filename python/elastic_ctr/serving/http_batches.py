@@ -47,6 +47,7 @@ from elastic_ctr.serving.door_sockets import (
     send,
     settle,
 )
+from elastic_ctr.serving.http_heads import END, LENGTH, LONGEST_HEAD, HeadTable
 from elastic_ctr.serving.scan import SHORTEST_FEASIGN, SHORTEST_INSTANCE, scan
 
 # Why something is set aside: its head is not known, it goes to the door in Python, no version is live.
@@ -59,6 +60,7 @@ _CHECKED = bounds_checked()
 _PASSES = 8
 _NONE = -1
 _MOST_DIGITS = 9
+_TAB, _SPACE, _TILDE = np.uint8(ord("\t")), np.uint8(ord(" ")), np.uint8(ord("~"))
 _ZERO, _NINE = np.uint8(ord("0")), np.uint8(ord("9"))
 _OPEN, _CLOSE, _COMMA = np.uint8(ord("[")), np.uint8(ord("]")), np.uint8(ord(","))
 
@@ -80,8 +82,7 @@ class Rules(NamedTuple):
 
     names: NDArray[np.uint8]
     ends: NDArray[np.int64]  # [slots]; none: no version is live
-    pieces: NDArray[np.uint8]
-    sizes: NDArray[np.int64]
+    heads: HeadTable
     max_body: int
     max_rows: int
     max_scanned: int  # bytes of bodies in one batch
@@ -112,20 +113,30 @@ def _same(data: Any, at: Any, pieces: Any, number: Any, from_: Any, size: Any) -
 @compiled
 def _known(data: Any, at: Any, have: Any, rules: Any, number: Any) -> Any:
     """(Bytes of the head that begins there, of its body) when it is the numbered one; else (-1, 0)."""
-    before, after = rules.sizes[number, 0], rules.sizes[number, 1]
-    if before == 0 or have < before + 1 + after or not _same(data, at, rules.pieces, number, np.int64(0), before):
-        return np.int64(_NONE), np.int64(0)
-    length = np.int64(0)
-    digits = np.int64(0)
-    while digits < _MOST_DIGITS and before + digits < have and _ZERO <= data[at + before + digits] <= _NINE:
-        length = length * 10 + np.int64(data[at + before + digits] - _ZERO)
-        digits += 1
-    head = before + digits + after
-    if digits == 0 or data[at + before] == _ZERO or have < head:
-        return np.int64(_NONE), np.int64(0)
-    if not _same(data, at + before + digits, rules.pieces, number, before, after):
-        return np.int64(_NONE), np.int64(0)
-    return head, length
+    none = np.int64(_NONE), np.int64(0)
+    # No head is longer, so no value is looked through beyond that.
+    have = min(have, LONGEST_HEAD)
+    place, from_, length = np.int64(0), np.int64(0), np.int64(0)
+    for piece in range(rules.heads.sizes.shape[1]):
+        size = rules.heads.sizes[number, piece]
+        if size == 0 or have - place < size or not _same(data, at + place, rules.heads.pieces, number, from_, size):
+            return none
+        place += size
+        from_ += size
+        hole = rules.heads.holes[number, piece]
+        if hole == END:
+            return place, length
+        begin = place
+        if hole == LENGTH:
+            while place < have and place - begin < _MOST_DIGITS and _ZERO <= data[at + place] <= _NINE:
+                length = length * 10 + np.int64(data[at + place] - _ZERO)
+                place += 1
+            if place == begin or data[at + begin] == _ZERO:
+                return none
+        else:
+            while place < have and (_SPACE <= data[at + place] <= _TILDE or data[at + place] == _TAB):
+                place += 1
+    return none
 
 
 @compiled
@@ -133,7 +144,7 @@ def _find(data: Any, at: Any, have: Any, rules: Any, row: Any) -> Any:
     """As `_known`, of whichever head it is; the one that the connection had last is looked at first."""
     head, length = _known(data, at, have, rules, row[HEAD])
     number = np.int64(0)
-    while head < 0 and number < rules.sizes.shape[0]:
+    while head < 0 and number < rules.heads.sizes.shape[0]:
         head, length = _known(data, at, have, rules, number)
         if head >= 0:
             row[HEAD] = number

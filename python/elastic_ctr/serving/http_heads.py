@@ -1,8 +1,9 @@
-"""Heads of everyday requests: what httptools has read once is known by its bytes from then on, but for the length.
+"""Heads of everyday requests: what httptools has read once is known from then on, but for its length and what means nothing here.
 
-A program sends the same head again and again, and only the number in its `content-length` changes. So a head that
-httptools found to be an everyday one is kept in two pieces, before and after that number; another with the same pieces means
-the same. Nothing else is understood here: every other head is for the door in Python.
+A program sends the same headers again and again, and only the number in `content-length` changes, and what whoever passes a request
+on writes into it: the numbers of traces, addresses, dates. So a head that httptools found to be an everyday one is kept in pieces
+with holes between them: one for the length, one for the value of each header that no door looks at. Another with the same pieces
+means the same. Nothing else is understood here: every other head is for the door in Python.
 """
 
 from __future__ import annotations
@@ -19,20 +20,32 @@ HEAD_END = b"\r\n\r\n"
 LONGEST_HEAD = 2048
 # Headers that make more of a request than its head and its body.
 UNUSUAL = frozenset([b"expect", b"content-encoding", b"transfer-encoding", b"upgrade"])
-# Before and after the number, of one line of a head that httptools has understood.
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]{0,8})(?=[ \t]*\r\n)", re.IGNORECASE)
+# Headers whose values tell the parser whether the connection stays.
+_TELLING = frozenset([b"connection", b"proxy-connection"])
+# What a value may have in it: everybody reads these alike.
+_VALUE = re.compile(rb"[\t\x20-\x7e]*")
+_LENGTH = re.compile(rb"([ \t]*)([1-9][0-9]{0,8})([ \t]*)")
+# What follows a piece: nothing more, a length, a value.
+END, LENGTH, VALUE = range(3)
+MOST_PIECES = 64
 _KEPT = 64
 _SEEN = 65_536
 _PADDING = 8
 
 
-class HeadTable(NamedTuple):
-    """Known heads, as machine code reads them."""
+class Form(NamedTuple):
+    """A head: what always stands there, and what comes after each of these pieces, the last time END."""
 
-    pieces: NDArray[
-        np.uint8
-    ]  # [kept, LONGEST_HEAD and padding]: what stands before the number, then what stands after it
-    sizes: NDArray[np.int64]  # [kept, 2] bytes of both; 0 where none is kept
+    pieces: tuple[bytes, ...]
+    holes: tuple[int, ...]
+
+
+class HeadTable(NamedTuple):
+    """Known heads, as machine code reads them. A piece has one byte at least."""
+
+    pieces: NDArray[np.uint8]  # [kept, LONGEST_HEAD and padding]: one behind the other
+    sizes: NDArray[np.int64]  # [kept, MOST_PIECES] bytes of each; the first is 0 where none is kept
+    holes: NDArray[np.int64]  # [kept, MOST_PIECES]
 
 
 class _Reading:
@@ -56,8 +69,8 @@ class _Reading:
         self.done = True
 
 
-def pieces_of(head: bytes, path: str, max_headers: int) -> tuple[bytes, bytes] | None:
-    """What stands before and after the length in the head of a POST to `path` that keeps the connection; None of others."""
+def form_of(head: bytes, path: str, max_headers: int) -> Form | None:
+    """The form of the head of a POST to `path` that keeps the connection; None of others."""
     # A line end of its own kind, or a blank line before the request, is for the door in Python to judge.
     if not head[:1].isalpha() or head.count(b"\n") != head.count(b"\r\n") or len(head) > LONGEST_HEAD:
         return None
@@ -68,7 +81,6 @@ def pieces_of(head: bytes, path: str, max_headers: int) -> tuple[bytes, bytes] |
         path_read = httptools.parse_url(reading.url).path if reading.done else None
     except (httptools.HttpParserError, httptools.HttpParserUpgrade, httptools.HttpParserInvalidURLError):
         return None
-    lengths = list(_LENGTH.finditer(head))
     everyday = (
         path_read == path.encode("ascii")
         and parser.get_method() == b"POST"
@@ -76,10 +88,34 @@ def pieces_of(head: bytes, path: str, max_headers: int) -> tuple[bytes, bytes] |
         and parser.should_keep_alive()
         and len(reading.names) <= max_headers
         and UNUSUAL.isdisjoint(reading.names)
-        and [found[1] for found in lengths] == reading.lengths
-        and len(lengths) == 1
+        and len(reading.lengths) == 1
     )
-    return (head[: lengths[0].start(1)], head[lengths[0].end(1) :]) if everyday else None
+    return _cut(head, reading.names, reading.lengths[0]) if everyday else None
+
+
+def _cut(head: bytes, names: list[bytes], number: bytes) -> Form | None:
+    """The form of a head in which httptools has found headers of these names, and this length; None where its lines are others."""
+    line, *lines = head.removesuffix(HEAD_END).split(b"\r\n")
+    if [each.partition(b":")[0].lower() for each in lines] != names:
+        return None
+    pieces: list[bytes] = []
+    holes: list[int] = []
+    piece = line
+    for name, each in zip(names, lines, strict=True):
+        begin, colon, value = each.partition(b":")
+        piece += b"\r\n" + begin + colon
+        if name in _TELLING:
+            piece += value
+            continue
+        length = _LENGTH.fullmatch(value) if name == b"content-length" else None
+        if _VALUE.fullmatch(value) is None or (name == b"content-length" and (length is None or length[2] != number)):
+            return None
+        pieces.append(piece if length is None else piece + length[1])
+        holes.append(VALUE if length is None else LENGTH)
+        piece = b"" if length is None else length[3]
+    pieces.append(piece + HEAD_END)
+    holes.append(END)
+    return Form(tuple(pieces), tuple(holes)) if len(pieces) <= MOST_PIECES else None
 
 
 class Learned(Enum):
@@ -94,31 +130,41 @@ class Heads:
     """The heads known to a door; when there are too many the oldest is forgotten."""
 
     def __init__(self, path: str, max_headers: int) -> None:
-        self.table = HeadTable(np.zeros((_KEPT, LONGEST_HEAD + _PADDING), np.uint8), np.zeros((_KEPT, 2), np.int64))
+        self.table = HeadTable(
+            np.zeros((_KEPT, LONGEST_HEAD + _PADDING), np.uint8),
+            np.zeros((_KEPT, MOST_PIECES), np.int64),
+            np.zeros((_KEPT, MOST_PIECES), np.int64),
+        )
         self._path = path
         self._max_headers = max_headers
-        self._known: list[tuple[bytes, bytes] | None] = [None] * _KEPT
+        self._known: list[Form | None] = [None] * _KEPT
         # Hashes, of those that were forgotten too.
         self._seen: set[int] = set()
         self._next = 0
 
     def learn(self, head: bytes) -> Learned:
         """An everyday one is known from now on."""
-        pieces = pieces_of(head, self._path, self._max_headers)
-        if pieces is None:
+        form = form_of(head, self._path, self._max_headers)
+        if form is None:
             return Learned.NOT
-        if pieces in self._known:
+        if form in self._known:
             # Many connections may have been read before the first of them was looked at.
             return Learned.AGAIN
-        both = b"".join(pieces)
-        self.table.pieces[self._next, : len(both)] = np.frombuffer(both, np.uint8)
-        self.table.sizes[self._next] = [len(piece) for piece in pieces]
-        self._known[self._next] = pieces
-        self._next = (self._next + 1) % _KEPT
-        mark = hash(pieces)
+        self._keep(form)
+        mark = hash(form)
         if mark in self._seen:
             return Learned.AGAIN
         if len(self._seen) >= _SEEN:
             self._seen.clear()
         self._seen.add(mark)
         return Learned.NEW
+
+    def _keep(self, form: Form) -> None:
+        row, count = self._next, len(form.pieces)
+        self._next = (row + 1) % _KEPT
+        self._known[row] = form
+        joined = b"".join(form.pieces)
+        self.table.pieces[row, : len(joined)] = np.frombuffer(joined, np.uint8)
+        self.table.sizes[row] = 0
+        self.table.sizes[row, :count] = [len(piece) for piece in form.pieces]
+        self.table.holes[row, :count] = form.holes

@@ -144,7 +144,8 @@ class Releases:
             if self._failures[version] >= _TRIES:
                 self._refuse(version, f"version {version}: {unusable}", workers)
             return
-        except StoreError as failed:
+        except OSError as failed:
+            # The store's, or this disk's: what is answered with stays either way.
             self._again(workers, f"version {version} cannot be fetched: {failed}")
             return
         manifest = self.manifests[version]

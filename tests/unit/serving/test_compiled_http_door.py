@@ -168,10 +168,23 @@ async def test_a_large_body_is_read_by_the_door_in_python(kind: str) -> None:
         assert probabilities(b"".join(answers)) == [6, 100_000, 6]
 
 
-async def test_who_sends_a_new_head_each_time_is_for_the_parser() -> None:
+async def test_what_others_write_into_each_head_does_not_send_a_connection_away() -> None:
     async with http_standing("numba") as it, peer(it) as (reader, writer):
         for number in range(10):
-            writer.write(request({"a": [number]}, more=(f"x-request: {number}",)))
+            traced = (
+                f"traceparent: 00-{number:032x}-{number:016x}-01",
+                f"x-forwarded-for: 10.0.0.{number * 25}, 10.1.1.1",
+            )
+            writer.write(request({"a": [number]}, more=traced))
+
+            assert probabilities(await reader.readuntil(b'"err_code":0}')) == [number]
+        assert (mine(it), moved(it)) == (1, 0)
+
+
+async def test_who_sends_a_new_header_each_time_is_for_the_parser() -> None:
+    async with http_standing("numba") as it, peer(it) as (reader, writer):
+        for number in range(10):
+            writer.write(request({"a": [number]}, more=(f"x-request-{number}: a",)))
 
             assert probabilities(await reader.readuntil(b'"err_code":0}')) == [number]
         assert (mine(it), moved(it)) == (0, 1)
@@ -181,7 +194,7 @@ async def test_more_heads_than_are_kept_are_all_understood() -> None:
     async with http_standing("numba") as it:
         for number in range(150):
             async with peer(it) as (reader, writer):
-                writer.write(request({"a": [number]}, more=(f"x-client: {number}",)))
+                writer.write(request({"a": [number]}, more=(f"x-client-{number}: a",)))
 
                 assert probabilities(await reader.readuntil(b'"err_code":0}')) == [number]
 

@@ -125,7 +125,7 @@ async def test_many_strange_heads_of_others_do_not_send_an_everyday_client_away(
             for number in range(20):
                 async with peer(it) as (other, strange):
                     for again in range(4):
-                        strange.write(request({"a": [1]}, more=(f"x-request: {flood}-{number}-{again}",)))
+                        strange.write(request({"a": [1]}, more=(f"x-{flood}-{number}-{again}: a",)))
                         await other.readuntil(b'"err_code":0}')
 
         await until(lambda: mine(it) == 1)

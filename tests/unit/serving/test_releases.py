@@ -1,6 +1,7 @@
 """The order of checks and switches, with workers that answer as a test says; the real ones are in tests/contract."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -185,6 +186,32 @@ async def test_a_store_that_is_away_for_a_while_refuses_nothing(tmp_path: Path) 
         await it.until(lambda: 2 in it.running[0].passed)
 
     assert refused == {}
+
+
+async def test_a_version_that_this_disk_has_no_room_for_costs_nothing_that_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_ctr.serving.releases._AGAIN_SECONDS", 0.01)
+    async with pod(tmp_path) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        fetched = it.releases._fetched
+        tries: list[int] = []
+
+        async def full_twice(version: int) -> Path:
+            tries.append(version)
+            if len(tries) < 3:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return await fetched(version)
+
+        monkeypatch.setattr(it.releases, "_fetched", full_twice)
+        it.document(live=2, previous=1)
+        await it.until(lambda: len(tries) == 2)
+        meanwhile = it.releases.serving
+        await it.until(lambda: it.releases.serving == 2)
+
+    assert meanwhile == 1
+    assert it.releases.refused == {}
 
 
 async def test_what_cannot_be_checked_yet_is_checked_again(tmp_path: Path) -> None:
