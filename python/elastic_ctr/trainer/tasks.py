@@ -43,7 +43,21 @@ def convert_task(
     counts = TaskCounts()
     temporary = target.with_suffix(".part")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with source.open(task.path) as raw, temporary.open("wb") as out:
+    try:
+        _convert_into(temporary, source, task, converter, max_line_bytes, counts)
+    except BaseException:
+        # On a full disk it would be in the way of the next attempt.
+        temporary.unlink(missing_ok=True)
+        raise
+    temporary.replace(target)
+    counts.samples = _thinned(counts.samples, task.samples)
+    return counts
+
+
+def _convert_into(
+    target: Path, source: Source, task: control.Task, converter: Converter, max_line_bytes: int, counts: TaskCounts
+) -> None:
+    with source.open(task.path) as raw, target.open("wb") as out:
         lines = open_lines(raw, task.path)
         for offset, block in lines_in_range(lines, task.start, task.end or None, max_line_bytes):
             converted = converter.convert(block)
@@ -58,9 +72,6 @@ def convert_task(
                     counts.refused[reason.value] = counts.refused.get(reason.value, 0) + number
                 _keep_examples(counts, offset, converted.refused[: QUARANTINED - len(counts.quarantined)])
             counts.samples.extend(_offer(block, converted.offsets, task.samples))
-    temporary.replace(target)
-    counts.samples = _thinned(counts.samples, task.samples)
-    return counts
 
 
 def _keep_examples(counts: TaskCounts, offset: int, refused: Iterable[RefusedLine]) -> None:

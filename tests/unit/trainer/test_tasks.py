@@ -39,6 +39,15 @@ def convert(folder: Path, one: control.Task, converter: Converter = CONVERTER) -
     return counts, target.read_bytes()
 
 
+def test_an_attempt_that_fails_leaves_nothing_in_the_way_of_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / "log.gz").write_bytes(gzip.compress(b"1 0 17:a\n" * 100_000)[:-20])
+
+    with pytest.raises(Exception, match=r"log\.gz"):
+        convert(tmp_path, task("log.gz"))
+
+    assert list((tmp_path / "tasks").iterdir()) == []
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LINES, st.integers(1, 60), st.booleans())
 def test_ranges_of_a_file_give_what_the_whole_file_gives(
