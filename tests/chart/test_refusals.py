@@ -78,6 +78,12 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"model": {"partitions": 4}, "pserver": {"replicas": 5}},
         ["pserver.replicas 5", "model.partitions 4"],
     ),
+    "pservers that would own nothing": (
+        {"model": {"partitions": 60}, "pserver": {"replicas": 13}},
+        [
+            "pserver.replicas 13 would leave some without any of 60 model.partitions, 5 for each of the first 12: set it to 12"
+        ],
+    ),
     "fewer trainers than the least": (
         {"trainer": {"replicas": 1, "minReplicas": 2}},
         ["trainer.replicas 1", "trainer.minReplicas 2"],

@@ -42,6 +42,14 @@ cube.config.shards {{ int .Values.cube.config.shards }} is above model.partition
 {{- define "elastic-ctr.validate.pservers" -}}
 {{- if gt (int .Values.pserver.replicas) (int .Values.model.partitions) -}}
 pserver.replicas {{ int .Values.pserver.replicas }} is above model.partitions {{ int .Values.model.partitions }}, so some pservers would own nothing: lower replicas; partitions are fixed for a model's life
+{{- else if gt (int .Values.pserver.replicas) 0 -}}
+{{- /* Paddle gives each as many as the first, as long as there are any. */}}
+{{- $partitions := int .Values.model.partitions }}
+{{- $each := div (sub (add $partitions (int .Values.pserver.replicas)) 1) (int .Values.pserver.replicas) }}
+{{- $used := div (sub (add $partitions $each) 1) $each }}
+{{- if lt $used (int .Values.pserver.replicas) -}}
+pserver.replicas {{ int .Values.pserver.replicas }} would leave some without any of {{ $partitions }} model.partitions, {{ $each }} for each of the first {{ $used }}: set it to {{ $used }}; partitions are fixed for a model's life
+{{- end }}
 {{- end }}
 {{- end }}
 

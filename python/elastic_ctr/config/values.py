@@ -176,6 +176,14 @@ class Values(Block):
             raise ValueError(
                 f"pserver.replicas {self.pserver.replicas} is above model.partitions {self.model.partitions}; lower replicas"
             )
+        # Paddle gives each as many as the first, as long as there are any; one without any could not be saved.
+        each = -(-self.model.partitions // self.pserver.replicas)
+        used = -(-self.model.partitions // each)
+        if used < self.pserver.replicas:
+            raise ValueError(
+                f"pserver.replicas {self.pserver.replicas} would leave some without any of {self.model.partitions} "
+                f"model.partitions, {each} for each of the first {used}; set it to {used}"
+            )
         return self
 
 

@@ -97,6 +97,10 @@ def test_the_empty_file_says_what_is_missing() -> None:
         ("cube: {config: {shards: 61}}", "cube.config.shards 61 is above model.partitions 60"),
         ("cube: {config: {shards: 0}}", "cube.config.shards: input should be greater than or equal to 1, not 0"),
         ("pserver: {replicas: 61}", "pserver.replicas 61 is above model.partitions 60"),
+        (
+            "pserver: {replicas: 13}",
+            "pserver.replicas 13 would leave some without any of 60 model.partitions, 5 for each of the first 12; set it to 12",
+        ),
         ("trainer: {minReplicas: 3}", "trainer: minReplicas 3 is above replicas 2; lower it"),
         ("model: {network: ../x}", "model.network: "),
         ("model: {output: tanh}", "model.output: input should be 'sigmoid' or 'softmax', not 'tanh'"),
