@@ -16,15 +16,14 @@ from rich.console import Console
 from bench import own_network
 from bench.method import FOLDER, RESULTS, Results, plot, show
 
-# Those whose rows go to results.json, and then those that print their own.
-MEASUREMENTS = ("cube_kernel", "cube", "serving", "build")
-OWN_WORDS = ("training",)
+MEASUREMENTS = ("cube_kernel", "cube", "serving", "build", "training")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    choices = (*MEASUREMENTS, *OWN_WORDS)
-    parser.add_argument("--only", nargs="+", choices=choices, default=list(choices), help="these measurements")
+    parser.add_argument(
+        "--only", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS), help="these measurements"
+    )
     parser.add_argument("--rows", default="", help="rows whose name contains this")
     parser.add_argument("--quick", action="store_true", help="short runs: does it work, and roughly how fast")
     given = parser.parse_args()
@@ -34,11 +33,10 @@ def main() -> int:
     for name in given.only:
         console.rule(name)
         options = [*(["--quick"] if given.quick else []), *(["--only", given.rows] if given.rows else [])]
-        if name in OWN_WORDS:
-            options = ["--rows", "50000", "--repetitions", "1"] if given.quick else []
         started = time.monotonic()
-        alone = None if name in OWN_WORDS else own_network.enter
-        done = subprocess.run([sys.executable, "-m", f"bench.{name}", *options], check=False, preexec_fn=alone)
+        done = subprocess.run(
+            [sys.executable, "-m", f"bench.{name}", *options], check=False, preexec_fn=own_network.enter
+        )
         if done.returncode:
             failed.append(name)
         console.print(f"{name}: {time.monotonic() - started:.0f} s{' and FAILED' if done.returncode else ''}")

@@ -223,7 +223,7 @@ def main() -> None:
     parser.add_argument("--large", type=int, help="of the single partition; by default 50,000,000, quick 6,000,000")
     given = parser.parse_args()
     plan = plan_of(given)
-    results = Results(given.results, quick=plan.quick)
+    results = Results(given.results, quick=plan.quick or bool(given.keys or given.large))
     keys = given.keys or (1_000_000 if plan.quick else 10_000_000)
     large = given.large or (6_000_000 if plan.quick else 50_000_000)
     measurements: dict[str, Callable[[Path], None]] = {

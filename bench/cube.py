@@ -9,9 +9,10 @@ keys are all known; every answer of a first round is compared byte by byte befor
 import argparse
 import socket
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from bench.echo import echo
 from bench.loadgen import RESP, Expected, Load
 from bench.method import (
     FOLDER,
+    Comparison,
     Plan,
     Results,
     Row,
@@ -28,6 +30,7 @@ from bench.method import (
     Side,
     arguments,
     compare,
+    huge_bytes,
     median_rate,
     plan_of,
     rate,
@@ -45,6 +48,10 @@ from elastic_ctr.cube.dictionary.format import Values
 from elastic_ctr.cube.dictionary.hashing import Keys
 
 DISTRIBUTIONS = ("uniform", "zipf")
+TAIL = "p99 ÷ Redis p99, 300 keys, 64 connections"
+PACED_TAIL = "p99 at half of Redis's rate ÷ Redis p99, 300 keys, 64 connections"
+MEMORY = "memory per key ÷ Redis"
+WHOLE_MEMORY = "memory of whole processes ÷ Redis"
 _KEYS_OF_REQUESTS = 4_000_000  # so many keys are encoded in advance, more than a cache holds
 
 
@@ -124,35 +131,57 @@ def measure_shapes(table: Made, cube: Server, redis: Server, plan: Plan, results
     for shape in SHAPES:
         for distribution, goal in zip(DISTRIBUTIONS, shape.goals, strict=True):
             name = f"cube ÷ Redis, {shape.name}, {distribution}"
-            tail = "p99 ÷ Redis p99, 300 keys, 64 connections"
-            wants_tail = shape.n == 300 and distribution == "uniform" and plan.wants(tail)
-            if not plan.wants(name) and not wants_tail:
+            has_tail = shape.n == 300 and distribution == "uniform"
+            wants_tail, wants_paced = (has_tail and plan.wants(tail) for tail in (TAIL, PACED_TAIL))
+            if not (plan.wants(name) or wants_tail or wants_paced):
                 continue
             keys = tables.asked(table, distribution, max(16, _KEYS_OF_REQUESTS // shape.n), shape.n)
             ours = our_load(cube.port, keys, shape.connections, shape.pipeline)
             theirs = redis_load(redis.port, keys, table.dim, shape.connections, shape.pipeline)
             with pair(ours, cube, theirs, redis) as (a, b):
                 compared = compare(name, a, b, plan)
-                note = shape.note
-                row = compared.row(goal, per_cpu_when_client_bound=shape.per_cpu, note=note)
-                results.put(row, compared.details())
+                if plan.wants(name):
+                    row = compared.row(goal, per_cpu_when_client_bound=shape.per_cpu, note=shape.note)
+                    results.put(row, compared.details())
                 if wants_tail:
-                    results.put(_tail(tail, compared.p99_ratios(), compared.ours, compared.theirs), compared.details())
-                    half = statistics.median(rate(sample) for sample in compared.theirs) / shape.n / 2
+                    results.put(_tail(TAIL, compared, 0.1, "closed loop"), compared.details())
+                if wants_paced:
+                    half = median_rate(compared.theirs) / shape.n / 2
                     ours.rate = theirs.rate = half
-                    paced = compare(f"{tail}, at half of Redis's rate", a, b, plan)
-                    note = f"{half:,.0f} requests a second for both"
-                    results.put(_tail(paced.name, paced.p99_ratios(), paced.ours, paced.theirs, note), paced.details())
+                    # Fewer requests, so longer: a p99 of many.
+                    paced = compare(PACED_TAIL, a, b, replace(plan, seconds=4 * plan.seconds))
+                    told = f"{half:,.0f} requests a second for both"
+                    results.put(_tail(PACED_TAIL, paced, None, told), paced.details())
 
 
-def _tail(name: str, ratios: list[float], ours: list[Sample], theirs: list[Sample], note: str = "") -> Row:
+def measure_huge(table: Made, cube: Server, plan: Plan, results: Results) -> None:
+    """What is told beside the goals: Redis in huge pages, as ours is."""
+    names = {f"cube ÷ Redis in huge pages, {shape.name}, uniform": shape for shape in (SHAPES[0], SHAPES[2])}
+    if not any(map(plan.wants, names)):
+        return
+    with redis_server(FOLDER / "logs" / "redis-huge.log", huge=True) as redis:
+        tables.fill_redis(table, redis.port)
+        in_huge = huge_bytes(redis.pid) / resident_bytes(redis.pid)
+        with one_core([*cube.pids(), *redis.pids()]):
+            for name, shape in names.items():
+                if not plan.wants(name):
+                    continue
+                keys = tables.asked(table, "uniform", _KEYS_OF_REQUESTS // shape.n, shape.n)
+                ours = our_load(cube.port, keys, shape.connections)
+                theirs = redis_load(redis.port, keys, table.dim, shape.connections)
+                with pair(ours, cube, theirs, redis) as (a, b):
+                    compared = compare(name, a, b, plan)
+                    note = f"disable-thp no, MALLOC_CONF=thp:always: {in_huge:.0%} of its memory"
+                    results.put(compared.row(None, note=note), compared.details())
+
+
+def _tail(name: str, compared: Comparison, goal: float | None, told: str) -> Row:
     def said(samples: list[Sample]) -> str:
         p50 = statistics.median(sample.p50 for sample in samples) * 1000
         return f"{p50:.2f}/{statistics.median(sample.p99 for sample in samples) * 1000:.2f}"
 
-    told = f"p50/p99 {said(ours)} ms to {said(theirs)} ms"
-    goal = 0.1 if not note else None
-    return summary(name, ratios, goal, bound="at most", note=f"{note}; {told}" if note else f"closed loop; {told}")
+    note = f"{told}; p50/p99 {said(compared.ours)} ms to {said(compared.theirs)} ms"
+    return summary(name, compared.p99_ratios(), goal, bound="at most", note=note)
 
 
 def measure_callers(table: Made, cube: Server, redis: Server, plan: Plan, results: Results) -> None:
@@ -236,23 +265,31 @@ def measure_processes(table: Made, cube: Server, plan: Plan, results: Results) -
             results.put(summary(name, compared.ratios_per_cpu(), 0.9, note=note), compared.details())
 
 
-def memory_row(keys: int, ours: tuple[int, int], theirs: tuple[int, int]) -> Row:
+def memory_rows(keys: int, ours: tuple[int, int], theirs: tuple[int, int]) -> Iterator[Row]:
     """From (resident bytes before, after) it was filled."""
     grown, their_growth = ours[1] - ours[0], theirs[1] - theirs[0]
-    note = (
-        f"{grown / keys:.1f} to {their_growth / keys:.1f} bytes a key by growth; "
-        f"whole processes {ours[1] / 1e6:,.0f} to {theirs[1] / 1e6:,.0f} MB"
-    )
-    ratio = grown / their_growth
-    return Row("memory per key ÷ Redis", ratio, ratio, ratio, 0.4, note, "at most")
+    note = f"{grown / keys:.1f} to {their_growth / keys:.1f} bytes a key by growth"
+    yield summary(MEMORY, [grown / their_growth], 0.4, note=note, bound="at most")
+    note = f"{ours[1] / 1e6:,.0f} to {theirs[1] / 1e6:,.0f} MB, Python and its packages included"
+    yield summary(WHOLE_MEMORY, [ours[1] / theirs[1]], None, note=note, bound="at most")
+
+
+def settled_bytes(pid: int, seconds: float = 30.0) -> int:
+    """RSS once it has not changed for two seconds: Redis goes on moving its hash table after it was filled."""
+    until = time.monotonic() + seconds
+    seen = [resident_bytes(pid)]
+    while time.monotonic() < until and (len(seen) < 5 or max(seen[-5:]) - min(seen[-5:]) > seen[-1] // 1000):
+        time.sleep(0.5)
+        seen.append(resident_bytes(pid))
+    return seen[-1]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments(parser)
-    parser.add_argument("--keys", type=int, default=10_000_000)
+    parser.add_argument("--keys", type=int, default=tables.KEYS)
     given = parser.parse_args()
-    plan, results = plan_of(given), Results(given.results, given.quick)
+    plan, results = plan_of(given), Results(given.results, quick=given.quick or given.keys != tables.KEYS)
     logs = FOLDER / "logs"
     with timed("bench.cube"), ExitStack() as stack:
         table = tables.made(given.keys)
@@ -264,13 +301,15 @@ def main() -> None:
         with timed("loading ours"):
             ask(cube.admin, "/load", table.load_order())
         assert_equal(table, cube, redis)
-        after = sum(map(resident_bytes, cube.pids())), resident_bytes(redis.pid)
-        if plan.wants("memory per key ÷ Redis"):
-            results.put(memory_row(table.keys.size, (before[0], after[0]), (before[1], after[1])))
+        after = sum(map(resident_bytes, cube.pids())), settled_bytes(redis.pid)
+        for row in memory_rows(table.keys.size, (before[0], after[0]), (before[1], after[1])):
+            if plan.wants(row.name):
+                results.put(row)
         with one_core([*cube.pids(), *redis.pids()]):
             measure_shapes(table, cube, redis, plan, results)
             measure_callers(table, cube, redis, plan, results)
         measure_processes(table, cube, plan, results)
+        measure_huge(table, cube, plan, results)
     switch_rows(table, plan, results)
     show(results.read())
 

@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -155,18 +156,14 @@ def lines_of(dim: int) -> float:
 
 
 def verdict(name: str, goal: float, dim: int, ours: list[Sample], limit: list[Sample], ratios: list[float]) -> Row:
-    """Million keys a second, or where that is missed the share of the limit."""
+    """Million keys a second; where that is too few, a share of the limit that is large enough holds as well."""
     rates = [rate(sample) / 1e6 for sample in ours]
     lines = lines_of(dim)
     shares = [lines * ratio for ratio in ratios]
     told = f"{statistics.median(rates):.1f} M keys/s, {lines:g} lines each, of {median_rate(limit) / 1e6:.1f} M random lines/s"
-    if statistics.median(rates) >= goal:
-        return summary(
-            name, rates, goal, note=f"M keys/s per core, {N} a call; {told}: {statistics.median(shares):.2f} of them"
-        )
-    return summary(
-        name, shares, SHARE, note=f"share of the limit, {N} keys a call; {told}; {goal:g} M keys/s were the other goal"
-    )
+    share = statistics.median(shares)
+    note = f"M keys/s per core, {N} a call; {told}: {share:.2f} of them, where {SHARE:g} would do"
+    return replace(summary(name, rates, goal, note=note), otherwise=share >= SHARE)
 
 
 def measure(made: Made, plan: Plan, results: Results) -> Table:
@@ -213,8 +210,9 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=tables.DIM)
     given = parser.parse_args()
     plan = plan_of(given)
-    results = Results(given.results, quick=plan.quick)
-    seen = measure(tables.made(given.keys or (1_000_000 if plan.quick else 10_000_000), given.dim), plan, results)
+    other_table = given.keys not in (None, tables.KEYS) or given.dim != tables.DIM
+    results = Results(given.results, quick=plan.quick or other_table)
+    seen = measure(tables.made(given.keys or (1_000_000 if plan.quick else tables.KEYS), given.dim), plan, results)
     show(results.read())
     Console(width=None if os.isatty(1) else 120).print(seen)
 

@@ -69,7 +69,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the results; bound says which way the goal lies, no goal: it is only told."""
+    """A line of the results; bound says which way the goal lies, no goal: it is only told. `otherwise`: it holds by what the note says."""
 
     name: str
     ratio: float
@@ -78,12 +78,13 @@ class Row:
     goal: float | None
     note: str = ""
     bound: str = "at least"
+    otherwise: bool = False
 
     @property
     def holds(self) -> bool | None:
         if self.goal is None:
             return None
-        return self.ratio <= self.goal if self.bound == "at most" else self.ratio >= self.goal
+        return self.otherwise or (self.ratio <= self.goal if self.bound == "at most" else self.ratio >= self.goal)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "holds": self.holds}
@@ -190,6 +191,12 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def huge_bytes(pid: int) -> int:
+    """How much of a process's memory is in huge pages."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("AnonHugePages:", "FilePmdMapped:")))
+
+
 def machine() -> dict[str, Any]:
     """What ran this, as far as it matters to the figures."""
 
@@ -215,6 +222,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "redisServer": said("redis-server", "--version").partition("v=")[2].split(" ")[0],
         "versions": {name: installed[name] for name in _PACKAGES if name in installed},
+        "commit": said("git", "describe", "--always", "--dirty=, changed"),
         "network": "of its own" if own_network.entered() else "of the machine",
         "load": [round(each, 2) for each in os.getloadavg()],
         "measured": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -223,14 +231,18 @@ def machine() -> dict[str, Any]:
 
 @dataclass
 class Results:
-    """The file of results: rows are merged by name, so that each measurement may be run alone."""
+    """The file of results: rows are merged by name, so that each measurement may be run alone, and say when and of what they are.
+
+    `quick`: they are not of the time and the size that the goals are of.
+    """
 
     path: Path = RESULTS
     quick: bool = False
 
     def put(self, row: Row, details: dict[str, Any] | None = None) -> None:
         document = self.read()
-        line = row.to_json()
+        facts = machine()
+        line = {**row.to_json(), "quick": self.quick, "commit": facts["commit"], "measured": facts["measured"]}
         if self.quick:
             line["note"] = f"quick run; {line['note']}".rstrip("; ")
         names = [each["name"] for each in document["rows"]]
@@ -238,7 +250,7 @@ class Results:
             document["rows"][names.index(row.name)] = line
         else:
             document["rows"].append(line)
-        document["machine"] = machine()
+        document["machine"] = facts
         document.setdefault("details", {})[row.name] = details or {}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(".new")

@@ -145,8 +145,11 @@ def cube_server(dict_dir: Path, log: Path, *, dim: int = 9, workers: int = 1) ->
 
 
 @contextmanager
-def redis_server(log: Path) -> Iterator[Server]:
-    """Redis, nothing kept on disk. Raises RuntimeError where it is not installed."""
+def redis_server(log: Path, *, huge: bool = False) -> Iterator[Server]:
+    """Redis, nothing kept on disk. Raises RuntimeError where it is not installed.
+
+    `huge`: in huge pages, which it keeps away from by itself: they make a fork slow, and one that keeps nothing never forks.
+    """
     found = shutil.which("redis-server")
     if found is None:
         raise RuntimeError("redis-server is not installed: apt-get install redis-server, then again")
@@ -164,6 +167,8 @@ def redis_server(log: Path) -> Iterator[Server]:
             "no",
             "--dir",
             folder,
+            *(["--disable-thp", "no"] if huge else []),
         ]
-        with running(command, log, lambda: accepts(port)) as pid:
+        env = {**os.environ, "MALLOC_CONF": "thp:always"} if huge else None
+        with running(command, log, lambda: accepts(port), env=env) as pid:
             yield Server(pid, port)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -112,15 +113,24 @@ class Asked:
             ]
             yield orjson.dumps({"instances": instances})
 
-    def over_http(self, port: int) -> Load:
-        head = f"POST {PATH} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: "
-        requests = [head.encode() + b"%d\r\n\r\n" % len(body) + body for body in self.bodies()]
+    def over_http(self, port: int, *, traced: bool = False) -> Load:
+        """`traced`: each request has a head of its own, with the number of its trace."""
+        head = f"POST {PATH} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+        requests = [
+            f"{head}{_trace(number) if traced else ''}content-length: {len(body)}\r\n\r\n".encode() + body
+            for number, body in enumerate(self.bodies(), 1)
+        ]
         return Load(port, requests, Expected(HTTP), self.shape.connections, work=self.shape.instances)
 
     def as_frames(self, port: int) -> Load:
         check = wire.slot_list_check(SlotList(SLOTS))
         requests = [wire.pack_request(number, row, self.counts, check) for number, row in enumerate(self.feasigns)]
         return Load(port, requests, Expected(FRAMES), self.shape.connections, work=self.shape.instances, greet=greet)
+
+
+def _trace(number: int) -> str:
+    """A line of a head, of the form that W3C's Trace Context gives it."""
+    return f"traceparent: 00-{number:032x}-{number:016x}-01\r\n"
 
 
 def greet(sock: socket.socket) -> None:
@@ -250,7 +260,8 @@ def our_serving(table: Made, folder: Path, cube: Server) -> Iterator[Ours]:
 
 
 @contextmanager
-def their_service(folder: Path, redis: Server, dim: int) -> Iterator[Server]:
+def their_service(folder: Path, redis: Server, dim: int, *, gathers: bool = False) -> Iterator[Server]:
+    """`gathers`: it answers all requests that wait together, as ours does."""
     port = free_port()
     env = {
         **os.environ,
@@ -258,18 +269,24 @@ def their_service(folder: Path, redis: Server, dim: int) -> Iterator[Server]:
         "BENCH_DIM": str(dim),
         "BENCH_SLOTS": ",".join(SLOTS),
         "BENCH_REDIS": str(redis.port),
+        "BENCH_GATHERS": str(int(gathers)),
         "OMP_NUM_THREADS": "1",
         "GLOG_minloglevel": "2",
     }
     command = [
         sys.executable, "-m", "uvicorn", "bench.rivals.fastapi_service:app", "--host", "127.0.0.1", "--port", str(port),
-        "--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning",
+        "--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning", "--timeout-keep-alive", "600",
     ]  # fmt: skip
-    with running(command, FOLDER / "logs" / "fastapi.log", lambda: answers(port, "/healthz"), env=env) as pid:
+    with running(
+        command,
+        FOLDER / "logs" / f"fastapi{'-gathers' if gathers else ''}.log",
+        lambda: answers(port, "/healthz"),
+        env=env,
+    ) as pid:
         yield Server(pid, port)
 
 
-def assert_equal(table: Made, ours: Ours, theirs: Server) -> float:
+def assert_equal(table: Made, ours: Ours, theirs: Server, gatherer: Server) -> float:
     """Every shape's first request through all doors and the oracle; the spread of the probabilities."""
     spread = 1.0
     for shape in SHAPES:
@@ -278,6 +295,7 @@ def assert_equal(table: Made, ours: Ours, theirs: Server) -> float:
             truth = network.answer(pooled(table, row, asked.counts), table.dim)
             answers_by_door = {"the oracle": truth, "our HTTP door": _over_http(ours.serving.port, body)}
             answers_by_door["theirs"] = _over_http(theirs.port, body)
+            answers_by_door["theirs that gathers"] = _over_http(gatherer.port, body)
             answers_by_door["our binary door"] = _as_frame(ours.binary, row, asked.counts)
             for door, answer in answers_by_door.items():
                 worst = float(np.abs(answer - truth).max())
@@ -326,12 +344,41 @@ def measure(
         their_load.close()
 
 
+def _pids_of(*servers: Server) -> list[int]:
+    return [pid for server in servers for pid in server.pids()]
+
+
+def measure_told(
+    table: Made, ours: Ours, theirs: Server, gatherer: Server, redis: Server, plan: Plan, results: Results
+) -> None:
+    """What is told beside the goals, over HTTP: their service when it gathers requests, and heads that differ."""
+    what = [
+        (f"FastAPI that gathers requests + Redis, HTTP + JSON, {shape.name}", shape, gatherer, False)
+        for shape in SHAPES
+    ]
+    told = "HTTP + JSON, a traceparent of its own in each request"
+    what.append((f"FastAPI + Redis, {told}, {SHAPES[0].name}", SHAPES[0], theirs, True))
+    for rival, shape, service, traced in what:
+        name = f"serving ÷ {rival}"
+        if not plan.wants(name):
+            continue
+        asked = Asked.of(shape, table)
+        our_load, their_load = (asked.over_http(port, traced=traced) for port in (ours.serving.port, service.port))
+        their_pids = partial(_pids_of, service, redis)
+        compared = compare(
+            name, Side("ours", our_load.run, ours.pids), Side("theirs", their_load.run, their_pids), plan
+        )
+        results.put(compared.row(None), compared.details())
+        our_load.close()
+        their_load.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments(parser)
-    parser.add_argument("--keys", type=int, default=10_000_000)
+    parser.add_argument("--keys", type=int, default=tables.KEYS)
     given = parser.parse_args()
-    plan, results = plan_of(given), Results(given.results, given.quick)
+    plan, results = plan_of(given), Results(given.results, quick=given.quick or given.keys != tables.KEYS)
     logs = FOLDER / "logs"
     with timed("bench.serving"), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-serving-")))
@@ -342,9 +389,11 @@ def main() -> None:
         ask(cube.admin, "/load", table.load_order())
         ours = stack.enter_context(our_serving(table, folder, cube))
         theirs = stack.enter_context(their_service(folder, redis, table.dim))
-        spread = assert_equal(table, ours, theirs)
-        with one_core([*ours.pids(), *theirs.pids(), *redis.pids()]):
+        gatherer = stack.enter_context(their_service(folder, redis, table.dim, gathers=True))
+        spread = assert_equal(table, ours, theirs, gatherer)
+        with one_core([*ours.pids(), *theirs.pids(), *gatherer.pids(), *redis.pids()]):
             measure(table, ours, theirs, redis, plan, results, spread)
+            measure_told(table, ours, theirs, gatherer, redis, plan, results)
     show(results.read())
 
 

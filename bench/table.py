@@ -19,6 +19,7 @@ from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 
 Floats = NDArray[np.float32]
+KEYS = 10_000_000  # of the table that the goals are of
 PARTITIONS = 60
 VERSION = 1_700_000_000
 LATER = VERSION + 1  # the same full parts under an overlay of a thousandth of the keys

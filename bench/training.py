@@ -1,6 +1,6 @@
 """Records a second of the training phase in the pipeline, beside the bare engine on the same file and network.
 
-    python bench/training.py [--rows 400000] [--repetitions 2] [--json]
+    python -m bench.training [--quick] [--rows 400000]
 
 The pipeline: `elastic-ctr local run` with one trainer and one pserver, tasks of a quarter of the rows, each loaded while
 the one before it is trained; timed by the master from the first lease to the last report of the round. Bare:
@@ -19,15 +19,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from bench.method import Results, Row, arguments, plan_of, show, summary
 from elastic_ctr.config.model import Model
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.features.slots import SlotList
 
+NAME = "training in the pipeline ÷ the bare engine"
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 
 
@@ -65,7 +68,7 @@ def pipeline(data: Path, rows: int, folder: Path) -> float:
 def bare(data: Path, rows: int, folder: Path) -> float:
     """Records a second of train_from_dataset alone, in a process of its own."""
     answer = subprocess.run(
-        [sys.executable, __file__, "--bare", str(data), str(folder), "--rows", str(rows)],
+        [sys.executable, "-m", "bench.training", "--bare", str(data), str(folder), "--rows", str(rows)],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     return float(answer.stdout.strip().splitlines()[-1])
@@ -112,38 +115,39 @@ def run_bare(data: Path, folder: Path, rows: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=400_000)
-    parser.add_argument("--repetitions", type=int, default=2)
-    parser.add_argument("--json", action="store_true")
+    arguments(parser)
+    parser.add_argument("--rows", type=int, help="of the hour; by default 400,000, quick 50,000")
     parser.add_argument("--bare", nargs=2, type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    plan = plan_of(given)
+    rows = given.rows or (50_000 if plan.quick else 400_000)
     if given.bare:
-        run_bare(given.bare[0], given.bare[1], given.rows)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        data = folder / "data"
-        subprocess.run(
-            [COMMAND, "synth", "--hours", "1", "--rows", str(given.rows), "--seed", "1", str(data)],
-            check=True, capture_output=True,
-        )  # fmt: skip
-        bares, pipelines = [bare(data, given.rows, folder)], []
-        for _ in range(given.repetitions):
-            pipelines.append(pipeline(data, given.rows, folder))
-            bares.append(bare(data, given.rows, folder))
-    ratios = [2 * fast / (bares[i] + bares[i + 1]) for i, fast in enumerate(pipelines)]
-    result = {
-        "bare records/s": [round(each) for each in bares],
-        "pipeline records/s": [round(each) for each in pipelines],
-        "ratio": round(statistics.median(ratios), 3),
-        "min": round(min(ratios), 3),
-        "max": round(max(ratios), 3),
-        "goal": 0.85,
-    }
-    if given.json:
-        print(json.dumps(result))
-    else:
-        for key, value in result.items():
-            print(f"{key:20} {value}")
+        run_bare(given.bare[0], given.bare[1], rows)
+    results = Results(given.results, quick=plan.quick or bool(given.rows))
+    if plan.wants(NAME):
+        with tempfile.TemporaryDirectory() as name:
+            results.put(measure(Path(name), rows, 1 if plan.quick else plan.repetitions))
+    show(results.read())
+
+
+def measure(folder: Path, rows: int, repetitions: int) -> Row:
+    """The two in turn: one more of the bare engine, so that each run of the pipeline has one before it and one behind."""
+    data = folder / "data"
+    subprocess.run(
+        [COMMAND, "synth", "--hours", "1", "--rows", str(rows), "--seed", "1", str(data)],
+        check=True,
+        capture_output=True,
+    )
+    bares, pipelines = [bare(data, rows, folder)], []
+    for _ in range(repetitions):
+        pipelines.append(pipeline(data, rows, folder))
+        bares.append(bare(data, rows, folder))
+    ratios = [2 * ours / (before + after) for ours, (before, after) in zip(pipelines, pairwise(bares), strict=True)]
+    note = (
+        f"{statistics.median(pipelines):,.0f} to {statistics.median(bares):,.0f} records a second, {rows:,} of them in an hour; "
+        "one trainer, one pserver, this machine's cores for both"
+    )
+    return summary(NAME, ratios, 0.85, note=note)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,19 @@ def test_a_goal_may_be_a_limit() -> None:
     assert Row("x", 1, 0, 1, None).holds is None
 
 
+def test_a_goal_that_is_missed_may_be_met_otherwise() -> None:
+    assert Row("x", 0.5, 0, 1, 0.6, otherwise=True).holds
+    assert Row("x", 0.5, 0, 1, None, otherwise=True).holds is None
+
+
+def test_rows_of_a_quick_run_are_not_published(tmp_path: Path) -> None:
+    results = Results(tmp_path / "r.json", quick=True)
+    results.put(Row("one", 1, 1, 1, 1))
+
+    with pytest.raises(ValueError, match="one is of a quick run"):
+        with_results("<!-- results -->\n<!-- end of results -->\n", results.read())
+
+
 def test_both_sides_run_in_turn_and_a_refused_request_ends_it() -> None:
     order: list[str] = []
 
@@ -98,6 +111,7 @@ def test_results_are_merged_by_name_and_shown_in_the_page(tmp_path: Path) -> Non
         ("two", 2.0, False),
     ]
     assert "former words" not in page
+    assert f"2 of 2 rows: commit {document['rows'][0]['commit']}, " in page
     assert "| two | 2 | 2 to 2 | ≥ 2.5 | **missed** |" in page
     with pytest.raises(ValueError, match="no place for the results"):
         with_results("a", document)
