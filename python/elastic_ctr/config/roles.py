@@ -154,7 +154,8 @@ class CubeTransferConfig(Section):
         default=1, description="Holders every partition needs before a version goes live."
     )
     candidate_seconds: Seconds = Field(
-        default=120, description="After this a silent serving pod is named and no longer waited for."
+        default=120,
+        description="A serving pod that is silent about a version, or a cube pod that has not loaded it, is waited for so long.",
     )
     silent_seconds: Seconds = Field(default=10, description="A pod that does not report for so long answers nothing.")
     listen_seconds: Seconds = Field(

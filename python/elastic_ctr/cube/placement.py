@@ -69,6 +69,21 @@ def lacking_partitions(holders: Holders, partitions: int, replicas: int) -> tupl
     return tuple(p for p, count in enumerate(counts) if count < replicas)
 
 
+def pods_behind(
+    version: int, partitions: int, reports: Iterable[AgentReport], placement: Placement, holders: Holders
+) -> tuple[str, ...]:
+    """Pods that stay and still lack something that their shard owes of a version, in order."""
+    owing = [owing_shards(partition, placement, holders) for partition in range(partitions)]
+    return tuple(
+        sorted(
+            report.pod
+            for report in reports
+            if not report.draining
+            and any(report.shard in owing[p] and p not in report.holds.get(version, ()) for p in range(partitions))
+        )
+    )
+
+
 class Verdict(NamedTuple):
     """What serving pods say of a candidate. Promotion is allowed only if `passed`."""
 

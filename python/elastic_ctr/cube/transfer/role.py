@@ -227,8 +227,13 @@ class CubeTransfer:
             holders=holders_by_version(reports),
             readers=self.readers.reports,
             damaged=damaged,
+            agents=reports,
+            placement=self._placement_now(),
             listened=time.monotonic() - self._began >= self._listen_seconds,
         )
+
+    def _placement_now(self) -> Placement:
+        return self._placement.model_copy(update={"up": shards_up(self.agents.reports, self.shards)})
 
     def _decide(self, state: ReleaseState | None = None) -> None:
         """Ask the rules, keep what changed, then publish: in this order, or a restart would take something back."""
@@ -241,8 +246,7 @@ class CubeTransfer:
             state = rules_of.advance(state, view, self.rules)
         self.state = state
         holders = holders_by_version(self.agents.reports)
-        placement = self._placement.model_copy(update={"up": shards_up(self.agents.reports, self.shards)})
-        document = rules_of.document_of(state, self._revision, placement, holders)
+        document = rules_of.document_of(state, self._revision, self._placement_now(), holders)
         changed = document != self.document
         if changed:
             document = document.model_copy(update={"revision": self._revision + 1})

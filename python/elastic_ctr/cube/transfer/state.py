@@ -13,9 +13,10 @@ from elastic_ctr.cube.placement import (
     Verdict,
     lacking_partitions,
     next_candidate,
+    pods_behind,
     readers_verdict,
 )
-from elastic_ctr.cube.release import Placement, ReaderReport, ReleaseDocument
+from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.versions.manifest import DictionaryManifest, Record
 
 # Past versions of which the times and the names are kept.
@@ -66,13 +67,18 @@ class Rules(NamedTuple):
 
 
 class View(NamedTuple):
-    """What is seen now. `listened`: long enough since the start for every pod to have been heard."""
+    """What is seen now. `holders` says for readers what `agents` reported.
+
+    `listened`: long enough since the start for every pod to have been heard.
+    """
 
     now: float
     built: Mapping[int, DictionaryManifest]
     holders: Mapping[int, Holders]
     readers: Collection[ReaderReport]
     damaged: Mapping[int, str]
+    agents: Collection[AgentReport]
+    placement: Placement
     listened: bool = True
 
 
@@ -145,7 +151,9 @@ def _step(state: ReleaseState, view: View, rules: Rules) -> ReleaseState:
         state = _timed(state, candidate, complete=view.now)
         state = state.model_copy(update={"complete_since": view.now})
     # Right after a start nobody has been heard yet: that is not the same as nobody being there.
-    if not view.listened or (not state.restoring and (state.held or not gate(state, view, rules).passed)):
+    if not view.listened:
+        return state
+    if not state.restoring and (state.held or behind(state, view, rules) or not gate(state, view, rules).passed):
         return state
     return _promoted(_timed(state, candidate, live=view.now), candidate)
 
@@ -159,11 +167,30 @@ def lacking(state: ReleaseState, view: View, rules: Rules) -> tuple[int, ...]:
     )
 
 
+def behind(state: ReleaseState, view: View, rules: Rules) -> tuple[str, ...]:
+    """Cube pods that are waited for: they load the candidate too, and will soon have it.
+
+    Else a version whose store and whose only holder go just now would be live and answered by nobody, while the pods
+    beside it still have the one before. Where nothing is live there is nothing to lose.
+    """
+    candidate = state.candidate
+    if state.live is None or candidate is None or candidate not in view.built:
+        return ()
+    if _waited(state, view) >= rules.candidate_seconds:
+        return ()
+    holders = view.holders.get(candidate, {})
+    return pods_behind(candidate, view.built[candidate].partitions, view.agents, view.placement, holders)
+
+
 def gate(state: ReleaseState, view: View, rules: Rules) -> Verdict:
     """What serving pods say of the candidate."""
     assert state.candidate is not None
-    waited = 0.0 if state.complete_since is None else view.now - state.complete_since
-    return readers_verdict(state.candidate, view.readers, waited, rules.candidate_seconds)
+    return readers_verdict(state.candidate, view.readers, _waited(state, view), rules.candidate_seconds)
+
+
+def _waited(state: ReleaseState, view: View) -> float:
+    """Seconds since the candidate has been held as it must be."""
+    return 0.0 if state.complete_since is None else view.now - state.complete_since
 
 
 def _other_shape(view: View, version: int, live: int | None) -> str | None:

@@ -84,6 +84,9 @@ def _candidate(transfer: CubeTransfer, state: ReleaseState) -> dict[str, Any]:
         elif not view.listened:
             waits.append("transfer has just started and listens for pods")
         elif not state.restoring:
+            behind = rules_of.behind(state, view, transfer.rules)
+            if behind:
+                waits.append(f"not yet loaded by cube pods {', '.join(behind)}")
             silent = rules_of.gate(state, view, transfer.rules).silent
             if silent:
                 waits.append(f"no answer yet from serving pods {', '.join(silent)}")

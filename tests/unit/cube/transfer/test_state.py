@@ -24,6 +24,7 @@ from elastic_ctr.cube.transfer.state import (
     Rules,
     View,
     advance,
+    behind,
     document_of,
     forgotten,
     gate,
@@ -55,6 +56,8 @@ def view(*built: int, held: tuple[int, ...] = (), **more: Any) -> View:
         "holders": {v: {"a:1": ALL} for v in held},
         "readers": [],
         "damaged": {},
+        "agents": [],
+        "placement": Placement(shards=1, up=(0,)),
         **more,
     }
     return View(**fields)
@@ -110,6 +113,53 @@ def test_serving_pods_are_waited_for_from_when_every_partition_is_held() -> None
     assert gate(early, view(4, 5, readers=pods), RULES).silent == ("b",)
     assert early.live == 4
     assert late.live == 5
+
+
+def agent(pod: str, *held: int, **more: Any) -> AgentReport:
+    fields: dict[str, Any] = {"address": f"{pod}:1", "shard": 0, "holds": dict.fromkeys(held, (0, 1, 2, 3)), **more}
+    return AgentReport(pod=pod, **fields)
+
+
+def test_a_version_that_one_pod_has_waits_for_the_pod_beside_it_that_still_loads_it() -> None:
+    pods = [agent("c-s0-0", 4), agent("c-s0-1", 4, 5)]
+    state = advance(live(4), view(4, 5, held=(4, 5), agents=pods), RULES)
+
+    assert state.live == 4
+    assert behind(state, view(4, 5, held=(4, 5), agents=pods), RULES) == ("c-s0-0",)
+    both = [agent("c-s0-0", 4, 5), agent("c-s0-1", 4, 5)]
+    assert advance(state, view(4, 5, held=(4, 5), agents=both), RULES).live == 5
+
+
+def test_the_only_pod_that_has_a_version_may_go_and_what_was_live_is_still_answered() -> None:
+    """The store went with it, so the other cannot load the version: live stays what both had."""
+    going = [agent("c-s0-0", 4), agent("c-s0-1", 4, 5, draining=True)]
+    holders = {4: {"a:1": ALL}, 5: {"b:1": ALL.model_copy(update={"draining": True})}}
+    begun = advance(live(4), view(4, 5, held=(4, 5), agents=[agent("c-s0-0", 4), agent("c-s0-1", 4, 5)]), RULES)
+
+    state = advance(begun, view(4, 5, holders=holders, agents=going, now=9999.0), RULES)
+
+    assert (state.live, state.complete_since) == (4, None)
+
+
+@pytest.mark.parametrize("excused", [{"draining": True}, {"shard": 1}])
+def test_nobody_waits_for_a_pod_that_goes_or_owes_nothing(excused: dict[str, Any]) -> None:
+    pods = [agent("c-s0-0", 4, 5), agent("c-s0-1", 4, **excused)]
+
+    assert advance(live(4), view(4, 5, held=(4, 5), agents=pods), RULES).live == 5
+
+
+def test_a_pod_that_cannot_load_a_version_delays_it_for_candidate_seconds() -> None:
+    pods = [agent("c-s0-0", 4, 5), agent("c-s0-1", 4)]
+    state = advance(live(4), view(4, 5, held=(4, 5), agents=pods), RULES)
+
+    assert advance(state, view(4, 5, held=(4, 5), agents=pods, now=1119.0), RULES).live == 4
+    assert advance(state, view(4, 5, held=(4, 5), agents=pods, now=1120.0), RULES).live == 5
+
+
+def test_the_first_version_of_all_waits_for_no_second_pod() -> None:
+    pods = [agent("c-s0-0", 5), agent("c-s0-1")]
+
+    assert advance(ReleaseState(generation=1), view(5, held=(5,), agents=pods), RULES).live == 5
 
 
 def test_the_wait_begins_again_when_a_holder_is_lost() -> None:
@@ -425,9 +475,10 @@ class Release(RuleBasedStateMachine):
         self.decide()
 
     def view(self) -> View:
-        return View(
-            self.now, self.built, holders_by_version(self.heard.values()), list(self.readers.values()), {}, True
-        )
+        agents = list(self.heard.values())
+        placement = Placement(shards=self.shards, up=shards_up(agents, self.shards))
+        readers = list(self.readers.values())
+        return View(self.now, self.built, holders_by_version(agents), readers, {}, agents, placement)
 
     def decide(self, state: ReleaseState | None = None) -> None:
         before = state or self.state
@@ -444,6 +495,10 @@ class Release(RuleBasedStateMachine):
             }
             assert answered >= set(range(self.partitions))
             assert not before.held or (before.restoring and after.live == before.candidate)
+            waited = self.now - (after.times[after.live].complete or self.now)
+            if before.live is not None and not before.restoring and waited < self.chosen.candidate_seconds:
+                candidate = after.model_copy(update={"candidate": after.live, "complete_since": self.now})
+                assert behind(candidate, self.view(), self.chosen) == ()
         self.state = self.saved = after
         placement = Placement(shards=self.shards, up=shards_up(self.heard.values(), self.shards))
         document = document_of(after, self.revision, placement, holders_by_version(self.heard.values()))
