@@ -1,6 +1,7 @@
 """Rounds: everything that has arrived while the last round ran is looked up at once and answered by one network call.
 
 Two rounds are under way when there is much to do: while one computes, on Paddle's thread, the other is gathered and looked up.
+One that waits long for cube is held up: it does not count any more, others begin beside it.
 A round has one version: its dense network and its embeddings, so has every answer, whatever is switched meanwhile.
 """
 
@@ -13,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +33,16 @@ log = logging.getLogger(__name__)
 
 # While one computes, the next is gathered and looked up.
 _ROUNDS_AT_ONCE = 2
+# A lookup that has taken so long is at a holder that is silent: any other was hedged after `cube.hedgeMs`, 20 by default.
+_HELD_UP_SECONDS = 0.1
+# Each is keys and values in memory. About as many as begin until a lookup at a partition's only holder is given up, which by
+# default is after 200, 400 and 800 ms.
+_HELD_UP_ROUNDS = 16
 # What the loop computes itself while Paddle's thread is idle: the way there and back would cost more
 # (docs/decisions/0007-serving-doors.md). Meanwhile it hears nobody.
 _OWN_SECONDS = 0.008
-# Rows that may wait, in multiples of one round's; more are refused at once instead of being answered too late.
+# Rows that may wait, for their round or in one that is held up, in multiples of one round's; more are refused at once
+# instead of being answered too late.
 _WAITING_ROUNDS = 64
 # Of one round: each is a row of floats in memory.
 _MAX_FEASIGNS = 1 << 20
@@ -85,6 +92,7 @@ class Source(Protocol):
 
 Parse = Callable[[SlotList], Instances]
 Done = Callable[["Floats | Exception", int], None]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -135,6 +143,10 @@ class Rounds:
         # Rounds and their rows. The next thing to do is looked for when one is over, and when it has come to its network.
         self._under_way: dict[asyncio.Task[None], int] = {}
         self._progressed = asyncio.Event()
+        # Those that were among them until they had waited long for others; and since when whoever waits for others does.
+        self._held_up: dict[asyncio.Task[None], int] = {}
+        self._asking: dict[asyncio.Task[None], float] = {}
+        self._watching = False
         self._using: Counter[int] = Counter()
         self._leaving: set[int] = set()
         self._parts: set[asyncio.Task[None]] = set()
@@ -190,8 +202,9 @@ class Rounds:
 
     def ask(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
         """Answer later through `done`. Raises Refusal (503) when too much is waiting already."""
-        if self.waiting_rows + instances.rows > max(_WAITING_ROUNDS * self.max_rows, instances.rows):
-            raise Refusal(503, f"{self.waiting_rows} instances are waiting already; ask again later")
+        waiting = self.waiting_rows + sum(self._held_up.values())
+        if waiting + instances.rows > max(_WAITING_ROUNDS * self.max_rows, instances.rows):
+            raise Refusal(503, f"{waiting} instances are waiting already; ask again later")
         if instances.rows > self.max_rows or len(instances.feasigns) > _MAX_FEASIGNS:
             task = asyncio.create_task(self._ask_in_parts(parse, instances, slots, done))
             self._parts.add(task)
@@ -200,17 +213,23 @@ class Rounds:
             self._enqueue(Question(parse, slots, instances, None, done))
 
     async def answer_at(self, version: int, instances: Instances) -> Floats:
-        """Probabilities at a version, through the whole path. Raises VersionNotHeld, CubeUnavailable."""
-        model = self.versions[version]
-        parts = []
-        self._use(version, 1)
+        """Probabilities at a version, through the whole path. Raises VersionNotHeld, CubeUnavailable.
+
+        For the check of a version: beside the rounds and not one of them. Who holds a candidate may be slow with it, which must
+        not keep waiting those who are answered by another version, nor they the check.
+        """
+        return await self._in_parts(instances, self.versions[version], self._probabilities)
+
+    async def _in_parts(
+        self, instances: Instances, model: ModelVersion, answer: Callable[[Instances, ModelVersion], Awaitable[Floats]]
+    ) -> Floats:
+        """One after the other: what small requests ask meanwhile is answered in between."""
+        self._use(model.version, 1)
         try:
-            # One after the other: what small requests ask meanwhile is answered in between.
-            for part in instances.parts(self.max_rows, _MAX_FEASIGNS):
-                parts.append(await self._ask_part(part, model))  # noqa: PERF401
+            parts = instances.parts(self.max_rows, _MAX_FEASIGNS)
+            return np.concatenate([await answer(part, model) for part in parts])
         finally:
-            self._use(version, -1)
-        return np.concatenate(parts)
+            self._use(model.version, -1)
 
     async def _ask_part(self, part: Instances, model: ModelVersion) -> Floats:
         answered: asyncio.Future[Floats] = asyncio.get_running_loop().create_future()
@@ -231,14 +250,12 @@ class Rounds:
         try:
             model = self.current()
             try:
-                done(
-                    await self.answer_at(model.version, self._for_slots(instances, slots, model, parse)), model.version
-                )
+                read = self._for_slots(instances, slots, model, parse)
+                done(await self._in_parts(read, model, self._ask_part), model.version)
             except VersionNotHeld as not_held:
                 again = await self._live_instead(model.version, not_held)
-                done(
-                    await self.answer_at(again.version, self._for_slots(instances, slots, again, parse)), again.version
-                )
+                read = self._for_slots(instances, slots, again, parse)
+                done(await self._in_parts(read, again, self._ask_part), again.version)
         except Exception as failed:  # noqa: BLE001 (whatever it is, the client gets its answer)
             done(failed, 0)
 
@@ -267,19 +284,23 @@ class Rounds:
                 await (self._progressed if self._under_way else self._arrived).wait()
                 self._arrived.clear()
                 self._progressed.clear()
-                if len(self._under_way) < _ROUNDS_AT_ONCE:
+                if self._has_room():
                     for source in self._sources:
                         source.take()
                 while self._waiting and self._may_begin():
                     self._begin()
         finally:
-            for round_ in self._under_way:
+            rounds = [*self._under_way, *self._held_up]
+            for round_ in rounds:
                 round_.cancel()
-            await asyncio.gather(*self._under_way, return_exceptions=True)
+            await asyncio.gather(*rounds, return_exceptions=True)
+
+    def _has_room(self) -> bool:
+        return len(self._under_way) < _ROUNDS_AT_ONCE and len(self._held_up) < _HELD_UP_ROUNDS
 
     def _may_begin(self) -> bool:
         """Alone at once; beside another while that one computes, unless it would be a small one: few rows a round cost much."""
-        if len(self._under_way) >= _ROUNDS_AT_ONCE:
+        if not self._has_room():
             return False
         return not self._under_way or 2 * self.waiting_rows >= min(sum(self._under_way.values()), self.max_rows)
 
@@ -295,13 +316,46 @@ class Rounds:
         self._under_way[round_] = sum(question.instances.rows for question in questions)
 
         def over(_: asyncio.Task[None]) -> None:
-            del self._under_way[round_]
+            (self._under_way if round_ in self._under_way else self._held_up).pop(round_)
             self._use(version, -1)
-            self._progressed.set()
-            # Nobody waits for progress when nothing is under way.
-            self._arrived.set()
+            self._look_again()
 
         round_.add_done_callback(over)
+
+    def _look_again(self) -> None:
+        self._progressed.set()
+        # Nobody waits for progress when nothing is under way.
+        self._arrived.set()
+
+    async def _from_others(self, answer: Awaitable[T]) -> T:
+        """What is asked of cube or of the parent. A round that waits long for it gives its place to another."""
+        loop, round_ = asyncio.get_running_loop(), asyncio.current_task()
+        assert round_ is not None
+        self._asking[round_] = loop.time()
+        if not self._watching:
+            # One timer for all: most are answered within a millisecond, of which a timer each would be a part.
+            self._watch(loop)
+        try:
+            return await answer
+        finally:
+            del self._asking[round_]
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._watching = True
+        loop.call_later(_HELD_UP_SECONDS / 2, self._look_after, loop)
+
+    def _look_after(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._watching = False
+        long_ago = loop.time() - _HELD_UP_SECONDS
+        for round_, since in self._asking.items():
+            # A check is not among them: it has no place to give.
+            if since <= long_ago and round_ in self._under_way:
+                self._held_up[round_] = self._under_way.pop(round_)
+        if self._held_up:
+            # Also when none has just been added: a door that has something under way does not tell when more has come.
+            self._look_again()
+        if self._asking:
+            self._watch(loop)
 
     async def _whole_round(self, questions: list[Question], version: int) -> None:
         try:
@@ -349,7 +403,7 @@ class Rounds:
         try:
             await self._answer(questions, model)
         except VersionNotHeld as not_held:
-            # Checks and parts of large requests are of this version and no other: who asked decides.
+            # Parts of large requests are of this version and no other: who asked decides.
             bound = [question for question in questions if question.version is not None]
             free = [question for question in questions if question.version is None and not question.finished]
             for question in bound:
@@ -363,7 +417,7 @@ class Rounds:
     async def _repeat(self, questions: list[Question], version: int, not_held: VersionNotHeld) -> None:
         """The whole round once more, dense network and embeddings, at what is live now."""
         try:
-            model = await self._live_instead(version, not_held)
+            model = await self._from_others(self._live_instead(version, not_held))
             self._use(model.version, 1)
             try:
                 await self._answer(questions, model)
@@ -386,7 +440,6 @@ class Rounds:
         return model
 
     async def _answer(self, questions: list[Question], model: ModelVersion) -> None:
-        loop = asyncio.get_running_loop()
         accepted: list[Question] = []
         parts: list[Instances] = []
         for question in questions:
@@ -396,7 +449,15 @@ class Rounds:
                 accepted.append(question)
         if not accepted:
             return
-        instances = joined(parts)
+        probabilities = await self._probabilities(joined(parts), model)
+        begin = 0
+        for question, part in zip(accepted, parts, strict=True):
+            _finish(question, probabilities[begin : begin + part.rows], model.version)
+            begin += part.rows
+
+    async def _probabilities(self, instances: Instances, model: ModelVersion) -> Floats:
+        """One lookup, one call of the network."""
+        loop = asyncio.get_running_loop()
         pooling = self.pooling
         many_keys = len(instances.feasigns) > pooling.most_inline
         if many_keys:
@@ -404,7 +465,7 @@ class Rounds:
         else:
             distinct = pooling.distinct_keys(instances, model.sparse_dim)
         started = time.perf_counter()
-        values, missing = await model.cube.lookup(model.version, distinct.keys)
+        values, missing = await self._from_others(model.cube.lookup(model.version, distinct.keys))
         looked_up = time.perf_counter()
         seconds = instances.rows * model.network.row_seconds
         if many_keys or seconds > _OWN_SECONDS or not self._paddle.idle:
@@ -414,10 +475,7 @@ class Rounds:
         else:
             probabilities = _predicted(model, pooling, distinct, values, instances)
         self._count(instances, missing, looked_up - started, time.perf_counter() - looked_up)
-        begin = 0
-        for question, part in zip(accepted, parts, strict=True):
-            _finish(question, probabilities[begin : begin + part.rows], model.version)
-            begin += part.rows
+        return probabilities
 
     def _part_of(self, question: Question, model: ModelVersion) -> Instances | None:
         try:
