@@ -304,6 +304,20 @@ def test_a_fetch_onto_a_full_disk_is_a_sentence_and_leaves_nothing(world: World,
     assert list(target.parent.iterdir()) == []
 
 
+def test_a_fetch_to_where_nothing_can_be_written_is_a_sentence_that_names_the_place(
+    world: World, tmp_path: Path
+) -> None:
+    world.store.put_bytes(b"x", "a")
+    # A folder below a file cannot be made, whatever user runs this.
+    (tmp_path / "scratch").write_bytes(b"")
+    target = tmp_path / "scratch" / "folder" / "a"
+
+    with pytest.raises(StoreError, match=f"a cannot be fetched from {world.url} to {target}: Not a directory") as told:
+        world.store.get("a", target)
+
+    assert not isinstance(told.value, NotInStore)
+
+
 def test_a_fetch_replaces_what_was_there_and_a_missing_file_does_not(world: World, tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"old")

@@ -9,6 +9,7 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, checked_path, walked
+from elastic_ctr.store.temporary import appearing
 
 _TEMPORARY = ".put-"
 _BLOCK = 1 << 20
@@ -63,19 +64,17 @@ class FileStore:
             raise StoreError(f"{path} cannot be written to {self.url}: {failed.strerror or failed}") from failed
 
     def get(self, path: str, target: Path) -> None:
-        source = self._at(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=target.parent)
+        blocks = self.read_from(path)
         try:
-            with os.fdopen(handle, "wb") as out, source.open("rb") as stream:
-                shutil.copyfileobj(stream, out, 4 << 20)
-            Path(temporary).replace(target)
-        except FileNotFoundError as gone:
-            raise NotInStore(f"{path} is not in {self.url}") from gone
+            with appearing(target) as out:
+                for block in blocks:
+                    out.write(block)
+        except StoreError:
+            raise
         except OSError as failed:
-            raise StoreError(f"{path} cannot be fetched from {self.url}: {failed.strerror or failed}") from failed
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+            raise StoreError(
+                f"{path} cannot be fetched from {self.url} to {target}: {failed.strerror or failed}"
+            ) from failed
 
     def read_from(self, path: str, offset: int = 0) -> Iterator[bytes]:
         try:
