@@ -65,6 +65,12 @@ def csv_files(
     rows_per_hour: RowsPerHour = None,
     start: Start = _START,
     delimiter: Annotated[str, typer.Option(help="One character between columns, or tab.")] = ",",
+    quote: Annotated[
+        str | None,
+        typer.Option(
+            help='One character around values that hold delimiters, or none; if it is not given, " is, and none between tabs.'
+        ),
+    ] = None,
     header: Annotated[
         bool, typer.Option("--header/--no-header", help="Whether the first line of each file names its columns.")
     ] = True,
@@ -85,6 +91,7 @@ def csv_files(
     with _refusals():
         if time is not None and rows_per_hour is not None:
             raise ImportRefused("--time and --rows-per-hour exclude each other; give one of them.")
+        between = "\t" if delimiter in {"tab", "\\t"} else delimiter
         kind = CsvFormat(
             fields=_names(fields),
             label=label,
@@ -92,7 +99,8 @@ def csv_files(
             click=click,
             time=time,
             time_format=time_format,
-            delimiter="\t" if delimiter in {"tab", "\\t"} else delimiter,
+            delimiter=between,
+            quote=_quote(quote, between),
             header=header,
             columns=_names(columns),
         )
@@ -215,6 +223,13 @@ def _told(summary: Summary, out: Path) -> str:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
+
+
+def _quote(given: str | None, delimiter: str) -> str | None:
+    """Files with tabs between hold quotes as they are, as Criteo's do."""
+    if given is None:
+        return None if delimiter == "\t" else '"'
+    return None if given == "none" else given
 
 
 @contextmanager

@@ -43,11 +43,12 @@ class ImportRefused(ValueError):
 
 
 class RowRefused(ValueError):
-    """One row that makes no sense; `reason` for counting."""
+    """One row that makes no sense; `reason` for counting, and the `lines` of the file that went with it."""
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: str, detail: str, lines: int = 1) -> None:
         super().__init__(detail)
         self.reason = reason
+        self.lines = lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,10 @@ Given = ParamSpec("Given")
 
 @dataclass
 class Summary:
-    """What an import did: rows and lines, sums, refused rows by reason with the first examples, the hours."""
+    """What an import did: rows and lines, sums, refused rows by reason with the first examples, the hours.
+
+    A refused row counts as many as it has lines: a stray quote takes whole rows with it.
+    """
 
     rows: int = 0
     records: int = 0
@@ -90,7 +94,8 @@ class Summary:
 
     def refuse(self, row: RowRefused, name: str) -> None:
         """Count a refused row."""
-        self.refused[row.reason] += 1
+        self.rows += row.lines
+        self.refused[row.reason] += row.lines
         if len(self.examples) < EXAMPLES:
             self.examples.append(f"{name}: {row}")
 
@@ -138,6 +143,7 @@ class CsvFormat:
         fields: columns that become slots.
         label: column of the label; or instead show and click.
         time: column of the time of a row, in `time_format`: of strptime, or `epoch` for seconds since 1970.
+        quote: stands around a value that holds delimiters or line ends; None where quotes are characters like others.
         header: the first line names the columns.
         columns: names of the columns of files without header; without them columns are called 0, 1, 2, …
     """
@@ -149,6 +155,7 @@ class CsvFormat:
     time: str | None = None
     time_format: str = DEFAULT_TIME_FORMAT
     delimiter: str = ","
+    quote: str | None = '"'
     header: bool = True
     columns: tuple[str, ...] = ()
 
@@ -157,6 +164,8 @@ class CsvFormat:
             raise ImportRefused("say which column is the label, or which are show and click.")
         if len(self.delimiter) != 1:
             raise ImportRefused(f"the delimiter {self.delimiter!r} is not one character.")
+        if self.quote is not None and len(self.quote) != 1:
+            raise ImportRefused(f"the quote {self.quote!r} is neither one character nor none.")
         if not self.fields:
             raise ImportRefused("name at least one field that becomes a slot.")
 
@@ -168,25 +177,41 @@ class CsvFormat:
         """Rows of a file, or why they are none.
 
         Raises:
-            ImportRefused: a column is not there.
+            ImportRefused: the first row cannot be read, or a column is not there.
         """
-        reader = csv.reader(stream, delimiter=self.delimiter)
-        first = next(reader, None)
+        reader = csv.reader(
+            stream,
+            delimiter=self.delimiter,
+            quotechar=self.quote,
+            quoting=csv.QUOTE_NONE if self.quote is None else csv.QUOTE_MINIMAL,
+            # Otherwise rows after a stray quote are taken for a part of its value, unseen.
+            strict=True,
+        )
+        try:
+            first = next(reader, None)
+        except csv.Error as error:
+            raise ImportRefused(f"{name}: {self._not_csv(1, reader.line_num, error)}.") from error
         if first is None:
             return
         names = first if self.header else list(self.columns) or [str(number) for number in range(len(first))]
         place = {wanted: _column(names, wanted, name, self.header, self.delimiter) for wanted in self._wanted()}
         slots = list(zip(self.slots(), (place[wanted] for wanted in self.fields), strict=True))
         rows = reader if self.header else itertools.chain([first], reader)
+        done = reader.line_num if self.header else 0
         while True:
             try:
                 cells = next(rows, None)
             except csv.Error as error:
-                yield RowRefused("not_csv", f"line {reader.line_num} is not CSV ({error})")
-                continue
-            if cells is None:
-                return
-            yield _at_line(reader.line_num, self._row, cells, len(names), place, slots)
+                yield RowRefused("not_csv", self._not_csv(done + 1, reader.line_num, error), reader.line_num - done)
+            else:
+                if cells is None:
+                    return
+                yield _at_lines(done + 1, reader.line_num, self._row, cells, len(names), place, slots)
+            done = reader.line_num
+
+    def _not_csv(self, first: int, last: int, error: csv.Error) -> str:
+        sentence = f"{_lines(first, last)} {'is' if first == last else 'are'} not CSV ({error})"
+        return sentence if self.quote is None else f"{sentence}; where quotes are part of values, say --quote none"
 
     def _wanted(self) -> list[str]:
         named = [self.label, self.show, self.click, self.time]
@@ -208,7 +233,7 @@ class CsvFormat:
 def criteo_rows(stream: TextIO, name: str) -> Rows:  # noqa: ARG001 - as CsvFormat.rows
     """Rows of Criteo's display advertising data: label, 13 counts, 26 categories, tabs between, no header."""
     for number, text in enumerate(stream, 1):
-        yield _at_line(number, _criteo_row, text.rstrip("\r\n").split("\t"))
+        yield _at_lines(number, number, _criteo_row, text.rstrip("\r\n").split("\t"))
 
 
 def _criteo_row(cells: list[str]) -> Row:
@@ -248,7 +273,7 @@ class LibfmFormat:
     def rows(self, stream: TextIO, name: str) -> Rows:  # noqa: ARG002 - as CsvFormat.rows
         """Rows of a file, or why they are none."""
         for number, text in enumerate(stream, 1):
-            yield _at_line(number, self._row, text.split())
+            yield _at_lines(number, number, self._row, text.split())
 
     def _row(self, tokens: list[str]) -> Row:
         if not tokens:
@@ -297,10 +322,10 @@ def import_files(
     summary = Summary(slots=len(slots))
     first = last = None
     for name, row in _read(files, rows):
-        summary.rows += 1
         if isinstance(row, RowRefused):
             summary.refuse(row, name)
             continue
+        summary.rows += 1
         if row.time is not None:
             hour = row.time.replace(minute=0, second=0, microsecond=0)
         else:
@@ -329,11 +354,17 @@ def import_files(
     return summary
 
 
-def _at_line(number: int, row: Callable[Given, Row], *given: Given.args, **named: Given.kwargs) -> Row | RowRefused:
+def _at_lines(
+    first: int, last: int, row: Callable[Given, Row], *given: Given.args, **named: Given.kwargs
+) -> Row | RowRefused:
     try:
         return row(*given, **named)
     except RowRefused as refused:
-        return RowRefused(refused.reason, f"line {number}: {refused}")
+        return RowRefused(refused.reason, f"{_lines(first, last)}: {refused}", last - first + 1)
+
+
+def _lines(first: int, last: int) -> str:
+    return f"line {first}" if first == last else f"lines {first} to {last}"
 
 
 def _read(files: Sequence[Path], rows: Callable[[TextIO, str], Rows]) -> Iterable[tuple[str, Row | RowRefused]]:

@@ -84,6 +84,27 @@ def test_tabs_can_be_named(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.parametrize(
+    ("delimiter", "options", "value"),
+    [
+        (",", [], "x"),
+        ("\t", ["--delimiter", "tab"], '"x"'),
+        (",", ["--quote", "none"], '"x"'),
+        ("\t", ["--delimiter", "tab", "--quote", '"'], "x"),
+    ],
+)
+def test_quotes_are_around_values_between_commas_and_part_of_them_between_tabs(
+    tmp_path: Path, delimiter: str, options: list[str], value: str
+) -> None:
+    (tmp_path / "in.csv").write_text(f'y{delimiter}a\n1{delimiter}"x"\n')
+
+    done = call("csv", tmp_path / "in.csv", tmp_path / "out", "--label", "y", "--fields", "a", *options)
+
+    assert done.exit_code == 0, done.output
+    part = tmp_path / "out" / "20200401" / "00" / "part-00000"
+    assert part.read_text() == f"1 1 {feasign_of('a', value)}:a\n"
+
+
 def test_time_and_rows_per_hour_exclude_each_other(clicks: Path, tmp_path: Path) -> None:
     done = call(
         "csv", clicks, tmp_path / "o", "--label", "y", "--fields", "app", "--time", "at", "--rows-per-hour", "5"

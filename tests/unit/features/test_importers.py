@@ -225,6 +225,58 @@ def test_names_that_can_not_be_slots_are_changed_and_still_have_to_differ() -> N
         slot_names(["a b", "a:b"])
 
 
+def test_a_stray_quote_counts_the_lines_that_it_takes_with_it_and_names_them(tmp_path: Path) -> None:
+    taken = 131_072 // len("0,x\n")
+    text = "y,a\n1,x\n" + '1,"x\n' + "0,x\n" * taken + "1,z\n"
+
+    summary = run_text(CsvFormat(("a",), label="y"), tmp_path, text, max_refused_share=1)
+
+    assert hours(tmp_path / "out")["20200401/00"] == [line(1, 1, a="x"), line(1, 1, a="z")]
+    assert (summary.rows, summary.records, summary.refused) == (1 + taken + 2, 2, {"not_csv": 1 + taken})
+    [example] = summary.examples
+    assert f"lines 3 to {taken + 3} are not CSV (field larger than field limit" in example
+    assert "--quote none" in example
+
+
+@pytest.mark.parametrize("text", ['y,a\n1,"x\n0,y\n1,z\n', 'y,a\n1,"x\n0,y\n1,"z\n'])
+def test_rows_between_two_stray_quotes_or_up_to_the_end_are_no_part_of_a_value(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ImportRefused, match=r"3 of 3 rows were refused .*lines 2 to 4 are not CSV"):
+        run_text(CsvFormat(("a",), label="y"), tmp_path, text)
+
+
+def test_a_refused_row_of_several_lines_names_them_and_a_good_one_is_one_row(tmp_path: Path) -> None:
+    text = 'y,a\n?,"one\ntwo"\n1,"three\nfour"\n'
+
+    summary = run_text(CsvFormat(("a",), label="y"), tmp_path, text, max_refused_share=1)
+
+    assert (summary.rows, summary.records, summary.refused) == (3, 1, {"label": 2})
+    assert summary.examples == [f"{tmp_path / 'in.txt'}: lines 2 to 3: the label '?' is not 1, 0 or -1"]
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_without_quoting_a_quote_is_a_character_like_others(tmp_path: Path, delimiter: str) -> None:
+    kind = CsvFormat(("a",), label="y", delimiter=delimiter, quote=None)
+
+    run_text(kind, tmp_path, 'y,a\n1,"x\n0,"y"\n1,5"\n'.replace(",", delimiter))
+
+    values = ('"x', '"y"', '5"')
+    assert hours(tmp_path / "out")["20200401/00"] == [
+        line(1, click, a=value) for click, value in zip((1, 0, 1), values, strict=True)
+    ]
+
+
+def test_another_quote_may_be_given(tmp_path: Path) -> None:
+    run_text(CsvFormat(("a",), label="y", quote="'"), tmp_path, "y,a\n1,'x,y'\n")
+
+    assert hours(tmp_path / "out")["20200401/00"] == [line(1, 1, a="x,y")]
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_a_first_row_that_is_not_csv_is_a_sentence(tmp_path: Path, header: bool) -> None:
+    with pytest.raises(ImportRefused, match=r"in\.txt: lines 1 to 3 are not CSV \(.*--quote none"):
+        run_text(CsvFormat(("1",), label="0", header=header), tmp_path, '1,"x\n0,y\n1,z\n')
+
+
 def test_bytes_that_are_not_text_are_values_like_others(tmp_path: Path) -> None:
     summary = run_text(CsvFormat(("a",), label="y"), tmp_path, b"y,a\n1,\xff\xfe\n0,\xc3\xa4\n")
 
@@ -247,7 +299,14 @@ def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"label": "y", "show": "s", "click": "c"}, {"show": "s"}, {"click": "c"}, {"label": "y", "delimiter": ",,"}],
+    [
+        {},
+        {"label": "y", "show": "s", "click": "c"},
+        {"show": "s"},
+        {"click": "c"},
+        {"label": "y", "delimiter": ",,"},
+        {"label": "y", "quote": "''"},
+    ],
 )
 def test_a_format_that_makes_no_sense_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(ImportRefused):
