@@ -174,3 +174,39 @@ def test_a_disk_that_is_full_while_publishing_names_no_version_and_is_tried_agai
         name for _, _, names in os.walk(run.places.folder / "store") for name in names if name.startswith(".put-")
     ]
     assert leftovers == []
+
+
+@pytest.mark.timeout(240)
+def test_trainers_without_room_on_their_own_disk_end_with_a_sentence_and_cost_no_task_an_attempt(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
+    slots = synthetic(tmp_path / "data", 1, 20_000)
+    donefile = tmp_path / "data" / "20200401" / "00" / "donefile"
+    donefile.rename(tmp_path / "donefile")
+    run = start(
+        values_for(
+            tmp_path / "data", slots, "20200401/00", "20200401/00",
+            data={"taskBytes": 100_000},
+            # The first failure would stop the pass.
+            master={"config": {"maxAttempts": 1}},
+        )
+    )  # fmt: skip
+    names = ("ctr-trainer-0", "ctr-trainer-1")
+    run.until(lambda: len((run.session.status or {}).get("trainers", [])) == 2, 90, "both trainers have joined")
+
+    with no_room_for([run.child(name).pid for name in names], 20_000):
+        (tmp_path / "donefile").rename(donefile)
+        # The next processes have room again.
+        run.until(
+            lambda: {r.name for r in run.session.supervisor.restarts} >= set(names), 90, "both trainers have ended"
+        )
+    report = run.finish(150)
+
+    for name in names:
+        told = (run.places.folder / "logs" / f"{name}.log").read_text()
+        assert "gives back what it holds and ends" in told
+        assert "File too large; trainer.config.scratchDir must have room and be writable" in told
+        assert "Traceback" not in told
+    adds_up(report, 20_000)
+    # Neither a loss nor a table taken back: the processes were started again, and that is all.
+    assert {each["reason"] for each in report["recoveries"]} == {f"{name} exit code 1" for name in names}

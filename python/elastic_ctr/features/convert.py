@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features import tokens
+from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.line import MAX_LINE_BYTES, LineRefused, Reason, parse_line
 from elastic_ctr.features.slots import SlotList
 
@@ -172,6 +173,11 @@ class Converter:
             padding=padding,
             offsets=offsets[:records].copy(),
         )
+
+    @property
+    def no_keys(self) -> bytes:
+        """How the text of a record ends that has no key in any slot: no other does, for no key is the padding key."""
+        return b" 1 %d" % PADDING_KEY * len(self._slots) + b"\n"
 
     def _room(self, line_bytes: int) -> int:
         return line_bytes + tokens.LINE_ROOM + tokens.SLOT_ROOM * len(self._slots)

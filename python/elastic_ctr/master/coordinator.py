@@ -369,7 +369,10 @@ class Coordinator:
     def leave(self, member: control.Membership) -> control.Acknowledgement:
         with self._lock:
             if member.generation == self.generation:
-                self._tasks.leave(member.trainer_id)
+                with self._ledger:
+                    self._tasks.leave(member.trainer_id)
+                    if lost := self._saves.leave(member.trainer_id):
+                        self._recover("trainer", lost)
                 if self._handover.under_way:
                     return control.Acknowledgement(stay=True, reason="the training is saved once more before it ends")
             self._trainers.leave(member.trainer_id)

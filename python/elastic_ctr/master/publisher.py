@@ -76,18 +76,18 @@ class Publisher:
     ) -> None:
         if save.version is None or save.kind is None:
             raise AssertionError("only a save with a version is scored")
-        refused = ""
-        keys = 0
-        try:
-            samples = self._coordinator.samples_of(current.ordinal)
-            live = np.frombuffer(saved.live, "<f4")
-            published = np.frombuffer(saved.published, "<f4")
-            auc_live, auc_published = judge(live, published, samples, self._config.max_publish_loss)
-            manifest = self._manifest(current, save, results, saved, auc_live, auc_published)
-            keys = manifest.keys
-            commit_version(self._store, manifest)
-        except PublishRefused as wrong:
-            refused = str(wrong)
+        refused, keys = saved.refused, 0
+        if not refused:
+            try:
+                samples = self._coordinator.samples_of(current.ordinal)
+                live = np.frombuffer(saved.live, "<f4")
+                published = np.frombuffer(saved.published, "<f4")
+                auc_live, auc_published = judge(live, published, samples, self._config.max_publish_loss)
+                manifest = self._manifest(current, save, results, saved, auc_live, auc_published)
+                keys = manifest.keys
+                commit_version(self._store, manifest)
+            except PublishRefused as wrong:
+                refused = str(wrong)
         if save.kind == "base":
             # After the version: no recovery may come back to before the base that this checkpoint follows.
             self._commit_checkpoint(current, save, results, refused=bool(refused))

@@ -73,6 +73,15 @@ class Rounds:
                 "restart the master",
             )
             return False
+        # A trainer offers a sample of every task that has a line with a key.
+        if counts["records"] and not self._ledger.samples(current.ordinal):
+            self._schedule.stop(
+                current,
+                f"none of {counts['records']} lines has a key of data.slots ({counts['ignored']} features are of other slots, "
+                f"{counts['padding']} are the padding key): nothing could be learned, and nothing was trained; mend the lines "
+                "and restart the master, or begin another model with other data.slots",
+            )
+            return False
         auc = self._auc(current)
         self._ledger.set_pass(current.ordinal, state="checked", auc_before=auc)
         log.info(

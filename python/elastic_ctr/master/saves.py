@@ -250,6 +250,18 @@ class Saves:
         if self._saver is not None and self._saver.trainer == trainer:
             self._saver.ends = ends
 
+    def leave(self, trainer: int) -> str:
+        """A trainer that leaves in order gives its save back, which counts nothing. Why the table can no longer be trusted;
+        empty if it can.
+        """
+        found = self._open()
+        if self._saver is None or self._saver.trainer != trainer:
+            return ""
+        self._release()
+        if found is None or found[1].stage != "begun":
+            return ""
+        return f"trainer {trainer} left while it saved; what it did to the table is unknown"
+
     def expire(self, now: float) -> str:
         """Why the table can no longer be trusted; empty if it can."""
         found = self._open()
@@ -297,19 +309,19 @@ class Saves:
             else:
                 merged = saved_of(save)
                 merged.published = result.save.published
+                merged.refused = result.save.refused
                 merged.model_files.extend(result.save.model_files)
                 self._ledger.set_save(current.ordinal, stage="scored", result=merged.SerializeToString())
         return ""
 
     def _failed(self, current: PassRow, save: SaveRow, error: str) -> str:
         log.warning("save after pass %s failed: %s", current.id, error)
-        if save.stage == "exported":
-            return ""
         if self._ledger.count_up("save_failures") >= TRIES:
             self._schedule.stop(
                 current, f"saving failed {TRIES} times, the last time: {error}; mend the cause and restart the master"
             )
-        return f"a save failed halfway: {error}"
+        # Scoring changes nothing in the table.
+        return "" if save.stage == "exported" else f"a save failed halfway: {error}"
 
     # -- written ---------------------------------------------------------------------------------------------------
 

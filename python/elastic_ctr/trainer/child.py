@@ -32,6 +32,7 @@ from elastic_ctr.store.source import open_source
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.parent import WATCH_FILE
 from elastic_ctr.trainer.saver import Saver
+from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
 from elastic_ctr.trainer.tasks import convert_task, quarantine, result_of
 from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, handed_over
 
@@ -127,15 +128,21 @@ class TrainerChild:
         self._engine.connect(self._trainer_id)
         if reply.verdict == control.JoinReply.INITIALISE:
             self._initialise(load=reply.load)
-        self._saver = Saver(
-            self._engine, self._store, self._spec.data.slot_list, self._spec.model.sparse_dim, self._spec.scratch
-        )
+        self._saver = Saver(self._engine, self._store, self._spec.data.slot_list, self._spec.model, self._spec.scratch)
         log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
-        self._work()
-        if self._leave():
-            log.info("trainer %d stays until its training is handed over", self._trainer_id)
-            self._stays = True
+        try:
             self._work()
+            if self._leave():
+                log.info("trainer %d stays until its training is handed over", self._trainer_id)
+                self._stays = True
+                self._work()
+        except ScratchFailed as failed:
+            # Reported as a failure it would be counted against the task, and a few of those stop the pass.
+            log.error("trainer %d gives back what it holds and ends: %s", self._trainer_id, failed)  # noqa: TRY400 (one sentence)
+            # Released first: a renewal would find that the leases are gone.
+            self._watchdog.release_all()
+            self._leave()
+            return 1
         self._engine.close()
         return 0
 
@@ -248,6 +255,8 @@ class TrainerChild:
         began = time.monotonic()
         try:
             result = work()
+        except ScratchFailed:
+            raise
         except Exception as failed:
             log.exception("task %s failed", task.id)
             result = control.TaskResult(error=str(failed) or type(failed).__name__)
@@ -268,9 +277,10 @@ class TrainerChild:
         """Task ids begin with their pass: `<ledger>-<ordinal>-<number>`."""
         if task.phase in (control.CHECK, control.TRAIN, control.EVALUATE):
             mine = task.id.rpartition("-")[0] + "-"
-            for file in self._tasks.glob("*"):
-                if not file.name.startswith(mine):
-                    file.unlink(missing_ok=True)
+            with on_scratch(self._tasks):
+                for file in self._tasks.glob("*"):
+                    if not file.name.startswith(mine):
+                        file.unlink(missing_ok=True)
 
     def _check(self, task: control.Task) -> control.TaskResult:
         file = self._converted(task)
@@ -291,6 +301,8 @@ class TrainerChild:
             if not file.exists():
                 self._convert_again(task, file)
             return self._engine.preload(file)
+        except ScratchFailed:
+            raise
         except Exception as failed:
             log.exception("task %s cannot be prepared", task.id)
             reason = str(failed) or type(failed).__name__
@@ -300,7 +312,8 @@ class TrainerChild:
     def _convert_again(self, task: control.Task, file: Path) -> None:
         counts = convert_task(self._source, task, self._converter, self._spec.data.max_line_bytes, file)
         if counts.records != task.records:
-            file.unlink()
+            with on_scratch(file):
+                file.unlink()
             raise RuntimeError(
                 f"{task.path} has {counts.records} good lines where its check found {task.records}: it was changed"
             )
@@ -309,7 +322,8 @@ class TrainerChild:
         try:
             dataset = self._engine.ready(dataset, task.records)
         except RuntimeError:
-            self._converted(task).unlink(missing_ok=True)
+            with on_scratch(self._tasks):
+                self._converted(task).unlink(missing_ok=True)
             raise
         if task.phase == control.TRAIN:
             self._watchdog.running(task.attempt)
@@ -335,15 +349,18 @@ def main() -> None:
     configure_from_environment("trainer")
     # Paddle prints its device worker's settings to stdout at every dataset run.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    prepare_environment(spec.scratch / "engine")
-    child = TrainerChild(spec)
-    signal.signal(signal.SIGTERM, child.stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = 1
     try:
+        with on_scratch(spec.scratch):
+            prepare_environment(spec.scratch / "engine")
+        child = TrainerChild(spec)
+        signal.signal(signal.SIGTERM, child.stop)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = child.run()
     except SystemExit as end:
         code = int(end.code or 0)
+    except ScratchFailed as failed:
+        log.error("the trainer ends: %s", failed)  # noqa: TRY400 (one sentence)
     except BaseException:
         log.exception("the trainer failed")
     logging.shutdown()

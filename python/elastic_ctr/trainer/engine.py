@@ -160,6 +160,9 @@ class Engine:
         """What the forward pass sees for these keys: [n, dim]; zeros where the table has none. Creates rows for unknown
         keys, as a training pull does; ask for known ones.
         """
+        if not len(keys):
+            # Paddle refuses a feed without rows.
+            return np.zeros((0, self._model.embedding_dim), np.float32)
         import paddle
         from paddle import static
 
@@ -181,6 +184,8 @@ class Engine:
 
     def score(self, pooled: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Probability of a click by the dense parameters as last pulled: [n, slots * dim] -> [n]."""
+        if not len(pooled):
+            return np.zeros(0, np.float32)
         from paddle import static
 
         [scores] = static.Executor(self._place).run(

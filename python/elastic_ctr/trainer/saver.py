@@ -1,28 +1,37 @@
 """A trainer's part in a save: pull the sample, export the dense network, have the servers save; later score what was written."""
 
+import hashlib
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from elastic_ctr.config.model import Model
+from elastic_ctr.config.roles import MAX_ABS_DIFF
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.export.published import publish_once
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.store import Store
+from elastic_ctr.store import AlreadyPublished, Store
 from elastic_ctr.trainer.engine import Engine
-from elastic_ctr.trainer.tasks import sample_keys
+from elastic_ctr.trainer.scratch import on_scratch
+from elastic_ctr.trainer.tasks import SampleKeys, sample_keys
 from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import FileEntry, publish
 
 
 class Saver:
     """Called while no task is open: the tables stand still."""
 
-    def __init__(self, engine: Engine, store: Store, slots: SlotList, sparse_dim: int | None, scratch: Path) -> None:
+    def __init__(self, engine: Engine, store: Store, slots: SlotList, model: Model, scratch: Path) -> None:
         self._engine = engine
         self._store = store
         self._slots = slots
-        self._sparse_dim = sparse_dim
+        self._sparse_dim = model.sparse_dim
+        self._dim = model.embedding_dim
         self._scratch = scratch
 
     def save(self, order: control.SaveOrder) -> control.SaveResult:
@@ -35,11 +44,11 @@ class Saver:
         if order.version:
             sample = sample_keys([each.line for each in order.samples], self._slots, self._sparse_dim)
             values = self._engine.pull(sample.keys)
-            pooled = sample.pooled(values).reshape(len(order.samples), -1)
             result.keys = sample.keys.astype("<u8").tobytes()
             result.values = values.astype("<f4").tobytes()
-            result.live = self._engine.score(pooled).astype("<f4").tobytes()
-            files = self._engine.export_dense(self._scratch / "dense")
+            result.live = self._score(sample, values).astype("<f4").tobytes()
+            with on_scratch(self._scratch):
+                files = self._engine.export_dense(self._scratch / "dense")
             result.model_files.extend(self._publish(file, order.version) for file in files)
         seconds["denseExport"] = time.monotonic() - began
         for step in order.steps:
@@ -53,10 +62,16 @@ class Saver:
             result.seconds[name] = taken
         return result
 
+    def _score(self, sample: SampleKeys, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        pooled = sample.pooled(values)
+        # Spelt out: with no line, or no key, there is nothing to find a size from.
+        return self._engine.score(pooled.reshape(sample.rows // len(self._slots), len(self._slots) * self._dim))
+
     def _publish(self, file: Path, version: int) -> control.File:
         # While the tables stand still an attempt that was cut off wrote the same bytes; others may be committed by now.
-        entry = publish_once(self._store, file, f"{layout.model_folder(version)}/{file.name}", 0)
-        return control.File(path=entry.path, bytes=entry.bytes, sha256=entry.sha256)
+        with on_scratch(file):
+            entry = publish_once(self._store, file, f"{layout.model_folder(version)}/{file.name}", 0)
+        return _told(entry)
 
     def score(self, order: control.SaveOrder) -> control.SaveResult:
         """What the network says to the values that were written: what serving must say too."""
@@ -66,19 +81,53 @@ class Saver:
         keys = np.frombuffer(order.keys, "<u8")
         if not np.array_equal(keys, sample.keys):
             raise RuntimeError("the published values are of other keys than the sample's")
-        values = np.frombuffer(order.values, "<f4").reshape(len(keys), -1)
-        published = self._engine.score(sample.pooled(values).reshape(len(order.samples), -1))
+        published = self._score(sample, np.frombuffer(order.values, "<f4").reshape(len(keys), self._dim))
         live = np.frombuffer(order.live, "<f4")
         lines = [
-            json.dumps(
-                {"line": each.line, "show": each.show, "click": each.click, "live": float(was), "published": float(now)}
-            )
+            {"line": each.line, "show": each.show, "click": each.click, "live": float(was), "published": float(now)}
             for each, was, now in zip(order.samples, live.tolist(), published.tolist(), strict=True)
         ]
-        file = self._scratch / "sample.jsonl"
-        file.write_text("".join(f"{line}\n" for line in lines))
-        result = control.SaveResult(
-            published=published.astype("<f4").tobytes(), model_files=[self._publish(file, order.version)]
-        )
+        result = self._publish_scores(lines, order.version)
         result.seconds["score"] = time.monotonic() - began
         return result
+
+    def _publish_scores(self, lines: Sequence[Mapping[str, Any]], version: int) -> control.SaveResult:
+        """Once: what an attempt before this one has published stands, if it says the same but for rounding. Another machine
+        may round otherwise.
+        """
+        file = self._scratch / "sample.jsonl"
+        path = f"{layout.model_folder(version)}/{file.name}"
+        with on_scratch(file):
+            file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        scores = _scores(lines)
+        try:
+            with on_scratch(file):
+                entry = publish(self._store, file, path)
+        except AlreadyPublished:
+            there = self._store.get_bytes(path)
+            found = _scores_in(there, lines)
+            if found is None or not np.allclose(found, scores, rtol=0, atol=MAX_ABS_DIFF, equal_nan=True):
+                return control.SaveResult(
+                    refused=f"{path} was published by an attempt before this one and scores the sample otherwise, by more than "
+                    f"{MAX_ABS_DIFF:g}: the version is given up, and the next one is a base"
+                )
+            scores, entry = found, FileEntry(path=path, bytes=len(there), sha256=hashlib.sha256(there).hexdigest())
+        return control.SaveResult(published=scores.tobytes(), model_files=[_told(entry)])
+
+
+def _told(entry: FileEntry) -> control.File:
+    return control.File(path=entry.path, bytes=entry.bytes, sha256=entry.sha256)
+
+
+def _scores(lines: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.float32]:
+    return np.array([line["published"] for line in lines], "<f4")
+
+
+def _scores_in(there: bytes, lines: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.float32] | None:
+    """The scores in a sample file; None where it is of other lines than these."""
+    try:
+        found = [json.loads(line) for line in there.splitlines()]
+        same = [{**line, "published": 0} for line in found] == [{**line, "published": 0} for line in lines]
+        return _scores(found) if same else None
+    except (ValueError, KeyError, TypeError):
+        return None

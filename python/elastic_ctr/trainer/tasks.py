@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +12,13 @@ import numpy.typing as npt
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.blocks import lines_in_range, open_lines
-from elastic_ctr.features.convert import Converter, RefusedLine
+from elastic_ctr.features.convert import Converted, Converter, RefusedLine
 from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.line import MAX_LINE_BYTES, parse_features
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.store import Store
 from elastic_ctr.store.source import Source
+from elastic_ctr.trainer.scratch import ScratchFile, on_scratch
 
 EXAMPLES = 3
 QUARANTINED = 1000
@@ -39,17 +42,23 @@ class TaskCounts:
 def convert_task(
     source: Source, task: control.Task, converter: Converter, max_line_bytes: int, target: Path
 ) -> TaskCounts:
-    """The lines of a task as the engine reads them, in one file that appears whole. Raises StoreError, OSError."""
+    """The lines of a task as the engine reads them, in one file that appears whole.
+
+    Raises ScratchFailed when that cannot be written, StoreError and OSError when the task cannot be read.
+    """
     counts = TaskCounts()
     temporary = target.with_suffix(".part")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    with on_scratch(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
     try:
         _convert_into(temporary, source, task, converter, max_line_bytes, counts)
     except BaseException:
         # On a full disk it would be in the way of the next attempt.
-        temporary.unlink(missing_ok=True)
+        with on_scratch(temporary):
+            temporary.unlink(missing_ok=True)
         raise
-    temporary.replace(target)
+    with on_scratch(target):
+        temporary.replace(target)
     counts.samples = _thinned(counts.samples, task.samples)
     return counts
 
@@ -57,7 +66,7 @@ def convert_task(
 def _convert_into(
     target: Path, source: Source, task: control.Task, converter: Converter, max_line_bytes: int, counts: TaskCounts
 ) -> None:
-    with source.open(task.path) as raw, target.open("wb") as out:
+    with source.open(task.path) as raw, closing(ScratchFile(target)) as out:
         lines = open_lines(raw, task.path)
         for offset, block in lines_in_range(lines, task.start, task.end or None, max_line_bytes):
             converted = converter.convert(block)
@@ -71,7 +80,7 @@ def _convert_into(
                 for reason, number in converted.refused.reasons().items():
                     counts.refused[reason.value] = counts.refused.get(reason.value, 0) + number
                 _keep_examples(counts, offset, converted.refused[: QUARANTINED - len(counts.quarantined)])
-            counts.samples.extend(_offer(block, converted.offsets, task.samples))
+            counts.samples.extend(_offer(block, converted, converter.no_keys, task.samples))
 
 
 def _keep_examples(counts: TaskCounts, offset: int, refused: Iterable[RefusedLine]) -> None:
@@ -93,21 +102,32 @@ def _thinned(samples: list[tuple[str, int, int]], wanted: int) -> list[tuple[str
     return [samples[position * len(samples) // wanted] for position in range(wanted)]
 
 
-def _offer(block: bytes, offsets: npt.NDArray[np.int64], wanted: int) -> list[tuple[str, int, int]]:
-    """Some accepted lines of a block, split into features, show and click. A line without features, or too long for a
-    prediction, is trained all the same; but serving would not take it, so it is no sample.
+def _offer(block: bytes, converted: Converted, no_keys: bytes, wanted: int) -> list[tuple[str, int, int]]:
+    """Some accepted lines of a block, split into features, show and click: of each stretch the first that has a key.
+
+    A line without one, or too long for a prediction, is trained all the same; but it would prove nothing of a version, or
+    serving would not take it, so it is no sample.
     """
-    if not wanted or not len(offsets):
+    if not wanted or not converted.records:
         return []
-    chosen = offsets[np.unique(np.linspace(0, len(offsets) - 1, min(wanted, len(offsets))).astype(np.int64))]
+    ends = np.flatnonzero(np.frombuffer(converted.text, np.uint8) == ord("\n")) + 1
+    edges = np.linspace(0, converted.records, min(wanted, converted.records) + 1).astype(np.int64)
     found = []
-    for start in chosen.tolist():
-        end = block.find(b"\n", start)
-        words = block[start : len(block) if end < 0 else end].split(None, 2)
-        features = words[2].strip().decode("ascii") if len(words) > 2 else ""
-        if features and len(features) <= MAX_LINE_BYTES:
-            found.append((features, _count(words[0]), _count(words[1])))
+    for first, last in pairwise(edges.tolist()):
+        for record in range(first, last):
+            if converted.text.endswith(no_keys, 0, int(ends[record])):
+                continue
+            if (sample := _sample(block, int(converted.offsets[record]))) is not None:
+                found.append(sample)
+                break
     return found
+
+
+def _sample(block: bytes, start: int) -> tuple[str, int, int] | None:
+    end = block.find(b"\n", start)
+    show, click, features = block[start : len(block) if end < 0 else end].split(None, 2)
+    line = features.strip().decode("ascii")
+    return (line, _count(show), _count(click)) if len(line) <= MAX_LINE_BYTES else None
 
 
 def _count(digits: bytes) -> int:

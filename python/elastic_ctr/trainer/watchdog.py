@@ -19,6 +19,7 @@ import grpc
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.client import MasterClient
+from elastic_ctr.trainer.scratch import on_scratch
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,11 @@ class Watchdog(threading.Thread):
         with self._lock:
             self._held.discard(attempt)
 
+    def release_all(self) -> None:
+        with self._lock:
+            self._held.clear()
+            self._running = ""
+
     def running(self, attempt: str) -> None:
         """Its records are being trained from now on: the master hears it before the first gradient is pushed."""
         with self._lock:
@@ -163,16 +169,18 @@ class Watchdog(threading.Thread):
 @contextmanager
 def handed_over(watchdog: Watchdog, file: Path) -> Iterator[None]:
     """While the engine holds the interpreter's lock (a save, a load), no thread of this process runs: the parent
-    finds the duty in `file` and does it.
+    finds the duty in `file` and does it. Raises ScratchFailed.
     """
     temporary = file.with_suffix(".part")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary.write_text(json.dumps(watchdog.state()))
-    temporary.replace(file)
+    with on_scratch(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(watchdog.state()))
+        temporary.replace(file)
     try:
         yield
     finally:
-        file.unlink(missing_ok=True)
+        with on_scratch(file):
+            file.unlink(missing_ok=True)
 
 
 def _end_process(reason: str) -> None:

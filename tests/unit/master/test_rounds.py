@@ -44,6 +44,25 @@ def test_more_refused_lines_than_allowed_stop_the_pass_before_any_training(tmp_p
     assert 'no_colon 3 (first: "1 0 17")' in one.reason()
 
 
+def test_a_pass_without_a_key_of_the_slots_is_stopped_before_any_training_and_names_them(tmp_path: Path) -> None:
+    one = world(tmp_path, keyless=("20200401/00/one", "20200401/00/two"))
+
+    one.until_state("stopped")
+
+    assert one.trained() == {}
+    assert one.reason().startswith(
+        "none of 20 lines has a key of data.slots (6 features are of other slots, 0 are the padding key)"
+    )
+
+
+def test_one_file_with_keys_is_enough_for_a_pass(tmp_path: Path) -> None:
+    one = world(tmp_path, keyless=("20200401/00/one",))
+
+    one.finish()
+
+    assert one.coordinator.counted()["trained"] == 4 * RECORDS
+
+
 def test_refused_lines_below_the_limit_are_counted_and_the_pass_goes_on(tmp_path: Path) -> None:
     one = world(tmp_path, data=data_of(maxRefusedShare=0.2), refused={"20200401/00/one": 3})
 

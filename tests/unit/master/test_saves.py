@@ -25,6 +25,26 @@ def test_a_saver_lost_halfway_is_a_recovery(tmp_path: Path) -> None:
     assert set(one.trained().values()) == {1}
 
 
+@pytest.mark.parametrize(("phase", "generation"), [(control.SAVE, 2), (control.SCORE, 1)])
+def test_a_saver_that_leaves_in_order_is_followed_at_once_and_counts_nothing(
+    tmp_path: Path, phase: int, generation: int
+) -> None:
+    one = world(tmp_path, config={"max_losses": 1})
+    saver = one.until_phase(phase)
+    began = one.now
+
+    one.coordinator.leave(saver.member())
+    one.trainers.remove(saver)
+    other = one.until_phase(phase)
+
+    assert other is not saver
+    assert one.now - began < LEASE
+    assert one.coordinator.generation == generation
+    one.finish()
+    assert one.reason() == ""
+    assert set(one.trained().values()) == {1}
+
+
 def test_a_trainer_lost_while_it_scores_is_replaced_without_a_recovery(tmp_path: Path) -> None:
     one = world(tmp_path)
     one.until(lambda: any(t.task is not None and t.task.phase == control.SCORE for t in one.trainers))
@@ -125,6 +145,54 @@ def test_a_failed_save_is_a_recovery_and_the_third_in_a_row_stops_the_pass(tmp_p
         next(t for t in one.trainers if t.task is not None).report(error="no space left")
 
     assert one.reason().startswith("saving failed 3 times, the last time: no space left; ")
+
+
+def test_a_scoring_that_fails_three_times_in_a_row_stops_the_pass_and_takes_nothing_back(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    for number in range(3):
+        assert one.reason() == "", number
+        one.until_phase(control.SCORE).report(error="no luck")
+
+    assert one.reason().startswith("saving failed 3 times, the last time: no luck; ")
+    assert one.coordinator.generation == 1
+    one.start_master()
+    one.finish()
+    assert set(one.trained().values()) == {1}
+
+
+def test_a_scoring_that_fails_and_then_goes_well_has_all_its_tries_again(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    for _ in range(2):
+        for _ in range(2):
+            one.until_phase(control.SCORE).report(error="no luck")
+        one.until_phase(control.SCORE).report()
+
+    one.finish()
+
+    assert kinds(one) == ["base", "delta"]
+
+
+def test_a_version_that_its_scorer_gives_up_is_refused_with_its_sentence_and_the_next_is_a_base(tmp_path: Path) -> None:
+    one = world(tmp_path, data=data_of(end="20200401/02"))
+    one.until(lambda: kinds(one) == ["base"])
+    scorer = one.until_phase(control.SCORE)
+    fill = one.fill
+
+    def given_up(task: control.Task, result: control.TaskResult) -> None:
+        fill(task, result)
+        result.save.Clear()
+        result.save.refused = "it scores otherwise"
+
+    one.fill = given_up  # type: ignore[method-assign]
+    scorer.report()
+    one.fill = fill  # type: ignore[method-assign]
+    one.finish()
+
+    assert [(v["kind"], v["state"], v["reason"]) for v in one.ledger.versions()] == [
+        ("base", "published", ""),
+        ("delta", "refused", "it scores otherwise"),
+        ("base", "published", ""),
+    ]
 
 
 def test_a_master_restarted_after_one_of_two_exports_still_hears_of_the_first(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 call as the real ones do and keep book of what was really pushed into the table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -269,6 +269,7 @@ class World:
     files: Sequence[str] = ("one", "two")
     records: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
+    keyless: Collection[str] = ()
     training: str = "local"
     handover_seconds: float = 0
 
@@ -330,7 +331,9 @@ class World:
             result.shows, result.clicks = 2 * result.records, result.records
             if refused := self.refused.get(task.path, 0):
                 result.refused.append(control.Refusal(reason="no_colon", lines=refused, examples=["1 0 17"]))
-            result.samples.extend(control.Sample(line=f"{key}:a", show=2, click=1) for key in KEYS[: result.records])
+            keys = KEYS[: 0 if task.path in self.keyless else result.records]
+            result.ignored = 3 * (task.path in self.keyless)
+            result.samples.extend(control.Sample(line=f"{key}:a", show=2, click=1) for key in keys)
         if task.phase in (control.CHECK, control.TRAIN, control.EVALUATE):
             result.positives, result.negatives = histogram(result.records), histogram(result.records)
         elif task.phase == control.SAVE and task.save.version:

@@ -126,6 +126,9 @@ class Watchdog:
     def release(self, attempt: str) -> None:
         self.events.append(f"release {attempt}")
 
+    def release_all(self) -> None:
+        self.events.append("release all")
+
     def running(self, attempt: str) -> None:
         self.events.append(f"running {attempt}")
 
@@ -248,6 +251,53 @@ def test_a_file_that_is_gone_is_told_and_the_trainer_goes_on(trainer: Made) -> N
     assert one.run() == 0
 
     assert ["none is not in" in result.error for result in client.results()] == [True, False]
+
+
+@pytest.mark.parametrize("phase", [control.CHECK, control.TRAIN])
+def test_a_trainer_that_cannot_write_to_its_scratch_gives_its_task_back_and_ends_with_one_sentence(
+    trainer: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture, phase: "control.Phase"
+) -> None:
+    # A file in the folder's place cannot be written into, whatever user runs this.
+    (tmp_path / "scratch/tasks").write_bytes(b"")
+    one, client = trainer(task(0, phase), task(1, phase))
+
+    assert one.run() == 1
+
+    assert client.results() == []
+    assert client.said[-1][0] == "LeaveTrainer"
+    assert Watchdog.events == ["hold l-1-0:x", "release all"]
+    [said] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert f"{tmp_path}/scratch/tasks" in said
+    assert "trainer.config.scratchDir must have room and be writable" in said
+
+
+def test_what_was_leased_ahead_goes_back_as_well(
+    trainer: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, client = trainer(task(0, control.TRAIN), task(1, control.TRAIN))
+    preload = Engine.preload
+
+    def then_the_disk_is_away(self: Engine, file: Path) -> Dataset:
+        (tmp_path / "scratch/tasks").rename(tmp_path / "scratch/away")
+        (tmp_path / "scratch/tasks").write_bytes(b"")
+        return preload(self, file)
+
+    monkeypatch.setattr(Engine, "preload", then_the_disk_is_away)
+
+    assert one.run() == 1
+
+    assert client.results() == []
+    assert Watchdog.events == ["hold l-1-0:x", "hold l-1-1:x", "release all"]
+
+
+def test_a_source_that_cannot_be_read_is_the_tasks_failure_whatever_the_reason(trainer: Made, tmp_path: Path) -> None:
+    (tmp_path / "logs/folder").mkdir()
+    one, client = trainer(task(0, control.CHECK, path="folder"))
+
+    assert one.run() == 0
+
+    [result] = client.results()
+    assert "Is a directory" in result.error
 
 
 def test_the_one_initializer_pushes_first_values(trainer: Made) -> None:

@@ -5,10 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elastic_ctr.config.model import Model
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.store import FileStore, StoreError
+from elastic_ctr.trainer.engine import Engine as PaddleEngine
 from elastic_ctr.trainer.saver import Saver
+from elastic_ctr.trainer.scratch import ScratchFailed
+from elastic_ctr.versions.manifest import digest_of
 
 SLOTS = SlotList(("a", "b"))
 SAMPLES = [control.Sample(line="5:a 7:b", show=2, click=1), control.Sample(line="7:a 9:other", show=1, click=0)]
@@ -20,6 +24,7 @@ class Engine:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.fails_at = ""
+        self.rounds_by = 0.0
 
     def _called(self, name: str) -> None:
         if name == self.fails_at:
@@ -38,7 +43,7 @@ class Engine:
 
     def score(self, pooled: Any) -> Any:
         self._called("score")
-        return pooled.sum(axis=1) / 100
+        return pooled.sum(axis=1) / 100 + self.rounds_by
 
     def export_dense(self, folder: Path) -> list[Path]:
         self._called("export_dense")
@@ -61,7 +66,8 @@ def engine() -> Engine:
 @pytest.fixture
 def saver(engine: Engine, tmp_path: Path) -> Saver:
     (tmp_path / "scratch").mkdir()
-    return Saver(engine, FileStore(tmp_path / "store"), SLOTS, None, tmp_path / "scratch")  # type: ignore[arg-type]
+    model = Model(embedding_dim=2)
+    return Saver(engine, FileStore(tmp_path / "store"), SLOTS, model, tmp_path / "scratch")  # type: ignore[arg-type]
 
 
 def order(version: int = 7) -> control.SaveOrder:
@@ -116,6 +122,21 @@ def test_a_save_without_a_version_exports_nothing(saver: Saver, engine: Engine, 
     assert list(FileStore(tmp_path / "store").walk("output")) == []
 
 
+def test_a_scratch_that_cannot_be_written_to_is_told_from_a_store_that_cannot(
+    saver: Saver, engine: Engine, tmp_path: Path
+) -> None:
+    (tmp_path / "scratch/dense").write_bytes(b"")
+
+    with pytest.raises(ScratchFailed, match=r"scratch/dense: File exists; trainer.config.scratchDir must have room"):
+        saver.save(order())
+    (tmp_path / "scratch/dense").unlink()
+    (tmp_path / "store").write_bytes(b"")
+    with pytest.raises(StoreError, match="cannot be written to file://"):
+        saver.save(order())
+
+    assert not {"shrink", "base save/1-1-base"} & set(engine.calls)
+
+
 def test_a_file_that_is_published_is_never_replaced(saver: Saver, tmp_path: Path) -> None:
     store = FileStore(tmp_path / "store")
     saver.save(order())
@@ -127,6 +148,9 @@ def test_a_file_that_is_published_is_never_replaced(saver: Saver, tmp_path: Path
         saver.save(order())
 
     assert store.get_bytes("output/ctr_model/7/network.pdmodel") == b"another's"
+
+
+SAMPLE = "output/ctr_model/7/sample.jsonl"
 
 
 def score_order(keys: list[int]) -> control.SaveOrder:
@@ -154,6 +178,61 @@ def test_published_values_are_scored_and_stand_in_the_sample_file(saver: Saver, 
         ("7:a 9:other", 1, 0, 0.5),
     ]
     assert [line["published"] for line in lines] == np.frombuffer(result.published, "<f4").tolist()
+
+
+def test_a_sample_that_is_scored_again_on_a_machine_that_rounds_otherwise_keeps_what_is_published(
+    saver: Saver, engine: Engine, tmp_path: Path
+) -> None:
+    first = saver.score(score_order([5, 7]))
+    engine.rounds_by = 1e-6
+
+    again = saver.score(score_order([5, 7]))
+
+    assert again.refused == ""
+    assert again.published == first.published
+    assert again.model_files == first.model_files
+    FileStore(tmp_path / "store").get(SAMPLE, tmp_path / "there")
+    assert digest_of(tmp_path / "there") == (first.model_files[0].bytes, first.model_files[0].sha256)
+
+
+def test_a_sample_that_is_published_with_other_scores_gives_the_version_up_with_a_sentence(
+    saver: Saver, engine: Engine
+) -> None:
+    saver.score(score_order([5, 7]))
+    engine.rounds_by = 1e-3
+
+    again = saver.score(score_order([5, 7]))
+
+    assert again.refused == (
+        f"{SAMPLE} was published by an attempt before this one and scores the sample otherwise, by more than 1e-05: "
+        "the version is given up, and the next one is a base"
+    )
+    assert not again.model_files
+
+
+@pytest.mark.parametrize("there", [b"", b"no json", b"[1]", b'{"line": "5:a 7:b"}\n', b'{"published": 0.5}\n' * 2])
+def test_a_published_sample_of_other_lines_gives_the_version_up(saver: Saver, tmp_path: Path, there: bytes) -> None:
+    FileStore(tmp_path / "store").put_bytes(there, SAMPLE)
+
+    assert "scores the sample otherwise" in saver.score(score_order([5, 7])).refused
+
+
+@pytest.mark.parametrize("samples", [[], [control.Sample(line="9:other", show=1, click=0)]])
+def test_samples_without_a_key_are_saved_and_scored_as_what_they_are(
+    saver: Saver, samples: list[control.Sample]
+) -> None:
+    saved = saver.save(control.SaveOrder(version=7, samples=samples))
+    scored = saver.score(control.SaveOrder(version=7, samples=samples, live=saved.live))
+
+    assert (saved.keys, saved.values) == (b"", b"")
+    assert len(np.frombuffer(saved.live, "<f4")) == len(np.frombuffer(scored.published, "<f4")) == len(samples)
+
+
+def test_without_keys_or_lines_the_engine_asks_paddle_for_nothing() -> None:
+    engine = PaddleEngine(Model(embedding_dim=5), ["a", "b"], [], batch_size=1, threads=1)
+
+    assert engine.pull(np.zeros(0, np.uint64)).shape == (0, 5)
+    assert engine.score(np.zeros((0, 10), np.float32)).shape == (0,)
 
 
 def test_values_of_other_keys_than_the_samples_are_refused(saver: Saver) -> None:

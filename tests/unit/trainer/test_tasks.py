@@ -77,17 +77,19 @@ def test_samples_are_accepted_lines_of_the_task_that_serving_takes_as_well(
 
     counts, _ = convert(tmp_path, task(samples=wanted))
 
-    accepted = set()
+    accepted, keyed = set(), 0
     for line in lines:
         try:
             parsed = parse_line(line.encode(), SLOTS, None)
         except LineRefused:
             continue
         accepted.add((" ".join(line.split()[2:]), parsed.show, parsed.click))
+        keyed += any(parsed.keys)
     assert len(counts.samples) <= wanted
+    assert bool(counts.samples) == bool(wanted and keyed)
     for line, show, click in counts.samples:
         assert (" ".join(line.split()), show, click) in accepted
-        parse_features(line.encode(), SLOTS, None)
+        assert any(parse_features(line.encode(), SLOTS, None).keys)
 
 
 def test_a_line_without_features_is_trained_and_is_no_sample(tmp_path: Path) -> None:
@@ -99,6 +101,14 @@ def test_a_line_without_features_is_trained_and_is_no_sample(tmp_path: Path) -> 
     assert text.splitlines()[0] == b"1 1 1 0 1 0 1 0"
     assert counts.samples == [("5:a", 2, 1)]
     sample_keys([line for line, _, _ in counts.samples], SLOTS, None)
+
+
+def test_a_line_without_a_key_of_the_slots_is_no_sample_and_one_beside_it_is(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"1 0 5:other\n" * 1000 + b"1 1 6:b\n" + b"1 0 0:a 60:b\n" * 1000)
+
+    counts, _ = convert(tmp_path, task(), Converter(SLOTS, 60))
+
+    assert (counts.records, counts.samples) == (2001, [("6:b", 1, 1)])
 
 
 def test_leading_zeros_however_many_stop_nothing(tmp_path: Path) -> None:
