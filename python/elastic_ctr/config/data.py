@@ -89,7 +89,11 @@ class Data(Section):
         default="donefile", pattern=r"^[^/\s]+$", description="The file whose presence says that a folder is complete."
     )
     sleep_seconds: Seconds = Field(default=10, description="Between two looks for a donefile.")
-    time_zone: str = Field(default="UTC", description="Of the folder names; event times are counted in it.")
+    time_zone: str = Field(
+        default="UTC",
+        description="Of the folder names; event times are counted in it. An hour that its clocks leave out is not waited for; one that "
+        "they show twice is one folder.",
+    )
     max_refused_share: Share = Field(
         default=0.01, description="Above this share of refused lines a pass stops before it changes anything."
     )
@@ -155,6 +159,23 @@ def split_name(moment: datetime, interval: int) -> str:
     return moment.strftime("%Y%m%d/%H" if interval % 60 == 0 else "%Y%m%d/%H%M")
 
 
+_MINUTE = timedelta(minutes=1)
+
+
+def split_exists(moment: datetime, interval: int, zone: str) -> bool:
+    """Whether the wall clock shows any minute of a split: the one that it leaves out in spring has no folder.
+
+    One that it shows twice in autumn has one folder, for both.
+    """
+    return not (_left_out(moment, zone) and _left_out(moment + timedelta(minutes=interval) - _MINUTE, zone))
+
+
+def _left_out(moment: datetime, zone: str) -> bool:
+    before, after = (moment.replace(tzinfo=ZoneInfo(zone), fold=fold).utcoffset() for fold in (0, 1))
+    return before is not None and after is not None and before < after
+
+
 def split_end(split: str, interval: int, zone: str) -> int:
-    """Unix seconds at which a split ends: the event time of all its records."""
-    return int((split_time(split).replace(tzinfo=ZoneInfo(zone)) + timedelta(minutes=interval)).timestamp())
+    """Unix seconds at which a split ends: the event time of all its records. Of minutes shown twice it is the second time."""
+    last = split_time(split) + timedelta(minutes=interval) - _MINUTE
+    return int((last.replace(tzinfo=ZoneInfo(zone), fold=1)).timestamp()) + 60

@@ -6,6 +6,8 @@ from pydantic import Field, field_validator
 
 from elastic_ctr.config.section import EXACT, Count, OptionalPort, Port, Seconds, Section, Share
 
+MAX_ABS_DIFF = 1e-5
+"""As near as answers to the same sample are that machines give which round otherwise."""
 _STORE = r"^(file:///|(https?|(web)?hdfs)://[^/]+)"
 
 
@@ -39,7 +41,9 @@ class MasterConfig(Section):
     lease_seconds: Seconds = Field(
         default=10, description="A trainer that does not renew for this long loses its task."
     )
-    task_timeout_seconds: Seconds = Field(default=3600, description="Longest time of one task, whatever is renewed.")
+    task_timeout_seconds: Seconds = Field(
+        default=3600, description="Longest time of one task from its turn on, whatever is renewed."
+    )
     save_timeout_seconds: Seconds = Field(
         default=1800,
         description="Longest time of one save, scoring or initialisation, whatever is renewed; past it its trainer is lost.",
@@ -184,6 +188,6 @@ class ServingConfig(Section):
     )
     max_batch_rows: Count = Field(default=8192, description="Rows of one round.")
     max_abs_diff: float = Field(
-        default=1e-5, gt=0, lt=1, description="How far a served sample may be from the trained one."
+        default=MAX_ABS_DIFF, gt=0, lt=1, description="How far a served sample may be from the trained one."
     )
     scratch_dir: str = Field(default="/var/lib/elastic-ctr/serving", description="Fetched dense networks.")

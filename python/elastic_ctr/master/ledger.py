@@ -159,23 +159,33 @@ class Ledger:
     def leased(self) -> list[TaskRow]:
         return [TaskRow.of(row) for row in self._all(f"select {TaskRow.COLUMNS} from tasks where state = 'leased'")]
 
-    def lease(self, task: str, trainer: int, attempt: str, now: float, ends: float) -> None:
+    def lease(self, task: str, trainer: int, attempt: str, since: float | None, ends: float) -> None:
+        """`since` None: it waits its turn, until `next_in_turn`."""
         self._do(
             "update tasks set state = 'leased', trainer = ?, attempt = ?, leased_at = ?, lease_ends = ?, running = 0"
             " where id = ?",
             trainer,
             attempt,
-            now,
+            since,
             ends,
             task,
         )
 
-    def renew(self, attempts: Iterable[str], running: str, ends: float) -> None:
+    def next_in_turn(self, trainer: int, now: float) -> None:
+        """A trainer has ended a task: from now on it is at the one that it had leased ahead."""
+        self._do(
+            "update tasks set leased_at = ? where state = 'leased' and trainer = ? and leased_at is null", now, trainer
+        )
+
+    def renew(self, attempts: Iterable[str], running: str, now: float, ends: float) -> None:
+        """The one that is running for the first time has begun now."""
         with self:
             for attempt in attempts:
+                runs = int(attempt == running)
                 self._db.execute(
-                    "update tasks set lease_ends = ?, running = max(running, ?) where attempt = ? and state = 'leased'",
-                    (ends, int(attempt == running), attempt),
+                    "update tasks set lease_ends = ?, leased_at = case when ? > running then ? else leased_at end,"
+                    " running = max(running, ?) where attempt = ? and state = 'leased'",
+                    (ends, runs, now, runs, attempt),
                 )
 
     def give_back(

@@ -90,11 +90,14 @@ class PassRow:
 
 @dataclass(frozen=True)
 class TaskRow:
-    """One task as the ledger has it, without its histograms. attempts, losses: in a row, in its pass's present round."""
+    """One task as the ledger has it, without its histograms. attempts, losses: in a row, in its pass's present round.
+
+    leased_at: since when its trainer is at it; None while that works on another one and has leased this one ahead.
+    """
 
     COLUMNS: ClassVar[str] = (
         "id, pass, path, start, stop, state, attempts, losses, attempt, trainer, coalesce(lease_ends, 0),"
-        " coalesce(leased_at, 0), running, records, trained"
+        " leased_at, running, records, trained"
     )
 
     id: str
@@ -108,7 +111,7 @@ class TaskRow:
     attempt: str
     trainer: int | None
     lease_ends: float
-    leased_at: float
+    leased_at: float | None
     running: bool
     records: int
     trained: int

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from itertools import islice, pairwise
+from datetime import datetime, timedelta
+from itertools import count, islice, pairwise
 
-from elastic_ctr.config.data import Data, split_end, split_name, split_time
+from elastic_ctr.config.data import Data, split_end, split_exists, split_name, split_time
 from elastic_ctr.config.roles import MasterConfig
 
 
@@ -22,12 +22,26 @@ class Pass:
 
 def splits(data: Data, behind: str | None = None) -> Iterator[str]:
     """From start, or the one behind another, to end, both included; without end for ever."""
-    step = timedelta(minutes=data.split_interval)
-    moment = split_time(data.start) if behind is None else split_time(behind) + step
+    coming = _moments(split_time(data.start), data) if behind is None else _behind(behind, data)
     last = None if data.end is None else split_time(data.end)
-    while last is None or moment <= last:
+    for moment in coming:
+        if last is not None and moment > last:
+            return
         yield split_name(moment, data.split_interval)
-        moment += step
+
+
+def _moments(first: datetime, data: Data) -> Iterator[datetime]:
+    """By the wall clock, for so are folders named, also those of several hours: what it leaves out is skipped, and what it
+    shows twice comes once.
+    """
+    for number in count():
+        moment = first + number * timedelta(minutes=data.split_interval)
+        if split_exists(moment, data.split_interval, data.time_zone):
+            yield moment
+
+
+def _behind(split: str, data: Data) -> Iterator[datetime]:
+    return _moments(split_time(split) + timedelta(minutes=data.split_interval), data)
 
 
 def passes(data: Data, done: int = 0, behind: str | None = None) -> Iterator[Pass]:
@@ -39,7 +53,7 @@ def passes(data: Data, done: int = 0, behind: str | None = None) -> Iterator[Pas
     ordinal = done
     while group := tuple(islice(coming, data.splits_per_pass)):
         ordinal += 1
-        days = {split_time(split).date() for split in group if _is_last_of_day(split, data.split_interval)}
+        days = {split_time(split).date() for split in group if _is_last_of_day(split, data)}
         yield Pass(
             ordinal,
             group[-1],
@@ -49,9 +63,8 @@ def passes(data: Data, done: int = 0, behind: str | None = None) -> Iterator[Pas
         )
 
 
-def _is_last_of_day(split: str, interval: int) -> bool:
-    begin = split_time(split)
-    return (begin + timedelta(minutes=interval)).date() != begin.date()
+def _is_last_of_day(split: str, data: Data) -> bool:
+    return next(_behind(split, data)).date() != split_time(split).date()
 
 
 @dataclass(frozen=True)

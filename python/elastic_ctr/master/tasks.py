@@ -2,8 +2,8 @@
 
 What ends a lease without its task done is one of three things:
 
-- a failure: the trainer reported an error, or took longer than `taskTimeoutSeconds`. It says something of the data:
-  `maxAttempts` in a row park the task.
+- a failure: the trainer reported an error, or took longer than `taskTimeoutSeconds`, counted from when it had nothing else
+  before it, and once more from when it began to train it. It says something of the data: `maxAttempts` in a row park the task.
 - a loss: the trainer was not heard for `leaseSeconds`. Most often that says something of the machine, so good data survives
   many: `maxLosses` in a row park the task, for then it is the task that ends its trainers. All tasks that a lost trainer
   held have lost it: which of them was at fault nobody can say.
@@ -41,7 +41,7 @@ class Tasks:
 
     def resume(self, ends: float) -> None:
         """After a restart leases go on until `ends`, whatever they were."""
-        self._ledger.renew([task.attempt for task in self._ledger.leased()], "", ends)
+        self._ledger.renew([task.attempt for task in self._ledger.leased()], "", self._clock(), ends)
 
     def lease(self, current: PassRow, request: control.LeaseRequest) -> control.Task | None:
         """The next one for this trainer; None when there is none, or none that may be prepared ahead."""
@@ -55,7 +55,8 @@ class Tasks:
         row = next((task for task in todo if task.id in has), todo[0])
         attempt = f"{row.id}:{self._ledger.count_up('attempts')}"
         now = self._clock()
-        self._ledger.lease(row.id, request.trainer_id, attempt, now, now + self._config.lease_seconds)
+        since = None if request.ahead else now
+        self._ledger.lease(row.id, request.trainer_id, attempt, since, now + self._config.lease_seconds)
         samples = -(-2 * self._config.samples // max(1, len(self._ledger.tasks(current.ordinal))))
         return control.Task(
             id=row.id,
@@ -73,7 +74,7 @@ class Tasks:
     def renew(self, attempts: Collection[str], running: str, ends: float) -> bool:
         """Whether all of them are still held."""
         held = [attempt for attempt in attempts if self._ledger.task_of_attempt(attempt) is not None]
-        self._ledger.renew(held, running, ends)
+        self._ledger.renew(held, running, self._clock(), ends)
         return len(held) == len(attempts)
 
     def report(self, result: control.TaskResult) -> bool:
@@ -81,6 +82,8 @@ class Tasks:
         task = self._ledger.task_of_attempt(result.attempt)
         if task is None:
             return False
+        if task.trainer is not None:
+            self._ledger.next_in_turn(task.trainer, self._clock())
         if result.error:
             log.warning("task %s of %s failed: %s", task.id, task.path, result.error)
             self._failed(task, result.error)
@@ -115,7 +118,7 @@ class Tasks:
                 self._ledger.add_recovery("trainer", f"trainer {task.trainer} lost task {task.id}", heard_at, 0)
                 self._ledger.end_recoveries(now)
                 self._lost(task)
-            elif now - task.leased_at > self._config.task_timeout_seconds:
+            elif task.leased_at is not None and now - task.leased_at > self._config.task_timeout_seconds:
                 self._failed(task, f"it took longer than {self._config.task_timeout_seconds:g} s")
 
     def _failed(self, task: TaskRow, why: str) -> None:

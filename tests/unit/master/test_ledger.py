@@ -181,8 +181,8 @@ def test_running_is_kept_once_it_was_said(ledger: Ledger) -> None:
     ledger.next_round(1)
     ledger.lease("1-0", 5, "x", 0.0, 10.0)
 
-    ledger.renew(["x"], "x", 11.0)
-    ledger.renew(["x"], "", 12.0)
+    ledger.renew(["x"], "x", 1.0, 11.0)
+    ledger.renew(["x"], "", 2.0, 12.0)
 
     [task] = ledger.tasks(1)
     assert task.running

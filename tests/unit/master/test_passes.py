@@ -70,6 +70,76 @@ def test_the_last_quarter_of_a_day_ends_it() -> None:
     assert [each.ends_day for each in found] == [False, True]
 
 
+BERLIN = {"timeZone": "Europe/Berlin"}
+
+
+def test_the_hour_that_the_clocks_leave_out_is_not_waited_for() -> None:
+    assert ids(start="20200329/00", end="20200329/04", **BERLIN) == [
+        "20200329/00",
+        "20200329/01",
+        "20200329/03",
+        "20200329/04",
+    ]
+
+
+def test_the_hour_that_the_clocks_show_twice_is_one_folder_and_read_once() -> None:
+    assert ids(start="20201025/01", end="20201025/03", **BERLIN) == ["20201025/01", "20201025/02", "20201025/03"]
+
+
+def test_after_the_hour_before_one_that_is_left_out_comes_the_one_after_it() -> None:
+    assert next(passes(data_of(end=None, **BERLIN), 2, "20200329/01")).id == "20200329/03"
+
+
+@pytest.mark.parametrize(
+    ("zone", "day", "interval", "count"),
+    [
+        ("UTC", "20200329", 60, 24),
+        ("Europe/Berlin", "20200329", 60, 23),
+        ("Europe/Berlin", "20200329", 15, 92),
+        ("Europe/Berlin", "20201025", 15, 96),
+        # The folder of two hours of which one is left out holds the other.
+        ("Europe/Berlin", "20200329", 120, 12),
+        # Half an hour is left out there, from 2:00 on.
+        ("Australia/Lord_Howe", "20201004", 60, 24),
+        ("Australia/Lord_Howe", "20201004", 15, 94),
+        # A day that begins at 1:00, and one that was never there.
+        ("America/Sao_Paulo", "20171015", 60, 23),
+        ("America/Sao_Paulo", "20171015", 1440, 1),
+        ("Pacific/Apia", "20111230", 60, 0),
+    ],
+)
+def test_every_folder_that_a_day_of_logs_has_is_asked_for_once(zone: str, day: str, interval: int, count: int) -> None:
+    last = 24 * 60 - interval
+    minutes = "" if interval % 60 == 0 else f"{last % 60:02d}"
+
+    found = list(
+        splits(
+            data_of(start=f"{day}/00", end=f"{day}/{last // 60:02d}{minutes}", splitInterval=interval, timeZone=zone)
+        )
+    )
+
+    assert len(found) == len(set(found)) == count
+
+
+def test_the_last_hour_before_a_day_that_was_never_there_ends_its_day() -> None:
+    found = list(passes(data_of(start="20111229/22", end="20111231/00", timeZone="Pacific/Apia")))
+
+    assert [(each.id, each.ends_day) for each in found] == [
+        ("20111229/22", False),
+        ("20111229/23", True),
+        ("20111231/00", False),
+    ]
+
+
+def test_event_times_never_go_back_when_the_clocks_do() -> None:
+    given = data_of(start="20201025/0100", end="20201025/0345", splitInterval=15, **BERLIN)
+
+    ends = [each.event_time_max for each in passes(given)]
+
+    assert ends == sorted(set(ends))
+    assert ends[-1] - ends[0] == 3 * 3600 + 45 * 60, "from 1:15 to 4:00, and an hour more in between"
+
+
 @pytest.mark.parametrize(
     ("split", "zone", "utc"),
     [
@@ -84,6 +154,10 @@ def test_the_last_quarter_of_a_day_ends_it() -> None:
 )
 def test_event_time_is_the_end_of_a_split_in_its_time_zone(split: str, zone: str, utc: int) -> None:
     assert split_end(split, 60, zone) == utc
+
+
+def test_minutes_that_the_clocks_show_twice_end_with_their_second_time() -> None:
+    assert split_end("20201025/0215", 15, "Europe/Berlin") == split_end("20201025/0245", 15, "Europe/Berlin") - 30 * 60
 
 
 def test_the_event_time_of_a_pass_is_that_of_its_last_split() -> None:

@@ -1,7 +1,9 @@
 from pathlib import Path
 
+import pytest
+
 from elastic_ctr.control import control_pb2 as control
-from master.world import LEASE, RECORDS, World, data_of, world
+from master.world import LEASE, RECORDS, Trainer, World, data_of, world
 
 
 def test_the_task_of_a_lost_trainer_goes_to_another_and_counts_as_repeated_once_it_was_running(tmp_path: Path) -> None:
@@ -82,6 +84,57 @@ def test_a_task_that_is_renewed_for_ever_is_taken_away_after_the_longest_time(tm
             break
 
     assert answers.index(True) * 5 >= 60
+
+
+def held(one: World, trainer: Trainer, *tasks: control.Task, running: str = "") -> bool:
+    """Renewals over 50 s; whether all are still held after them."""
+    for _ in range(10):
+        one.now += 5
+        request = control.RenewRequest(
+            trainer_id=trainer.id, generation=trainer.generation, attempts=[t.attempt for t in tasks], running=running
+        )
+        answer = one.coordinator.renew(request)
+        one.coordinator.tick()
+        if answer.rejoin:
+            return False
+    return True
+
+
+def leased_ahead(one: World, phase: int) -> tuple[Trainer, control.Task, control.Task]:
+    """The only trainer with a task and the one that it has leased ahead."""
+    del one.trainers[1]
+    trainer = one.until_phase(phase)
+    first = trainer.task
+    trainer.lease(ahead=True)
+    following, trainer.task = trainer.task, first
+    assert first is not None
+    assert following is not None
+    assert first.id != following.id
+    return trainer, first, following
+
+
+@pytest.mark.parametrize("phase", [control.TRAIN, control.EVALUATE])
+def test_a_task_that_was_leased_ahead_has_its_longest_time_from_its_turn_on(tmp_path: Path, phase: int) -> None:
+    one = world(tmp_path, config={"task_timeout_seconds": 60.0})
+    trainer, first, following = leased_ahead(one, phase)
+
+    assert held(one, trainer, first, following)
+    trainer.report()
+    assert held(one, trainer, following), "50 s of 60 are over since its turn came, and 100 s since it was leased"
+
+    assert not held(one, trainer, following)
+    assert [task.attempts for task in one.ledger.tasks(1)] == [0, 1]
+
+
+def test_the_longest_time_begins_anew_when_a_task_begins_to_be_trained_and_only_then(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"task_timeout_seconds": 60.0})
+    trainer, first, following = leased_ahead(one, control.TRAIN)
+
+    assert held(one, trainer, first, following)
+    assert held(one, trainer, first, following, running=first.attempt)
+    assert not held(one, trainer, first, following, running=first.attempt)
+
+    assert [task.attempts for task in one.ledger.tasks(1)] == [1, 0]
 
 
 def test_a_trainer_that_leaves_in_order_gives_its_task_back_without_a_failure(tmp_path: Path) -> None:
