@@ -21,6 +21,7 @@ _START = """
 import json, logging, sys
 from elastic_ctr.cube.server.parent import CubeServer
 logging.basicConfig(level=logging.INFO)
+exec(sys.argv[2])
 server = CubeServer(**json.loads(sys.argv[1]))
 server.bind()
 print(server.port, server.admin_port, flush=True)
@@ -55,12 +56,14 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 class ServerProcess:
-    """`cube-server` as a process with its workers, on free ports."""
+    """`cube-server` as a process with its workers, on free ports; `before` is Python that its parent runs first."""
 
-    def __init__(self, dict_dir: Path, *, env: Mapping[str, str] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, dict_dir: Path, *, env: Mapping[str, str] | None = None, before: str = "", **settings: Any
+    ) -> None:
         given = {"dict_dir": str(dict_dir), "port": 0, "admin_port": 0, "max_keys": 2000, **settings}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(given)],
+            [sys.executable, "-c", _START, json.dumps(given), before],
             stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
         )  # fmt: skip
         assert self.process.stdout is not None

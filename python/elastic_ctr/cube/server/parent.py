@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_MAX_KEYS = 65536
 _LOOK_SECONDS = 1.0
+# What is under way at the admin door has so long when the server ends: a worker may owe its answer for much longer.
+_LAST_SECONDS = 3.0
 
 
 class PortInUse(RuntimeError):
@@ -93,7 +95,7 @@ class CubeServer:
         self.admin_port = self._admin_socket.getsockname()[1]
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. Raises PortInUse."""
+        """Serve until SIGTERM or SIGINT. Raises PortInUse, and whatever else made an end of it."""
         self.bind()
         asyncio.run(self._serve())
 
@@ -118,16 +120,24 @@ class CubeServer:
             "lookups on %s:%d, admin on %s:%d, parts from %s",
             self.host, self.port, self.admin_host, self.admin_port, self.dict_dir,
         )  # fmt: skip
+        keeping = asyncio.create_task(workers.kept())
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait([stopping, serving, looking], return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait([stopping, serving, looking, keeping], return_when=asyncio.FIRST_COMPLETED)
         _log.info("ending")
         http.should_exit = True
-        for task in (stopping, looking):
+        for task in (stopping, looking, keeping):
             task.cancel()
-        await asyncio.gather(serving, stopping, looking, return_exceptions=True)
+        await asyncio.wait([serving], timeout=_LAST_SECONDS)
         await workers.stop()
+        # With the workers the orders have ended that were still waited for; whatever else is, is no reason to stay.
+        await asyncio.wait([serving], timeout=_LAST_SECONDS)
+        serving.cancel()
+        await asyncio.gather(serving, stopping, looking, keeping, return_exceptions=True)
         self._reserved.close()
         self._admin_socket.close()
+        for ended in done:
+            # Only stop ends without an error.
+            ended.result()
 
 
 async def _look(admin: Admin) -> None:

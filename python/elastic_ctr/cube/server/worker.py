@@ -1,12 +1,14 @@
 """A worker of cube-server: one lookup loop, told what to hold by its parent over a socket. `python -m` starts it.
 
-Orders and answers are JSON, one a line. The worker ends when its parent does, whatever way that happens.
+Orders and answers are JSON, one a line; a line with `event` is the worker's own, and says that it lives. The worker
+ends when its parent does, whatever way that happens.
 """
 
 import argparse
 import json
 import signal
 import socket
+import threading
 from collections.abc import Iterable
 from typing import IO, Any
 
@@ -19,6 +21,7 @@ from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.runtime.lifecycle import allow_open_files, bind, die_with_parent
 from elastic_ctr.runtime.logging import configure_from_environment
 
+BEAT_SECONDS = 1.0
 _BACKLOG = 1024
 _OTHER_FILES = 128
 
@@ -44,11 +47,49 @@ def obey(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:
     return {"ok": True, "path": loop.name}
 
 
-def work(loop: LookupLoop, orders: Iterable[bytes], answers: IO[bytes]) -> None:
-    """Obey until the parent hangs up."""
-    for line in orders:
-        answers.write(json.dumps(obey(loop, json.loads(line))).encode() + b"\n")
-        answers.flush()
+class Obedience:
+    """Obeys until the parent hangs up, and says every BEAT_SECONDS that lookups are answered."""
+
+    def __init__(self, loop: LookupLoop, orders: Iterable[bytes], answers: IO[bytes]) -> None:
+        self._loop = loop
+        self._orders = orders
+        self._answers = answers
+        self._obeying = threading.Lock()
+        self._saying = threading.Lock()
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        # A thread of its own: loading may take minutes, and the parent is to know that it is no standstill.
+        beating = threading.Thread(target=self._beat, name="beats")
+        beating.start()
+        try:
+            for line in self._orders:
+                with self._obeying:
+                    answer = obey(self._loop, json.loads(line))
+                self._say(answer)
+        finally:
+            self._over.set()
+            beating.join()
+
+    def _beat(self) -> None:
+        try:
+            while True:
+                # Through the thread that answers lookups and back, unless an order is on that way.
+                if self._obeying.acquire(blocking=False):
+                    try:
+                        self._loop.replace(self._loop.holdings, draining=self._loop.draining)
+                    finally:
+                        self._obeying.release()
+                self._say({"event": "alive"})
+                if self._over.wait(BEAT_SECONDS):
+                    return
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the parent is gone; who reads its orders knows, too
+
+    def _say(self, line: dict[str, Any]) -> None:
+        with self._saying:
+            self._answers.write(json.dumps(line).encode() + b"\n")
+            self._answers.flush()
 
 
 def main() -> None:
@@ -70,7 +111,7 @@ def main() -> None:
         control.makefile("wb") as answers,
     ):
         try:
-            work(loop, orders, answers)
+            Obedience(loop, orders, answers).run()
         except (BrokenPipeError, ConnectionResetError):
             pass  # the parent is gone, and so are we
     loop.stop()

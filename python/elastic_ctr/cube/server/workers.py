@@ -1,6 +1,7 @@
-"""The worker processes of cube-server: started, told what to hold, started again when they die."""
+"""The worker processes of cube-server: started, told what to hold, started again when they die or hang."""
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -12,11 +13,16 @@ from typing import Any
 
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.holdings import Assignments
+from elastic_ctr.runtime import patience
+from elastic_ctr.runtime.patience import Patience
 
 _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _END_SECONDS = 5.0
+# A worker says that it lives also while it loads, so this is for one whose load alone is stuck: in an hour a slow disk
+# (100 MB/s) reads 360 GB, more than a pod holds.
+_ORDER_SECONDS = 3600.0
 
 
 class WorkerLost(RuntimeError):
@@ -32,32 +38,51 @@ class Worker:
 
     def __init__(self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self.process = process
+        self.patience = Patience(_ORDER_SECONDS)
         self._writer = writer
-        self._answers: asyncio.Queue[bytes] = asyncio.Queue()
+        # None: there are no more.
+        self._answers: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._numbers = itertools.count(1)
+        self._begun = asyncio.Event()
         self._listening = asyncio.create_task(self._listen(reader))
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         try:
             while line := await reader.readline():
-                self._answers.put_nowait(line)
-        except ConnectionError:
-            pass  # the same as the end of the stream: the process is gone
-        self._answers.put_nowait(b"")
+                said = json.loads(line)
+                self.patience.heard()
+                self.patience.busy = False
+                self._begun.set()
+                if "event" not in said:
+                    self._answers.put_nowait(said)
+        except (ConnectionError, ValueError):
+            pass  # the same as the end of the stream: the process is gone, or of no use
+        self._answers.put_nowait(None)
+        self._begun.set()
+
+    async def begun(self) -> None:
+        """Until it takes orders, or has ended before."""
+        await self._begun.wait()
 
     async def ended(self) -> None:
         await asyncio.wait([self._listening])
 
     async def order(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Send an order, wait for its answer. Raises WorkerLost, WorkerRefused."""
+        """Send an order, wait for its answer: as long as the worker lives and its patience lasts.
+
+        Raises WorkerLost, WorkerRefused.
+        """
+        number = next(self._numbers)
+        self.patience.ordered(number)
         try:
             self._writer.write(json.dumps(order).encode() + b"\n")
             await self._writer.drain()
         except ConnectionError as lost:
             raise WorkerLost(f"worker {self.process.pid} ended") from lost
-        line = await self._answers.get()
-        if not line:
+        answer = await self._answers.get()
+        if answer is None:
             raise WorkerLost(f"worker {self.process.pid} ended")
-        answer: dict[str, Any] = json.loads(line)
+        self.patience.answered(number)
         if "error" in answer:
             raise WorkerRefused(answer["error"])
         return answer
@@ -84,27 +109,36 @@ class Workers:
         self._address = (host, port)
         self._limits = {"max-keys": max_keys, "max-connections": max_connections, "awake-us": awake_us}
         self._descriptor, self.counts = counters.create(count)
+        self._running: dict[int, Worker] = {}
         self._serving: dict[int, Worker] = {}
         # A change and a start exclude each other, so that no worker misses the one or half of the other.
         self._changing = asyncio.Lock()
-        self._keepers: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
         self._count = count
         self._on_change: list[Callable[[], None]] = []
 
     @property
     def ready(self) -> bool:
-        return len(self._serving) == self._count
+        return len(self.pids()) == self._count
 
     def pids(self) -> list[int]:
-        return [worker.process.pid for worker in self._serving.values()]
+        """Of those that answer lookups."""
+        return [worker.process.pid for worker in self._serving.values() if not worker.patience.silent]
 
     def start(self) -> None:
-        self._keepers = [asyncio.create_task(self._keep(index)) for index in range(self._count)]
+        self._tasks = [asyncio.create_task(self._keep(index)) for index in range(self._count)]
+        self._tasks.append(asyncio.create_task(self._look()))
+
+    async def kept(self) -> None:
+        """Until workers are kept no longer, which only `stop` should bring about; raises what else did."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
 
     async def stop(self) -> None:
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         os.close(self._descriptor)
 
     async def change(self, rule: Callable[[Assignments], Assignments], *, draining: bool | None = None) -> None:
@@ -133,8 +167,18 @@ class Workers:
         """Start worker number index, and again whenever it ends."""
         pause = _FIRST_PAUSE
         while True:
-            worker = await self._spawn(index)
             try:
+                worker = await self._spawn(index)
+            except OSError as failed:
+                # No process or no memory to be had: perhaps there will be.
+                _log.warning("worker %d cannot be started: %s; trying again in %.1f s", index, failed, pause)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            self._running[index] = worker
+            try:
+                # Not under the lock: a worker that hangs in its imports holds up no change.
+                await worker.begun()
                 async with self._changing:
                     await worker.order(_hold(self.assigned, self.draining))
                     host, port = self._address
@@ -148,11 +192,21 @@ class Workers:
                 _log.error("worker %d did not start: %s; trying again in %.1f s", index, failed, pause)
             finally:
                 self._serving.pop(index, None)
+                del self._running[index]
                 await worker.end()
             self.restarts += 1
             self.counts[index, [counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _look(self) -> None:
+        """Kill what hangs; its keeper then starts another."""
+        while True:
+            await asyncio.sleep(patience.LOOK_SECONDS)
+            for index, worker in self._running.items():
+                if wrong := worker.patience.look():
+                    _log.error("worker %d (pid %d) %s: it hangs, and is killed", index, worker.process.pid, wrong)
+                    worker.process.kill()
 
     async def _spawn(self, index: int) -> Worker:
         ours, theirs = socket.socketpair()
@@ -161,17 +215,22 @@ class Workers:
             "index": index, **self._limits,
         }  # fmt: skip
         # From the main thread: a child asks to die with the thread that started it.
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "elastic_ctr.cube.server.worker",
-                *(f"--{name}={value}" for name, value in arguments.items()),
-            ],
-            pass_fds=(theirs.fileno(), self._descriptor),
-            stdin=subprocess.DEVNULL,
-        )
-        theirs.close()
+        try:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "elastic_ctr.cube.server.worker",
+                    *(f"--{name}={value}" for name, value in arguments.items()),
+                ],
+                pass_fds=(theirs.fileno(), self._descriptor),
+                stdin=subprocess.DEVNULL,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         return Worker(process, *await asyncio.open_connection(sock=ours))
 
 

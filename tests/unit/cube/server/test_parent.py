@@ -1,12 +1,17 @@
 """`cube-server` as processes: what its admin door does, and what happens when processes die."""
 
+import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import typer
@@ -299,6 +304,124 @@ def test_a_killed_worker_is_replaced_by_one_that_holds_everything(tmp_path: Path
         with peer:
             assert peer.ask(1, KEYS, 4).values.tobytes() == values_for(KEYS, 4, 1).tobytes()
     assert server.stop() == 0
+
+
+def _patient(hung_seconds: float) -> str:
+    return (
+        f"from elastic_ctr.runtime import patience; patience.SILENT_SECONDS = 3; patience.HUNG_SECONDS = {hung_seconds}"
+    )
+
+
+def test_a_worker_that_hangs_is_not_ready_and_is_replaced_by_one_that_holds_everything(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, workers=2, before=_patient(6))
+    server.load(1, write_parts(tmp_path, KEYS, partitions=3))
+    [hung, kept] = server.status()["workers"]
+
+    os.kill(hung, signal.SIGSTOP)
+
+    until(lambda: not server.ready())
+    until(lambda: server.status()["workerRestarts"] == 1 and server.ready())
+    assert kept in server.status()["workers"]
+    assert gone(hung)
+    _every_worker_answers(server, 1)
+    assert server.stop() == 0
+
+
+def test_a_load_goes_on_once_the_worker_that_hangs_is_killed(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, workers=2, before=_patient(6))
+    os.kill(server.status()["workers"][0], signal.SIGSTOP)
+
+    assert server.load(1, write_parts(tmp_path, KEYS, partitions=3)).status_code == 200
+
+    until(lambda: server.status()["workerRestarts"] == 1 and server.ready())
+    _every_worker_answers(server, 1)
+    assert server.stop() == 0
+
+
+def test_told_to_end_it_ends_though_a_worker_hangs_over_an_order(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, workers=2, before=_patient(100_000))
+    workers = server.status()["workers"]
+    paths = write_parts(tmp_path, KEYS, partitions=3)
+    peers = _peers(server)
+    os.kill(workers[0], signal.SIGSTOP)
+
+    def load() -> None:
+        with contextlib.suppress(httpx.HTTPError):
+            server.load(1, paths)
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    # The other worker holds it already, so both have been told.
+    until(lambda: any(_holds(peer, 1) for peer in peers))
+    server.process.terminate()
+    try:
+        assert server.process.wait(30) == 0
+    finally:
+        server.process.kill()
+        loading.join()
+        for peer in peers:
+            peer.socket.close()
+        server.stop()
+    assert all(gone(pid) for pid in workers)
+
+
+def _holds(peer: Peer, version: int) -> bool:
+    peer.socket.settimeout(0.5)
+    try:
+        return peer.keep_alive(version).status == Status.OK
+    except TimeoutError:
+        return False  # it is with the one that hangs
+
+
+def test_after_a_standstill_of_all_processes_nobody_is_killed(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, workers=2, before=_patient(6))
+    workers = server.status()["workers"]
+
+    for pid in (server.process.pid, *workers):
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(10)
+    for pid in (server.process.pid, *workers):
+        os.kill(pid, signal.SIGCONT)
+    # Long enough for it to look again.
+    time.sleep(3)
+
+    status = server.status()
+    assert (status["workers"], status["workerRestarts"], status["ready"]) == (workers, 0, True)
+    assert server.stop() == 0
+
+
+_NO_PROCESS_AT_FIRST = """
+import errno, subprocess
+popen, missing = subprocess.Popen, [OSError(errno.EAGAIN, "no process"), OSError(errno.ENOMEM, "no memory")]
+def scarce(*given, **more):
+    if missing:
+        raise missing.pop()
+    return popen(*given, **more)
+subprocess.Popen = scarce
+"""
+
+
+def test_a_worker_that_cannot_be_started_at_first_is_started_later(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, workers=2, before=_NO_PROCESS_AT_FIRST)
+
+    assert len(server.status()["workers"]) == 2
+    assert server.stop() == 0
+
+
+def test_a_server_that_can_keep_no_workers_ends(tmp_path: Path) -> None:
+    code = """
+from elastic_ctr.cube.server import workers
+from elastic_ctr.cube.server.parent import CubeServer
+async def spawn(self, index): raise RuntimeError("nobody thought of this")
+workers.Workers._spawn = spawn
+CubeServer(".", port=0, admin_port=0).run()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert ended.returncode == 1
+    assert "nobody thought of this" in ended.stderr
 
 
 def test_workers_end_with_their_parent_even_when_it_is_killed(tmp_path: Path) -> None:
