@@ -1,13 +1,17 @@
 """Which version serving answers with: checks, switches, refusals; with a real cube-server and real networks."""
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from contract import serving_world
 from contract.serving_world import (
@@ -25,6 +29,8 @@ from contract.serving_world import (
     put_version,
     serving,
 )
+from elastic_ctr.runtime import patience
+from elastic_ctr.serving.workers import Worker, Workers
 from elastic_ctr.store import FileStore
 
 # pytest finds fixtures by the names of a module.
@@ -240,6 +246,99 @@ async def test_a_worker_that_is_killed_is_replaced_and_its_successor_answers_the
 
     assert probabilities(answer) == expected(exports[FIRST])
     assert transfer.reports[-1].passed == (FIRST,)
+
+
+async def test_a_worker_that_hangs_does_not_make_the_pod_ready_and_is_replaced(
+    exports: dict[int, Exported],
+    cube: Cube,
+    store: FileStore,
+    transfer: Transfer,
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patience, "SILENT_SECONDS", 3)
+    monkeypatch.setattr(patience, "HUNG_SECONDS", 8)
+    put_version(store, exports[FIRST])
+    await transfer.publish(live=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
+    async with serving(store, transfer, scratch) as running:
+        workers, releases = running.process.workers, running.process.releases
+        await running.until_version(FIRST)
+        [worker] = workers.in_order()
+        await running.until(lambda: not worker.patience.busy)
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        await running.until(lambda: not releases.ready(workers)[0])
+        await running.until(lambda: workers.restarts == 1)
+        await running.until(lambda: releases.ready(workers)[0])
+
+        answer = await running.infer(FEATURES)
+
+    assert probabilities(answer) == expected(exports[FIRST])
+
+
+async def test_told_to_end_it_ends_though_all_workers_hang(store: FileStore, transfer: Transfer, scratch: Path) -> None:
+    await transfer.publish()
+    async with serving(store, transfer, scratch, workers=2, grace_seconds=1) as running:
+        workers = running.process.workers
+        await running.until(lambda: [each.listening for each in workers.in_order()] == [True, True])
+        processes = [each.process for each in workers.in_order()]
+        for process in processes:
+            os.kill(process.pid, signal.SIGSTOP)
+
+    assert [process.returncode for process in processes] == [-signal.SIGKILL] * 2
+
+
+async def test_what_workers_did_not_say_while_their_parent_stood_still_is_not_held_against_them(
+    store: FileStore, transfer: Transfer, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "HUNG_SECONDS", 6)
+    await transfer.publish()
+    async with serving(store, transfer, scratch) as running:
+        workers = running.process.workers
+        await running.until(lambda: any(each.listening and not each.patience.busy for each in workers.in_order()))
+        before = [each.process.pid for each in workers.in_order()]
+        for pid in before:
+            os.kill(pid, signal.SIGSTOP)
+        # Nothing runs in this process, which is the parent.
+        time.sleep(10)
+        for pid in before:
+            os.kill(pid, signal.SIGCONT)
+        # Long enough for it to look again.
+        await asyncio.sleep(3)
+
+        after = [each.process.pid for each in workers.in_order()]
+
+    assert (after, workers.restarts) == (before, 0)
+
+
+async def test_a_worker_that_cannot_be_started_at_first_is_started_later(
+    store: FileStore, transfer: Transfer, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    popen, missing = subprocess.Popen, [OSError(errno.EAGAIN, "no process"), OSError(errno.ENOMEM, "no memory")]
+
+    def scarce(*given: Any, **more: Any) -> Any:
+        if missing:
+            raise missing.pop()
+        return popen(*given, **more)
+
+    monkeypatch.setattr(subprocess, "Popen", scarce)
+    await transfer.publish()
+    async with serving(store, transfer, scratch) as running:
+        await running.until(lambda: running.process.releases.ready(running.process.workers)[0])
+
+    assert missing == []
+
+
+async def test_serving_that_can_keep_no_workers_ends_with_the_reason(
+    store: FileStore, transfer: Transfer, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def spawn(self: Workers, index: int) -> Worker:
+        raise RuntimeError("nobody thought of this")
+
+    monkeypatch.setattr(Workers, "_spawn", spawn)
+
+    with pytest.raises(RuntimeError, match="nobody thought of this"):
+        async with serving(store, transfer, scratch) as running:
+            await asyncio.wait([running.task], timeout=60)
 
 
 async def test_pinned_versions_are_kept_alive_in_cube_and_reported(

@@ -73,7 +73,7 @@ class Releases:
     def ready(self, workers: Workers) -> tuple[bool, str]:
         """Before any version has been live: runs. Afterwards: answers with the live version."""
         document = self.document
-        listening = [worker for worker in workers.running.values() if worker.listening]
+        listening = [worker for worker in workers.running.values() if worker.listening and not worker.silent]
         if document is None:
             return False, self.stage
         if not listening:
@@ -87,7 +87,15 @@ class Releases:
     # -- what we do about it
 
     async def run(self, workers: Workers) -> None:
-        """Until cancelled."""
+        """Until cancelled. Raises what else ended the keeping of workers: a pod does not go on with one less for ever."""
+        tasks = [asyncio.create_task(each) for each in (self._follow(workers), workers.kept())]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _follow(self, workers: Workers) -> None:
         while True:
             await self.changed.wait()
             self.changed.clear()
@@ -205,8 +213,7 @@ class Releases:
                 log.info("worker %d answers with version %d", worker.index, best)
                 self.on_change.set()
             if not worker.listening:
-                await worker.order("listen")
-                worker.listening = True
+                await self._listen_in(worker, workers)
         pins = {worker.pinned for worker in workers.running.values()} - {None}
         if len(pins) == 1 and (version := pins.pop()) != self.serving:
             self.serving = version
@@ -215,8 +222,14 @@ class Releases:
     async def _listen(self, workers: Workers) -> None:
         for worker in workers.in_order():
             if not worker.listening:
-                await worker.order("listen")
-                worker.listening = True
+                await self._listen_in(worker, workers)
+
+    async def _listen_in(self, worker: Worker, workers: Workers) -> None:
+        outcome = await worker.order("listen")
+        if "error" in outcome:
+            self._again(workers, f"worker {worker.index}: {outcome['error']}")
+        else:
+            worker.listening = True
 
     async def _let_go(self, document: ReleaseDocument, workers: Workers) -> None:
         named = {*document.wanted, document.live, document.previous, document.candidate, self.serving}

@@ -1,7 +1,8 @@
 """A worker of serving: its hot doors, one Paddle thread, told by its parent what to load and what to answer with.
 
 Orders and answers are JSON, one a line, over a socket: an order `{"id", "do", …}` is answered with its id; lines with
-`event` are the worker's own. `python -m` starts it; it ends with its parent, whatever way that happens.
+`event` are the worker's own: `counted` comes twice a second and says that it lives, and whether it is at something that
+may keep the interpreter to itself for long. `python -m` starts it; it ends with its parent, whatever way that happens.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import os
 import signal
 import socket
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -95,7 +96,12 @@ class Worker:
         # Everyday requests, as soon as there is machine code for them; the door above is behind it.
         self._compiled_door: CompiledHttpDoor | None = None
         self._compiling: asyncio.Task[None] | None = None
+        self._preloading: Future[None] | None = None
+        # Checks and the opening of doors.
+        self._under_way: set[asyncio.Task[None]] = set()
         self._opened = False
+        # Why they are not.
+        self._shut = "this worker is ending"
         # For the compiled door, while it is still made.
         self._kept: socket.socket | None = None
         self._binary: BinaryDoor | None = None
@@ -111,9 +117,9 @@ class Worker:
     async def run(self, reader: asyncio.StreamReader) -> None:
         """Obey until told to stop, or until the parent hangs up."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stopped.set)
-        self._paddle.submit(predictor.preload)
-        tasks = [asyncio.create_task(each) for each in (self._rounds.run(), self._keep_alive(), self._report())]
+        self._preloading = self._paddle.submit(predictor.preload)
         self._compiling = compiling = asyncio.create_task(self._compile())
+        tasks = [asyncio.create_task(each) for each in (self._rounds.run(), self._keep_alive(), self._report())]
         obeying = asyncio.create_task(self._obey(reader))
         stopping = asyncio.create_task(self.stopped.wait())
         done, _ = await asyncio.wait([obeying, stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -124,7 +130,7 @@ class Worker:
             self._kept.close()
             self._kept = None
         await asyncio.gather(*(door.stop(self._grace_seconds) for door in self._doors()))
-        self._say({"event": "counted", "counts": self._counters.snapshot()})
+        self._say_counted()
         for task in (*tasks, compiling, obeying, stopping):
             task.cancel()
         await asyncio.gather(*tasks, compiling, obeying, stopping, return_exceptions=True)
@@ -156,14 +162,15 @@ class Worker:
     # -- orders
 
     async def _obey(self, reader: asyncio.StreamReader) -> None:
-        under_way = set()
         while line := await reader.readline():
             order = json.loads(line)
             if order["do"] in {"check", "listen"}:
                 # These take long; holders must be able to change meanwhile.
                 task = asyncio.create_task(self._checked(order) if order["do"] == "check" else self._listen(order))
-                under_way.add(task)
-                task.add_done_callback(under_way.discard)
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+                # Before it begins: while it loads nothing may be said for tens of seconds.
+                self._say_counted()
             else:
                 self._do(order)
                 self._say({"id": order["id"], "ok": True})
@@ -195,9 +202,15 @@ class Worker:
 
     async def _listen(self, order: dict[str, Any]) -> None:
         if not self._opened and not self.stopped.is_set():
-            self._opened = True
-            await self._open_doors()
-        self._say({"id": order["id"], "ok": True})
+            try:
+                await self._open_doors()
+                self._opened = True
+            except Exception as failed:
+                log.exception("the doors cannot be opened; this worker ends, and another tries it anew")
+                self._shut = f"the doors cannot be opened ({type(failed).__name__}: {failed})"
+                # Some may be open, and cannot be opened twice.
+                self.stopped.set()
+        self._say({"id": order["id"], **({"ok": True} if self._opened else {"error": self._shut})})
 
     async def _open_doors(self) -> None:
         settings = self._settings
@@ -324,8 +337,13 @@ class Worker:
 
     async def _report(self) -> None:
         while True:
-            self._say({"event": "counted", "counts": self._counters.snapshot()})
+            self._say_counted()
             await asyncio.sleep(COUNT_SECONDS)
+
+    def _say_counted(self) -> None:
+        begun = (self._preloading, self._compiling)
+        busy = bool(self._under_way) or any(each is not None and not each.done() for each in begun)
+        self._say({"event": "counted", "counts": self._counters.snapshot(), "busy": busy})
 
     def _say(self, line: dict[str, Any]) -> None:
         self._writer.write(json.dumps(line).encode() + b"\n")

@@ -1,4 +1,7 @@
-"""The worker processes of serving as their parent sees them: started, given orders, started again when they end."""
+"""The worker processes of serving as their parent sees them: started, given orders, started again when they end.
+
+One that hangs is killed, which ends it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from elastic_ctr.runtime import patience
+from elastic_ctr.runtime.patience import Patience
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.worker import Settings
 
@@ -44,9 +49,15 @@ class Worker:
     counts: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        self.patience = Patience()
         self._ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.ended = asyncio.create_task(self._hear())
+
+    @property
+    def silent(self) -> bool:
+        """Whether it answers nobody just now, though it may listen."""
+        return self.patience.silent
 
     async def order(self, do: str, **what: Any) -> dict[str, Any]:
         """Send an order, wait for its answer. Raises WorkerLost."""
@@ -62,6 +73,7 @@ class Worker:
             return answer
         number = next(self._ids)
         self._answers[number] = answer
+        self.patience.ordered(number)
         self.writer.write(json.dumps({"id": number, "do": do, **what}).encode() + b"\n")
         return answer
 
@@ -72,10 +84,13 @@ class Worker:
         try:
             while line := await self.reader.readline():
                 said = json.loads(line)
+                self.patience.heard()
                 if "event" in said:
                     self.on_event(self, said)
                 else:
-                    answer = self._answers.pop(said.pop("id"))
+                    number = said.pop("id")
+                    self.patience.answered(number)
+                    answer = self._answers.pop(number)
                     if not answer.done():
                         answer.set_result(said)
         except (ConnectionError, ValueError):
@@ -117,10 +132,19 @@ class Workers:
         # What workers that have ended had counted: sums over workers never fall.
         self._ended_counts = Counters()
         self._keepers: list[asyncio.Task[None]] = []
+        self._looking: asyncio.Task[None] | None = None
         self._stopping = False
 
     def start(self) -> None:
         self._keepers = [asyncio.create_task(self._keep(index)) for index in range(self.count)]
+        self._looking = asyncio.create_task(self._look())
+
+    async def kept(self) -> None:
+        """Until workers are kept no longer, which only `stop` should bring about; raises what else did."""
+        assert self._looking is not None
+        done, _ = await asyncio.wait([*self._keepers, self._looking], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
 
     async def stop(self, grace_seconds: float) -> None:
         """Let every worker finish what it has begun, and end."""
@@ -129,11 +153,13 @@ class Workers:
             worker.send("stop", graceSeconds=grace_seconds)
         if self._keepers:
             await asyncio.wait(self._keepers, timeout=grace_seconds + 5)
-        for worker in self.running.values():
+        # A list: their keepers take them out meanwhile.
+        for worker in list(self.running.values()):
             await worker.end(0)
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        tasks = [*self._keepers] if self._looking is None else [*self._keepers, self._looking]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def in_order(self) -> list[Worker]:
         return [self.running[index] for index in sorted(self.running)]
@@ -150,7 +176,14 @@ class Workers:
     async def _keep(self, index: int) -> None:
         pause = _FIRST_PAUSE
         while not self._is_stopping():
-            worker = await self._spawn(index)
+            try:
+                worker = await self._spawn(index)
+            except OSError as failed:
+                # No process, memory or disk to be had: perhaps there will be.
+                log.warning("worker %d cannot be started: %s; trying again in %.1f s", index, failed, pause)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
             self.running[index] = worker
             self._on_start(worker)
             started = asyncio.get_running_loop().time()
@@ -170,29 +203,43 @@ class Workers:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
+    async def _look(self) -> None:
+        """Kill what hangs; its keeper then starts another."""
+        while True:
+            await asyncio.sleep(patience.LOOK_SECONDS)
+            for worker in self.running.values():
+                if wrong := worker.patience.look():
+                    log.error("worker %d (pid %d) %s: it hangs, and is killed", worker.index, worker.process.pid, wrong)
+                    worker.process.kill()
+
     def _is_stopping(self) -> bool:
         return self._stopping
 
     async def _spawn(self, index: int) -> Worker:
-        ours, theirs = socket.socketpair()
         folder = self._scratch / f"worker-{index}"
         folder.mkdir(parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair()
         arguments = {
             "parent": os.getpid(), "control": theirs.fileno(), "index": index, "folder": folder,
             "settings": json.dumps(self._settings._asdict()),
         }  # fmt: skip
         # From the main thread: a child asks to die with the thread that started it.
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "elastic_ctr.serving.worker",
-                *(f"--{name}={value}" for name, value in arguments.items()),
-            ],
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-        )
-        theirs.close()
+        try:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "elastic_ctr.serving.worker",
+                    *(f"--{name}={value}" for name, value in arguments.items()),
+                ],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours, limit=_LINE_LIMIT)
         worker = Worker(index, process, reader, writer, self._heard)
         log.info("worker %d (pid %d) started", index, process.pid)
@@ -201,5 +248,6 @@ class Workers:
     def _heard(self, worker: Worker, event: dict[str, Any]) -> None:
         if event["event"] == "counted":
             worker.counts = event["counts"]
+            worker.patience.busy = event["busy"]
         else:
             self._on_event(worker, event)

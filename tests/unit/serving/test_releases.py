@@ -42,12 +42,16 @@ class Scripted:
         self.kept: set[int] = set()
         self.pinned: int | None = None
         self.listening = False
+        self.silent = False
         self.outcome: dict[int, dict[str, Any] | Exception] = {}
+        self.listens = {"ok": True}
         self._log = log
 
     async def order(self, do: str, **what: Any) -> dict[str, Any]:
         self._log.append((self.index, do, what.get("version")))
         await asyncio.sleep(0)
+        if do == "listen":
+            return self.listens
         if do != "check":
             return {"ok": True}
         outcome = self.outcome.get(what["version"], {"passed": 1e-7})
@@ -67,6 +71,10 @@ class Pod:
         self.running = {index: Scripted(index, self.log) for index in range(count)}
         self.workers = cast("Workers", self)
         self._revision = 0
+        self.keepers: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def kept(self) -> None:
+        await self.keepers
 
     def in_order(self) -> list[Scripted]:
         return [self.running[index] for index in sorted(self.running)]
@@ -287,3 +295,43 @@ async def test_before_a_version_is_live_the_pod_is_ready_and_says_what_it_waits_
 
     assert unknown == (False, "the release document has not come yet")
     assert known == (True, f"no version is live yet: {stage}")
+
+
+async def test_a_worker_whose_doors_cannot_be_opened_is_asked_again_and_the_stage_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_ctr.serving.releases._AGAIN_SECONDS", 0.01)
+    async with pod(tmp_path, workers=1) as it:
+        it.running[0].listens = {"error": "the doors cannot be opened"}  # type: ignore[dict-item]
+        it.document(live=1)
+        await it.until(lambda: it.did("listen") != [])
+        await it.until(lambda: it.releases.stage == "worker 0: the doors cannot be opened")
+        meanwhile = it.running[0].listening, it.releases.ready(it.workers)[0]
+        it.running[0].listens = {"ok": True}
+        await it.until(lambda: it.releases.ready(it.workers)[0])
+
+    assert meanwhile == (False, False)
+
+
+async def test_a_worker_that_is_silent_does_not_make_the_pod_ready(tmp_path: Path) -> None:
+    async with pod(tmp_path) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1 and all(each.listening for each in it.in_order()))
+
+        ready = []
+        for silent in ((False, True), (True, True), (False, False)):
+            for worker, is_silent in zip(it.in_order(), silent, strict=True):
+                worker.silent = is_silent
+            ready.append(it.releases.ready(it.workers)[0])
+
+    assert ready == [True, False, True]
+
+
+async def test_when_workers_are_kept_no_longer_the_following_of_releases_ends_with_the_reason(tmp_path: Path) -> None:
+    releases = Releases(FileStore(tmp_path), tmp_path)
+    it = Pod(releases, 1)
+    following = asyncio.create_task(releases.run(it.workers))
+    it.keepers.set_exception(RuntimeError("a keeper has failed"))
+
+    with pytest.raises(RuntimeError, match="a keeper has failed"):
+        await following

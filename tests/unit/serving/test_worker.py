@@ -45,10 +45,17 @@ class Parent:
         self._writer = writer
         self.port = port
 
-    async def order(self, do: str, **more: Any) -> None:
+    async def order(self, do: str, **more: Any) -> dict[str, Any]:
         self._writer.write(json.dumps({"id": 1, "do": do, **more}).encode() + b"\n")
-        while json.loads(await self._reader.readline()).get("id") != 1:
+        while (said := json.loads(await self._reader.readline())).get("id") != 1:
             pass
+        return dict(said)
+
+    async def busy(self) -> bool:
+        """What it says of itself next."""
+        while (said := json.loads(await self._reader.readline())).get("event") != "counted":
+            pass
+        return bool(said["busy"])
 
     async def asks(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A client that has been answered and stays."""
@@ -59,10 +66,10 @@ class Parent:
 
 
 @asynccontextmanager
-async def started(gate: threading.Event) -> AsyncIterator[tuple[Worker, Parent]]:
+async def started(gate: threading.Event, binary_port: int | None = None) -> AsyncIterator[tuple[Worker, Parent]]:
     with bind("127.0.0.1", 0, share=True) as reserved:
         port = reserved.getsockname()[1]
-        settings = Settings("127.0.0.1", port, None, None, "ctr", 64, 1 << 20, 64, 1e-5, 200, 1000, None)
+        settings = Settings("127.0.0.1", port, binary_port, None, "ctr", 64, 1 << 20, 64, 1e-5, 200, 1000, None)
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=theirs)
         it = Worker(settings, writer)
@@ -134,3 +141,49 @@ async def test_told_to_listen_after_its_end_it_does_not(gate: threading.Event) -
 
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", parent.port)
+
+
+async def test_a_door_that_cannot_be_opened_is_the_answer_to_the_order_and_the_worker_ends(
+    gate: threading.Event,
+) -> None:
+    gate.set()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        async with started(gate, binary_port=taken.getsockname()[1]) as (it, parent):
+            answer = await asyncio.wait_for(parent.order("listen"), 60)
+            await asyncio.wait_for(it.stopped.wait(), 60)
+            # Whoever asks before it has ended hears the same.
+            await it._listen({"id": 1})
+
+            assert answer["error"] == it._shut
+    assert "Address already in use" in answer["error"]
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", parent.port)
+
+
+async def test_it_says_that_it_is_at_something_long_before_it_begins(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[dict[str, Any]] = []
+    known: list[dict[str, Any]] = []
+    async with started(gate) as (it, parent):
+        compiling = await parent.busy()
+        gate.set()
+        while await parent.busy():
+            pass
+        say = it._say
+
+        def noted(line: dict[str, Any]) -> None:
+            said.append(line)
+            say(line)
+
+        async def open_doors() -> None:
+            known.append(said[-1])
+
+        monkeypatch.setattr(it, "_say", noted)
+        monkeypatch.setattr(it, "_open_doors", open_doors)
+        await parent.order("listen")
+        while await parent.busy():
+            pass
+
+    assert compiling
+    assert known[0]["busy"]
