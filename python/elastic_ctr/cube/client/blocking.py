@@ -73,24 +73,24 @@ class _Server:
         self._quick = _quick(self.hello.dim) if awake else None
 
     def _open(self) -> Hello:
-        self._in_step = False
+        self.in_step = False
         self._socket = self._connect()
         try:
             hello = self._greet()
         except (OSError, WireError) as failed:
             self._socket.close()
             raise CubeUnavailable(f"{self.address} does not answer as a cube-server: {failed}") from failed
-        self._in_step = True
+        self.in_step = True
         return hello
 
     def ask(self, version: int, keys: Keys) -> tuple[Values, Flags] | Status:
         """(values f32[n, dim], missing bool[n]), or the status of a refusal. Raises CubeUnavailable."""
-        if not self._in_step and (dim := self._open().dim) != self.hello.dim:
-            self._in_step = False
+        if not self.in_step and (dim := self._open().dim) != self.hello.dim:
+            self.in_step = False
             self.close()
             raise CubeUnavailable(f"{self.address} has {dim} floats a key now, {self.hello.dim} before")
         # Until the answer is whole the next bytes are not those of another question, whatever ends this one.
-        self._in_step = False
+        self.in_step = False
         try:
             answer = self._exchange(version, keys)
         except BlockingIOError as late:
@@ -98,10 +98,10 @@ class _Server:
         except (OSError, WireError) as failed:
             raise CubeUnavailable(f"{self.address} failed: {failed}") from failed
         else:
-            self._in_step = True
+            self.in_step = True
             return answer
         finally:
-            if not self._in_step:
+            if not self.in_step:
                 self._socket.close()
 
     def _greet(self) -> Hello:
@@ -206,9 +206,10 @@ class BlockingCubeClient:
         numbers = keys % np.uint64(self.partitions)
         holders = self._holders.setdefault(version, np.full(self.partitions, -1, np.int64))
         chosen = holders[numbers.astype(np.int64)]
-        for number in np.unique(chosen[chosen >= 0]):
+        failed: dict[int, str] = {}
+        for number in np.unique(chosen[chosen >= 0]).tolist():
             at = np.flatnonzero(chosen == number)
-            answer = self._whole(self._servers[number], version, keys[at])
+            answer = self._from(number, version, keys[at], failed)
             if isinstance(answer, str):
                 holders[holders == number] = -1
                 chosen[at] = -1
@@ -216,18 +217,30 @@ class BlockingCubeClient:
                 values[at], missing[at] = answer
         for partition in np.unique(numbers[chosen < 0]):
             at = np.flatnonzero(numbers == partition)
-            holders[int(partition)], (values[at], missing[at]) = self._search(version, keys[at])
+            holders[int(partition)], (values[at], missing[at]) = self._search(version, keys[at], failed)
         return values, missing
 
-    def _search(self, version: int, keys: Keys) -> tuple[int, tuple[Values, Flags]]:
+    def _search(self, version: int, keys: Keys, failed: dict[int, str]) -> tuple[int, tuple[Values, Flags]]:
         """The first server that holds these keys, which are of one partition, and what it answers."""
         refusals = []
-        for number, server in enumerate(self._servers):
-            answer = self._whole(server, version, keys)
+        # Whoever failed when last asked comes last: that may have to be waited for.
+        for number in sorted(range(len(self._servers)), key=lambda each: not self._servers[each].in_step):
+            answer = self._from(number, version, keys, failed)
             if not isinstance(answer, str):
                 return number, answer
             refusals.append(answer)
+        if failed:
+            raise CubeUnavailable(f"no server that answers holds version {version}: {'; '.join(refusals)}")
         raise VersionNotHeld(version, "; ".join(refusals))
+
+    def _from(self, number: int, version: int, keys: Keys, failed: dict[int, str]) -> tuple[Values, Flags] | str:
+        """All of the keys from this server, or why not. Whoever has failed in this lookup is not waited for again."""
+        if number not in failed:
+            try:
+                return self._whole(self._servers[number], version, keys)
+            except CubeUnavailable as unavailable:
+                failed[number] = str(unavailable)
+        return failed[number]
 
     def _whole(self, server: _Server, version: int, keys: Keys) -> tuple[Values, Flags] | str:
         """All of the keys from this server, or why not."""

@@ -20,7 +20,9 @@ from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, Head, WireError, ch
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 _SUSPECT_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
-_HUNG_AFTER = 3  # attempts in a row that saw no reply at all
+_HUNG_AFTER = 3  # attempts that timed out while the same question went unanswered
+# Refusals of some keys: asked alone, the others of their frame may be answered.
+_OF_KEYS = frozenset({Status.PARTITION_NOT_HELD, Status.BAD_REQUEST})
 
 
 class Attempt:
@@ -45,16 +47,15 @@ class Attempt:
 
     def answered(self, start: int, values: Values, missing: Flags) -> None:
         """A piece of the answer; large questions are answered in several."""
-        if not self.open:
-            return
-        if missing.size == self.keys.size:
-            self.values, self.missing = values, missing
-        else:
-            if self.missing.size == 0:
-                self.values = np.empty((self.keys.size, self._dim), np.float32)
-                self.missing = np.empty(self.keys.size, np.bool_)
-            self.values[start : start + missing.size] = values
-            self.missing[start : start + missing.size] = missing
+        if self.open:
+            if missing.size == self.keys.size:
+                self.values, self.missing = values, missing
+            else:
+                if self.missing.size == 0:
+                    self.values = np.empty((self.keys.size, self._dim), np.float32)
+                    self.missing = np.empty(self.keys.size, np.bool_)
+                self.values[start : start + missing.size] = values
+                self.missing[start : start + missing.size] = missing
         self._left -= max(1, missing.size)
         if self._left == 0:
             self._finish(Status.OK, "")
@@ -66,14 +67,13 @@ class Attempt:
         self._finish(None, reason)
 
     def give_up(self) -> None:
-        """Its answer is not wanted any more."""
+        """Its answer is not wanted any more. Its timer goes on: whoever was outrun by a hedge may have fallen silent."""
         self._done = None
-        if self.timer is not None:
-            self.timer.cancel()
 
     def _finish(self, status: Status | None, reason: str) -> None:
-        done = self._done
-        self.give_up()
+        done, self._done = self._done, None
+        if self.timer is not None:
+            self.timer.cancel()
         if done is not None:
             self.status, self.reason = status, reason
             done(self)
@@ -115,6 +115,7 @@ class Connection(asyncio.Protocol):
         self._down_until = 0.0
         self._suspect_until = 0.0
         self._silent = 0
+        self._longest_waiting = 0
         self._connecting: asyncio.Task[None] | None = None
         self._closed = False
         self._error = "not connected yet"
@@ -149,9 +150,15 @@ class Connection(asyncio.Protocol):
     def timed_out(self) -> None:
         """An attempt has waited too long: prefer others for a while; a server silent for long is dropped."""
         self._suspect_until = self._loop.time() + _SUSPECT_SECONDS
+        if self._transport is None:
+            return
+        # Not every reply ends a silence: frames that are passed over while others are answered would pile up.
+        longest_waiting = next(iter(self._frames), 0)
+        if longest_waiting != self._longest_waiting:
+            self._longest_waiting, self._silent = longest_waiting, 0
         self._silent += 1
-        if self._silent >= _HUNG_AFTER and self._transport is not None:
-            self._drop(f"no reply to {self._silent} requests in a row")
+        if self._silent >= _HUNG_AFTER:
+            self._drop(f"no reply while {self._silent} requests timed out")
 
     def renew(self) -> None:
         """Connect again at the next question, without a pause: the greeting may have changed."""
@@ -161,13 +168,13 @@ class Connection(asyncio.Protocol):
             self._greeted = False
             self._data.clear()
 
-    def close(self) -> None:
+    def close(self, reason: str = "the client was closed") -> None:
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
         if self._transport is not None:
             self._transport.abort()
-        self._fail_all("the client was closed")
+        self._fail_all(reason)
 
     async def _connect(self) -> None:
         try:
@@ -233,6 +240,7 @@ class Connection(asyncio.Protocol):
         for attempt in queue:
             version = attempt.version
             if not attempt.open:
+                attempt.failed("given up before it was sent")
                 continue
             if attempt.kind == Kind.KEEP_ALIVE:
                 self._send(attempt.kind, version, [_Piece(attempt, 0, 0)])
@@ -307,20 +315,28 @@ class Connection(asyncio.Protocol):
             reply = wire.unpack_reply(memoryview(data[at : at + head.frame_bytes]), self._dim)
             at += head.frame_bytes
             del self._frames[head.id]
-            self._silent = 0
             self.draining = reply.draining
-            _deliver(frame, reply)
+            if reply.status == Status.OK:
+                _deliver(frame, reply)
+            else:
+                self._refuse(frame, reply.status)
         del data[:at]
+
+    def _refuse(self, frame: _Frame, status: Status) -> None:
+        """What one question brought upon all that shared its frame is found out by asking each alone."""
+        shared = len(frame.pieces) > 1 and status in _OF_KEYS
+        for piece in frame.pieces:
+            if shared and piece.attempt.open:
+                self._send(Kind.LOOKUP, frame.version, [piece])
+            else:
+                piece.attempt.refused(status)
 
 
 def _deliver(frame: _Frame, reply: wire.Reply) -> None:
     at = 0
     for attempt, start, size in frame.pieces:
-        if reply.status == Status.OK:
-            attempt.answered(start, reply.values[at : at + size], reply.missing[at : at + size])
-            at += size
-        else:
-            attempt.refused(reply.status)
+        attempt.answered(start, reply.values[at : at + size], reply.missing[at : at + size])
+        at += size
 
 
 def as_keys(keys: Any) -> Keys:

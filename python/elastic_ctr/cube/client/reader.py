@@ -109,7 +109,9 @@ class CubeClient:
         self._holders: dict[int, dict[str, Sequence[int]]] = {}
         self._draining: frozenset[str] = frozenset()
         self._connections: dict[str, Connection] = {}
-        self._leaving: set[Connection] = set()
+        # Those to addresses that are named no more, and when they are closed at the latest.
+        self._leaving: dict[Connection, float] = {}
+        self._closing: asyncio.TimerHandle | None = None
         # Readers spread over replicas, and one reader stays with one: its concurrent lookups then share frames.
         self._salt = random.randrange(1 << 32)  # noqa: S311 - only spreads
         self._closed = False
@@ -131,12 +133,14 @@ class CubeClient:
         self._holders = changed
         self._draining = frozenset(draining)
         known = {address for theirs in changed.values() for address in theirs}
+        # By then the lookups that are under way have ended, one way or the other.
+        ends = asyncio.get_running_loop().time() + self._patience + self._timeout
         for address in [address for address in self._connections if address not in known]:
-            self._leaving.add(self._connections.pop(address))
+            self._leaving[self._connections.pop(address)] = ends
         # Before they are asked: whoever holds a partition now may be the only one a moment later.
         for address in known:
             self._connection(address).prepare()
-        self._close_idle()
+        self._close_left()
 
     async def lookup(self, version: int, keys: Keys) -> tuple[Values, Flags]:
         """Keys u64[n] to (values f32[n, dim], missing bool[n]), all of that version.
@@ -178,9 +182,7 @@ class CubeClient:
                 if not future.done():
                     future.set_result(None)
 
-            attempt = Attempt(Kind.KEEP_ALIVE, version, _NO_KEYS, self.dim, done)
-            attempt.timer = loop.call_later(self._timeout, attempt.failed, "no reply")
-            self._connection(address).ask(attempt)
+            self._put(Attempt(Kind.KEEP_ALIVE, version, _NO_KEYS, self.dim, done), address, self._timeout)
             waiting.append(future)
 
         for version in versions:
@@ -192,6 +194,8 @@ class CubeClient:
 
     async def close(self) -> None:
         self._closed = True
+        if self._closing is not None:
+            self._closing.cancel()
         for connection in [*self._connections.values(), *self._leaving]:
             connection.close()
         self._connections.clear()
@@ -294,6 +298,20 @@ class CubeClient:
             connection = self._connections[address] = Connection(address, self.dim, self._on_hello)
         return connection
 
+    def _put(self, attempt: Attempt, address: str, timeout: float) -> None:
+        if self._closed:
+            # It would connect once more, and nobody would close that.
+            attempt.failed("is not asked by a closed client")
+            return
+        connection = self._connection(address)
+        attempt.timer = asyncio.get_running_loop().call_later(timeout, self._time_out, attempt, connection, timeout)
+        connection.ask(attempt)
+
+    def _time_out(self, attempt: Attempt, connection: Connection, timeout: float) -> None:
+        self.stats.timeouts += 1
+        attempt.failed(f"no reply within {timeout * 1000:.0f} ms")
+        connection.timed_out()
+
     def _on_hello(self, hello: Hello) -> None:
         if hello.partitions == 0:
             return
@@ -302,12 +320,15 @@ class CubeClient:
         elif hello.partitions != self.partitions:
             raise WireError(f"it spreads keys over {hello.partitions} partitions, this client over {self.partitions}")
 
-    def _close_idle(self) -> None:
-        for connection in [connection for connection in self._leaving if connection.idle]:
-            self._leaving.discard(connection)
-            connection.close()
-        if self._leaving:
-            asyncio.get_running_loop().call_later(self._timeout, self._close_idle)
+    def _close_left(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._closing is not None:
+            self._closing.cancel()
+        now = loop.time()
+        for connection in [each for each, ends in self._leaving.items() if each.idle or now >= ends]:
+            del self._leaving[connection]
+            connection.close("is named as a holder no more")
+        self._closing = loop.call_later(self._timeout, self._close_left) if self._leaving else None
 
     def refresh_stats(self) -> ClientStats:
         """The stats with what the connections counted."""
@@ -372,18 +393,11 @@ class _Question:
     def _try(self) -> None:
         client = self._client
         address = self._next_address()
-        connection = client._connection(address)  # noqa: SLF001
         attempt = Attempt(self._kind, self._version, self._keys, client.dim, lambda done: self._done(done, address))
         # Twice as long each time round: one that is busy must not be given more to do.
         timeout = client._timeout * 2 ** (len(self._attempts) // len(self._addresses))  # noqa: SLF001
-        attempt.timer = self._loop.call_later(timeout, self._time_out, attempt, connection, timeout)
         self._attempts.append(attempt)
-        connection.ask(attempt)
-
-    def _time_out(self, attempt: Attempt, connection: Connection, timeout: float) -> None:
-        self._client.stats.timeouts += 1
-        attempt.failed(f"no reply within {timeout * 1000:.0f} ms")
-        connection.timed_out()
+        client._put(attempt, address, timeout)  # noqa: SLF001
 
     def _try_another_too(self) -> None:
         drains = self._client._drains(self._next_address())  # noqa: SLF001 - one thing in two classes
@@ -393,6 +407,8 @@ class _Question:
 
     def _may_try(self) -> bool:
         client = self._client
+        if client._closed:  # noqa: SLF001 - one thing in two classes
+            return False
         if len(self._attempts) <= client._retries:  # noqa: SLF001
             return True
         over = self._loop.time() - self._began >= client._patience  # noqa: SLF001

@@ -79,6 +79,21 @@ def prefer(client: CubeClient, order: list[str]) -> None:
     client._ordered = ordered  # type: ignore[method-assign]
 
 
+def favour(client: CubeClient, best: str, other: str) -> None:
+    """Draw until this is whom the client likes best, as long as nothing speaks against either."""
+    while client._ordered((best, other))[0] != best:
+        client._salt += 1
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop run; the limit is only there to end a test that has failed."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 60
+    while not condition():
+        assert loop.time() < end, "what was waited for did not happen"
+        await asyncio.sleep(0.001)
+
+
 async def once_available(client: CubeClient) -> Values:
     """The client may still pause from failures before; the limit is only there to end a test that has failed."""
     loop = asyncio.get_running_loop()

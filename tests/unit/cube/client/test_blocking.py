@@ -71,6 +71,72 @@ def test_a_server_that_is_not_there_is_said_so(pair: list[str]) -> None:
         BlockingCubeClient([])
 
 
+@pytest.fixture
+def replicas(tmp_path: Path) -> Iterator[list[Running]]:
+    """Two servers, both of all partitions of version 3; a test takes out whom it stops."""
+    servers = []
+    for number in (0, 1):
+        paths = write_parts(tmp_path / str(number), KEYS, partitions=4, version=3)
+        servers.append(Running(make_loop(counters.private(), 1000, 1000)))
+        servers[-1].hold(VersionTable.open(3, 4, 4, paths))
+    yield servers
+    for server in servers:
+        server.stop()
+
+
+@pytest.mark.parametrize("awake", [True, False])
+@pytest.mark.parametrize("asked_before", [True, False])
+def test_a_server_that_fails_is_replaced_by_another_that_holds_the_same(
+    replicas: list[Running], asked_before: bool, awake: bool
+) -> None:
+    addresses = [f"127.0.0.1:{server.port}" for server in replicas]
+
+    with BlockingCubeClient(addresses, awake=awake) as client:
+        if asked_before:
+            client.lookup(3, KEYS)
+        replicas.pop(0).stop()
+
+        for _ in range(3):
+            assert client.lookup(3, KEYS)[0].tolist() == values_for(KEYS, 4, 3).tolist()
+        replicas.pop().stop()
+        with pytest.raises(CubeUnavailable) as nobody:
+            client.lookup(3, KEYS)
+
+    assert all(f"{address} " in str(nobody.value) for address in addresses)
+
+
+def test_what_only_a_server_that_fails_may_hold_is_unavailable(pair: list[str], replicas: list[Running]) -> None:
+    going = f"127.0.0.1:{replicas[0].port}"
+
+    with BlockingCubeClient([going, pair[0]]) as client:
+        replicas.pop(0).stop()
+
+        assert not client.lookup(3, as_keys([4, 6]))[1].any()
+        with pytest.raises(CubeUnavailable, match=f"{pair[0]} answered partition not held; {going} "):
+            client.lookup(3, as_keys([4, 5]))
+
+
+def test_a_server_that_hangs_is_waited_for_once_in_a_lookup(replicas: list[Running]) -> None:
+    questions = []
+
+    def hang(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                connection.recv(HELLO_BYTES, socket.MSG_WAITALL)
+                connection.sendall(Hello(4, 4, 1000).pack())
+                questions.append(connection.recv(wire.request_bytes(1)))
+
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        threading.Thread(target=hang, args=(hung,), daemon=True).start()
+        addresses = [f"127.0.0.1:{port}" for port in (hung.getsockname()[1], replicas[0].port)]
+        with BlockingCubeClient(addresses, timeout_seconds=0.2) as client:
+            for _ in range(2):
+                assert client.lookup(3, KEYS)[0].tolist() == values_for(KEYS, 4, 3).tolist()
+
+    assert len(questions) == 1
+
+
 def test_seek_prints_values_and_what_is_missing(pair: list[str]) -> None:
     given = ["seek", "5", "700", "--version", "3", "--address", ",".join(pair)]
 

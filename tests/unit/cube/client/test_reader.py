@@ -14,12 +14,14 @@ from cube.client.readers import (
     PARTITIONS,
     address,
     client_of,
+    favour,
     greet,
     impostor,
     once_available,
     prefer,
     request,
     table_of,
+    until,
 )
 from cube.parts import as_keys, values_for
 from cube.running import Running
@@ -28,6 +30,18 @@ from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionN
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.choice import make_loop
 from elastic_ctr.cube.wire import Kind, Status
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Takes every question and answers none."""
+    await greet(reader, writer)
+    while await reader.read(1 << 16):
+        pass
+
+
+def planned() -> list[asyncio.TimerHandle]:
+    loop = asyncio.get_running_loop()
+    return [timer for timer in loop._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
 
 
 async def test_keys_come_from_the_holders_of_their_partitions(start: Callable[[], Running], tmp_path: Path) -> None:
@@ -118,6 +132,44 @@ async def test_a_holder_that_lost_a_partition_is_replaced_by_another(
 
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
     assert client.stats.retried == 1
+
+
+async def test_a_refusal_of_one_question_is_none_of_those_that_shared_its_frame(
+    start: Callable[[], Running], tmp_path: Path
+) -> None:
+    poor, rich = start(), start()
+    poor.hold(table_of(tmp_path / "poor", only=[0, 1]))
+    rich.hold(table_of(tmp_path / "rich", only=[2]))
+    ours, others = (KEYS[KEYS % np.uint64(PARTITIONS) == number] for number in (0, 2))
+
+    async with client_of() as client:
+        # It had the third partition a moment ago.
+        client.set_holders({1: {address(poor): [0, 1, 2], address(rich): [2]}})
+        prefer(client, [address(poor), address(rich)])
+        await client.keep_alive([1])
+        asked = [client.lookup(1, keys) for keys in (ours, others, ours[:7])]
+        answers = await asyncio.gather(*asked)
+
+    for (values, _), keys in zip(answers, (ours, others, ours[:7]), strict=True):
+        assert values.tobytes() == values_for(keys, DIM).tobytes()
+    assert client.stats.retried == 1
+
+
+async def test_a_version_that_is_not_held_is_said_once_to_all_who_asked_for_it(
+    start: Callable[[], Running], tmp_path: Path
+) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+
+    async with client_of() as client:
+        client.set_holders({2: {address(server): ALL}})
+        await client.keep_alive([2])
+        before = client.refresh_stats().frames
+        answers = await asyncio.gather(*(client.lookup(2, KEYS[:9]) for _ in range(10)), return_exceptions=True)
+
+        assert all(isinstance(answer, VersionNotHeld) for answer in answers)
+        # Asked alone, none of them would hear anything else.
+        assert client.refresh_stats().frames - before == 1
 
 
 async def test_a_holder_that_is_gone_is_replaced_by_another(start: Callable[[], Running], tmp_path: Path) -> None:
@@ -327,6 +379,125 @@ async def test_a_slow_holder_is_hedged_by_another(start: Callable[[], Running], 
 
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
     assert client.stats.hedged == 1
+
+
+async def test_a_holder_that_falls_silent_comes_last_although_hedges_outrun_it(
+    start: Callable[[], Running], tmp_path: Path
+) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+
+    settings = {"hedge_ms": 1, "timeout_ms": 200, "retries": 20, "partitions": PARTITIONS}
+    async with impostor(silent) as mute, client_of(**settings) as client:
+        client.set_holders({1: {mute: ALL, address(server): ALL}})
+        await until(lambda: client._connection(mute).greeted and client._connection(address(server)).greeted)
+        favour(client, mute, address(server))
+        values, _ = await client.lookup(1, KEYS)
+        assert client.stats.hedged == 1
+
+        await until(lambda: client._ordered((mute, address(server)))[0] == address(server))
+
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
+async def test_a_holder_that_stays_silent_is_dropped_although_hedges_outrun_it(
+    start: Callable[[], Running], tmp_path: Path
+) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+
+    settings = {"hedge_ms": 1, "timeout_ms": 200, "retries": 20, "partitions": PARTITIONS}
+    async with impostor(silent) as mute, client_of(**settings) as client:
+        client.set_holders({1: {mute: ALL, address(server): ALL}})
+        prefer(client, [mute, address(server)])
+        for _ in range(3):
+            await client.lookup(1, KEYS)
+
+        await until(lambda: client._connection(mute).drops > 0)
+        assert client._connection(mute).idle
+
+
+async def test_a_lookup_that_its_caller_gives_up_excuses_no_silence() -> None:
+    async with impostor(silent) as mute, client_of(timeout_ms=500, partitions=PARTITIONS) as client:
+        client.set_holders({1: {mute: ALL}})
+        await until(lambda: client._connection(mute).greeted)
+        lookups = [asyncio.create_task(client.lookup(1, KEYS[:9])) for _ in range(3)]
+        await until(lambda: client.refresh_stats().frames == 1)
+        for lookup in lookups:
+            lookup.cancel()
+
+        await until(lambda: client._connection(mute).drops > 0)
+
+
+async def test_a_holder_that_answers_no_keep_alive_is_dropped() -> None:
+    async with impostor(silent) as mute, client_of(timeout_ms=20, partitions=PARTITIONS) as client:
+        client.set_holders({1: {mute: ALL}})
+        await until(lambda: client._connection(mute).greeted)
+
+        assert [await client.keep_alive([1]) for _ in range(3)] == [{1: set()}] * 3
+
+        assert client._connection(mute).drops == 1
+
+
+async def test_a_holder_that_is_no_holder_any_more_is_left_although_it_owes_an_answer() -> None:
+    hung_up = asyncio.Event()
+
+    async def owing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await silent(reader, writer)
+        hung_up.set()
+
+    settings = {"timeout_ms": 500, "patience_ms": 100, "partitions": PARTITIONS}
+    async with impostor(owing) as debtor, client_of(**settings) as client:
+        client.set_holders({1: {debtor: ALL}})
+        asked = asyncio.create_task(client.lookup(1, KEYS))
+        await until(lambda: client.refresh_stats().frames == 1)
+        asked.cancel()
+        client.set_holders({})
+        assert client._leaving
+
+        await until(hung_up.is_set)
+
+        assert not client._leaving
+        assert not planned()
+
+
+async def test_however_often_holders_change_one_timer_sees_to_those_who_left() -> None:
+    async with impostor(silent) as debtor, client_of(partitions=PARTITIONS, retries=0) as client:
+        client.set_holders({1: {debtor: ALL}})
+        asked = asyncio.create_task(client.lookup(1, KEYS))
+        await until(lambda: client.refresh_stats().frames == 1)
+        client.set_holders({})
+        before = len(planned())
+        for _ in range(10):
+            client.set_holders({})
+
+        assert len(planned()) == before
+        await client.close()
+        assert not planned()
+        with pytest.raises(CubeUnavailable):
+            await asked
+
+
+async def test_a_lookup_under_way_ends_with_its_client() -> None:
+    connections = 0
+
+    async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        if connections == 1:
+            await silent(reader, writer)
+
+    async with impostor(counted) as mute, client_of(partitions=PARTITIONS) as client:
+        client.set_holders({1: {mute: ALL}})
+        asked = asyncio.create_task(client.lookup(1, KEYS))
+        await until(lambda: client.refresh_stats().frames == 1)
+        await client.close()
+
+        with pytest.raises(CubeUnavailable, match="the client was closed"):
+            await asked
+        assert await client.keep_alive([1]) == {1: set()}
+
+    assert connections == 1
 
 
 async def test_a_holder_is_connected_to_before_it_is_asked(start: Callable[[], Running], tmp_path: Path) -> None:

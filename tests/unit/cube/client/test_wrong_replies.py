@@ -20,6 +20,7 @@ from cube.client.readers import (
     prefer,
     request,
     table_of,
+    until,
 )
 from cube.parts import values_for
 from cube.running import Running
@@ -86,6 +87,27 @@ async def test_a_wrong_reply_drops_the_connection_and_never_becomes_an_answer(
         assert client.refresh_stats().dropped_connections == 1
 
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
+async def test_a_server_that_passes_questions_over_is_dropped(start: Callable[[], Running], tmp_path: Path) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+
+    async def forgetful(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        while True:
+            await request(reader)
+            head, keys = await request(reader)
+            writer.write(wire.pack_reply(head.id, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_)))
+
+    settings = {"hedge_ms": 1, "timeout_ms": 200, "retries": 20, "partitions": PARTITIONS}
+    async with impostor(forgetful) as passing, client_of(**settings) as client:
+        client.set_holders({1: {passing: ALL, address(server): ALL}})
+        prefer(client, [passing, address(server)])
+        for _ in range(10):
+            await client.lookup(1, KEYS)
+
+        await until(lambda: client._connection(passing).drops > 0)
 
 
 @pytest.mark.parametrize(
