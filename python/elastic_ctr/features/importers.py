@@ -34,6 +34,7 @@ CRITEO_INTEGERS = tuple(f"I{number}" for number in range(1, 14))
 CRITEO_CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
 LIBFM_SLOT = "features"
 
+_ONE_ROW = "by their quotes they are one row"
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.\-]")
 _EXAMPLE_CHARACTERS = 120
 
@@ -143,7 +144,8 @@ class CsvFormat:
         fields: columns that become slots.
         label: column of the label; or instead show and click.
         time: column of the time of a row, in `time_format`: of strptime, or `epoch` for seconds since 1970.
-        quote: stands around a value that holds delimiters or line ends; None where quotes are characters like others.
+        quote: stands around a value that holds delimiters; None where quotes are characters like others. Line ends in a value
+            are refused: most often the quote is a stray one, and all rows up to the next would be one value, unseen.
         header: the first line names the columns.
         columns: names of the columns of files without header; without them columns are called 0, 1, 2, …
     """
@@ -184,7 +186,6 @@ class CsvFormat:
             delimiter=self.delimiter,
             quotechar=self.quote,
             quoting=csv.QUOTE_NONE if self.quote is None else csv.QUOTE_MINIMAL,
-            # Otherwise rows after a stray quote are taken for a part of its value, unseen.
             strict=True,
         )
         try:
@@ -193,6 +194,8 @@ class CsvFormat:
             raise ImportRefused(f"{name}: {self._not_csv(1, reader.line_num, error)}.") from error
         if first is None:
             return
+        if reader.line_num > 1:
+            raise ImportRefused(f"{name}: {self._not_csv(1, reader.line_num, _ONE_ROW)}.")
         names = first if self.header else list(self.columns) or [str(number) for number in range(len(first))]
         place = {wanted: _column(names, wanted, name, self.header, self.delimiter) for wanted in self._wanted()}
         slots = list(zip(self.slots(), (place[wanted] for wanted in self.fields), strict=True))
@@ -206,10 +209,14 @@ class CsvFormat:
             else:
                 if cells is None:
                     return
-                yield _at_lines(done + 1, reader.line_num, self._row, cells, len(names), place, slots)
+                lines = reader.line_num - done
+                if lines > 1:
+                    yield RowRefused("not_csv", self._not_csv(done + 1, reader.line_num, _ONE_ROW), lines)
+                else:
+                    yield _at_line(reader.line_num, self._row, cells, len(names), place, slots)
             done = reader.line_num
 
-    def _not_csv(self, first: int, last: int, error: csv.Error) -> str:
+    def _not_csv(self, first: int, last: int, error: csv.Error | str) -> str:
         sentence = f"{_lines(first, last)} {'is' if first == last else 'are'} not CSV ({error})"
         return sentence if self.quote is None else f"{sentence}; where quotes are part of values, say --quote none"
 
@@ -233,7 +240,7 @@ class CsvFormat:
 def criteo_rows(stream: TextIO, name: str) -> Rows:  # noqa: ARG001 - as CsvFormat.rows
     """Rows of Criteo's display advertising data: label, 13 counts, 26 categories, tabs between, no header."""
     for number, text in enumerate(stream, 1):
-        yield _at_lines(number, number, _criteo_row, text.rstrip("\r\n").split("\t"))
+        yield _at_line(number, _criteo_row, text.rstrip("\r\n").split("\t"))
 
 
 def _criteo_row(cells: list[str]) -> Row:
@@ -273,7 +280,7 @@ class LibfmFormat:
     def rows(self, stream: TextIO, name: str) -> Rows:  # noqa: ARG002 - as CsvFormat.rows
         """Rows of a file, or why they are none."""
         for number, text in enumerate(stream, 1):
-            yield _at_lines(number, number, self._row, text.split())
+            yield _at_line(number, self._row, text.split())
 
     def _row(self, tokens: list[str]) -> Row:
         if not tokens:
@@ -354,13 +361,11 @@ def import_files(
     return summary
 
 
-def _at_lines(
-    first: int, last: int, row: Callable[Given, Row], *given: Given.args, **named: Given.kwargs
-) -> Row | RowRefused:
+def _at_line(number: int, row: Callable[Given, Row], *given: Given.args, **named: Given.kwargs) -> Row | RowRefused:
     try:
         return row(*given, **named)
     except RowRefused as refused:
-        return RowRefused(refused.reason, f"{_lines(first, last)}: {refused}", last - first + 1)
+        return RowRefused(refused.reason, f"line {number}: {refused}")
 
 
 def _lines(first: int, last: int) -> str:

@@ -244,13 +244,21 @@ def test_rows_between_two_stray_quotes_or_up_to_the_end_are_no_part_of_a_value(t
         run_text(CsvFormat(("a",), label="y"), tmp_path, text)
 
 
-def test_a_refused_row_of_several_lines_names_them_and_a_good_one_is_one_row(tmp_path: Path) -> None:
-    text = 'y,a\n?,"one\ntwo"\n1,"three\nfour"\n'
+@pytest.mark.parametrize("row", ['1,",q\n', '1,q,"\n'])
+def test_rows_between_two_lone_quotes_that_happen_to_make_a_value_are_counted_too(tmp_path: Path, row: str) -> None:
+    text = "y,a,b\n1,x,y\n" + row + "0,x,y\n" * 50 + row + "1,x,z\n"
 
-    summary = run_text(CsvFormat(("a",), label="y"), tmp_path, text, max_refused_share=1)
+    summary = run_text(CsvFormat(("a", "b"), label="y"), tmp_path, text, max_refused_share=1)
 
-    assert (summary.rows, summary.records, summary.refused) == (3, 1, {"label": 2})
-    assert summary.examples == [f"{tmp_path / 'in.txt'}: lines 2 to 3: the label '?' is not 1, 0 or -1"]
+    assert (summary.rows, summary.records) == (54, 2)
+    assert summary.refused == {"not_csv": 52}
+    [example] = summary.examples
+    assert "lines 3 to 54 are not CSV (by their quotes they are one row)" in example
+
+
+def test_a_first_row_of_several_lines_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ImportRefused, match="lines 1 to 2 are not CSV"):
+        run_text(CsvFormat(("a",), label="y"), tmp_path, 'y,"a\n1,b"\n1,x\n')
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t"])
