@@ -91,8 +91,8 @@ class Data(Section):
     sleep_seconds: Seconds = Field(default=10, description="Between two looks for a donefile.")
     time_zone: str = Field(
         default="UTC",
-        description="Of the folder names; event times are counted in it. An hour that its clocks leave out is not waited for; one that "
-        "they show twice is one folder.",
+        description="Of the folder names; event times are counted in it. A folder of an hour that its clocks leave out is "
+        "neither waited for nor read; an hour that they show twice is one folder.",
     )
     max_refused_share: Share = Field(
         default=0.01, description="Above this share of refused lines a pass stops before it changes anything."
@@ -176,6 +176,10 @@ def _left_out(moment: datetime, zone: str) -> bool:
 
 
 def split_end(split: str, interval: int, zone: str) -> int:
-    """Unix seconds at which a split ends: the event time of all its records. Of minutes shown twice it is the second time."""
+    """Unix seconds at which a split ends: the event time of all its records. Of minutes shown twice it is the second time; of
+    minutes left out it is the last one before them.
+    """
     last = split_time(split) + timedelta(minutes=interval) - _MINUTE
+    while _left_out(last, zone):
+        last -= _MINUTE
     return int((last.replace(tzinfo=ZoneInfo(zone), fold=1)).timestamp()) + 60

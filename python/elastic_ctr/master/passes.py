@@ -45,7 +45,8 @@ def _behind(split: str, data: Data) -> Iterator[datetime]:
 
 
 def passes(data: Data, done: int = 0, behind: str | None = None) -> Iterator[Pass]:
-    """`splitsPerPass` splits each; the last one may have fewer. A pass that holds a day's last split ends the day.
+    """`splitsPerPass` splits each, of those that there are; the last one may have fewer. A pass that holds a day's last split
+    ends the day.
 
     After `done` passes, the last of which ended with the split `behind`: it may have been the last one once, and short.
     """

@@ -160,6 +160,24 @@ def test_minutes_that_the_clocks_show_twice_end_with_their_second_time() -> None
     assert split_end("20201025/0215", 15, "Europe/Berlin") == split_end("20201025/0245", 15, "Europe/Berlin") - 30 * 60
 
 
+@pytest.mark.parametrize(
+    ("zone", "day", "interval"),
+    [
+        ("Pacific/Chatham", "20260927", 60),
+        ("Pacific/Chatham", "20260927", 30),
+        ("Europe/Berlin", "20260329", 45),
+        ("Europe/Berlin", "20260329", 16),
+        ("Antarctica/Troll", "20260329", 120),
+    ],
+)
+def test_event_times_go_on_where_a_split_ends_in_what_the_clocks_leave_out(zone: str, day: str, interval: int) -> None:
+    data = data_of(start=f"{day}/00", end=None, splitInterval=interval, timeZone=zone)
+
+    ends = [split_end(split, interval, zone) for split in islice(splits(data), 1440 // interval - 4)]
+
+    assert ends == sorted(set(ends))
+
+
 def test_the_event_time_of_a_pass_is_that_of_its_last_split() -> None:
     [one] = passes(data_of(start="20200401/00", end="20200401/01", splitsPerPass=2))
 
