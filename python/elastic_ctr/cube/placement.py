@@ -73,13 +73,15 @@ def pods_behind(
     version: int, partitions: int, reports: Iterable[AgentReport], placement: Placement, holders: Holders
 ) -> tuple[str, ...]:
     """Pods that stay and still lack something that their shard owes of a version, in order."""
-    owing = [owing_shards(partition, placement, holders) for partition in range(partitions)]
+    owed: dict[int, set[int]] = {}
+    for partition in range(partitions):
+        for shard in owing_shards(partition, placement, holders):
+            owed.setdefault(shard, set()).add(partition)
     return tuple(
         sorted(
             report.pod
             for report in reports
-            if not report.draining
-            and any(report.shard in owing[p] and p not in report.holds.get(version, ()) for p in range(partitions))
+            if not report.draining and not owed.get(report.shard, set()).issubset(report.holds.get(version, ()))
         )
     )
 

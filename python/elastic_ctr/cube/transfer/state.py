@@ -147,13 +147,14 @@ def _step(state: ReleaseState, view: View, rules: Rules) -> ReleaseState:
         return state.model_copy(update={"candidate": chosen, "restoring": False, "complete_since": None})
     if lacking(state, view, rules):
         return state.model_copy(update={"complete_since": None})
-    if state.complete_since is None:
+    # In the future only by a clock that was set back since.
+    if state.complete_since is None or state.complete_since > view.now:
         state = _timed(state, candidate, complete=view.now)
         state = state.model_copy(update={"complete_since": view.now})
     # Right after a start nobody has been heard yet: that is not the same as nobody being there.
     if not view.listened:
         return state
-    if not state.restoring and (state.held or behind(state, view, rules) or not gate(state, view, rules).passed):
+    if not state.restoring and (state.held or not gate(state, view, rules).passed or behind(state, view, rules)):
         return state
     return _promoted(_timed(state, candidate, live=view.now), candidate)
 
@@ -168,18 +169,23 @@ def lacking(state: ReleaseState, view: View, rules: Rules) -> tuple[int, ...]:
 
 
 def behind(state: ReleaseState, view: View, rules: Rules) -> tuple[str, ...]:
-    """Cube pods that are waited for: they load the candidate too, and will soon have it.
+    """Cube pods that are waited for: they have what is live, load the candidate too, and will soon have it.
 
     Else a version whose store and whose only holder go just now would be live and answered by nobody, while the pods
-    beside it still have the one before. Where nothing is live there is nothing to lose.
+    beside it still have the one before. Whoever lacks that one, be it new or its disk full, saves nobody.
     """
     candidate = state.candidate
     if state.live is None or candidate is None or candidate not in view.built:
         return ()
     if _waited(state, view) >= rules.candidate_seconds:
         return ()
-    holders = view.holders.get(candidate, {})
-    return pods_behind(candidate, view.built[candidate].partitions, view.agents, view.placement, holders)
+    partitions = view.built[candidate].partitions
+
+    def lack(version: int) -> tuple[str, ...]:
+        return pods_behind(version, partitions, view.agents, view.placement, view.holders.get(version, {}))
+
+    without_live = lack(state.live)
+    return tuple(pod for pod in lack(candidate) if pod not in without_live)
 
 
 def gate(state: ReleaseState, view: View, rules: Rules) -> Verdict:

@@ -156,6 +156,26 @@ def test_a_pod_that_cannot_load_a_version_delays_it_for_candidate_seconds() -> N
     assert advance(state, view(4, 5, held=(4, 5), agents=pods, now=1120.0), RULES).live == 5
 
 
+def test_a_pod_that_can_load_nothing_more_delays_one_version_and_not_each() -> None:
+    pods = [agent("c-s0-0", 4, 5), agent("c-s0-1", 4)]
+    state = advance(live(4), view(4, 5, held=(4, 5), agents=pods), RULES)
+    state = advance(state, view(4, 5, held=(4, 5), agents=pods, now=1120.0), RULES)
+    pods = [agent("c-s0-0", 4, 5, 6), agent("c-s0-1", 4)]
+
+    state = advance(state, view(4, 5, 6, held=(4, 5, 6), agents=pods, now=1121.0), RULES)
+
+    assert state.live == 6
+
+
+def test_a_clock_that_is_set_back_makes_no_wait_longer() -> None:
+    pods = [agent("c-s0-0", 4, 5), agent("c-s0-1", 4)]
+    state = advance(live(4), view(4, 5, held=(4, 5), agents=pods, now=9000.0), RULES)
+
+    state = advance(state, view(4, 5, held=(4, 5), agents=pods, now=1000.0), RULES)
+
+    assert advance(state, view(4, 5, held=(4, 5), agents=pods, now=1120.0), RULES).live == 5
+
+
 def test_the_first_version_of_all_waits_for_no_second_pod() -> None:
     pods = [agent("c-s0-0", 5), agent("c-s0-1")]
 
