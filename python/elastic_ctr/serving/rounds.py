@@ -1,7 +1,8 @@
 """Rounds: everything that has arrived while the last round ran is looked up at once and answered by one network call.
 
 Two rounds are under way when there is much to do: while one computes, on Paddle's thread, the other is gathered and looked up.
-One that waits long for cube is held up: it does not count any more, others begin beside it.
+One that waits long for cube is held up: it does not count any more, others begin beside it. Their answers leave at once by the
+doors in Python; a compiled door sends in the order in which it asked.
 A round has one version: its dense network and its embeddings, so has every answer, whatever is switched meanwhile.
 """
 
@@ -35,8 +36,7 @@ log = logging.getLogger(__name__)
 _ROUNDS_AT_ONCE = 2
 # A lookup that has taken so long is at a holder that is silent: any other was hedged after `cube.hedgeMs`, 20 by default.
 _HELD_UP_SECONDS = 0.1
-# Each is keys and values in memory. About as many as begin until a lookup at a partition's only holder is given up, which by
-# default is after 200, 400 and 800 ms.
+# Each is keys and values in memory.
 _HELD_UP_ROUNDS = 16
 # What the loop computes itself while Paddle's thread is idle: the way there and back would cost more
 # (docs/decisions/0007-serving-doors.md). Meanwhile it hears nobody.
