@@ -54,7 +54,7 @@ class MasterConfig(Section):
     max_losses: Count = Field(
         default=10,
         description="A task whose trainer was lost so often in a row is parked as well, and a save stops its pass: it ends "
-        "what touches it. A trainer that leaves in order and a recovery count nothing.",
+        "what touches it. One whose own disk is full counts too; one that leaves in order and a recovery do not.",
     )
     checkpoint_per_pass: Count = Field(default=1, description="Passes from one checkpoint to the next.")
     delta_per_pass: Count = Field(default=1, description="Passes from one delta to the next.")

@@ -29,12 +29,16 @@ SCORE: Phase
 EVALUATE: Phase
 
 class Membership(_message.Message):
-    __slots__ = ("trainer_id", "generation")
+    __slots__ = ("trainer_id", "generation", "reason", "untouched")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    UNTOUCHED_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     generation: int
-    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+    reason: str
+    untouched: bool
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., untouched: bool = ...) -> None: ...
 
 class Acknowledgement(_message.Message):
     __slots__ = ("rejoin", "reason", "stay")

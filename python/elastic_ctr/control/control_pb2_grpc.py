@@ -128,7 +128,7 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def LeaveTrainer(self, request, context):
-        """A trainer that leaves in order gives back what it holds.
+        """A trainer that leaves gives back what it holds: in order, or for a reason of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -370,13 +370,24 @@ class Coordinator:
         with self._lock:
             if member.generation == self.generation:
                 with self._ledger:
-                    self._tasks.leave(member.trainer_id)
-                    if lost := self._saves.leave(member.trainer_id):
-                        self._recover("trainer", lost)
-                if self._handover.under_way:
+                    self._give_back(member)
+                # One that cannot go on is of no use to a handover.
+                if self._handover.under_way and not member.reason:
                     return control.Acknowledgement(stay=True, reason="the training is saved once more before it ends")
             self._trainers.leave(member.trainer_id)
             return control.Acknowledgement()
+
+    def _give_back(self, leaver: control.Membership) -> None:
+        trainer, reason = leaver.trainer_id, leaver.reason
+        if reason:
+            log.warning("trainer %d leaves: %s", trainer, reason)
+        self._tasks.leave(trainer, reason)
+        if lost := self._saves.leave(trainer, reason, untouched=leaver.untouched):
+            self._recover("trainer", lost)
+        elif reason and self.initialised:
+            now = self._clock()
+            self._ledger.add_recovery("trainer", f"trainer {trainer} left: {reason}", now, 0)
+            self._ledger.end_recoveries(now)
 
     def unreachable(self, report: control.UnreachableReport) -> tuple[int, str, int] | None:
         """Which parent the master must ask, if the report is about this generation: (index, host, admin port)."""

@@ -313,6 +313,10 @@ class Ledger:
             by_task.setdefault(task, []).append((sample[0], sample[1], sample[2]))
         return list(by_task.values())
 
+    def has_samples(self, last: int) -> bool:
+        """Whether any pass up to this one has a sample line."""
+        return self._one("select 1 from samples where pass <= ? limit 1", last) is not None
+
     # -- saves, versions, checkpoints ------------------------------------------------------------------------------
 
     def save_of(self, ordinal: int) -> SaveRow | None:

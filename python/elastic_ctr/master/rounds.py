@@ -73,15 +73,21 @@ class Rounds:
                 "restart the master",
             )
             return False
-        # A trainer offers a sample of every task that has a line with a key.
+        # A trainer offers a sample of every task that has such a line.
         if counts["records"] and not self._ledger.samples(current.ordinal):
-            self._schedule.stop(
-                current,
-                f"none of {counts['records']} lines has a key of data.slots ({counts['ignored']} features are of other slots, "
-                f"{counts['padding']} are the padding key): nothing could be learned, and nothing was trained; mend the lines "
-                "and restart the master, or begin another model with other data.slots",
+            none = (
+                f"none of {counts['records']} lines has a key of data.slots and is short enough for a prediction "
+                f"({counts['ignored']} features are of other slots, {counts['padding']} are the padding key)"
             )
-            return False
+            if not self._ledger.has_samples(current.ordinal):
+                self._schedule.stop(
+                    current,
+                    f"{none}, nor was there one before: no version could be checked, and nothing was trained; mend the lines "
+                    "and restart the master, or begin another model with other data.slots",
+                )
+                return False
+            # One quiet split among others stops nothing.
+            log.warning("pass %s: %s: its version is checked with lines of before", current.id, none)
         auc = self._auc(current)
         self._ledger.set_pass(current.ordinal, state="checked", auc_before=auc)
         log.info(

@@ -250,17 +250,27 @@ class Saves:
         if self._saver is not None and self._saver.trainer == trainer:
             self._saver.ends = ends
 
-    def leave(self, trainer: int) -> str:
-        """A trainer that leaves in order gives its save back, which counts nothing. Why the table can no longer be trusted;
-        empty if it can.
+    def leave(self, trainer: int, reason: str = "", *, untouched: bool = False) -> str:
+        """A trainer that leaves gives its save back: in order, which counts nothing, or for a reason, and then it is a loss.
+        Why the table can no longer be trusted; empty if it can, as where the save is `untouched`.
         """
         found = self._open()
         if self._saver is None or self._saver.trainer != trainer:
             return ""
         self._release()
-        if found is None or found[1].stage != "begun":
+        if found is None:
             return ""
-        return f"trainer {trainer} left while it saved; what it did to the table is unknown"
+        current, save = found
+        if reason:
+            self._lost(current, f", the last time: trainer {trainer} left: {reason}", "mend that")
+        if save.stage != "begun":
+            return ""
+        if untouched:
+            # As if it had never been handed out: another one may take its steps.
+            self._ledger.set_save(save.ordinal, stage="ordered")
+            return ""
+        told = f" ({reason})" if reason else ""
+        return f"trainer {trainer} left while it saved{told}; what it did to the table is unknown"
 
     def expire(self, now: float) -> str:
         """Why the table can no longer be trusted; empty if it can."""
@@ -278,16 +288,17 @@ class Saves:
         current, save = found
         if overdue:
             return self._failed(current, save, f"it took longer than saveTimeoutSeconds {self._longest:g}")
-        limit = self._config.max_losses
-        if self._ledger.count_up("save_losses") >= limit:
-            self._schedule.stop(
-                current,
-                f"saving lost its trainer {limit} times in a row: see in the trainers' logs what ended them, mend it and "
-                "restart the master",
-            )
+        self._lost(current, "", "see in the trainers' logs what ended them, mend it")
         if save.stage != "begun":
             return ""
         return f"trainer {trainer} was lost while it saved; what it did to the table is unknown"
+
+    def _lost(self, current: PassRow, last: str, way_out: str) -> None:
+        limit = self._config.max_losses
+        if self._ledger.count_up("save_losses") >= limit:
+            self._schedule.stop(
+                current, f"saving lost its trainer {limit} times in a row{last}: {way_out} and restart the master"
+            )
 
     def report(self, result: control.TaskResult) -> str:
         """From the saver. Why the table can no longer be trusted; empty if it can."""

@@ -4,9 +4,10 @@ What ends a lease without its task done is one of three things:
 
 - a failure: the trainer reported an error, or took longer than `taskTimeoutSeconds`, counted from when it had nothing else
   before it, and once more from when it began to train it. It says something of the data: `maxAttempts` in a row park the task.
-- a loss: the trainer was not heard for `leaseSeconds`. Most often that says something of the machine, so good data survives
-  many: `maxLosses` in a row park the task, for then it is the task that ends its trainers. All tasks that a lost trainer
-  held have lost it: which of them was at fault nobody can say.
+- a loss: the trainer was not heard for `leaseSeconds`, or left for a reason of its own, as a full disk. Most often that says
+  something of the machine, so good data survives many: `maxLosses` in a row park the task, for then it is the task that ends
+  its trainers, or no machine is left that is well. All tasks that a lost trainer held have lost it: which of them was at
+  fault nobody can say.
 - neither: the trainer left in order, or a recovery began.
 
 A task that is done has neither failed nor lost anything any more. A parked task stops its pass; nothing of it is dropped.
@@ -102,10 +103,14 @@ class Tasks:
             self._ledger.trained(task, histograms, rounds=int(task.trained < current.epoch))
         return True
 
-    def leave(self, trainer: int) -> None:
-        """A trainer that leaves in order gives back what it holds."""
+    def leave(self, trainer: int, reason: str = "") -> None:
+        """A trainer that leaves gives back what it holds: in order, or for a reason, and then it is a loss."""
         for task in self._ledger.leased():
-            if task.trainer == trainer:
+            if task.trainer != trainer:
+                continue
+            if reason:
+                self._lost(task, reason)
+            else:
                 self._ledger.give_back(
                     task, error="its trainer left", failed=False, repeated=_repeated(task), park_at=0
                 )
@@ -126,14 +131,16 @@ class Tasks:
         if self._ledger.give_back(task, error=why, failed=True, repeated=_repeated(task), park_at=limit):
             self._stop(task, f"failed {limit} times, the last time: {why}", "mend the cause")
 
-    def _lost(self, task: TaskRow) -> None:
+    def _lost(self, task: TaskRow, reason: str = "") -> None:
         limit = self._config.max_losses
-        why = f"trainer {task.trainer} was lost"
+        why = f"trainer {task.trainer} left: {reason}" if reason else f"trainer {task.trainer} was lost"
         if self._ledger.give_back(task, error=why, failed=False, lost=True, repeated=_repeated(task), park_at=limit):
             self._stop(
                 task,
-                f"lost its trainer {limit} times in a row, the last time trainer {task.trainer}",
-                "see in the trainers' logs what ended them (memory, a line they cannot bear), mend it",
+                f"lost its trainer {limit} times in a row, the last time: {why}",
+                "mend that"
+                if reason
+                else "see in the trainers' logs what ended them (memory, a line they cannot bear), mend it",
             )
 
     def _stop(self, task: TaskRow, what: str, way_out: str) -> None:

@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
@@ -37,10 +38,10 @@ class FileStore:
 
     def _publish(self, path: str, write: Callable[[BinaryIO], object], *, overwrite: bool) -> None:
         target = self._at(path)
-        if not overwrite and target.exists():
-            raise AlreadyPublished(f"{path} is already published in {self.url}; published files are never changed")
         temporary = ""
         try:
+            if not overwrite and target.exists():
+                raise AlreadyPublished(f"{path} is already published in {self.url}; published files are never changed")
             target.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=target.parent)
             with os.fdopen(handle, "wb") as out:
@@ -55,12 +56,15 @@ class FileStore:
                 os.link(temporary, target)
                 Path(temporary).unlink()
             _sync_folder(target.parent)
-        except FileExistsError as there:
-            Path(temporary).unlink(missing_ok=True)
-            raise AlreadyPublished(f"{path} is already published in {self.url}") from there
+        except StoreError:
+            raise
         except OSError as failed:
             if temporary:
-                Path(temporary).unlink(missing_ok=True)
+                # What went wrong may go wrong here as well: then it stays, and is in nobody's way.
+                with suppress(OSError):
+                    Path(temporary).unlink(missing_ok=True)
+                if isinstance(failed, FileExistsError):
+                    raise AlreadyPublished(f"{path} is already published in {self.url}") from failed
             raise StoreError(f"{path} cannot be written to {self.url}: {failed.strerror or failed}") from failed
 
     def get(self, path: str, target: Path) -> None:

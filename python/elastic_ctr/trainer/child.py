@@ -95,6 +95,9 @@ class TrainerChild:
         self._store = open_store(spec.store_url, user=spec.store_user, token=spec.token, patience=patience)
         self._converter = Converter(spec.data.slot_list, spec.model.sparse_dim, spec.data.max_line_bytes)
         self._tasks = spec.scratch / "tasks"
+        # Until the process is over, whatever unwinds it: a dataset that is dropped while it loads aborts the process, and
+        # nobody sees the exit code.
+        self._datasets: list[Any] = []
 
     def stop(self, *_: object) -> None:
         """SIGTERM: finish the task under way, then leave."""
@@ -141,17 +144,20 @@ class TrainerChild:
             log.error("trainer %d gives back what it holds and ends: %s", self._trainer_id, failed)  # noqa: TRY400 (one sentence)
             # Released first: a renewal would find that the leases are gone.
             self._watchdog.release_all()
-            self._leave()
+            self._leave(str(failed))
             return 1
         self._engine.close()
         return 0
 
-    def _leave(self) -> bool:
+    def _leave(self, reason: str = "") -> bool:
         """Whether the master needs it once more; one that is away is asked for a while."""
+        leaver = self._member()
+        if reason:
+            leaver.reason, leaver.untouched = reason, not self._saver.stepped
         gives_up_at = time.monotonic() + self._patience
         while True:
             try:
-                answer = self._client.call_once("LeaveTrainer", self._member())
+                answer = self._client.call_once("LeaveTrainer", leaver)
             except grpc.RpcError as failed:  # noqa: PERF203 (trying again is what it is for)
                 log.warning("the master did not hear that trainer %d leaves: %s", self._trainer_id, failed.code().name)
                 if not self._leaving or time.monotonic() > gives_up_at:
@@ -244,12 +250,10 @@ class TrainerChild:
                     if following is not None and coming is None:
                         following = None
                     self._report(task, lambda task=task, ready=ready: self._round(task, ready))  # type: ignore[misc]
+                    self._datasets.remove(ready)
             else:
                 self._report(task, lambda task=task: self._save(task))  # type: ignore[misc]
             task, dataset = (following, coming) if following is not None else (self._lease(), None)
-        if dataset is not None:
-            # Exiting while a preload runs aborts the process.
-            dataset.wait_preload_done()
 
     def _report(self, task: control.Task, work: Callable[[], control.TaskResult]) -> None:
         began = time.monotonic()
@@ -300,7 +304,7 @@ class TrainerChild:
         try:
             if not file.exists():
                 self._convert_again(task, file)
-            return self._engine.preload(file)
+            self._datasets.append(self._engine.preload(file))
         except ScratchFailed:
             raise
         except Exception as failed:
@@ -308,6 +312,7 @@ class TrainerChild:
             reason = str(failed) or type(failed).__name__
             self._report(task, lambda: control.TaskResult(error=reason))
             return None
+        return self._datasets[-1]
 
     def _convert_again(self, task: control.Task, file: Path) -> None:
         counts = convert_task(self._source, task, self._converter, self._spec.data.max_line_bytes, file)
@@ -339,6 +344,8 @@ class TrainerChild:
 
     def _save(self, task: control.Task) -> control.TaskResult:
         work = self._saver.save if task.phase == control.SAVE else self._saver.score
+        # Of this save; the hand-over may fail before it begins.
+        self._saver.stepped = False
         with handed_over(self._watchdog, self._spec.scratch / WATCH_FILE):
             return control.TaskResult(save=work(task.save))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.control.client import MasterClient
+from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
 from elastic_ctr.trainer.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -50,10 +51,22 @@ class TrainerParent:
 
         143 = 128 + SIGTERM: whoever counts completed pods must not take one that was stopped for one that has done its work.
         """
-        self._scratch.mkdir(parents=True, exist_ok=True)
+        try:
+            return self._run(stop)
+        except ScratchFailed as failed:
+            # Not its settings' fault: when there is room again, or on another machine, starting it again helps.
+            log.error("the trainer ends: %s", failed)  # noqa: TRY400 (one sentence)
+            return 1
+
+    def _run(self, stop: threading.Event) -> int:
         file = self._scratch / "spec.json"
-        file.write_text(json.dumps(dict(self._spec)))
+        with on_scratch(file):
+            self._scratch.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(dict(self._spec)))
         while True:
+            with on_scratch(self._scratch):
+                # What a dead child left is nobody's duty.
+                (self._scratch / WATCH_FILE).unlink(missing_ok=True)
             began = time.monotonic()
             child = subprocess.Popen([sys.executable, "-m", "elastic_ctr.trainer.child", str(file)])
             self._child, self._starts = child.pid, self._starts + 1
@@ -96,8 +109,6 @@ class _Duty:
         self._watchdog: Watchdog | None = None
         self._reasons: list[str] = []
         self._next = 0.0
-        # What a dead child left is nobody's duty.
-        file.unlink(missing_ok=True)
 
     def round(self) -> str:
         """Once a period; why the child no longer belongs, else nothing."""

@@ -20,13 +20,14 @@ from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.scratch import on_scratch
 from elastic_ctr.trainer.tasks import SampleKeys, sample_keys
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import FileEntry, publish
+from elastic_ctr.versions.manifest import FileEntry
 
 
 class Saver:
-    """Called while no task is open: the tables stand still."""
+    """Called while no task is open: the tables stand still. `stepped`: a step of the save was begun, so they may be others now."""
 
     def __init__(self, engine: Engine, store: Store, slots: SlotList, model: Model, scratch: Path) -> None:
+        self.stepped = False
         self._engine = engine
         self._store = store
         self._slots = slots
@@ -52,6 +53,7 @@ class Saver:
             result.model_files.extend(self._publish(file, order.version) for file in files)
         seconds["denseExport"] = time.monotonic() - began
         for step in order.steps:
+            self.stepped = True
             began = time.monotonic()
             if step.name == "shrink":
                 self._engine.shrink()
@@ -69,9 +71,7 @@ class Saver:
 
     def _publish(self, file: Path, version: int) -> control.File:
         # While the tables stand still an attempt that was cut off wrote the same bytes; others may be committed by now.
-        with on_scratch(file):
-            entry = publish_once(self._store, file, f"{layout.model_folder(version)}/{file.name}", 0)
-        return _told(entry)
+        return _told(publish_once(self._store, file, f"{layout.model_folder(version)}/{file.name}", 0))
 
     def score(self, order: control.SaveOrder) -> control.SaveResult:
         """What the network says to the values that were written: what serving must say too."""
@@ -95,24 +95,28 @@ class Saver:
         """Once: what an attempt before this one has published stands, if it says the same but for rounding. Another machine
         may round otherwise.
         """
-        file = self._scratch / "sample.jsonl"
-        path = f"{layout.model_folder(version)}/{file.name}"
-        with on_scratch(file):
-            file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        path = f"{layout.model_folder(version)}/sample.jsonl"
+        data = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
         scores = _scores(lines)
         try:
-            with on_scratch(file):
-                entry = publish(self._store, file, path)
+            self._store.put_bytes(data, path)
         except AlreadyPublished:
-            there = self._store.get_bytes(path)
-            found = _scores_in(there, lines)
-            if found is None or not np.allclose(found, scores, rtol=0, atol=MAX_ABS_DIFF, equal_nan=True):
-                return control.SaveResult(
-                    refused=f"{path} was published by an attempt before this one and scores the sample otherwise, by more than "
-                    f"{MAX_ABS_DIFF:g}: the version is given up, and the next one is a base"
-                )
-            scores, entry = found, FileEntry(path=path, bytes=len(there), sha256=hashlib.sha256(there).hexdigest())
+            data = self._store.get_bytes(path)
+            found = _scores_in(data, lines)
+            if found is None:
+                return _given_up(path, "is not of the same sample lines, or damaged")
+            if not np.allclose(found, scores, rtol=0, atol=MAX_ABS_DIFF, equal_nan=True):
+                return _given_up(path, f"scores the sample otherwise, by more than {MAX_ABS_DIFF:g}")
+            scores = found
+        entry = FileEntry(path=path, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
         return control.SaveResult(published=scores.tobytes(), model_files=[_told(entry)])
+
+
+def _given_up(path: str, because: str) -> control.SaveResult:
+    return control.SaveResult(
+        refused=f"{path} was published by an attempt before this one and {because}: the version is given up, and the next one "
+        "is a base"
+    )
 
 
 def _told(entry: FileEntry) -> control.File:
@@ -127,7 +131,12 @@ def _scores_in(there: bytes, lines: Sequence[Mapping[str, Any]]) -> npt.NDArray[
     """The scores in a sample file; None where it is of other lines than these."""
     try:
         found = [json.loads(line) for line in there.splitlines()]
-        same = [{**line, "published": 0} for line in found] == [{**line, "published": 0} for line in lines]
+        same = [_unscored(line) for line in found] == [_unscored(line) for line in lines]
         return _scores(found) if same else None
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _unscored(line: Mapping[str, Any]) -> str:
+    # As text: there a NaN is equal to a NaN.
+    return json.dumps({**line, "published": 0}, sort_keys=True)

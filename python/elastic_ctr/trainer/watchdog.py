@@ -64,6 +64,7 @@ class Watchdog(threading.Thread):
         self._lease_seconds = lease_seconds
         self._held: set[str] = set()
         self._running = ""
+        self._over = False
         self._lock = threading.Lock()
         self._end = end or _end_process
 
@@ -102,9 +103,11 @@ class Watchdog(threading.Thread):
             self._held.discard(attempt)
 
     def release_all(self) -> None:
+        """The trainer leaves: nothing that this finds out, now or in a round under way, ends the process any more."""
         with self._lock:
             self._held.clear()
             self._running = ""
+            self._over = True
 
     def running(self, attempt: str) -> None:
         """Its records are being trained from now on: the master hears it before the first gradient is pushed."""
@@ -120,8 +123,14 @@ class Watchdog(threading.Thread):
             time.sleep(max(0.05, self.period - (time.monotonic() - began)))
 
     def round(self) -> None:
+        if self._over:
+            return
         self._look()
         self._renew()
+
+    def _rejoin(self, reason: str) -> None:
+        if not self._over:
+            self._end(reason)
 
     def _renew(self) -> bool:
         """Whether the master has heard it."""
@@ -139,7 +148,7 @@ class Watchdog(threading.Thread):
             # What was given back meanwhile is not missed.
             still = set(held) <= self._held
         if answer.rejoin and still:
-            self._end(answer.reason)
+            self._rejoin(answer.reason)
         return True
 
     def _look(self) -> None:
@@ -163,7 +172,7 @@ class Watchdog(threading.Thread):
             self._client.call_once("ReportUnreachable", report, timeout=5)
         except grpc.RpcError as failed:
             log.warning("the master did not hear of the loss: %s", failed.code().name)
-        self._end(f"{endpoint}: {reason}")
+        self._rejoin(f"{endpoint}: {reason}")
 
 
 @contextmanager

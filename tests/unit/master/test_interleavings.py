@@ -74,6 +74,12 @@ class Interleavings(RuleBasedStateMachine):
             one.start()
 
     @rule(who=somebody)
+    def trainer_leaves_for_its_own_disk(self, who: int) -> None:
+        one = self.world.trainers[-1 - who]
+        if one.joined:
+            one.leave("its disk is full", untouched=not one.pushed)
+
+    @rule(who=somebody)
     def pserver_is_killed(self, who: int) -> None:
         self.world.pservers[who - self.world.servers].restart()
 

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from elastic_ctr.control import control_pb2 as control
 from master.world import RECORDS, data_of, world
 
@@ -51,8 +53,26 @@ def test_a_pass_without_a_key_of_the_slots_is_stopped_before_any_training_and_na
 
     assert one.trained() == {}
     assert one.reason().startswith(
-        "none of 20 lines has a key of data.slots (6 features are of other slots, 0 are the padding key)"
+        "none of 20 lines has a key of data.slots and is short enough for a prediction (6 features are of other slots, 0 are the "
+        "padding key), nor was there one before: "
     )
+
+
+def test_a_pass_without_a_key_of_the_slots_after_one_with_keys_is_trained_and_checked_with_the_lines_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = world(tmp_path, keyless=("20200401/01/one", "20200401/01/two"))
+    one.until(lambda: one.coordinator.counted()["files"] == 4)
+
+    saver = one.until_phase(control.SAVE)
+    assert saver.task is not None
+    lines = [sample.line for sample in saver.task.save.samples]
+    one.finish()
+
+    assert one.coordinator.counted()["trained"] == 4 * RECORDS
+    assert [version["state"] for version in one.ledger.versions()] == ["published"] * 2
+    assert lines == [line for line, _, _ in one.coordinator.samples_of(1)]
+    assert "pass 20200401/01: none of 20 lines has a key of data.slots" in caplog.text
 
 
 def test_one_file_with_keys_is_enough_for_a_pass(tmp_path: Path) -> None:

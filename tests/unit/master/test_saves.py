@@ -45,6 +45,67 @@ def test_a_saver_that_leaves_in_order_is_followed_at_once_and_counts_nothing(
     assert set(one.trained().values()) == {1}
 
 
+FULL = "/scratch/watch.part: No space left on device"
+
+
+@pytest.mark.parametrize(("phase", "untouched"), [(control.SAVE, False), (control.SAVE, True), (control.SCORE, False)])
+def test_savers_that_leave_for_their_own_disk_stop_the_pass_at_last_with_the_reason(
+    tmp_path: Path, phase: int, untouched: bool
+) -> None:
+    one = world(tmp_path, config={"max_losses": 4})
+    del one.trainers[1]
+
+    for number in range(4):
+        assert one.reason() == "", number
+        one.until_phase(phase).leave(FULL, untouched=untouched)
+
+    assert one.reason().startswith("saving lost its trainer 4 times in a row, the last time: trainer ")
+    assert f"left: {FULL}" in one.reason()
+    one.start_master()
+    one.finish()
+    assert set(one.trained().values()) == {1}
+
+
+def test_a_saver_that_leaves_for_its_own_disk_after_the_first_step_is_a_recovery_that_names_it(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    saver = one.until_phase(control.SAVE)
+    saver.work()
+
+    saver.leave(FULL)
+
+    assert one.coordinator.generation == 2
+    assert f"left while it saved ({FULL})" in one.ledger.recoveries()[-1]["reason"]
+
+
+def test_a_saver_that_leaves_for_its_own_disk_before_the_first_step_takes_nothing_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = world(tmp_path)
+    number = one.until_phase(control.SAVE).id
+
+    one.trainers[0].leave(FULL, untouched=True)
+    one.start_master()
+    one.finish()
+
+    assert one.coordinator.generation == 1
+    assert len(set(one.saved)) == len(one.saved) == 2
+    assert set(one.trained().values()) == {1}
+    assert [row["reason"] for row in one.ledger.recoveries()] == [f"trainer {number} left: {FULL}"]
+    assert f"trainer {number} leaves: {FULL}" in caplog.text
+
+
+def test_a_save_that_went_well_has_all_its_losses_again(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_losses": 2})
+    del one.trainers[1]
+
+    for phase in (control.SAVE, control.SCORE):
+        one.until_phase(phase).leave(FULL, untouched=True)
+        one.until_phase(phase).report()
+    one.finish()
+
+    assert one.reason() == ""
+
+
 def test_a_trainer_lost_while_it_scores_is_replaced_without_a_recovery(tmp_path: Path) -> None:
     one = world(tmp_path)
     one.until(lambda: any(t.task is not None and t.task.phase == control.SCORE for t in one.trainers))

@@ -299,6 +299,42 @@ def test_trainers_that_leave_in_order_and_recoveries_count_nothing(tmp_path: Pat
     assert set(one.trained().values()) == {1}
 
 
+FULL = "/scratch/tasks/x.part: No space left on device"
+
+
+def test_a_task_that_every_trainer_gives_back_for_its_own_disk_stops_the_pass_with_the_reason(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_attempts": 1, "max_losses": 3})
+    del one.trainers[1]
+
+    for number in range(3):
+        assert one.reason() == "", number
+        left = one.until_phase(control.CHECK)
+        trainer, task = left.id, left.task
+        left.leave(FULL)
+
+    assert task is not None
+    assert one.reason().startswith(
+        f"task {task.id} (20200401/00/one) lost its trainer 3 times in a row, the last time: trainer {trainer} left: {FULL}; "
+    )
+    assert "mend that and restart the master" in one.reason()
+    assert one.ledger.recoveries()[-1]["reason"] == f"trainer {trainer} left: {FULL}"
+
+
+def test_a_task_given_back_for_a_full_disk_is_done_by_another_trainer_and_counts_no_failure(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_attempts": 1, "max_losses": 2})
+    full = one.until_phase(control.TRAIN)
+    full.work()
+
+    full.leave(FULL)
+    one.trainers.remove(full)
+    one.finish()
+
+    assert one.reason() == ""
+    assert one.coordinator.generation == 1
+    assert one.coordinator.counted()["repeated"] == RECORDS
+    assert all(each["seconds"] is not None for each in one.ledger.recoveries())
+
+
 def test_the_first_reason_of_a_stopped_pass_stands(tmp_path: Path) -> None:
     one = world(tmp_path, config={"max_attempts": 1})
     one.until(lambda: all(t.task is not None and t.task.phase == control.CHECK for t in one.trainers))

@@ -237,6 +237,12 @@ class Trainer:
         self.task = None
         return self._obey(self.world.coordinator.report(result))
 
+    def leave(self, reason: str = "", *, untouched: bool = False) -> control.Acknowledgement:
+        """With what it holds; another process comes in its place."""
+        member = control.Membership(trainer_id=self.id, generation=self.generation, reason=reason, untouched=untouched)
+        self.start()
+        return self.world.coordinator.leave(member)
+
     def stays(self) -> bool:
         """Told to end, and with nothing under way: whether it is needed once more."""
         return self.joined and self.world.coordinator.leave(self.member()).stay

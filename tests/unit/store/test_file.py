@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 
@@ -47,6 +48,32 @@ def test_a_deleted_folder_is_gone_with_all_it_held_and_deleting_again_is_done(st
 
     assert not store.exists("x/c/d")
     assert not store.exists("x")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_that_cannot_be_asked_is_an_error_of_the_store(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    def stale(path: object, *_: object, **__: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle", str(path))
+
+    (tmp_path / "source").touch()
+    for call in ("stat", "mkdir"):
+        monkeypatch.setattr(os, call, stale)
+
+    with pytest.raises(StoreError, match=r"x/a cannot be written to file://.*: Stale file handle"):
+        store.put_bytes(b"", "x/a", overwrite=overwrite)
+    with pytest.raises(StoreError, match=r"x/a cannot be written to file://.*: Stale file handle"):
+        store.put(tmp_path / "source", "x/a", overwrite=overwrite)
+
+
+def test_a_file_in_a_folders_place_is_an_error_of_the_store_and_nothing_is_published(store: FileStore) -> None:
+    store.put_bytes(b"", "x")
+
+    with pytest.raises(StoreError, match="x/a cannot be written to") as failed:
+        store.put_bytes(b"", "x/a")
+
+    assert not isinstance(failed.value, AlreadyPublished)
 
 
 def test_size_and_time_are_the_files(store: FileStore) -> None:

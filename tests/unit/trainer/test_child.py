@@ -68,6 +68,12 @@ class Engine:
     def initialise(self) -> None:
         self.calls.append("initialise")
 
+    def flush(self) -> None:
+        pass
+
+    def pull_dense(self) -> None:
+        pass
+
     def load(self, folder: str) -> None:
         self.calls.append(f"load {folder}")
 
@@ -264,7 +270,9 @@ def test_a_trainer_that_cannot_write_to_its_scratch_gives_its_task_back_and_ends
     assert one.run() == 1
 
     assert client.results() == []
-    assert client.said[-1][0] == "LeaveTrainer"
+    method, leaver = client.said[-1]
+    assert method == "LeaveTrainer"
+    assert f"{tmp_path}/scratch/tasks" in leaver.reason
     assert Watchdog.events == ["hold l-1-0:x", "release all"]
     [said] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert f"{tmp_path}/scratch/tasks" in said
@@ -288,6 +296,79 @@ def test_what_was_leased_ahead_goes_back_as_well(
 
     assert client.results() == []
     assert Watchdog.events == ["hold l-1-0:x", "hold l-1-1:x", "release all"]
+    # Dropped while it loads it would abort the process.
+    assert [dataset.file.stem for dataset in one._datasets] == ["l-1-0"]
+
+
+def test_a_trainer_that_is_told_to_rejoin_holds_what_loads_until_it_has_ended(
+    trainer: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, client = trainer(task(0, control.TRAIN), task(1, control.TRAIN))
+    trained = Engine.train
+
+    def then_the_generation_is_over(self: Engine, dataset: Dataset) -> Any:
+        client.answer = control.Acknowledgement(rejoin=True, reason="generation 1 is over")
+        return trained(self, dataset)
+
+    monkeypatch.setattr(Engine, "train", then_the_generation_is_over)
+
+    with pytest.raises(SystemExit):
+        one.run()
+
+    assert "l-1-1" in [dataset.file.stem for dataset in one._datasets]
+
+
+def test_what_is_trained_is_held_no_longer(trainer: Made) -> None:
+    one, _ = trainer(*(task(number, control.TRAIN) for number in range(3)))
+
+    assert one.run() == 0
+
+    assert one._datasets == []
+
+
+def save_task() -> control.Task:
+    step = control.SaveStep(name="checkpoint", folder="c")
+    return control.Task(id="save:1", attempt="save:1", phase=control.SAVE, save=control.SaveOrder(steps=[step]))
+
+
+def test_a_trainer_whose_scratch_fails_before_the_first_step_of_a_save_says_that_the_table_is_untouched(
+    trainer: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, client = trainer(save_task(), save_task())
+    reports = client.call_once
+
+    def then_the_disk_is_away(method: str, request: Any, timeout: float = 10) -> Any:
+        if method == "ReportTask":
+            (tmp_path / "scratch/watch.part").mkdir()
+        return reports(method, request, timeout)
+
+    monkeypatch.setattr(client, "call_once", then_the_disk_is_away)
+
+    assert one.run() == 1
+
+    # The first save took its step, and was reported.
+    assert Engine.calls.count("save c checkpoint") == len(client.results()) == 1
+    leaver = client.said[-1][1]
+    assert leaver.untouched
+    assert "watch.part" in leaver.reason
+
+
+def test_a_trainer_whose_scratch_fails_after_a_step_of_a_save_does_not_say_so(
+    trainer: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, client = trainer(save_task())
+
+    def then_the_disk_is_away(*_: object, **__: object) -> None:
+        (tmp_path / "scratch/watch.json").unlink()
+        (tmp_path / "scratch/watch.json").mkdir()
+
+    monkeypatch.setattr(Engine, "save", then_the_disk_is_away)
+
+    assert one.run() == 1
+
+    leaver = client.said[-1][1]
+    assert not leaver.untouched
+    assert "watch.json" in leaver.reason
 
 
 def test_a_source_that_cannot_be_read_is_the_tasks_failure_whatever_the_reason(trainer: Made, tmp_path: Path) -> None:
@@ -384,7 +465,8 @@ def test_a_trainer_that_is_told_to_leave_says_so(trainer: Made, monkeypatch: pyt
 
     # What was leased ahead is finished too; nothing new is taken.
     assert [result.task_id for result in client.results()] == ["l-1-0", "l-1-1"]
-    assert client.said[-1][0] == "LeaveTrainer"
+    method, leaver = client.said[-1]
+    assert (method, leaver.reason) == ("LeaveTrainer", "")
 
 
 def test_converted_files_of_another_pass_are_forgotten(trainer: Made, tmp_path: Path) -> None:

@@ -87,11 +87,3 @@ def test_nobody_speaks_for_a_child_that_is_stopped(duty: module._Duty, tmp_path:
 
     assert rounds(duty, 3) == [""] * 3
     assert Rounds.done == 0
-
-
-def test_what_a_dead_child_handed_over_is_nobodys_duty(tmp_path: Path, duty: module._Duty) -> None:
-    (tmp_path / WATCH_FILE).write_text("{}")
-
-    module._Duty({}, tmp_path / WATCH_FILE, duty._child)
-
-    assert not (tmp_path / WATCH_FILE).exists()

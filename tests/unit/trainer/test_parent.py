@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.trainer import parent
-from elastic_ctr.trainer.parent import STOPPED, TrainerParent, _Duty
+from elastic_ctr.trainer.parent import STOPPED, WATCH_FILE, TrainerParent, _Duty
 from elastic_ctr.trainer.watchdog import Watchdog
 
 Run = Callable[[str], int]
@@ -129,6 +129,35 @@ def test_a_child_that_does_not_leave_in_time_is_killed(tmp_path: Path, child: Ca
 
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGCONT)
+
+
+@pytest.mark.parametrize("file", ["spec.json", WATCH_FILE])
+def test_a_parent_that_cannot_write_to_the_scratch_ends_with_1_and_one_sentence(
+    tmp_path: Path, child: Callable[[str], None], caplog: pytest.LogCaptureFixture, file: str
+) -> None:
+    child(COUNTING)
+    # A folder in the file's place cannot be written or removed as one, whatever user runs this.
+    (tmp_path / file).mkdir()
+
+    assert TrainerParent({}, tmp_path).run(threading.Event()) == 1
+
+    [said] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert f"{tmp_path}/{file}" in said
+    assert "trainer.config.scratchDir must have room and be writable" in said
+    assert not (tmp_path / "lives").exists()
+
+
+def test_a_parent_whose_scratch_cannot_be_made_ends_with_1(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    assert TrainerParent({}, tmp_path / "file" / "scratch").run(threading.Event()) == 1
+
+
+def test_what_a_dead_child_handed_over_is_nobodys_duty(tmp_path: Path, child: Callable[[str], None]) -> None:
+    child("import pathlib, sys; sys.exit(int((pathlib.Path(sys.argv[1]).parent / 'watch.json').exists()))")
+    (tmp_path / WATCH_FILE).write_text("{}")
+
+    assert TrainerParent({}, tmp_path).run(threading.Event()) == 0
 
 
 def duty_state(attempt: str) -> dict[str, object]:

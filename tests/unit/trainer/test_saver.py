@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +216,48 @@ def test_a_sample_that_is_published_with_other_scores_gives_the_version_up_with_
 def test_a_published_sample_of_other_lines_gives_the_version_up(saver: Saver, tmp_path: Path, there: bytes) -> None:
     FileStore(tmp_path / "store").put_bytes(there, SAMPLE)
 
-    assert "scores the sample otherwise" in saver.score(score_order([5, 7])).refused
+    assert saver.score(score_order([5, 7])).refused == (
+        f"{SAMPLE} was published by an attempt before this one and is not of the same sample lines, or damaged: the version is "
+        "given up, and the next one is a base"
+    )
+
+
+def test_a_sample_with_a_score_that_is_no_number_is_the_same_when_it_is_scored_again(
+    saver: Saver, engine: Engine
+) -> None:
+    order = score_order([5, 7])
+    order.live = np.array([np.nan, 0.5], "<f4").tobytes()
+    engine.rounds_by = np.nan
+    first = saver.score(order)
+
+    again = saver.score(order)
+
+    assert again.refused == ""
+    assert again.published == first.published
+
+
+def test_a_scoring_needs_no_scratch(saver: Saver, tmp_path: Path) -> None:
+    (tmp_path / "scratch").rmdir()
+
+    assert saver.score(score_order([5, 7])).refused == ""
+
+
+def test_an_error_of_a_shared_store_is_not_taken_for_the_scratch(
+    saver: Saver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = os.stat
+
+    def stale(path: Any, *given: Any, **more: Any) -> Any:
+        if str(path).startswith(f"{tmp_path}/store"):
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+        return stat(path, *given, **more)
+
+    monkeypatch.setattr(os, "stat", stale)
+
+    with pytest.raises(StoreError, match="Stale file handle"):
+        saver.save(order())
+    with pytest.raises(StoreError, match="Stale file handle"):
+        saver.score(score_order([5, 7]))
 
 
 @pytest.mark.parametrize("samples", [[], [control.Sample(line="9:other", show=1, click=0)]])

@@ -257,6 +257,31 @@ def test_the_master_has_heard_that_a_task_is_running_before_the_call_returns(mas
     client.close()
 
 
+def test_a_trainer_that_leaves_is_not_ended_by_what_its_watchdog_finds_out(
+    master: Master, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = MasterClient(master.address, "")
+    ended: list[str] = []
+    watchdog = Watchdog(client, master.trainer, 1, [server.endpoint], 10.0, ended.append)
+    watchdog.hold(master.lease().attempt)
+    master.coordinator.declare_lost(0, "gone")
+    answered = client.call_once
+
+    def while_it_asks(method: str, request: object, timeout: float = 10) -> object:
+        watchdog.release_all()
+        return answered(method, request, timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "call_once", while_it_asks)
+        watchdog.round()
+    server.pid += 1
+    watchdog.round()
+
+    assert ended == []
+    assert master.looked == []
+    client.close()
+
+
 def test_a_life_is_the_pid_that_the_server_shows(server: Server) -> None:
     assert incarnation(server.endpoint) == "4711"
     server.status = 404
