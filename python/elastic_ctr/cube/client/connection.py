@@ -20,7 +20,7 @@ from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, Head, WireError, ch
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 _SUSPECT_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
-_HUNG_AFTER = 3  # attempts that timed out while the same question went unanswered
+_HUNG_AFTER = 3  # timeouts without an answer to the same question
 # Refusals of some keys: asked alone, the others of their frame may be answered.
 _OF_KEYS = frozenset({Status.PARTITION_NOT_HELD, Status.BAD_REQUEST})
 
@@ -92,11 +92,12 @@ class _Frame(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """Connects when told or first asked, and again after a growing pause when it was lost."""
+    """Connects when told or first asked, and again after a growing pause when it was lost: unasked while it is `named`."""
 
     def __init__(self, address: str, dim: int, on_hello: Callable[[Hello], None]) -> None:
         """on_hello may raise WireError: such a server is not spoken to."""
         self.address = address
+        self.named = False
         self.draining = False
         self.frames = 0
         self.drops = 0
@@ -114,8 +115,7 @@ class Connection(asyncio.Protocol):
         self._pause = FIRST_PAUSE
         self._down_until = 0.0
         self._suspect_until = 0.0
-        self._silent = 0
-        self._longest_waiting = 0
+        self._look: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._closed = False
         self._error = "not connected yet"
@@ -129,6 +129,11 @@ class Connection(asyncio.Protocol):
     @property
     def idle(self) -> bool:
         return not self._frames and not self._queue
+
+    @property
+    def awaited(self) -> bool:
+        """Whether anybody still waits for an answer of it."""
+        return any(attempt.open for attempt in self._attempts())
 
     @property
     def greeted(self) -> bool:
@@ -147,18 +152,12 @@ class Connection(asyncio.Protocol):
         else:
             self.prepare()
 
-    def timed_out(self) -> None:
+    def timed_out(self, timeout: float) -> None:
         """An attempt has waited too long: prefer others for a while; a server silent for long is dropped."""
         self._suspect_until = self._loop.time() + _SUSPECT_SECONDS
-        if self._transport is None:
-            return
-        # Not every reply ends a silence: frames that are passed over while others are answered would pile up.
-        longest_waiting = next(iter(self._frames), 0)
-        if longest_waiting != self._longest_waiting:
-            self._longest_waiting, self._silent = longest_waiting, 0
-        self._silent += 1
-        if self._silent >= _HUNG_AFTER:
-            self._drop(f"no reply while {self._silent} requests timed out")
+        # Those that share a silence are one. What waits longest has waited for a timeout already.
+        if self._transport is not None and self._look is None:
+            self._look_after(_HUNG_AFTER - 1, timeout)
 
     def renew(self) -> None:
         """Connect again at the next question, without a pause: the greeting may have changed."""
@@ -167,6 +166,7 @@ class Connection(asyncio.Protocol):
             self._transport = None
             self._greeted = False
             self._data.clear()
+            self._stop_looking()
 
     def close(self, reason: str = "the client was closed") -> None:
         self._closed = True
@@ -188,9 +188,9 @@ class Connection(asyncio.Protocol):
             self._down(f"cannot connect: {failed}")
         finally:
             self._connecting = None
-            # Asked again while this attempt was failing.
-            if self._transport is None and self._queue and not self._closed:
-                self._connecting = self._loop.create_task(self._connect())
+        # Asked again while this attempt was failing; or others are preferred for as long as it is not connected.
+        if self._queue or self.named:
+            self.prepare()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -204,9 +204,31 @@ class Connection(asyncio.Protocol):
         self._data.clear()
         if not self._closed:
             self._down(self._error if exc is None else f"connection lost: {exc}")
+        if self.named:
+            self.prepare()
+
+    def _look_after(self, times: int, timeout: float) -> None:
+        """By a timer of its own: whoever is suspected may be asked, and time out, no more."""
+        longest_waiting = next(iter(self._frames), None)
+        self._look = self._loop.call_later(times * timeout, self._drop_if_silent, longest_waiting, timeout)
+
+    def _drop_if_silent(self, longest_waiting: int | None, timeout: float) -> None:
+        self._look = None
+        # Not every reply ends a silence: frames that are passed over while others are answered would pile up.
+        if not self._greeted or longest_waiting in self._frames:
+            self._drop(f"no reply within {_HUNG_AFTER * timeout * 1000:.0f} ms")
+        elif self._frames:
+            self._look_after(_HUNG_AFTER, timeout)
+
+    def _stop_looking(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
 
     def _drop(self, reason: str) -> None:
         self.drops += 1
+        # Soon connected again, it may do the same again.
+        self._suspect_until = self._loop.time() + _SUSPECT_SECONDS
         self._error = reason
         self._greeted = False
         if self._transport is not None:
@@ -218,10 +240,14 @@ class Connection(asyncio.Protocol):
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self._fail_all(reason)
 
+    def _attempts(self) -> list[Attempt]:
+        return [*(piece.attempt for frame in self._frames.values() for piece in frame.pieces), *self._queue]
+
     def _fail_all(self, reason: str) -> None:
-        frames, self._frames = self._frames, {}
-        queue, self._queue = self._queue, []
-        for attempt in [*(piece.attempt for frame in frames.values() for piece in frame.pieces), *queue]:
+        self._stop_looking()
+        attempts = self._attempts()
+        self._frames, self._queue = {}, []
+        for attempt in attempts:
             attempt.failed(reason)
 
     def _plan_flush(self) -> None:

@@ -104,13 +104,15 @@ class CubeClient:
         self._hedge = None if hedge_ms is None else hedge_ms / 1000
         self._retries = retries
         self._patience = patience_ms / 1000
+        # What one attempt may take: a question lives for its patience and one attempt more, whatever refused it before.
+        self._longest_timeout = max(self._timeout * 2**retries, self._patience)
         self._failing_since: dict[str, float] = {}
         self._versions: dict[int, _Routes] = {}
         self._holders: dict[int, dict[str, Sequence[int]]] = {}
         self._draining: frozenset[str] = frozenset()
         self._connections: dict[str, Connection] = {}
-        # Those to addresses that are named no more, and when they are closed at the latest.
-        self._leaving: dict[Connection, float] = {}
+        # Those to addresses that are named no more, until nobody waits for their answers.
+        self._leaving: set[Connection] = set()
         self._closing: asyncio.TimerHandle | None = None
         # Readers spread over replicas, and one reader stays with one: its concurrent lookups then share frames.
         self._salt = random.randrange(1 << 32)  # noqa: S311 - only spreads
@@ -133,13 +135,15 @@ class CubeClient:
         self._holders = changed
         self._draining = frozenset(draining)
         known = {address for theirs in changed.values() for address in theirs}
-        # By then the lookups that are under way have ended, one way or the other.
-        ends = asyncio.get_running_loop().time() + self._patience + self._timeout
         for address in [address for address in self._connections if address not in known]:
-            self._leaving[self._connections.pop(address)] = ends
+            leaver = self._connections.pop(address)
+            leaver.named = False
+            self._leaving.add(leaver)
         # Before they are asked: whoever holds a partition now may be the only one a moment later.
         for address in known:
-            self._connection(address).prepare()
+            connection = self._connection(address)
+            connection.named = True
+            connection.prepare()
         self._close_left()
 
     async def lookup(self, version: int, keys: Keys) -> tuple[Values, Flags]:
@@ -310,7 +314,8 @@ class CubeClient:
     def _time_out(self, attempt: Attempt, connection: Connection, timeout: float) -> None:
         self.stats.timeouts += 1
         attempt.failed(f"no reply within {timeout * 1000:.0f} ms")
-        connection.timed_out()
+        # Of a first attempt: how long others may still wait says nothing about a silence.
+        connection.timed_out(self._timeout)
 
     def _on_hello(self, hello: Hello) -> None:
         if hello.partitions == 0:
@@ -324,9 +329,9 @@ class CubeClient:
         loop = asyncio.get_running_loop()
         if self._closing is not None:
             self._closing.cancel()
-        now = loop.time()
-        for connection in [each for each, ends in self._leaving.items() if each.idle or now >= ends]:
-            del self._leaving[connection]
+        # Whatever the settings, this ends: no attempt is waited for past its own timeout.
+        for connection in [each for each in self._leaving if not each.awaited]:
+            self._leaving.discard(connection)
             connection.close("is named as a holder no more")
         self._closing = loop.call_later(self._timeout, self._close_left) if self._leaving else None
 
@@ -397,7 +402,7 @@ class _Question:
         # Twice as long each time round: one that is busy must not be given more to do.
         timeout = client._timeout * 2 ** (len(self._attempts) // len(self._addresses))  # noqa: SLF001
         self._attempts.append(attempt)
-        client._put(attempt, address, timeout)  # noqa: SLF001
+        client._put(attempt, address, min(timeout, client._longest_timeout))  # noqa: SLF001
 
     def _try_another_too(self) -> None:
         drains = self._client._drains(self._next_address())  # noqa: SLF001 - one thing in two classes

@@ -43,12 +43,14 @@ async def impostor(talk: Talk) -> AsyncIterator[str]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ended.append(over := asyncio.Event())
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            await talk(reader, writer)
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-        over.set()
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await talk(reader, writer)
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+        finally:
+            over.set()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
@@ -56,6 +58,9 @@ async def impostor(talk: Talk) -> AsyncIterator[str]:
         yield f"{host}:{port}"
     finally:
         server.close()
+        # Clients connect when they like: whoever was accepted last is served only in the turns after.
+        for _ in range(5):
+            await asyncio.sleep(0)
         for over in ended:
             await over.wait()
 

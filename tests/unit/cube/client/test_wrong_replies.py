@@ -104,6 +104,7 @@ async def test_a_server_that_passes_questions_over_is_dropped(start: Callable[[]
     async with impostor(forgetful) as passing, client_of(**settings) as client:
         client.set_holders({1: {passing: ALL, address(server): ALL}})
         prefer(client, [passing, address(server)])
+        await until(lambda: client._connection(passing).greeted)
         for _ in range(10):
             await client.lookup(1, KEYS)
 
