@@ -34,8 +34,8 @@ class Patience:
 
     @property
     def silent(self) -> bool:
-        """Whether it answers nobody just now, by all that is known."""
-        return self._now - self._heard_at >= SILENT_SECONDS
+        """Whether it answers nobody just now, by all that is known. At something long it may be answering, and not say so."""
+        return not self.busy and self._now - self._heard_at >= SILENT_SECONDS
 
     def heard(self) -> None:
         self._heard_at = self._now

@@ -6,11 +6,13 @@
     POST /drain   {"draining": bool}
 
 A POST needs `authorization: Bearer <token>` where a token is set. 200 means that every worker has done it; on any
-other answer nothing has changed: 400 not understood, 401 no token, 409 does not fit what is held, 422 files refused.
+other answer nothing has changed: 400 not understood, 401 no token, 409 does not fit what is held, 422 files refused,
+503 no worker is there, or this server ends.
 """
 
 import asyncio
 import hmac
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +31,7 @@ from elastic_ctr.cube.dictionary.table import PartsDoNotFit, Paths, check_fit
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.activity import Activity
 from elastic_ctr.cube.server.holdings import Assignments, DoesNotFit
-from elastic_ctr.cube.server.workers import WorkerRefused, Workers
+from elastic_ctr.cube.server.workers import NoWorker, WorkerRefused, Workers
 
 _METRICS = {
     "requests": (counters.REQUESTS, "Lookup requests received."),
@@ -90,6 +92,7 @@ class Admin:
         self._dict_dir = dict_dir.resolve()
         self._token = token
         self._facts = dict(facts)
+        self._ending = threading.Event()
         self._registry = CollectorRegistry()
         self._registry.register(_Metrics(workers))
 
@@ -106,6 +109,10 @@ class Admin:
                 Route("/drain", self._guarded(self.drain), methods=["POST"]),
             ]
         )
+
+    def end(self) -> None:
+        """Verify no more files."""
+        self._ending.set()
 
     def look(self) -> None:
         self._activity.look({version: own.place for version, own in self._workers.assigned.versions.items()})
@@ -165,7 +172,7 @@ class Admin:
 
         # Before the files are read: a load that cannot fit says so at once.
         rule(self._workers.assigned)
-        await asyncio.to_thread(_verify, body.partitions, body.dim, paths)
+        await asyncio.to_thread(_verify, body.partitions, body.dim, paths, self._ending)
         await self._workers.change(rule)
         self.look()
         return JSONResponse({"versions": self._held()["versions"]})
@@ -199,6 +206,8 @@ class Admin:
                 return _error(refused.status, refused)
             except DoesNotFit as refused:
                 return _error(409, refused)
+            except NoWorker as refused:
+                return _error(503, refused)
             except (DictionaryDamaged, PartsDoNotFit, WorkerRefused, OSError) as refused:
                 return _error(422, refused)
 
@@ -234,9 +243,11 @@ class _Metrics(Collector):
         yield held
 
 
-def _verify(partitions: int, dim: int, paths: Mapping[int, Paths]) -> None:
-    """Read every byte of the files. Raises DictionaryDamaged, PartsDoNotFit, OSError."""
+def _verify(partitions: int, dim: int, paths: Mapping[int, Paths], ending: threading.Event) -> None:
+    """Read every byte of the files. Raises DictionaryDamaged, PartsDoNotFit, OSError, and Refused when the server ends."""
     for number, files in paths.items():
+        if ending.is_set():
+            raise Refused(503, "this cube-server is ending")
         parts = files.open()
         check_fit(partitions, dim, {number: parts})
         for part in parts:

@@ -61,6 +61,13 @@ class Assignments:
             return self._with(version, replace(own, parts=rest))
         return Assignments({other: theirs for other, theirs in self.versions.items() if other != version})
 
+    def adds_to(self, before: "Assignments") -> bool:
+        """Whether there are files of it that were not assigned before."""
+        return any(
+            version not in before.versions or not own.parts.items() <= before.versions[version].parts.items()
+            for version, own in self.versions.items()
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {
             str(version): {

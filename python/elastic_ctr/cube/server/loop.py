@@ -73,7 +73,8 @@ class LookupLoop(ABC):
         os.close(self.wake)
 
     def _between_rounds(self, errand: Callable[[], None]) -> None:
-        if not self._thread.is_alive():
+        if self._thread.ident is None:
+            # Not started yet: there are no rounds to come between.
             errand()
             return
         done = threading.Event()

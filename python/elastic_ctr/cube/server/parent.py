@@ -125,11 +125,13 @@ class CubeServer:
         done, _ = await asyncio.wait([stopping, serving, looking, keeping], return_when=asyncio.FIRST_COMPLETED)
         _log.info("ending")
         http.should_exit = True
+        admin.end()
         for task in (stopping, looking, keeping):
             task.cancel()
         await asyncio.wait([serving], timeout=_LAST_SECONDS)
         await workers.stop()
-        # With the workers the orders have ended that were still waited for; whatever else is, is no reason to stay.
+        # With the workers the orders have ended that were still waited for; whatever else is, is no reason to stay. Only the
+        # partition that is being verified is read to its end: a thread cannot be broken off, and asyncio.run waits for it.
         await asyncio.wait([serving], timeout=_LAST_SECONDS)
         serving.cancel()
         await asyncio.gather(serving, stopping, looking, keeping, return_exceptions=True)

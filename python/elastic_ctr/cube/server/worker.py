@@ -1,11 +1,13 @@
 """A worker of cube-server: one lookup loop, told what to hold by its parent over a socket. `python -m` starts it.
 
-Orders and answers are JSON, one a line; a line with `event` is the worker's own, and says that it lives. The worker
-ends when its parent does, whatever way that happens.
+Orders and answers are JSON, one a line; a line with `event` is the worker's own, and says that it lives, and whether it
+is at an order. The worker ends when its parent does, whatever way that happens.
 """
 
 import argparse
 import json
+import logging
+import os
 import signal
 import socket
 import threading
@@ -20,6 +22,8 @@ from elastic_ctr.cube.server.holdings import Assignments, Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.runtime.lifecycle import allow_open_files, bind, die_with_parent
 from elastic_ctr.runtime.logging import configure_from_environment
+
+_log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
 _BACKLOG = 1024
@@ -44,11 +48,15 @@ def obey(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:
             loop.start()
     except (DictionaryDamaged, PartsDoNotFit, OSError) as refused:
         return {"error": str(refused)}
+    except Exception as failed:  # noqa: BLE001 (the parent is told, and the log)
+        # Not the end of this worker: whoever is started in its place would be given the same.
+        _log.exception("an order cannot be carried out")
+        return {"error": f"{type(failed).__name__}: {failed}"}
     return {"ok": True, "path": loop.name}
 
 
 class Obedience:
-    """Obeys until the parent hangs up, and says every BEAT_SECONDS that lookups are answered."""
+    """Obeys until the parent hangs up, and says every BEAT_SECONDS that lookups are answered, or that it is at an order."""
 
     def __init__(self, loop: LookupLoop, orders: Iterable[bytes], answers: IO[bytes]) -> None:
         self._loop = loop
@@ -57,6 +65,7 @@ class Obedience:
         self._obeying = threading.Lock()
         self._saying = threading.Lock()
         self._over = threading.Event()
+        self._busy = False
 
     def run(self) -> None:
         # A thread of its own: loading may take minutes, and the parent is to know that it is no standstill.
@@ -65,6 +74,9 @@ class Obedience:
         try:
             for line in self._orders:
                 with self._obeying:
+                    self._busy = True
+                    # Before it begins: reading files in keeps the interpreter, on a slow disk for long.
+                    self._say_alive()
                     answer = obey(self._loop, json.loads(line))
                 self._say(answer)
         finally:
@@ -80,16 +92,34 @@ class Obedience:
                         self._loop.replace(self._loop.holdings, draining=self._loop.draining)
                     finally:
                         self._obeying.release()
-                self._say({"event": "alive"})
+                self._say_alive()
                 if self._over.wait(BEAT_SECONDS):
                     return
         except (BrokenPipeError, ConnectionResetError):
             pass  # the parent is gone; who reads its orders knows, too
 
-    def _say(self, line: dict[str, Any]) -> None:
+    def _say_alive(self) -> None:
         with self._saying:
-            self._answers.write(json.dumps(line).encode() + b"\n")
-            self._answers.flush()
+            # Looked at here, or a beat could overtake an order with what was true before it.
+            self._write({"event": "alive", "busy": self._busy})
+
+    def _say(self, answer: dict[str, Any]) -> None:
+        with self._saying:
+            self._busy = False
+            self._write(answer)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._answers.write(json.dumps(line).encode() + b"\n")
+        self._answers.flush()
+
+
+def _end_with(failed: threading.ExceptHookArgs) -> None:
+    """Without one of its threads a worker answers nothing any more: it ends, and its parent starts another."""
+    name = "?" if failed.thread is None else failed.thread.name
+    trace = (failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback)
+    _log.critical("the thread %s has failed; this worker ends", name, exc_info=trace)
+    logging.shutdown()
+    os._exit(1)
 
 
 def main() -> None:
@@ -101,6 +131,7 @@ def main() -> None:
     # Ctrl-C reaches the whole terminal; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_from_environment(f"cube-server-{given.index}")
+    threading.excepthook = _end_with
     row = counters.attach(given.counters, given.workers)[given.index]
     row[[counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
     loop = make_loop(row, given.max_keys, allowed_connections(given.max_connections), given.awake_us)

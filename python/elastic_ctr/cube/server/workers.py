@@ -23,6 +23,8 @@ _END_SECONDS = 5.0
 # A worker says that it lives also while it loads, so this is for one whose load alone is stuck: in an hour a slow disk
 # (100 MB/s) reads 360 GB, more than a pod holds.
 _ORDER_SECONDS = 3600.0
+# A load waits so long for a worker that serves. Machine code that is not cached takes a minute; an agent asks for ten.
+_NO_WORKER_SECONDS = 300.0
 
 
 class WorkerLost(RuntimeError):
@@ -30,7 +32,11 @@ class WorkerLost(RuntimeError):
 
 
 class WorkerRefused(RuntimeError):
-    """What a worker said to an order it could not carry out."""
+    """An order that could not be carried out: what a worker said, or that none is left to say it."""
+
+
+class NoWorker(RuntimeError):
+    """There is none to give an order to."""
 
 
 class Worker:
@@ -51,7 +57,7 @@ class Worker:
             while line := await reader.readline():
                 said = json.loads(line)
                 self.patience.heard()
-                self.patience.busy = False
+                self.patience.busy = said.get("busy", False)
                 self._begun.set()
                 if "event" not in said:
                     self._answers.put_nowait(said)
@@ -81,6 +87,8 @@ class Worker:
             raise WorkerLost(f"worker {self.process.pid} ended") from lost
         answer = await self._answers.get()
         if answer is None:
+            # The next one, too, is to learn of it.
+            self._answers.put_nowait(None)
             raise WorkerLost(f"worker {self.process.pid} ended")
         self.patience.answered(number)
         if "error" in answer:
@@ -111,8 +119,9 @@ class Workers:
         self._descriptor, self.counts = counters.create(count)
         self._running: dict[int, Worker] = {}
         self._serving: dict[int, Worker] = {}
-        # A change and a start exclude each other, so that no worker misses the one or half of the other.
-        self._changing = asyncio.Lock()
+        # A change and a worker's coming to serve exclude each other, so that none misses a change; who waits for one to
+        # serve is told.
+        self._changing = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
         self._count = count
         self._on_change: list[Callable[[], None]] = []
@@ -144,24 +153,38 @@ class Workers:
     async def change(self, rule: Callable[[Assignments], Assignments], *, draining: bool | None = None) -> None:
         """Have every worker hold what the rule makes of the assignments; all of them or, refused, none.
 
-        Raises what the rule raises, and WorkerRefused. A worker lost meanwhile gets the new state when it starts.
+        What adds something needs a worker that has done it; while none serves, one is waited for. A worker lost meanwhile
+        gets the new state when it starts. Raises what the rule raises, WorkerRefused, NoWorker.
         """
         async with self._changing:
+            if rule(self.assigned).adds_to(self.assigned):
+                await self._until_one_serves()
+            # Anew: others may have changed something meanwhile.
             wanted = rule(self.assigned)
             drain = self.draining if draining is None else draining
-            outcomes = await asyncio.gather(
-                *(worker.order(_hold(wanted, drain)) for worker in self._serving.values()), return_exceptions=True
-            )
-            refusals = [outcome for outcome in outcomes if isinstance(outcome, WorkerRefused)]
-            if refusals:
-                back = _hold(self.assigned, self.draining)
-                await asyncio.gather(*(worker.order(back) for worker in self._serving.values()), return_exceptions=True)
-                raise refusals[0]
-            if strange := [outcome for outcome in outcomes if isinstance(outcome, BaseException)]:
-                for error in strange:
-                    if not isinstance(error, WorkerLost):
-                        raise error
+            outcomes = await self._order_all(_hold(wanted, drain))
+            wrong = [each for each in outcomes if isinstance(each, BaseException) and not isinstance(each, WorkerLost)]
+            lost = sum(isinstance(each, WorkerLost) for each in outcomes)
+            if lost == len(outcomes) and wanted.adds_to(self.assigned):
+                # Whoever is started in their place would end over it, too, and the pod would answer nothing any more.
+                wrong.append(WorkerRefused("every worker that was to hold it ended over it; the log says how"))
+            if wrong:
+                await self._order_all(_hold(self.assigned, self.draining))
+                raise wrong[0]
             self.assigned, self.draining = wanted, drain
+
+    async def _until_one_serves(self) -> None:
+        """Gives the lock away meanwhile: a worker needs it to come to serve."""
+        try:
+            await asyncio.wait_for(self._changing.wait_for(lambda: bool(self._serving)), _NO_WORKER_SECONDS)
+        except asyncio.TimeoutError:
+            raise NoWorker(
+                f"no worker has come to answer lookups within {_NO_WORKER_SECONDS:.0f} s; the log says why; ask again"
+            ) from None
+
+    async def _order_all(self, order: dict[str, Any]) -> list[dict[str, Any] | BaseException]:
+        """What each worker that serves has answered, or what became of it."""
+        return await asyncio.gather(*(worker.order(order) for worker in self._serving.values()), return_exceptions=True)
 
     async def _keep(self, index: int) -> None:
         """Start worker number index, and again whenever it ends."""
@@ -177,13 +200,8 @@ class Workers:
                 continue
             self._running[index] = worker
             try:
-                # Not under the lock: a worker that hangs in its imports holds up no change.
                 await worker.begun()
-                async with self._changing:
-                    await worker.order(_hold(self.assigned, self.draining))
-                    host, port = self._address
-                    self.path = (await worker.order({"do": "listen", "host": host, "port": port}))["path"]
-                    self._serving[index] = worker
+                await self._let_serve(index, worker)
                 pause = _FIRST_PAUSE
                 _log.info("worker %d (pid %d) answers lookups", index, worker.process.pid)
                 await worker.ended()
@@ -198,6 +216,21 @@ class Workers:
             self.counts[index, [counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _let_serve(self, index: int, worker: Worker) -> None:
+        """Have it hold everything, then listen."""
+        while True:
+            # Not under the lock: a worker that hangs in its imports or over a file holds up no change.
+            told = self.assigned, self.draining
+            await worker.order(_hold(*told))
+            async with self._changing:
+                if told != (self.assigned, self.draining):
+                    continue
+                host, port = self._address
+                self.path = (await worker.order({"do": "listen", "host": host, "port": port}))["path"]
+                self._serving[index] = worker
+                self._changing.notify_all()
+                return
 
     async def _look(self) -> None:
         """Kill what hangs; its keeper then starts another."""

@@ -34,6 +34,15 @@ def test_unloading_what_is_not_held_changes_nothing() -> None:
     assert assigned.unloaded(1, [0]).held() == {}
 
 
+def test_only_files_that_were_not_assigned_before_add_something() -> None:
+    before = Assignments().loaded(1, 9, 4, SOMEWHERE).loaded(2, 9, 4, SOMEWHERE)
+
+    for same_or_less in (before, before.unloaded(1), before.loaded(1, 9, 4, SOMEWHERE)):
+        assert not same_or_less.adds_to(before)
+    for more in (before.loaded(3, 9, 4, SOMEWHERE), before.loaded(2, 9, 4, {0: Paths(Path("/b"))})):
+        assert more.unloaded(1).adds_to(before)
+
+
 def test_versions_of_another_shape_or_too_many_do_not_fit() -> None:
     assigned = Assignments().loaded(1, 9, 4, SOMEWHERE)
 

@@ -403,6 +403,22 @@ def test_a_reply_that_waits_survives_a_change_to_another_dim(running: Running, t
         assert set(statuses) <= {Status.OK, Status.VERSION_NOT_HELD}
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_loop_that_has_failed_takes_nothing_to_hold_any_more(
+    running: Running, table: VersionTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise MemoryError("a round found no memory")
+
+    monkeypatch.setattr(running.loop, "serve", fail)
+    # The round under way ends with this; there is no next one.
+    running.hold(table)
+    until(lambda: not running.loop._thread.is_alive())
+
+    with pytest.raises(RuntimeError, match="the lookup loop has ended"):
+        running.hold(table)
+
+
 def test_what_happens_is_counted(running: Running, table: VersionTable) -> None:
     with Peer(running.port) as peer:
         peer.ask(1, as_keys([1, 2, 5000]), DIM)

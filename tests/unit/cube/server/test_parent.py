@@ -390,6 +390,204 @@ def test_after_a_standstill_of_all_processes_nobody_is_killed(tmp_path: Path) ->
     assert server.stop() == 0
 
 
+def _workers_that(code: str) -> str:
+    """For the parent: its workers run that first."""
+    return f"""
+import subprocess
+popen = subprocess.Popen
+def changed(command, **more):
+    code = {code!r} + "\\nfrom elastic_ctr.cube.server.worker import main\\nmain()"
+    return popen([command[0], "-c", code, *command[3:]], **more)
+subprocess.Popen = changed
+"""
+
+
+def _holding(version: int, does: str) -> str:
+    """For a worker: what happens when it is told to hold that version."""
+    return f"""
+import ctypes, os, time
+from elastic_ctr.cube.server.holdings import Holdings
+changed = Holdings.changed
+def change(self, assigned, **more):
+    if {version} in assigned.versions:
+        {does}
+    return changed(self, assigned, **more)
+Holdings.changed = change
+"""
+
+
+def test_a_load_waits_for_a_worker_while_the_only_one_is_replaced(tmp_path: Path) -> None:
+    none = tmp_path / "none"
+    waits = f"import os, time\nwhile os.path.exists({str(none)!r}): time.sleep(0.1)"
+    server = ServerProcess(tmp_path, before=_workers_that(waits))
+    paths = write_parts(tmp_path, KEYS, partitions=3)
+    answers: list[httpx.Response] = []
+    none.touch()
+    os.kill(server.status()["workers"][0], signal.SIGKILL)
+    until(lambda: not server.ready())
+
+    loading = threading.Thread(target=lambda: answers.append(server.load(1, paths)))
+    loading.start()
+    time.sleep(2)
+    before = list(answers), server.held()["versions"]
+    none.unlink()
+    loading.join()
+
+    assert before == ([], {})
+    assert [answer.status_code for answer in answers] == [200]
+    _every_worker_answers(server, 1)
+    assert server.stop() == 0
+
+
+def test_while_no_worker_comes_a_load_is_refused_in_the_end_and_a_drain_is_not(tmp_path: Path) -> None:
+    few = "from elastic_ctr.cube.server import workers; workers._NO_WORKER_SECONDS = 1"
+    none = tmp_path / "none"
+    ends = f"import os; os.path.exists({str(none)!r}) and os._exit(3)"
+    server = ServerProcess(tmp_path, before=few + _workers_that(ends))
+    server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
+    none.touch()
+    os.kill(server.status()["workers"][0], signal.SIGKILL)
+    until(lambda: not server.ready())
+
+    refused = server.load(2, write_parts(tmp_path / "v2", KEYS, partitions=3, version=2))
+
+    assert refused.status_code == 503
+    assert "no worker has come to answer lookups within 1 s" in refused.json()["error"]
+    assert server.http.post("/drain", json={"draining": True}).status_code == 200
+    assert server.http.post("/unload", json={"version": 1, "partitions": [0]}).status_code == 200
+    assert (server.held()["versions"], server.held()["draining"]) == ({"1": [1, 2]}, True)
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_load_that_ends_every_worker_is_refused_and_what_was_held_is_held_again(tmp_path: Path, workers: int) -> None:
+    server = ServerProcess(tmp_path, workers=workers, before=_workers_that(_holding(2, "os._exit(3)")))
+    server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
+
+    refused = server.load(2, write_parts(tmp_path / "v2", KEYS, partitions=3, version=2))
+
+    assert refused.status_code == 422
+    assert "every worker that was to hold it ended over it" in refused.json()["error"]
+    assert server.held()["versions"] == {"1": [0, 1, 2]}
+    until(lambda: server.status()["workerRestarts"] == workers and server.ready())
+    _every_worker_answers(server, 1)
+    assert server.stop() == 0
+
+
+def test_a_load_that_is_stuck_until_its_worker_is_killed_is_refused(tmp_path: Path) -> None:
+    soon = "from elastic_ctr.cube.server import workers; workers._ORDER_SECONDS = 4"
+    server = ServerProcess(tmp_path, before=soon + _workers_that(_holding(2, "time.sleep(1_000_000)")))
+    server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
+
+    refused = server.load(2, write_parts(tmp_path / "v2", KEYS, partitions=3, version=2))
+
+    assert refused.status_code == 422
+    until(lambda: server.status()["workerRestarts"] == 1 and server.ready())
+    assert server.held()["versions"] == {"1": [0, 1, 2]}
+    _every_worker_answers(server, 1)
+    assert server.stop() == 0
+
+
+def test_a_worker_that_finds_no_memory_for_a_load_refuses_it_and_lives(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, workers=2, before=_workers_that(_holding(2, "raise MemoryError('no room')")))
+    server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
+
+    refused = server.load(2, write_parts(tmp_path / "v2", KEYS, partitions=3, version=2))
+
+    assert (refused.status_code, refused.json()["error"]) == (422, "MemoryError: no room")
+    assert (server.held()["versions"], server.status()["workerRestarts"]) == ({"1": [0, 1, 2]}, 0)
+    _every_worker_answers(server, 1)
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("where", ["in its imports", "over what is held"])
+def test_a_worker_that_hangs_while_it_is_started_holds_up_no_change(tmp_path: Path, where: str) -> None:
+    from_now_on, hanging = tmp_path / "from now on", tmp_path / "hanging"
+    hang = f"""
+import os, time
+def hang():
+    if os.path.exists({str(from_now_on)!r}):
+        open({str(hanging)!r}, "w").close()
+        time.sleep(1_000_000)
+"""
+    code = "hang()" if where == "in its imports" else _holding(1, "self.tables or hang()")
+    server = ServerProcess(tmp_path, workers=2, before=_workers_that(hang + code))
+    server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
+    from_now_on.touch()
+    os.kill(server.status()["workers"][0], signal.SIGKILL)
+    until(hanging.exists)
+
+    assert server.http.post("/drain", json={"draining": True}).status_code == 200
+    assert server.http.post("/unload", json={"version": 1, "partitions": [0]}).status_code == 200
+    if where == "in its imports":
+        assert server.load(2, write_parts(tmp_path / "v2", KEYS, partitions=3, version=2)).status_code == 200
+        _every_worker_answers(server, 2)
+    assert not server.ready()
+    assert server.stop() == 0
+
+
+def test_a_worker_whose_lookups_have_failed_ends_and_is_replaced(tmp_path: Path) -> None:
+    failing = """
+from elastic_ctr.cube.server.python_loop import PythonLoop
+take = PythonLoop._take_requests
+def fail(self, peer):
+    if b"fail" in peer.input:
+        raise MemoryError("a round found no memory")
+    take(self, peer)
+PythonLoop._take_requests = fail
+"""
+    server = ServerProcess(tmp_path, env={"ELASTIC_CTR_LOOKUP": "numpy"}, before=_workers_that(failing))
+    server.load(1, write_parts(tmp_path, KEYS, partitions=3))
+
+    with Peer(server.port) as peer:
+        peer.socket.sendall(b"fail")
+        until(lambda: server.status()["workerRestarts"] == 1 and server.ready())
+
+    _every_worker_answers(server, 1)
+    assert server.stop() == 0
+
+
+def test_a_worker_that_reads_a_slow_disk_in_is_not_taken_for_one_that_hangs(tmp_path: Path) -> None:
+    # As reading in does, it keeps the interpreter: nothing can be said meanwhile.
+    slow = _workers_that(_holding(1, "ctypes.PyDLL(None).sleep(8)"))
+    server = ServerProcess(tmp_path, before=_patient(4) + slow)
+
+    assert server.load(1, write_parts(tmp_path, KEYS, partitions=3)).status_code == 200
+
+    assert server.status()["workerRestarts"] == 0
+    _every_worker_answers(server, 1)
+    assert server.stop() == 0
+
+
+def test_told_to_end_it_verifies_no_more_files(tmp_path: Path) -> None:
+    verified = tmp_path / "verified"
+    slowly = f"""
+import time
+from elastic_ctr.cube.dictionary.format import DictionaryPart
+def verify(self):
+    with open({str(verified)!r}, "a") as list:
+        list.write("one more\\n")
+    time.sleep(1)
+DictionaryPart.verify = verify
+"""
+    server = ServerProcess(tmp_path, before=slowly)
+    paths = write_parts(tmp_path, KEYS, partitions=10)
+
+    def load() -> None:
+        with contextlib.suppress(httpx.HTTPError):
+            server.load(1, paths)
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    until(verified.exists)
+    server.process.terminate()
+    assert server.process.wait(30) == 0
+    loading.join()
+
+    assert len(verified.read_text().splitlines()) < len(paths)
+    server.stop()
+
+
 _NO_PROCESS_AT_FIRST = """
 import errno, subprocess
 popen, missing = subprocess.Popen, [OSError(errno.EAGAIN, "no process"), OSError(errno.ENOMEM, "no memory")]

@@ -1,6 +1,7 @@
 """What a worker says by itself: that it lives, as long as it does."""
 
 import io
+import json
 import queue
 import threading
 import time
@@ -10,10 +11,11 @@ import pytest
 
 from cube.running import Running, until
 from elastic_ctr.cube.server import counters, worker
+from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.python_loop import PythonLoop
 from elastic_ctr.cube.server.worker import Obedience
 
-BEAT = b'{"event": "alive"}\n'
+BEAT = b'{"event": "alive", '
 ORDER = b'{"do": "hold", "versions": {}, "draining": false}\n'
 
 
@@ -79,6 +81,46 @@ def test_a_worker_that_loads_for_long_says_that_it_lives(loop: PythonLoop, monke
     parent.said.beats_on()
 
     over.set()
+    parent.hang_up()
+
+
+def test_before_an_order_is_begun_it_is_said_that_one_is_and_until_it_is_over(
+    loop: PythonLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said_before: list[bytes] = []
+
+    def slow(*_: object) -> dict[str, object]:
+        said_before.append(parent.said.getvalue())
+        parent.said.beats_on()
+        return {"ok": True}
+
+    monkeypatch.setattr(worker, "obey", slow)
+    parent = Parent(loop)
+    parent.said.beats_on()
+    parent.order()
+    until(lambda: b'{"ok": true}' in parent.said.getvalue())
+    parent.said.beats_on()
+    parent.hang_up()
+
+    at_an_order = [json.loads(line).get("busy") for line in parent.said.getvalue().splitlines()]
+    begun = said_before[0].count(b"\n")
+    answered = at_an_order.index(None)
+    assert at_an_order[0] is False
+    assert set(at_an_order[begun - 1 : answered]) == {True}
+    assert set(at_an_order[answered + 1 :]) == {False}
+
+
+def test_an_order_that_fails_in_an_unforeseen_way_is_answered_with_how(
+    loop: PythonLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(Holdings, "changed", full)
+    parent = Parent(loop)
+    parent.order()
+
+    until(lambda: b'{"error": "MemoryError: no room"}\n' in parent.said.getvalue())
     parent.hang_up()
 
 
