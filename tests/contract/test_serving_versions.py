@@ -267,12 +267,42 @@ async def test_a_worker_that_hangs_does_not_make_the_pod_ready_and_is_replaced(
         await running.until(lambda: not worker.patience.busy)
         os.kill(worker.process.pid, signal.SIGSTOP)
         await running.until(lambda: not releases.ready(workers)[0])
+        [shown] = running.process.status()["workers"]
+        metrics = (await running.admin("/metrics")).text
         await running.until(lambda: workers.restarts == 1)
         await running.until(lambda: releases.ready(workers)[0])
 
         answer = await running.infer(FEATURES)
 
+    assert (shown["pid"], shown["listening"]) == (worker.process.pid, False)
+    assert "elastic_ctr_serving_workers_ready 0.0" in metrics
     assert probabilities(answer) == expected(exports[FIRST])
+
+
+async def test_a_version_over_whose_check_a_worker_hangs_until_it_is_killed_is_checked_again(
+    exports: dict[int, Exported],
+    cube: Cube,
+    store: FileStore,
+    transfer: Transfer,
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patience, "HUNG_SECONDS", 6)
+    # A process that ends by itself would be the version's fault the first time.
+    monkeypatch.setattr("elastic_ctr.serving.releases._LOSSES", 1)
+    put_version(store, exports[FIRST])
+    holders = {FIRST: cube.holders()}
+    await transfer.publish()
+    async with serving(store, transfer, scratch) as running:
+        workers, releases = running.process.workers, running.process.releases
+        await running.until(lambda: any(each.listening and not each.patience.busy for each in workers.in_order()))
+        [worker] = workers.in_order()
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        await transfer.publish(candidate=FIRST, wanted=(FIRST,), holders=holders)
+        await running.until(lambda: workers.restarts == 1)
+        await running.until(lambda: FIRST in releases.passed)
+
+    assert releases.refused == {}
 
 
 async def test_told_to_end_it_ends_though_all_workers_hang(store: FileStore, transfer: Transfer, scratch: Path) -> None:

@@ -183,7 +183,7 @@ class ServingProcess:
             "p50Seconds": seconds.quantile(0.5),
             "p99Seconds": seconds.quantile(0.99),
             "workers": [
-                {"pid": each.process.pid, "version": each.pinned, "listening": each.listening}
+                {"pid": each.process.pid, "version": each.pinned, "listening": each.answering}
                 for each in self.workers.in_order()
             ],
             "workerRestarts": self.workers.restarts,
@@ -226,7 +226,7 @@ class ServingMetrics(Collector):
             "version": ("The version that is answered with; 0 before the first.", releases.serving or 0),
             "workers_ready": (
                 "Workers that accept requests.",
-                sum(w.listening for w in process.workers.running.values()),
+                sum(w.answering for w in process.workers.running.values()),
             ),
             "refused_versions": ("Versions that were refused here.", len(releases.refused)),
         }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.serving.worker import MANIFEST_FILE, SAMPLE_FILE
-from elastic_ctr.serving.workers import Worker, WorkerLost, Workers
+from elastic_ctr.serving.workers import Worker, WorkerHung, WorkerLost, Workers
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import ManifestDamaged, VersionManifest, fetch, published_versions, read_version
@@ -73,14 +73,14 @@ class Releases:
     def ready(self, workers: Workers) -> tuple[bool, str]:
         """Before any version has been live: runs. Afterwards: answers with the live version."""
         document = self.document
-        listening = [worker for worker in workers.running.values() if worker.listening and not worker.silent]
+        answering = [worker for worker in workers.running.values() if worker.answering]
         if document is None:
             return False, self.stage
-        if not listening:
+        if not answering:
             return False, f"no worker accepts requests yet; {self.stage}"
         if document.live is None:
             return True, f"no version is live yet: {self.stage}"
-        if any(worker.pinned == document.live for worker in listening):
+        if any(worker.pinned == document.live for worker in answering):
             return True, f"version {document.live} is live and answered with"
         return False, f"version {document.live} is live and not answered with yet: {self.stage}"
 
@@ -181,6 +181,10 @@ class Releases:
     async def _check_in(self, worker: Worker, version: int, folder: Path, workers: Workers) -> bool:
         try:
             outcome = await worker.order("check", version=version, folder=str(folder))
+        except WorkerHung as hung:
+            # Of the version that says nothing: this node's disk or processor may have stood still.
+            self._again(workers, f"version {version} cannot be checked yet: {hung}")
+            raise
         except WorkerLost as lost:
             self._losses[version] += 1
             if self._losses[version] >= _LOSSES:

@@ -33,6 +33,10 @@ class WorkerLost(RuntimeError):
     """A worker ended before it answered."""
 
 
+class WorkerHung(WorkerLost):
+    """A worker hung, and was killed by us before it answered."""
+
+
 @dataclass
 class Worker:
     """One process, the socket to it, and what it has been brought to: passed versions, the pinned one, listening."""
@@ -47,6 +51,7 @@ class Worker:
     pinned: int | None = None
     listening: bool = False
     counts: dict[str, Any] | None = None
+    hung: bool = False
 
     def __post_init__(self) -> None:
         self.patience = Patience()
@@ -55,9 +60,9 @@ class Worker:
         self.ended = asyncio.create_task(self._hear())
 
     @property
-    def silent(self) -> bool:
-        """Whether it answers nobody just now, though it may listen."""
-        return self.patience.silent
+    def answering(self) -> bool:
+        """Whether who connects to it is answered, by all that is known."""
+        return self.listening and not self.patience.silent
 
     async def order(self, do: str, **what: Any) -> dict[str, Any]:
         """Send an order, wait for its answer. Raises WorkerLost."""
@@ -78,6 +83,8 @@ class Worker:
         return answer
 
     def _lost(self) -> WorkerLost:
+        if self.hung:
+            return WorkerHung(f"worker {self.index} (pid {self.process.pid}) hung, and was killed")
         return WorkerLost(f"worker {self.index} (pid {self.process.pid}) ended")
 
     async def _hear(self) -> None:
@@ -210,6 +217,7 @@ class Workers:
             for worker in self.running.values():
                 if wrong := worker.patience.look():
                     log.error("worker %d (pid %d) %s: it hangs, and is killed", worker.index, worker.process.pid, wrong)
+                    worker.hung = True
                     worker.process.kill()
 
     def _is_stopping(self) -> bool:

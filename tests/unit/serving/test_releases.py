@@ -11,7 +11,7 @@ import pytest
 
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.serving.releases import Releases
-from elastic_ctr.serving.workers import WorkerLost, Workers
+from elastic_ctr.serving.workers import WorkerHung, WorkerLost, Workers
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest, publish
@@ -46,6 +46,10 @@ class Scripted:
         self.outcome: dict[int, dict[str, Any] | Exception] = {}
         self.listens = {"ok": True}
         self._log = log
+
+    @property
+    def answering(self) -> bool:
+        return self.listening and not self.silent
 
     async def order(self, do: str, **what: Any) -> dict[str, Any]:
         self._log.append((self.index, do, what.get("version")))
@@ -180,6 +184,23 @@ async def test_a_version_that_ends_the_process_that_checks_it_is_refused_the_thi
     assert "ended the process that checked it" in it.releases.refused[2]
     assert it.did("check").count((0, 2)) == 3
     assert it.releases.serving == 1
+
+
+async def test_a_version_whose_checks_hang_until_we_kill_them_is_checked_again_and_never_refused_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_ctr.serving.releases._AGAIN_SECONDS", 0.01)
+    async with pod(tmp_path, workers=1) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        it.running[0].outcome[2] = WorkerHung("worker 0 hung, and was killed")
+        it.document(live=1, candidate=2)
+        await it.until(lambda: it.did("check").count((0, 2)) == 5)
+        await it.until(lambda: "worker 0 hung, and was killed" in it.releases.stage)
+        del it.running[0].outcome[2]
+        await it.until(lambda: 2 in it.running[0].passed)
+
+    assert it.releases.refused == {}
 
 
 async def test_a_store_that_is_away_for_a_while_refuses_nothing(tmp_path: Path) -> None:
