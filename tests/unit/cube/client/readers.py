@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from cube.parts import write_parts
+from cube.parts import values_for, write_parts
 from cube.running import Running
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable
@@ -73,6 +74,19 @@ async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dim:
 async def request(reader: asyncio.StreamReader) -> tuple[Head, Keys]:
     head = await reader.readexactly(HEAD_BYTES)
     return wire.unpack_request(head + await reader.readexactly(Head.unpack(head).length - AFTER_LENGTH))
+
+
+def right_reply(head: Head, keys: Keys) -> bytes:
+    return wire.pack_reply(head.id, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_))
+
+
+@contextlib.asynccontextmanager
+async def client_of_two(talk: Talk, server: Running, **settings: Any) -> AsyncIterator[tuple[CubeClient, str]]:
+    """A client with two holders of version 1, both connected, that hedges after 1 ms; and the impostor's address."""
+    async with impostor(talk) as other, client_of(hedge_ms=1, partitions=PARTITIONS, **settings) as client:
+        client.set_holders({1: {other: ALL, address(server): ALL}})
+        await until(lambda: client._connection(other).greeted and client._connection(address(server)).greeted)
+        yield client, other
 
 
 def prefer(client: CubeClient, order: list[str]) -> None:

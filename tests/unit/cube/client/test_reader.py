@@ -14,12 +14,14 @@ from cube.client.readers import (
     PARTITIONS,
     address,
     client_of,
+    client_of_two,
     favour,
     greet,
     impostor,
     once_available,
     prefer,
     request,
+    right_reply,
     table_of,
     until,
 )
@@ -390,10 +392,7 @@ async def test_a_holder_that_falls_silent_comes_last_although_hedges_outrun_it(
     server = start()
     server.hold(table_of(tmp_path))
 
-    settings = {"hedge_ms": 1, "timeout_ms": 200, "retries": 20, "partitions": PARTITIONS}
-    async with impostor(silent) as mute, client_of(**settings) as client:
-        client.set_holders({1: {mute: ALL, address(server): ALL}})
-        await until(lambda: client._connection(mute).greeted and client._connection(address(server)).greeted)
+    async with client_of_two(silent, server, timeout_ms=200, retries=20) as (client, mute):
         favour(client, mute, address(server))
         values, _ = await client.lookup(1, KEYS)
         assert client.stats.hedged == 1
@@ -409,11 +408,8 @@ async def test_a_holder_that_stays_silent_is_dropped_although_hedges_outrun_it(
     server = start()
     server.hold(table_of(tmp_path))
 
-    settings = {"hedge_ms": 1, "timeout_ms": 200, "retries": 20, "partitions": PARTITIONS}
-    async with impostor(silent) as mute, client_of(**settings) as client:
-        client.set_holders({1: {mute: ALL, address(server): ALL}})
+    async with client_of_two(silent, server, timeout_ms=200, retries=20) as (client, mute):
         prefer(client, [mute, address(server)])
-        await until(lambda: client._connection(mute).greeted)
         for _ in range(3):
             await client.lookup(1, KEYS)
 
@@ -432,14 +428,11 @@ async def test_a_holder_that_is_asked_no_more_is_still_dropped_for_what_it_owes(
         await greet(reader, writer)
         head, keys = await request(reader)
         await late.wait()
-        writer.write(wire.pack_reply(head.id, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_)))
+        writer.write(right_reply(head, keys))
         await reader.read()
 
-    settings = {"hedge_ms": 1, "timeout_ms": 300, "partitions": PARTITIONS}
-    async with impostor(owing) as debtor, client_of(**settings) as client:
-        client.set_holders({1: {debtor: ALL, address(server): ALL}})
+    async with client_of_two(owing, server, timeout_ms=300) as (client, debtor):
         prefer(client, [debtor, address(server)])
-        await until(lambda: client._connection(debtor).greeted)
         for _ in range(2):
             await client.lookup(1, KEYS)
         await until(lambda: client.stats.timeouts == 2)
@@ -462,12 +455,9 @@ async def test_a_stall_that_many_questions_share_costs_a_holder_no_more_than_a_m
         while True:
             head, keys = await request(reader)
             await over.wait()
-            writer.write(wire.pack_reply(head.id, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_)))
+            writer.write(right_reply(head, keys))
 
-    settings = {"hedge_ms": 1, "timeout_ms": 500, "partitions": PARTITIONS}
-    async with impostor(stalled) as stalling, client_of(**settings) as client:
-        client.set_holders({1: {stalling: ALL, address(server): ALL}})
-        await until(lambda: client._connection(stalling).greeted and client._connection(address(server)).greeted)
+    async with client_of_two(stalled, server, timeout_ms=500) as (client, stalling):
         favour(client, stalling, address(server))
         for _ in range(3):
             await client.lookup(1, KEYS)
@@ -494,10 +484,7 @@ async def test_a_holder_dropped_for_its_silence_is_used_again_once_it_is_well(
         await greet(reader, writer)
         await reader.read()
 
-    settings = {"hedge_ms": 1, "timeout_ms": 100, "partitions": PARTITIONS}
-    async with impostor(silent_at_first) as mute, client_of(**settings) as client:
-        client.set_holders({1: {mute: ALL, address(server): ALL}})
-        await until(lambda: client._connection(mute).greeted and client._connection(address(server)).greeted)
+    async with client_of_two(silent_at_first, server, timeout_ms=100) as (client, mute):
         favour(client, mute, address(server))
         await client.lookup(1, KEYS)
         await until(lambda: client._connection(mute).drops == 1)
@@ -607,16 +594,15 @@ async def test_a_holder_that_is_no_holder_any_more_may_answer_for_as_long_as_its
             if asked == 3:
                 third.set()
                 await release.wait()
-                reply = values_for(keys, DIM), np.zeros(keys.size, np.bool_)
-                writer.write(wire.pack_reply(head.id, head.version, *reply))
+                writer.write(right_reply(head, keys))
 
     # The third attempt has four times as long as the first, and there is no patience beyond it.
-    async with impostor(late) as leaver, client_of(timeout_ms=250, partitions=PARTITIONS) as client:
+    async with impostor(late) as leaver, client_of(timeout_ms=600, partitions=PARTITIONS) as client:
         client.set_holders({1: {leaver: ALL}})
         lookup = asyncio.create_task(client.lookup(1, KEYS))
         await third.wait()
         client.set_holders({})
-        asyncio.get_running_loop().call_later(0.5, release.set)
+        asyncio.get_running_loop().call_later(0.9, release.set)
 
         values, _ = await lookup
         await until(lambda: not client._leaving)
@@ -694,7 +680,7 @@ async def test_a_holder_that_drains_is_no_hedge(start: Callable[[], Running], tm
         await greet(reader, writer)
         head, keys = await request(reader)
         await release.wait()
-        writer.write(wire.pack_reply(head.id, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_)))
+        writer.write(right_reply(head, keys))
         await reader.read()
 
     async with impostor(late) as slow, client_of(hedge_ms=1, partitions=PARTITIONS) as client:

@@ -15,10 +15,12 @@ from cube.client.readers import (
     PARTITIONS,
     address,
     client_of,
+    client_of_two,
     greet,
     impostor,
     prefer,
     request,
+    right_reply,
     table_of,
     until,
 )
@@ -98,13 +100,10 @@ async def test_a_server_that_passes_questions_over_is_dropped(start: Callable[[]
         while True:
             await request(reader)
             head, keys = await request(reader)
-            writer.write(wire.pack_reply(head.id, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_)))
+            writer.write(right_reply(head, keys))
 
-    settings = {"hedge_ms": 1, "timeout_ms": 200, "retries": 20, "partitions": PARTITIONS}
-    async with impostor(forgetful) as passing, client_of(**settings) as client:
-        client.set_holders({1: {passing: ALL, address(server): ALL}})
+    async with client_of_two(forgetful, server, timeout_ms=200, retries=20) as (client, passing):
         prefer(client, [passing, address(server)])
-        await until(lambda: client._connection(passing).greeted)
         for _ in range(10):
             await client.lookup(1, KEYS)
 
