@@ -9,16 +9,13 @@ import asyncio
 import itertools
 import json
 import logging
-import os
-import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from elastic_ctr.runtime import patience
+from elastic_ctr.runtime import child, patience
 from elastic_ctr.runtime.patience import Patience
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.worker import Settings
@@ -226,31 +223,10 @@ class Workers:
     async def _spawn(self, index: int) -> Worker:
         folder = self._scratch / f"worker-{index}"
         folder.mkdir(parents=True, exist_ok=True)
-        ours, theirs = socket.socketpair()
-        arguments = {
-            "parent": os.getpid(), "control": theirs.fileno(), "index": index, "folder": folder,
-            "settings": json.dumps(self._settings._asdict()),
-        }  # fmt: skip
-        # From the main thread: a child asks to die with the thread that started it.
-        try:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "elastic_ctr.serving.worker",
-                    *(f"--{name}={value}" for name, value in arguments.items()),
-                ],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-            )
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours, limit=_LINE_LIMIT)
-        worker = Worker(index, process, reader, writer, self._heard)
-        log.info("worker %d (pid %d) started", index, process.pid)
+        arguments = {"index": index, "folder": folder, "settings": json.dumps(self._settings._asdict())}
+        started = await child.start("elastic_ctr.serving.worker", arguments, line_limit=_LINE_LIMIT)
+        worker = Worker(index, *started, self._heard)
+        log.info("worker %d (pid %d) started", index, worker.process.pid)
         return worker
 
     def _heard(self, worker: Worker, event: dict[str, Any]) -> None:

@@ -5,15 +5,13 @@ import itertools
 import json
 import logging
 import os
-import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.holdings import Assignments
-from elastic_ctr.runtime import patience
+from elastic_ctr.runtime import child, patience
 from elastic_ctr.runtime.patience import Patience
 
 _log = logging.getLogger(__name__)
@@ -242,29 +240,8 @@ class Workers:
                     worker.process.kill()
 
     async def _spawn(self, index: int) -> Worker:
-        ours, theirs = socket.socketpair()
-        arguments = {
-            "parent": os.getpid(), "control": theirs.fileno(), "counters": self._descriptor, "workers": self._count,
-            "index": index, **self._limits,
-        }  # fmt: skip
-        # From the main thread: a child asks to die with the thread that started it.
-        try:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "elastic_ctr.cube.server.worker",
-                    *(f"--{name}={value}" for name, value in arguments.items()),
-                ],
-                pass_fds=(theirs.fileno(), self._descriptor),
-                stdin=subprocess.DEVNULL,
-            )
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        return Worker(process, *await asyncio.open_connection(sock=ours))
+        arguments = {"counters": self._descriptor, "workers": self._count, "index": index, **self._limits}
+        return Worker(*await child.start("elastic_ctr.cube.server.worker", arguments, descriptors=[self._descriptor]))
 
 
 def _hold(assigned: Assignments, draining: bool) -> dict[str, Any]:
