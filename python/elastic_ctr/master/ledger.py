@@ -159,6 +159,15 @@ class Ledger:
     def leased(self) -> list[TaskRow]:
         return [TaskRow.of(row) for row in self._all(f"select {TaskRow.COLUMNS} from tasks where state = 'leased'")]
 
+    def was_away(self, now: float, lease_seconds: float) -> None:
+        """From when a trainer was last heard until now there was nobody whom it could tell that its task is done."""
+        self._do(
+            "update tasks set leased_at = leased_at + max(0, ? - (lease_ends - ?))"
+            " where state = 'leased' and leased_at is not null",
+            now,
+            lease_seconds,
+        )
+
     def lease(self, task: str, trainer: int, attempt: str, since: float | None, ends: float) -> None:
         """`since` None: it waits its turn, until `next_in_turn`."""
         self._do(
@@ -316,6 +325,23 @@ class Ledger:
     def has_samples(self, last: int) -> bool:
         """Whether any pass up to this one has a sample line."""
         return self._one("select 1 from samples where pass <= ? limit 1", last) is not None
+
+    def forget(self) -> None:
+        """What nobody asks for again, or the file would grow with every record ever seen.
+
+        Of passes that are done: histograms, and what their saves were made of. Sample lines of all passes that no recovery
+        comes back to, but for the last of these that has any: those after it may be without.
+        """
+        with self:
+            self._db.execute(
+                "update tasks set positives = null, negatives = null where positives is not null"
+                " and pass in (select ordinal from passes where state = 'done')"
+            )
+            self._db.execute("update saves set result = null, jobs = '{}' where stage = 'done' and result is not null")
+            self._db.execute(
+                "delete from samples where pass <"
+                " (select max(pass) from samples where pass <= (select min(pass) from checkpoints))"
+            )
 
     # -- saves, versions, checkpoints ------------------------------------------------------------------------------
 

@@ -83,12 +83,12 @@ class Saves:
         self._answers = Answers(pservers)
 
     def resume(self, ends: float) -> None:
-        """After a restart the saver's lease goes on until `ends`, whatever it was."""
+        """After a restart the saver's lease goes on until `ends`, whatever it was; the time that we were away does not count."""
         saver = self._ledger.fact("saver")
         if saver is not None:
-            self._saver = Lease(
-                saver["trainer"], saver["attempt"], saver.get("began", self._clock()), ends, self._longest
-            )
+            # An older master did not take note of all this.
+            began = saver.get("began", self._clock()) + self._clock() - saver.get("heard", self._clock())
+            self._saver = Lease(saver["trainer"], saver["attempt"], began, ends, self._longest)
             found = self._open()
             if found is not None and found[1].stage == "ordered":
                 # Handed out by a master of before, which did not take note of that.
@@ -229,11 +229,17 @@ class Saves:
         now = self._clock()
         with self._ledger:
             attempt = f"{_ATTEMPT}{self._ledger.count_up('attempts')}"
-            self._ledger.set_fact("saver", {"trainer": trainer, "attempt": attempt, "began": now})
+            saver = Lease(trainer, attempt, now, now + self._config.lease_seconds, self._longest)
+            self._note(saver)
             if save.stage == "ordered":
                 self._ledger.set_save(save.ordinal, stage="begun")
-        self._saver = Lease(trainer, attempt, now, now + self._config.lease_seconds, self._longest)
-        return self._saver
+        self._saver = saver
+        return saver
+
+    def _note(self, saver: Lease) -> None:
+        """For a master that is started in our place."""
+        known = {"trainer": saver.trainer, "attempt": saver.attempt, "began": saver.began, "heard": self._clock()}
+        self._ledger.set_fact("saver", known)
 
     def samples_of(self, ordinal: int) -> list[tuple[str, int, int]]:
         """The sample lines of a pass, or of the last one before it that has any: always the same, whoever asks."""
@@ -249,6 +255,7 @@ class Saves:
     def renew(self, trainer: int, ends: float) -> None:
         if self._saver is not None and self._saver.trainer == trainer:
             self._saver.ends = ends
+            self._note(self._saver)
 
     def leave(self, trainer: int, reason: str = "", *, untouched: bool = False) -> str:
         """A trainer that leaves gives its save back: in order, which counts nothing, or for a reason, and then it is a loss.

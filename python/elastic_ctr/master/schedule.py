@@ -69,6 +69,7 @@ class Schedule:
 
     def finish(self, current: PassRow) -> None:
         self._ledger.set_pass(current.ordinal, state="done", done_at=self._clock())
+        self._ledger.forget()
         if self.is_last(current):
             self._ledger.set_fact("finished", value=True)
             log.info("all passes up to %s are done", self._data.end)

@@ -41,8 +41,10 @@ class Tasks:
         self._clock = clock
 
     def resume(self, ends: float) -> None:
-        """After a restart leases go on until `ends`, whatever they were."""
-        self._ledger.renew([task.attempt for task in self._ledger.leased()], "", self._clock(), ends)
+        """After a restart leases go on until `ends`, whatever they were; the time that we were away counts for no task."""
+        now = self._clock()
+        self._ledger.was_away(now, self._config.lease_seconds)
+        self._ledger.renew([task.attempt for task in self._ledger.leased()], "", now, ends)
 
     def lease(self, current: PassRow, request: control.LeaseRequest) -> control.Task | None:
         """The next one for this trainer; None when there is none, or none that may be prepared ahead."""

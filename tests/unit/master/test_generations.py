@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.retention import superseded
 from elastic_ctr.versions.manifest import read_version
 from master.world import RECORDS, World, data_of, world
 
@@ -160,3 +161,22 @@ def test_a_training_that_is_over_is_not_repeated_under_another_name(tmp_path: Pa
     assert one.coordinator.generation == 1
     assert one.coordinator.finished
     assert one.pservers[-1].sync().leave
+
+
+def test_sample_lines_that_are_forgotten_are_not_missed_by_a_recovery(tmp_path: Path) -> None:
+    quiet = {f"20200401/0{hour}/{name}" for hour in (3, 4, 6) for name in ("one", "two")}
+    one = world(tmp_path, data=data_of(end="20200401/07"), keyless=quiet)
+    one.until(lambda: len(one.ledger.passes()) == 6)
+    for name in superseded(one.ledger.checkpoints(), keep=1):
+        one.ledger.remove_checkpoint(name)
+    one.until(lambda: len(one.ledger.passes()) == 7)
+    one.until_phase(control.TRAIN)
+    assert [bool(one.ledger.samples(ordinal)) for ordinal in (1, 2, 3)] == [False, False, True]
+
+    one.pservers[0].restart()
+    one.finish()
+
+    assert one.coordinator.generation == 2
+    assert set(one.trained().values()) == {1}
+    assert one.coordinator.counted()["trained"] == 16 * RECORDS
+    assert {version["state"] for version in one.ledger.versions()} <= {"published", "abandoned"}

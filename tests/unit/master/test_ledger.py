@@ -200,6 +200,77 @@ def test_filling_a_pass_again_forgets_what_was_found_in_it(ledger: Ledger) -> No
     assert ledger.samples(1) == []
 
 
+# -- what is forgotten -------------------------------------------------------------------------------------------------
+
+
+def lines_for(ledger: Ledger, ordinal: int) -> list[list[tuple[str, int, int]]]:
+    """The sample lines that the version of a pass is checked with: its own, or those of the last one before that has any."""
+    return next((found for each in range(ordinal, 0, -1) if (found := ledger.samples(each))), [])
+
+
+def finished(ledger: Ledger, ordinal: int, *, samples: bool) -> None:
+    """A pass that was trained and saved."""
+    a_pass(ledger, ordinal, state="done")
+    if not samples:
+        ledger._db.execute("delete from samples where pass = ?", (ordinal,))
+    train(ledger, ordinal)
+    ledger.begin_save(SaveRow(ordinal, 1, "ordered", ("checkpoint",), None, None, f"c{ordinal}", None, {}, 0.0))
+    ledger.set_save(ordinal, stage="done", result=bytes(1000), jobs='{"results": "00"}')
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    samples=st.lists(st.booleans(), min_size=1, max_size=6),
+    checkpoints=st.sets(st.integers(1, 6)),
+    mid=st.booleans(),
+)
+def test_what_is_forgotten_is_missed_by_nobody_who_comes_back_to_a_checkpoint(
+    samples: list[bool], checkpoints: set[int], mid: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger(Path(folder) / "ledger.db")
+        ledger._db.execute("pragma synchronous = off")
+        for ordinal, has in enumerate(samples, 1):
+            finished(ledger, ordinal, samples=has)
+        a_pass(ledger, len(samples) + 1)
+        made = sorted(ordinal for ordinal in checkpoints if ordinal <= len(samples))
+        for ordinal in made:
+            middle = {"state": "training", "epoch": 1, "trained_at": None} if mid and ordinal == made[0] else None
+            ledger.add_checkpoint(f"c{ordinal}", ordinal, None, None, 0.0, mid=middle)
+        back_to = made[0] - int(mid) if made else 0
+        coming = range(back_to + 1, len(samples) + 2)
+        before = [lines_for(ledger, ordinal) for ordinal in coming]
+        told = (ledger.counts(), ledger.refusals(1), ledger.histograms(len(samples) + 1), ledger.checkpoints())
+
+        ledger.forget()
+
+        assert [lines_for(ledger, ordinal) for ordinal in coming] == before
+        again = (ledger.counts(), ledger.refusals(1), ledger.histograms(len(samples) + 1), ledger.checkpoints())
+        assert repr(again) == repr(told)
+        for row in made[:1] and ledger.checkpoints()[:1]:
+            ledger.roll_back(row["pass"], row if row["mid"] else None)
+            assert [lines_for(ledger, ordinal) for ordinal in coming] == before
+        ledger.close()
+
+
+def test_a_ledger_grows_by_little_with_each_pass_that_is_done(ledger: Ledger) -> None:
+    def blobs() -> tuple[int, int]:
+        kept = "select coalesce(sum(length(positives) + length(negatives)), 0) from tasks"
+        return ledger._all(kept)[0][0], ledger._all("select coalesce(sum(length(result)), 0) from saves")[0][0]
+
+    sizes = []
+    for ordinal in range(1, 8):
+        finished(ledger, ordinal, samples=True)
+        ledger.add_checkpoint(f"c{ordinal}", ordinal, None, None, 0.0)
+        if ordinal > 2:
+            ledger.remove_checkpoint(f"c{ordinal - 2}")
+        assert min(blobs()) > 0
+        ledger.forget()
+        sizes.append((*blobs(), ledger._all("select count(*) from samples")[0][0]))
+
+    assert sizes[1:] == [(0, 0, 4)] * 6
+
+
 # -- recovery ----------------------------------------------------------------------------------------------------------
 
 

@@ -368,6 +368,22 @@ def test_a_restart_of_the_master_does_not_begin_the_longest_time_anew(tmp_path: 
     assert answer.rejoin
 
 
+def test_the_absence_of_the_master_does_not_count_for_a_save(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"save_timeout_seconds": 60.0})
+    saver = one.until_phase(control.SAVE)
+    one.hang(saver, 50)
+    one.now += 3600
+    one.start_master()
+    one.coordinator.tick()
+
+    answer = saver.report()
+
+    assert not answer.rejoin
+    one.finish()
+    assert one.coordinator.generation == 1
+    assert set(one.trained().values()) == {1}
+
+
 def test_a_save_that_is_too_long_three_times_stops_the_pass_and_names_the_setting(tmp_path: Path) -> None:
     one = world(tmp_path, config={"save_timeout_seconds": 60.0})
     del one.trainers[1]

@@ -86,6 +86,31 @@ def test_a_task_that_is_renewed_for_ever_is_taken_away_after_the_longest_time(tm
     assert answers.index(True) * 5 >= 60
 
 
+def test_the_absence_of_the_master_does_not_count_for_a_task(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"task_timeout_seconds": 60.0})
+    trainer = one.until_phase(control.TRAIN)
+    one.hang(trainer, 50)
+    one.now += 3600
+    one.start_master()
+    one.coordinator.tick()
+
+    answer = trainer.report()
+
+    assert not answer.rejoin
+    one.finish()
+    assert [task.attempts for task in one.ledger.tasks(1)] == [0, 0]
+    assert set(one.trained().values()) == {1}
+
+
+def test_a_restart_of_the_master_gives_a_task_that_hangs_no_more_time(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"task_timeout_seconds": 60.0})
+    stuck = one.until_phase(control.TRAIN)
+    one.hang(stuck, 50)
+    one.start_master()
+
+    assert one.hang(stuck, 20).rejoin
+
+
 def held(one: World, trainer: Trainer, *tasks: control.Task, running: str = "") -> bool:
     """Renewals over 50 s; whether all are still held after them."""
     for _ in range(10):
