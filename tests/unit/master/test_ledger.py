@@ -247,7 +247,7 @@ def test_what_is_forgotten_is_missed_by_nobody_who_comes_back_to_a_checkpoint(
         assert [lines_for(ledger, ordinal) for ordinal in coming] == before
         again = (ledger.counts(), ledger.refusals(1), ledger.histograms(len(samples) + 1), ledger.checkpoints())
         assert repr(again) == repr(told)
-        for row in made[:1] and ledger.checkpoints()[:1]:
+        for row in ledger.checkpoints()[:1]:
             ledger.roll_back(row["pass"], row if row["mid"] else None)
             assert [lines_for(ledger, ordinal) for ordinal in coming] == before
         ledger.close()

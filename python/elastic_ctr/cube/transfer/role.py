@@ -7,7 +7,7 @@ Everything that may change what is so ends in `_decide`, which asks the rules an
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import httpx
@@ -24,7 +24,7 @@ from elastic_ctr.cube.transfer.build import Builder
 from elastic_ctr.cube.transfer.catalog import Catalog, Scan
 from elastic_ctr.cube.transfer.memory import RESERVED, Memory, MemoryFile
 from elastic_ctr.cube.transfer.pods import AddressRule, Pods, address_rule
-from elastic_ctr.cube.transfer.retention import delete_leftovers, delete_versions, followed_by_checkpoints
+from elastic_ctr.cube.transfer.retention import delete_leftovers, delete_versions, followed_by_checkpoints, known
 from elastic_ctr.cube.transfer.state import ReleaseState, RollbackRefused, Rules, View
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.waiting import happened
@@ -346,26 +346,32 @@ class CubeTransfer:
             return
         self._retention_at = now + _RETENTION_SECONDS
         try:
-            in_use = {*self.state.wanted, *await asyncio.to_thread(followed_by_checkpoints, self._store)}
-            building = self.now_building()
-            newest_built = sorted(scan.dictionaries)[-1:]
-            in_use |= {*newest_built, *scan.usable[-1:], *(() if building is None else (building,))}
-            doomed = doomed_versions(scan.manifests, scan.dictionaries, in_use, self._keep_versions, scan.unread)
-            deleted = await asyncio.to_thread(delete_versions, self._store, doomed)
-            published = (scan.manifests.keys() | scan.unread) - set(deleted)
-            built = scan.dictionaries.keys() - set(deleted)
+            followed = await asyncio.to_thread(followed_by_checkpoints, self._store)
+            # Deleting takes its time, and an order may come meanwhile: it finds these gone already.
+            doomed = self._give_up(scan, followed)
+            await asyncio.to_thread(delete_versions, self._store, doomed)
+            published = (scan.manifests.keys() | scan.unread) - set(doomed)
+            built = scan.dictionaries.keys() - set(doomed)
             for folder in await asyncio.to_thread(delete_leftovers, self._store, published, built, time.time()):
                 log.info("%s is deleted: it has no manifest and has not changed for a day", folder)
         except (StoreError, OSError) as failed:
             log.warning("old versions cannot be deleted now: %s", failed)
-            return
-        if deleted:
-            # Looked at again before anything is decided: a deleted version must not be chosen.
+
+    def _give_up(self, scan: Scan, followed: Collection[int]) -> Collection[int]:
+        """Which versions nobody needs; from now on nothing decides for one of them."""
+        state = self.state
+        if state is None:
+            return ()
+        newest_built = sorted(scan.dictionaries)[-1:]
+        in_use = {*state.wanted, *followed, *newest_built, *scan.usable[-1:], *known(self.now_building())}
+        doomed = doomed_versions(scan.manifests, scan.dictionaries, in_use, self._keep_versions, scan.unread)
+        if doomed:
             self.scan = scan._replace(
-                manifests={v: m for v, m in scan.manifests.items() if v not in deleted},
-                dictionaries={v: d for v, d in scan.dictionaries.items() if v not in deleted},
+                manifests={v: m for v, m in scan.manifests.items() if v not in doomed},
+                dictionaries={v: d for v, d in scan.dictionaries.items() if v not in doomed},
             )
-            self._decide(rules_of.forgotten(self.state, deleted))
+            self._decide(rules_of.forgotten(state, doomed))
+        return doomed
 
     async def _build(self, builder: Builder) -> None:
         while True:

@@ -301,7 +301,7 @@ def with_times(state: ReleaseState, moments: Mapping[int, Mapping[str, float]]) 
 
 
 def forgotten(state: ReleaseState, deleted: Iterable[int]) -> ReleaseState:
-    """After retention: what was deleted is no longer refused, nor a target; its donefile line is no complaint."""
+    """What retention deletes is no target any more, and its donefile line no complaint."""
     gone = set(deleted)
     return state.model_copy(
         update={

@@ -1,7 +1,9 @@
 """Transfer behind its own door, in this process; versions are built by hand, pods are played."""
 
 import asyncio
+import math
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from cube.published import DIM, PARTITIONS, keys_of, publish_version
 from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument
+from elastic_ctr.cube.transfer import role
 from elastic_ctr.cube.transfer.role import CubeTransfer
 from elastic_ctr.cube.transfer.service import transfer_app
 from elastic_ctr.runtime.http import bearer, serving
@@ -239,6 +242,49 @@ async def test_old_versions_are_deleted_and_what_is_live_stays(tmp_path: Path, m
 
     assert (tmp_path / "store" / layout.version_manifest(10)).exists()
     assert not [each for each in status["problems"] if "donefile names" in each]
+
+
+@pytest.mark.parametrize(
+    ("step", "status"),
+    [("followed_by_checkpoints", 200), ("delete_versions", 409)],
+    ids=["before retention has chosen", "while it deletes"],
+)
+async def test_a_version_that_was_accepted_as_target_of_a_rollback_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, status: int
+) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+    really = getattr(role, step)
+
+    def slow(*given: Any) -> Any:
+        begun.set()
+        assert may_go_on.wait(60)
+        return really(*given)
+
+    monkeypatch.setattr(role, step, slow)
+    async with desk(tmp_path, keep_versions=2) as it:
+        it.transfer._retention_at = math.inf
+        may_go_on.set()
+        for version in range(10, 14):
+            it.publish(version)
+            await it.until(candidate=version)
+            await it.agent(*range(10, version + 1))
+            await it.until(live=version)
+        begun.clear()
+        may_go_on.clear()
+        it.transfer._retention_at = 0
+        assert await asyncio.to_thread(begun.wait, 60)
+
+        answer = await it.client.post("/rollback", json={"version": 10})
+        may_go_on.set()
+        while it.store.exists(layout.version_manifest(11)):
+            await asyncio.sleep(0.01)
+
+        assert answer.status_code == status, answer.text
+        accepted = status == 200
+        assert it.store.exists(layout.dictionary_manifest(10)) is accepted
+        document = await it.document()
+        assert (10 in (document.live, document.candidate)) is accepted
+        assert document.refused == {}
 
 
 async def test_the_files_of_a_version_whose_manifest_cannot_be_read_stay(
