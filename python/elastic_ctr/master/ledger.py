@@ -29,6 +29,7 @@ _SUMS = {
     "parked_tasks": "sum(state = 'parked')",
     "parked": "sum(case when state = 'parked' and trained = 0 then records else 0 end)",
 }
+_HISTOGRAMS = ("positives", "negatives")
 # Columns of a task that change with its training.
 _KEPT = "state, trained, repeated, positives, negatives"
 _SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
@@ -333,9 +334,11 @@ class Ledger:
         comes back to, but for the last of these that has any: those after it may be without.
         """
         with self:
+            slim = ", ".join(row[1] for row in self._all("pragma table_info(tasks)") if row[1] not in _HISTOGRAMS)
+            # Not updated but put in anew: SQLite joins pages that have become empty only where rows are deleted.
             self._db.execute(
-                "update tasks set positives = null, negatives = null where positives is not null"
-                " and pass in (select ordinal from passes where state = 'done')"
+                f"replace into tasks ({slim}) select {slim} from tasks where positives is not null"
+                " and pass in (select ordinal from passes where state = 'done') order by rowid"
             )
             self._db.execute("update saves set result = null, jobs = '{}' where stage = 'done' and result is not null")
             self._db.execute(
