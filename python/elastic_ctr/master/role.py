@@ -2,6 +2,7 @@
 
 import http.client
 import logging
+import sqlite3
 import threading
 import time
 import uuid
@@ -18,7 +19,7 @@ from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.questions import Questions
 from elastic_ctr.master.saving import first_generation
-from elastic_ctr.master.servicer import ControlServicer, start_server
+from elastic_ctr.master.servicer import NOT_WRITTEN, ControlServicer, start_server
 from elastic_ctr.master.status import status
 from elastic_ctr.runtime.http import HttpThread, application
 from elastic_ctr.runtime.lock import StateLock
@@ -108,13 +109,13 @@ class Master:
         self._publisher = Publisher(self._coordinator, store, data, model, config)
         self._looked_at = 0.0
         self._waiting_for = ""
-        self._store_error = ""
+        self._error = ""
 
     def status(self) -> dict[str, Any]:
         return {
             **status(self._coordinator),
             "waitsFor": self._waiting_for,
-            "error": self._store_error,
+            "error": self._error,
         }
 
     def passes(self) -> list[dict[str, Any]]:
@@ -146,20 +147,25 @@ class Master:
         return 0
 
     def _turn(self) -> None:
-        self._coordinator.tick()
         try:
+            self._coordinator.tick()
             while self._publisher.step():
                 pass
             self._find_hours()
             self._questions.ask()
-            self._store_error = ""
+            self._error = ""
         except (StoreError, ValueError) as failed:
             # Nothing is lost: the same step is due again.
-            if str(failed) != self._store_error:
-                log.warning("%s", failed)
-            self._store_error = str(failed)
+            self._waits(str(failed))
+        except sqlite3.OperationalError as failed:
+            self._waits(NOT_WRITTEN.format(failed))
         for index, host, port in self._coordinator.silent_pservers():
             self._ask(index, host, port, "it is silent")
+
+    def _waits(self, error: str) -> None:
+        if error != self._error:
+            log.warning("%s", error)
+        self._error = error
 
     def _find_hours(self) -> None:
         wanted = self._coordinator.wants_hours()

@@ -2,6 +2,7 @@
 
 import hmac
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,10 @@ from elastic_ctr.master.coordinator import Coordinator
 
 log = logging.getLogger(__name__)
 Reply = TypeVar("Reply")
+
+NOT_WRITTEN = (
+    "the ledger cannot be written ({}): make room where it is, or enlarge master.persistence.size; it is tried again"
+)
 
 
 class ControlServicer(control_pb2_grpc.ControlServicer):
@@ -45,6 +50,10 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             context.abort(grpc.StatusCode.UNAVAILABLE, "the master ends; ask again")
         try:
             return call()
+        except sqlite3.OperationalError as failed:
+            # Whoever calls has patience with a master that is away, and this is no more than that.
+            context.abort(grpc.StatusCode.UNAVAILABLE, NOT_WRITTEN.format(failed))
+            raise
         except Exception as failed:
             log.exception("a call failed")
             context.abort(grpc.StatusCode.INTERNAL, f"the master failed: {failed}")

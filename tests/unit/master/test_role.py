@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from elastic_ctr.config.roles import MasterConfig
@@ -220,3 +221,32 @@ def test_a_ledger_goes_on_only_with_the_settings_it_began_with(tmp_path: Path) -
         remember_settings(ledger, DATA.model_copy(update={"splits_per_pass": 2}), "digest")
 
     ledger.close()
+
+
+def test_a_ledger_that_cannot_be_written_is_told_and_written_once_there_is_room(
+    running: Running, tmp_path: Path
+) -> None:
+    running.start()
+    client = MasterClient(f"127.0.0.1:{running.port}", "")
+    ledger = running.master._ledger
+    until(lambda: running.status()["waitsFor"] != "")
+    # What a full disk is to SQLite.
+    pages = ledger._db.execute("pragma page_count").fetchone()[0]
+    ledger._db.execute(f"pragma max_page_count = {pages}")
+
+    with pytest.raises(grpc.RpcError, match="the ledger cannot be written") as refused:
+        client.call_once(
+            "SyncPserver", control.PserverState(incarnation="i" * 100_000, host="h", port=1, training="local")
+        )
+    assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+    folder = hour(tmp_path, "20200401/00")
+    for number in range(1000):
+        (folder / f"part-{number}").write_bytes(b"1 0 5:a\n")
+    (folder / "donefile").touch()
+    until(lambda: "the ledger cannot be written" in running.status()["error"])
+    ledger._db.execute("pragma max_page_count = 1000000")
+
+    until(lambda: (running.status()["current"] or {}).get("state") == "checking")
+    client.call_once("SyncPserver", control.PserverState(incarnation="i" * 100_000, host="h", port=1, training="local"))
+    client.close()
+    assert running.status()["error"] == ""
