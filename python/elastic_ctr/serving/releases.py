@@ -52,6 +52,8 @@ class Releases:
         self._folders: dict[int, Path] = {}
         self._failures: Counter[int] = Counter()
         self._losses: Counter[int] = Counter()
+        # Under way, or answered and not looked at yet; by whom, of what.
+        self._checks: dict[asyncio.Task[bool], tuple[Worker, int]] = {}
         self._delayed = False
         self._stages: dict[int, str] = {}
 
@@ -92,12 +94,16 @@ class Releases:
         try:
             await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
+            for task in (*tasks, *self._checks):
                 task.cancel()
 
     async def _follow(self, workers: Workers) -> None:
+        again: asyncio.TimerHandle | None = None
         while True:
             await self.changed.wait()
+            if again is not None:
+                # Of an earlier time: it would be a change in the middle of this one.
+                again.cancel()
             self.changed.clear()
             self._delayed = False
             try:
@@ -106,9 +112,13 @@ class Releases:
                 log.info("%s; its successor is told", lost)
                 self._delayed = True
             if self._delayed:
-                asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self.changed.set)
+                again = asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self.changed.set)
 
     async def _settle(self, workers: Workers) -> None:
+        for check in [each for each in self._checks if each.done()]:
+            del self._checks[check]
+            # What it found is known; whom it lost is not.
+            check.result()
         document = self.document
         if document is None or not workers.running:
             return
@@ -116,9 +126,8 @@ class Releases:
             await self._listen(workers)
         for version in self._wanted(document):
             await self._check(version, workers)
-            if self.document is not document:
-                # Something newer is wanted: begin again with that.
-                self.changed.set()
+            if self.changed.is_set():
+                # Something newer is wanted, or another worker is there: begin again with that.
                 return
             # The live version goes first in the list, so it is switched to before a candidate takes time.
             await self._switch(document, workers)
@@ -179,6 +188,31 @@ class Releases:
             return False
 
     async def _check_in(self, worker: Worker, version: int, folder: Path, workers: Workers) -> bool:
+        """Whether it has passed. On a change a check is left alone: it may hang, and something else be more urgent."""
+        check = next((task for task, (who, what) in self._checks.items() if who is worker and what == version), None)
+        if check is None:
+            check = asyncio.create_task(self._checked_in(worker, version, folder, workers))
+            self._checks[check] = worker, version
+        check.remove_done_callback(self._checked_late)
+        change = asyncio.create_task(self.changed.wait())
+        try:
+            await asyncio.wait({check, change}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            change.cancel()
+        if check.done():
+            del self._checks[check]
+            return check.result()
+        check.add_done_callback(self._checked_late)
+        return False
+
+    def _checked_late(self, _: asyncio.Task[bool]) -> None:
+        self.on_change.set()
+        self.changed.set()
+
+    def _at_checks(self, worker: Worker) -> int:
+        return sum(who is worker for who, _ in self._checks.values())
+
+    async def _checked_in(self, worker: Worker, version: int, folder: Path, workers: Workers) -> bool:
         try:
             outcome = await worker.order("check", version=version, folder=str(folder))
         except WorkerHung as hung:
@@ -186,10 +220,16 @@ class Releases:
             self._again(workers, f"version {version} cannot be checked yet: {hung}")
             raise
         except WorkerLost as lost:
+            if self._at_checks(worker) > 1:
+                # Nobody knows which of them it was.
+                raise
             self._losses[version] += 1
             if self._losses[version] >= _LOSSES:
                 self._refuse(version, f"version {version} ended the process that checked it ({lost})", workers)
             raise
+        if version in self.refused:
+            # By another worker meanwhile.
+            return False
         if "passed" in outcome:
             worker.passed.add(version)
             self._losses.pop(version, None)
@@ -207,7 +247,8 @@ class Releases:
     async def _switch(self, document: ReleaseDocument, workers: Workers) -> None:
         """Pin what is best of what has passed, worker after worker; what is pinned may be listened with."""
         order = [document.live, self.serving, document.previous] if document.live is not None else [self.serving]
-        for worker in workers.in_order():
+        # Who is at a check last: it may hear nothing until that is done.
+        for worker in sorted(workers.in_order(), key=self._at_checks):
             best = next((version for version in order if version is not None and version in worker.passed), None)
             if best is None:
                 continue
@@ -240,6 +281,7 @@ class Releases:
         # A refused one may be loaded too, and is of no use to anyone.
         kept = {version for version in named if version is not None} - self.refused.keys()
         kept |= {worker.pinned for worker in workers.running.values() if worker.pinned is not None}
+        kept |= {version for _, version in self._checks.values()}
         for worker in workers.in_order():
             if worker.kept != kept:
                 await worker.order("keep", versions=sorted(kept))
@@ -247,6 +289,10 @@ class Releases:
                 worker.passed &= kept
         for version in [version for version in self._folders if version not in kept]:
             self._forget(version)
+        # Nobody is told of it any more, and it is checked anew should it come back.
+        for known in (self.passed, self._failures, self._losses):
+            for version in [version for version in known if version not in kept]:
+                del known[version]
 
     def _forget(self, version: int) -> None:
         self.manifests.pop(version, None)

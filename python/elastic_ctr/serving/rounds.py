@@ -149,7 +149,8 @@ class Rounds:
         self._watching = False
         self._using: Counter[int] = Counter()
         self._leaving: set[int] = set()
-        self._parts: set[asyncio.Task[None]] = set()
+        # Requests larger than a round, and their rows but for the part that is with the rounds: each is in memory to its end.
+        self._large: dict[asyncio.Task[None], int] = {}
         self._sources: list[Source] = []
 
     # -- versions
@@ -202,15 +203,31 @@ class Rounds:
 
     def ask(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
         """Answer later through `done`. Raises Refusal (503) when too much is waiting already."""
+        large = instances.rows > self.max_rows or len(instances.feasigns) > _MAX_FEASIGNS
         waiting = self.waiting_rows + sum(self._held_up.values())
+        if large:
+            # Not for a small one: it is answered between their parts.
+            waiting += sum(self._large.values())
         if waiting + instances.rows > max(_WAITING_ROUNDS * self.max_rows, instances.rows):
             raise Refusal(503, f"{waiting} instances are waiting already; ask again later")
-        if instances.rows > self.max_rows or len(instances.feasigns) > _MAX_FEASIGNS:
-            task = asyncio.create_task(self._ask_in_parts(parse, instances, slots, done))
-            self._parts.add(task)
-            task.add_done_callback(self._parts.discard)
+        if large:
+            self._begin_large(parse, instances, slots, done)
         else:
             self._enqueue(Question(parse, slots, instances, None, done))
+
+    def _begin_large(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
+        def over(task: asyncio.Task[None]) -> None:
+            self._large.pop(task, None)
+
+        def answered(outcome: Floats | Exception, version: int) -> None:
+            # Before: whoever is answered may ask again at once.
+            over(task)
+            done(outcome, version)
+
+        task = asyncio.create_task(self._ask_in_parts(parse, instances, slots, answered))
+        self._large[task] = instances.rows
+        # Also when it is cancelled.
+        task.add_done_callback(over)
 
     async def answer_at(self, version: int, instances: Instances) -> Floats:
         """Probabilities at a version, through the whole path. Raises VersionNotHeld, CubeUnavailable.
@@ -242,8 +259,14 @@ class Rounds:
             else:
                 answered.set_result(outcome)
 
+        request = asyncio.current_task()
+        assert request is not None
+        self._large[request] -= part.rows
         self._enqueue(Question(lambda _slots: part, model.slots, part, model.version, done))
-        return await answered
+        try:
+            return await answered
+        finally:
+            self._large[request] += part.rows
 
     async def _ask_in_parts(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
         """A request larger than a round: small ones are answered between its parts, and all parts have one version."""

@@ -11,7 +11,7 @@ import pytest
 
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.serving.releases import Releases
-from elastic_ctr.serving.workers import WorkerHung, WorkerLost, Workers
+from elastic_ctr.serving.workers import Worker, WorkerHung, WorkerLost, Workers
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest, publish
@@ -34,7 +34,10 @@ def put(store: FileStore, version: int, folder: Path) -> None:
 
 
 class Scripted:
-    """A worker: `outcome[version]` is what its check ends with."""
+    """A worker: `outcome[version]` is what its check ends with, at once or when the test says so.
+
+    At a check a `deaf` one hears nothing.
+    """
 
     def __init__(self, index: int, log: list[tuple[Any, ...]]) -> None:
         self.index = index
@@ -43,7 +46,9 @@ class Scripted:
         self.pinned: int | None = None
         self.listening = False
         self.silent = False
-        self.outcome: dict[int, dict[str, Any] | Exception] = {}
+        self.deaf = False
+        self.outcome: dict[int, dict[str, Any] | Exception | asyncio.Future[dict[str, Any]]] = {}
+        self._at_check: asyncio.Future[dict[str, Any]] | None = None
         self.listens = {"ok": True}
         self._log = log
 
@@ -54,6 +59,8 @@ class Scripted:
     async def order(self, do: str, **what: Any) -> dict[str, Any]:
         self._log.append((self.index, do, what.get("version")))
         await asyncio.sleep(0)
+        if self.deaf and self._at_check is not None:
+            await asyncio.shield(self._at_check)
         if do == "listen":
             return self.listens
         if do != "check":
@@ -61,7 +68,16 @@ class Scripted:
         outcome = self.outcome.get(what["version"], {"passed": 1e-7})
         if isinstance(outcome, Exception):
             raise outcome
+        if isinstance(outcome, asyncio.Future):
+            self._at_check = outcome
+            return await asyncio.shield(outcome)
         return outcome
+
+    def hangs_at(self, version: int) -> "asyncio.Future[dict[str, Any]]":
+        """Until what is returned has a result."""
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.outcome[version] = answer
+        return answer
 
     def send(self, do: str, **what: Any) -> None:
         if do == "stage":
@@ -102,6 +118,11 @@ class Pod:
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             await asyncio.sleep(0.001)
+
+    def start_anew(self, index: int) -> Scripted:
+        self.running[index] = Scripted(index, self.log)
+        self.releases.started(cast("Worker", self.running[index]))
+        return self.running[index]
 
     def did(self, do: str) -> list[tuple[Any, ...]]:
         return [(index, what) for index, done, what in self.log if done == do]
@@ -288,6 +309,7 @@ async def test_versions_nobody_wants_are_let_go_with_their_files(tmp_path: Path)
 
     assert folders == ["version-2", "version-3"]
     assert it.running[0].passed == {2, 3}
+    assert it.releases.passed.keys() == {2, 3}
     assert (0, None) in it.did("keep")
 
 
@@ -301,6 +323,156 @@ async def test_a_rollback_goes_back_to_a_version_checked_anew(tmp_path: Path) ->
         await it.until(lambda: it.releases.serving == 1)
 
     assert it.did("check") == [(0, 1), (0, 2), (0, 3), (0, 1)]
+
+
+async def test_after_a_rollback_a_worker_started_anew_answers_with_what_served_until_the_old_version_has_passed_again(
+    tmp_path: Path,
+) -> None:
+    async with pod(tmp_path) as it:
+        for live, previous in ((1, None), (2, 1), (3, 2)):
+            it.document(live=live, previous=previous)
+            await it.until(lambda live=live: it.releases.serving == live)  # type: ignore[misc]
+        await it.until(lambda: 1 not in it.releases.manifests)
+        for worker in it.in_order():
+            worker.outcome[1] = {"later": "version 1 cannot be checked yet: cube is not there"}
+        it.document(live=1, previous=3, held=True)
+        anew = it.start_anew(1)
+        anew.outcome[1] = it.running[0].outcome[1]
+
+        await it.until(lambda: anew.listening)
+
+    assert anew.pinned == 3
+
+
+async def test_what_failed_and_is_wanted_no_more_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_ctr.serving.releases._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("elastic_ctr.serving.releases._TRIES", 1_000_000)
+    async with pod(tmp_path) as it:
+        it.running[0].outcome[3] = WorkerLost("worker 0 ended")
+        it.document(candidate=3)
+        await it.until(lambda: it.releases._losses[3] > 0)
+        it.document(candidate=9)
+        await it.until(lambda: it.releases._failures[9] > 0)
+
+        it.document(live=1)
+        await it.until(lambda: not it.releases._losses and not it.releases._failures)
+
+
+async def test_a_check_that_hangs_holds_up_neither_a_rollback_nor_a_worker_started_anew(tmp_path: Path) -> None:
+    async with pod(tmp_path) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        it.document(live=2, previous=1)
+        await it.until(lambda: it.releases.serving == 2)
+        it.running[0].hangs_at(3)
+        it.document(live=2, previous=1, candidate=3)
+        await it.until(lambda: (0, 3) in it.did("check"))
+
+        anew = it.start_anew(1)
+        await it.until(lambda: anew.listening)
+        before = anew.pinned
+        it.document(live=1, previous=2, held=True)
+        await it.until(lambda: it.releases.serving == 1)
+
+    assert before == 2
+    assert [each.pinned for each in it.in_order()] == [1, 1]
+
+
+async def test_a_rollback_reaches_all_others_while_a_worker_at_a_check_hears_nothing(tmp_path: Path) -> None:
+    async with pod(tmp_path) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        it.document(live=2, previous=1)
+        await it.until(lambda: it.releases.serving == 2)
+        it.running[0].deaf = True
+        answer = it.running[0].hangs_at(3)
+        it.document(live=2, previous=1, candidate=3)
+        await it.until(lambda: (0, 3) in it.did("check"))
+        it.document(live=1, previous=2, held=True)
+        await it.until(lambda: it.running[1].pinned == 1)
+        meanwhile = it.running[0].pinned
+        answer.set_result({"passed": 0.0})
+        await it.until(lambda: it.releases.serving == 1)
+
+    assert meanwhile == 2
+
+
+@pytest.mark.parametrize("outcome", [{"passed": 1e-7}, {"refused": "version 2 answers wrongly"}])
+async def test_a_check_that_was_left_alone_is_not_asked_for_twice_and_counts_when_it_is_answered(
+    tmp_path: Path, outcome: dict[str, Any]
+) -> None:
+    async with pod(tmp_path) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        answer = it.running[0].hangs_at(2)
+        it.document(live=1, candidate=2)
+        await it.until(lambda: (0, 2) in it.did("check"))
+        for _ in range(3):
+            it.document(live=1, candidate=2)
+            await asyncio.sleep(0.01)
+        meanwhile = it.did("check")
+        answer.set_result(outcome)
+        passes = "passed" in outcome
+        await it.until(lambda: 2 in (it.running[1].passed if passes else it.releases.refused))
+
+    assert meanwhile == [(0, 1), (1, 1), (0, 2)]
+    assert it.did("check") == [*meanwhile, *([(1, 2)] if passes else [])]
+    assert it.releases.passed.keys() == ({1, 2} if passes else {1})
+
+
+async def test_what_is_still_checked_is_let_go_when_that_is_done(tmp_path: Path) -> None:
+    async with pod(tmp_path, workers=1) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        answer = it.running[0].hangs_at(2)
+        it.document(live=1, candidate=2)
+        await it.until(lambda: (0, 2) in it.did("check"))
+        it.document(live=3, previous=1)
+        await it.until(lambda: it.releases.serving == 3 and 3 in it.running[0].kept)
+        meanwhile = set(it.running[0].kept), (tmp_path / "scratch" / "version-2").exists()
+        answer.set_result({"passed": 1e-7})
+        await it.until(lambda: it.running[0].kept == {1, 3})
+        await it.until(lambda: not (tmp_path / "scratch" / "version-2").exists())
+
+    assert meanwhile == ({1, 2, 3}, True)
+    assert it.releases.passed.keys() == it.running[0].passed == {1, 3}
+
+
+async def test_a_worker_that_ends_at_two_checks_is_the_fault_of_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_ctr.serving.releases._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("elastic_ctr.serving.releases._LOSSES", 1)
+    async with pod(tmp_path, workers=1) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        answers = [it.running[0].hangs_at(3), it.running[0].hangs_at(2)]
+        it.document(live=1, candidate=3)
+        await it.until(lambda: (0, 3) in it.did("check"))
+        it.document(live=2, previous=1, candidate=3)
+        await it.until(lambda: (0, 2) in it.did("check"))
+        it.running[0].outcome.clear()
+        for answer in answers:
+            answer.set_exception(WorkerLost("worker 0 ended"))
+        await it.until(lambda: {2, 3} <= it.running[0].passed)
+
+    assert it.releases.refused == {}
+
+
+async def test_what_one_worker_has_refused_another_that_was_at_it_does_not_answer_with(tmp_path: Path) -> None:
+    async with pod(tmp_path) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        answer = it.running[1].hangs_at(2)
+        it.document(live=2, previous=1)
+        await it.until(lambda: (1, 2) in it.did("check"))
+        it.start_anew(0).outcome[2] = {"refused": "version 2 answers wrongly"}
+        await it.until(lambda: 2 in it.releases.refused)
+        answer.set_result({"passed": 1e-7})
+        await it.until(lambda: it.running[0].pinned == 1 and not it.releases._checks)
+
+    assert 2 not in it.releases.passed
+    assert it.running[1].pinned == 1
 
 
 @pytest.mark.parametrize(("fields", "stage"), [({}, "no version has been published yet")])

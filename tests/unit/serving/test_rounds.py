@@ -598,6 +598,82 @@ async def test_more_than_can_wait_is_refused_at_once() -> None:
     assert {each for _, each in answers} == {1}
 
 
+async def test_large_requests_wait_with_all_their_rows_until_they_are_answered() -> None:
+    async with running(max_rows=2) as it:
+        it.add(1)
+        it.rounds.pin(1)
+        it.table.gate.clear()
+        large = [[[5], []]] * 50
+        first = [it.ask(*large), it.ask(*large)]
+        for begun in (0, 2):
+            await until(lambda begun=begun: len(it.table.asked) == begun)  # type: ignore[misc]
+            with pytest.raises(Refusal, match="instances are waiting already"):
+                it.ask(*large)
+        # It is answered between their parts.
+        small = it.ask([[6], []])
+        it.table.gate.set()
+        answers = await asyncio.gather(*first, small)
+        again = list(await asyncio.gather(it.ask(*large), it.ask(*large)))
+
+    assert answers == [([105.0] * 50, 1)] * 2 + [([106.0], 1)]
+    assert again == [([105.0] * 50, 1)] * 2
+
+
+async def test_parts_of_large_requests_are_not_counted_twice() -> None:
+    async with running(max_rows=2) as it:
+        it.add(1)
+        it.rounds.pin(1)
+        it.table.gate.clear()
+        # One row less than may wait, however many of them are in rounds by now.
+        asked = [it.ask(*[[[key], []]] * rows) for key, rows in ((5, 40), (6, 40), (7, 47))]
+        await until(lambda: len(it.rounds._held_up) == 3)
+        asked.append(it.ask([[8], []]))
+        with pytest.raises(Refusal, match="128 instances are waiting already"):
+            it.ask(*[[[9], []]] * 3)
+        it.table.gate.set()
+
+        answers = await asyncio.gather(*asked)
+
+    assert [len(answer) for answer, _ in answers] == [40, 40, 47, 1]
+
+
+async def test_a_request_larger_than_all_that_may_wait_is_answered_when_it_is_alone_and_so_is_the_next() -> None:
+    async with running(max_rows=1) as it:
+        it.add(1)
+        it.rounds.pin(1)
+        larger = [[[5], []]] * 65
+
+        answers = [await it.ask(*larger), await it.ask(*larger)]
+
+    assert answers == [([105.0] * 65, 1)] * 2
+
+
+async def test_a_large_request_that_is_cancelled_or_fails_waits_no_longer() -> None:
+    async with running(max_rows=2) as it:
+        it.add(1)
+        it.rounds.pin(1)
+        large = [[[5], []]] * 100
+        it.ask(*large)
+        [never_begun] = it.rounds._large
+        never_begun.cancel()
+        await asyncio.gather(never_begun, return_exceptions=True)
+        it.table.gate.clear()
+        it.ask(*large)
+        await until(lambda: len(it.table.asked) == 1)
+        [begun] = it.rounds._large
+        begun.cancel()
+        it.table.gate.set()
+        await until(lambda: not it.rounds._under_way)
+        it.table.down = True
+        [failed] = await asyncio.gather(it.ask(*large), return_exceptions=True)
+        it.table.down = False
+
+        answer = await it.ask(*large)
+
+    assert isinstance(failed, CubeUnavailable)
+    assert answer == ([105.0] * 100, 1)
+
+
 async def test_before_the_first_version_the_stage_is_told() -> None:
     async with running() as it:
         it.rounds.stage = "training hour 1 of 4"

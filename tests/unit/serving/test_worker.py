@@ -6,15 +6,22 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lifecycle import bind
 from elastic_ctr.serving import predictor, worker
 from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor
 from elastic_ctr.serving.http_heads import Learned
+from elastic_ctr.serving.instances import instances_of
+from elastic_ctr.serving.rounds import ModelVersion
 from elastic_ctr.serving.worker import Settings, Worker
+from elastic_ctr.versions.manifest import VersionManifest
+from fuzz.model import Sum
+from serving.doors import Table
 from serving.http_peer import until
 
 _LIVE = b"GET /v2/health/live HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -187,3 +194,40 @@ async def test_it_says_that_it_is_at_something_long_before_it_begins(
 
     assert compiling
     assert known[0]["busy"]
+
+
+async def test_a_version_wanted_again_while_a_request_still_uses_it_can_be_answered_with(
+    gate: threading.Event, tmp_path: Path
+) -> None:
+    gate.set()
+    slots = SlotList(("0",))
+    manifest = VersionManifest(
+        version=1, kind="base", base=1, parent=None, pass_id="1", event_time_max=1, created_at=1.0,
+        partitions=1, dim=1, keys=0, slots=slots.names, sparse_dim=None, network="slot-dnn", cube_files=(),
+        model_files=(), samples=0, auc_live=None, auc_published=None,
+    )  # fmt: skip
+    (tmp_path / worker.MANIFEST_FILE).write_bytes(manifest.to_json())
+    (tmp_path / worker.SAMPLE_FILE).touch()
+    table = Table()
+    table.gate.clear()
+    answered: list[int] = []
+    instances = instances_of([[[5]]], 1)
+    async with started(gate) as (it, parent):
+        for version in (1, 2):
+            it._rounds.add(ModelVersion(version, slots, None, 1, 0, Sum(), table))
+        it._rounds.pin(1)
+        it._rounds.ask(lambda _: instances, instances, slots, lambda _, version: answered.append(version))
+        await until(lambda: table.lookups == 1)
+        await parent.order("pin", version=2)
+        await parent.order("keep", versions=[2])
+
+        outcome = await parent.order("check", version=1, folder=str(tmp_path))
+        table.gate.set()
+        await until(lambda: bool(answered))
+        pinned = await parent.order("pin", version=1)
+
+        assert it._rounds.current().version == 1
+
+    assert outcome["passed"] == 0.0
+    assert pinned["ok"]
+    assert answered == [1]
