@@ -5,6 +5,7 @@
 <cache>/<version>/part-00017.part   one that is being fetched
 """
 
+import errno
 import hashlib
 import os
 import shutil
@@ -20,6 +21,8 @@ from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, ManifestDamaged, digest_of, read_dictionary
 
 _PIECE = 4 << 20
+# What a disk says of bytes that it has lost.
+_LOST = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
 
 
 class FetchStopped(Exception):
@@ -125,7 +128,12 @@ class Cache:
         seen = (found.st_size, found.st_mtime_ns)
         if self._checked.get(path) == seen:
             return True
-        if found.st_size != entry.bytes or digest_of(path)[1] != entry.sha256:
+        try:
+            if found.st_size != entry.bytes or digest_of(path)[1] != entry.sha256:
+                return False
+        except OSError as failed:
+            if failed.errno not in _LOST:
+                raise
             return False
         self._checked[path] = seen
         return True

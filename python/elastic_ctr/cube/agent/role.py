@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from elastic_ctr.cube.agent.cache import Cache, FetchStopped
 from elastic_ctr.cube.agent.drain import LONGEST_DRAIN_SECONDS
-from elastic_ctr.cube.agent.server import Held, Server, ServerRefused, ServerSilent
+from elastic_ctr.cube.agent.server import Held, Server, ServerGone, ServerRefused, ServerSilent
 from elastic_ctr.cube.placement import covered_without, owed_partitions, unneeded_partitions
 from elastic_ctr.cube.release import AgentReport, ReleaseDocument
 from elastic_ctr.runtime.http import bearer
@@ -413,18 +413,26 @@ class CubeAgent:
         await stop.wait()
         self.drain()
         until = time.monotonic() + self._grace_seconds
-        began = time.monotonic()
+        began = heard = time.monotonic()
         while time.monotonic() < until:
             try:
                 held = await self._server.held()
+                heard = time.monotonic()
                 if not held.draining:
                     await self._server.drain(draining=True)
+            except ServerGone as gone:
+                # Nobody is answered where nobody listens; but it may be about to come back.
+                if time.monotonic() - heard >= self._quiet_seconds:
+                    log.info("nothing to drain: %s", gone)
+                    break
             except (ServerSilent, ServerRefused) as failed:
-                log.info("nothing to drain: %s", failed)
-                break
-            quiet = time.monotonic() - began if held.lookup is None else min(held.lookup, time.monotonic() - began)
-            if quiet >= self._quiet_seconds and self._covered(held):
-                break
+                # It may answer lookups all the same, and be the only one who does.
+                heard = time.monotonic()
+                self._complain("server", str(failed))
+            else:
+                quiet = time.monotonic() - began if held.lookup is None else min(held.lookup, time.monotonic() - began)
+                if quiet >= self._quiet_seconds and self._covered(held):
+                    break
             await asyncio.sleep(min(0.2, self._quiet_seconds / 4))
         self.drained.set()
         log.info("drained")

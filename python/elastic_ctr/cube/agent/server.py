@@ -21,6 +21,10 @@ class ServerSilent(OSError):
     """The server does not answer: where, why."""
 
 
+class ServerGone(ServerSilent):
+    """Nobody listens at the server's door: it has ended, or is not there yet. One that is only slow still listens."""
+
+
 class Held(NamedTuple):
     """What the server says it holds. `asked`: seconds since a lookup or keep-alive named the version, None: never."""
 
@@ -73,7 +77,8 @@ class Server:
                 method, f"{self._url}/{path}", json=body, headers=self._headers, timeout=seconds
             )
         except httpx.HTTPError as failed:
-            raise ServerSilent(
+            kind = ServerGone if isinstance(failed, httpx.ConnectError) else ServerSilent
+            raise kind(
                 f"the cube-server at {self._url} does not answer ({type(failed).__name__}: {failed}); "
                 "it is asked again until it does"
             ) from failed

@@ -7,7 +7,7 @@
 
 A POST needs `authorization: Bearer <token>` where a token is set. 200 means that every worker has done it; on any
 other answer nothing has changed: 400 not understood, 401 no token, 409 does not fit what is held, 422 files refused,
-503 no worker is there, or this server ends.
+503 no worker is there, or this server ends. That it drains is shown from the order on, before every worker says so.
 """
 
 import asyncio
@@ -185,7 +185,7 @@ class Admin:
 
     async def drain(self, request: Request) -> Response:
         body = _parse(Drain, await request.body())
-        await self._workers.change(lambda assigned: assigned, draining=body.draining)
+        await self._workers.drain(draining=body.draining)
         return JSONResponse({"draining": self._workers.draining})
 
     def _paths(self, files: PartFiles) -> Paths:

@@ -6,9 +6,13 @@ import json
 import logging
 import os
 import subprocess
+import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from elastic_ctr.cube.dictionary.format import DictionaryDamaged
+from elastic_ctr.cube.dictionary.table import PartsDoNotFit, check_fit
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.holdings import Assignments
 from elastic_ctr.runtime import child, patience
@@ -23,6 +27,8 @@ _END_SECONDS = 5.0
 _ORDER_SECONDS = 3600.0
 # A load waits so long for a worker that serves. Machine code that is not cached takes a minute; an agent asks for ten.
 _NO_WORKER_SECONDS = 300.0
+# What a worker cannot hold so many times in a row, nobody will.
+_REFUSED_TIMES = 3
 
 
 class WorkerLost(RuntimeError):
@@ -31,6 +37,10 @@ class WorkerLost(RuntimeError):
 
 class WorkerRefused(RuntimeError):
     """An order that could not be carried out: what a worker said, or that none is left to say it."""
+
+
+class CannotHold(WorkerRefused):
+    """A worker that was started anew cannot hold what all others held."""
 
 
 class NoWorker(RuntimeError):
@@ -117,9 +127,12 @@ class Workers:
         self._descriptor, self.counts = counters.create(count)
         self._running: dict[int, Worker] = {}
         self._serving: dict[int, Worker] = {}
+        # How often each that was started could not hold what is assigned, since one last did.
+        self._refused = Counter[int]()
         # A change and a worker's coming to serve exclude each other, so that none misses a change; who waits for one to
         # serve is told.
         self._changing = asyncio.Condition()
+        self._ending = threading.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._count = count
         self._on_change: list[Callable[[], None]] = []
@@ -143,12 +156,13 @@ class Workers:
             task.result()
 
     async def stop(self) -> None:
+        self._ending.set()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         os.close(self._descriptor)
 
-    async def change(self, rule: Callable[[Assignments], Assignments], *, draining: bool | None = None) -> None:
+    async def change(self, rule: Callable[[Assignments], Assignments]) -> None:
         """Have every worker hold what the rule makes of the assignments; all of them or, refused, none.
 
         What adds something needs a worker that has done it; while none serves, one is waited for. A worker lost meanwhile
@@ -159,9 +173,8 @@ class Workers:
                 await self._until_one_serves()
             # Anew: others may have changed something meanwhile.
             wanted = rule(self.assigned)
-            drain = self.draining if draining is None else draining
-            outcomes = await self._order_all(_hold(wanted, drain))
-            wrong = [each for each in outcomes if isinstance(each, BaseException) and not isinstance(each, WorkerLost)]
+            outcomes = await self._order_all(_hold(wanted, self.draining))
+            wrong = _refusals(outcomes)
             lost = sum(isinstance(each, WorkerLost) for each in outcomes)
             if lost == len(outcomes) and wanted.adds_to(self.assigned):
                 # Whoever is started in their place would end over it, too, and the pod would answer nothing any more.
@@ -169,7 +182,21 @@ class Workers:
             if wrong:
                 await self._order_all(_hold(self.assigned, self.draining))
                 raise wrong[0]
-            self.assigned, self.draining = wanted, drain
+            self.assigned = wanted
+
+    async def drain(self, *, draining: bool) -> None:
+        """Have every worker tell readers to ask another holder, or no longer. Raises WorkerRefused.
+
+        Noted before the workers are waited for, one of which may hang or load: whoever asks this server is told, and so
+        is a worker that comes to serve.
+        """
+        before, self.draining = self.draining, draining
+        async with self._changing:
+            wrong = _refusals(await self._order_all(_hold(self.assigned, self.draining)))
+            if wrong:
+                self.draining = before
+                await self._order_all(_hold(self.assigned, self.draining))
+                raise wrong[0]
 
     async def _until_one_serves(self) -> None:
         """Gives the lock away meanwhile: a worker needs it to come to serve."""
@@ -206,12 +233,16 @@ class Workers:
                 _log.warning("worker %d (pid %d) ended; another is started", index, worker.process.pid)
             except (WorkerLost, WorkerRefused) as failed:
                 _log.error("worker %d did not start: %s; trying again in %.1f s", index, failed, pause)
+                if isinstance(failed, CannotHold) and not self._serving:
+                    self._refused[index] += 1
             finally:
                 self._serving.pop(index, None)
                 del self._running[index]
                 await worker.end()
             self.restarts += 1
             self.counts[index, [counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
+            if self._refused[index] >= _REFUSED_TIMES:
+                await self._give_up()
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -220,15 +251,36 @@ class Workers:
         while True:
             # Not under the lock: a worker that hangs in its imports or over a file holds up no change.
             told = self.assigned, self.draining
-            await worker.order(_hold(*told))
+            try:
+                await worker.order(_hold(*told))
+            except WorkerRefused as refused:
+                raise CannotHold(str(refused)) from refused
             async with self._changing:
                 if told != (self.assigned, self.draining):
                     continue
                 host, port = self._address
                 self.path = (await worker.order({"do": "listen", "host": host, "port": port}))["path"]
                 self._serving[index] = worker
+                self._refused.clear()
                 self._changing.notify_all()
                 return
+
+    async def _give_up(self) -> None:
+        """Hold no longer what keeps every worker from coming to serve: the agent sees that it is not held, and brings it anew.
+
+        Those are the partitions whose files cannot be read; where all can, it is something else, and everything goes.
+        """
+        before = self.assigned
+        rest = await asyncio.to_thread(_readable, before, self._ending)
+        async with self._changing:
+            if self._serving or self.assigned is not before or not before.versions:
+                return  # one can hold it after all, or something else is to be held now, or it is not what they hold
+            self._refused.clear()
+            self.assigned = Assignments() if rest == before else rest
+            _log.error(
+                "no worker can hold what was loaded: %s is given up, and answered by other holders only until it is loaded again",
+                "everything" if rest == before else "what cannot be read of it",
+            )
 
     async def _look(self) -> None:
         """Kill what hangs; its keeper then starts another."""
@@ -246,3 +298,23 @@ class Workers:
 
 def _hold(assigned: Assignments, draining: bool) -> dict[str, Any]:
     return {"do": "hold", "versions": assigned.to_json(), "draining": draining}
+
+
+def _refusals(outcomes: list[dict[str, Any] | BaseException]) -> list[BaseException]:
+    """A worker that is lost refuses nothing: whoever is started in its place is told."""
+    return [each for each in outcomes if isinstance(each, BaseException) and not isinstance(each, WorkerLost)]
+
+
+def _readable(assigned: Assignments, ending: threading.Event) -> Assignments:
+    """What can be opened and read of it, as a worker would; all that was not looked at, when the server ends."""
+    rest = assigned
+    for version, own in assigned.versions.items():
+        for number, paths in own.parts.items():
+            if ending.is_set():
+                return rest
+            try:
+                check_fit(own.partitions, own.dim, {number: paths.open(populate=True)})
+            except (DictionaryDamaged, PartsDoNotFit, OSError) as wrong:
+                _log.error("partition %d of version %d cannot be held any more: %s", number, version, wrong)
+                rest = rest.unloaded(version, [number])
+    return rest

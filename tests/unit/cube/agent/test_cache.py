@@ -1,3 +1,4 @@
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -6,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from cube.published import RemoteStore
+from elastic_ctr.cube.agent import cache as module
 from elastic_ctr.cube.agent.cache import Cache, FetchStopped
 from elastic_ctr.store import FileStore, NotInStore, StoreError
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import DictionaryManifest, ManifestDamaged, publish
+from elastic_ctr.versions.manifest import DictionaryManifest, ManifestDamaged, digest_of, publish
 
 DATA = bytes(range(256)) * 1000
 
@@ -244,3 +246,28 @@ def test_fetching_keeps_to_its_bytes_a_second(store: FileStore, tmp_path: Path) 
     cache.parts(7, 0)
 
     assert clock.now == pytest.approx(256_002 / 100_000)
+
+
+def test_a_file_that_the_disk_has_lost_is_fetched_anew(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_dictionary(store, tmp_path / "work", 7)
+    remote = Counting(store.root)
+    cache = cache_of(remote, tmp_path)
+    own, _ = cache.parts(7, 0)
+    before = own.stat().st_ino
+    unreadable = True
+
+    def read(path: Path) -> tuple[int, str]:
+        if unreadable and path.exists() and path.stat().st_ino == before:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return digest_of(path)
+
+    monkeypatch.setattr(module, "digest_of", read)
+    # A lost sector changes neither size nor time: it is the server that finds it.
+    cache.distrust([own])
+
+    assert cache.parts(7, 0) == (own, None)
+
+    assert remote.offsets == [0, 0]
+    assert own.read_bytes() == bytes([7, 0]) + DATA

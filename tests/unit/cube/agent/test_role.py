@@ -2,25 +2,33 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from cube.parts import of_partition, values_for, write_parts
+from cube.peers import Peer
 from cube.published import RemoteStore
+from cube.running import ServerProcess
+from elastic_ctr.cube.agent import server
 from elastic_ctr.cube.agent.cache import Cache
 from elastic_ctr.cube.agent.role import CubeAgent
-from elastic_ctr.cube.agent.server import Held, Server, ServerRefused, ServerSilent
+from elastic_ctr.cube.agent.server import Held, Server, ServerGone, ServerRefused, ServerSilent
 from elastic_ctr.cube.agent.service import agent_app
+from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReleaseDocument
 from elastic_ctr.runtime.http import HttpServer, RequestRefused, application, bearer, require_token, serving
-from elastic_ctr.store import FileStore
+from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import DictionaryManifest, publish
 
@@ -41,6 +49,9 @@ class Played:
         self.draining = False
         self.refuses: set[tuple[int, int]] = set()
         self.lookup: float | None = None
+        self.slow = False  # to be told to drain, as while one of its workers hangs
+        self.drain_refused = False
+        self.drains = 0
         self.document: ReleaseDocument | None = None
         self.reports: list[AgentReport] = []
         self.away = False
@@ -78,6 +89,11 @@ class Played:
 
         async def drain(request: Request) -> Response:
             require_token(request, "secret")
+            self.drains += 1
+            if self.slow:
+                await asyncio.sleep(0.5)
+            if self.drain_refused:
+                raise RequestRefused(422, "MemoryError: no room")
             self.draining = (await request.json())["draining"]
             return JSONResponse({})
 
@@ -124,13 +140,13 @@ class Pod:
         self.agent = agent
         self.stop = stop
 
-    async def until(self, condition: Callable[[], Any]) -> Any:
+    async def until(self, condition: Callable[[], Any], seconds: float = 20) -> Any:
         async def wait() -> Any:
             while not (found := condition()):
                 await asyncio.sleep(0.005)
             return found
 
-        return await asyncio.wait_for(wait(), 20)
+        return await asyncio.wait_for(wait(), seconds)
 
     async def holds(self, **versions: tuple[int, ...]) -> None:
         expected = {int(name[1:]): set(parts) for name, parts in versions.items()}
@@ -151,14 +167,24 @@ def put_dictionary(store: FileStore, work: Path, *versions: int) -> None:
         store.put_bytes(manifest.to_json(), layout.dictionary_manifest(version))
 
 
+def put_real_dictionary(store: FileStore, work: Path, version: int, keys: Keys) -> None:
+    parts = write_parts(work / str(version), keys, version=version, partitions=PARTITIONS)
+    manifest = DictionaryManifest(
+        version=version, kind="full", full_version=version, base=version, parent=None, partitions=PARTITIONS,
+        dim=4, keys=keys.size,
+        files=tuple(publish(store, parts[p].full, layout.dictionary_part(version, p)) for p in range(PARTITIONS)),
+    )  # fmt: skip
+    store.put_bytes(manifest.to_json(), layout.dictionary_manifest(version))
+
+
 @asynccontextmanager
 async def pod(root: Path, played: Played, *, store: FileStore | None = None, **options: Any) -> AsyncIterator[Pod]:
     store = store or FileStore(root / "store")
-    async with serving(played.server(), "127.0.0.1", 0) as server, serving(played.transfer(), "127.0.0.1", 0) as to:
+    async with serving(played.server(), "127.0.0.1", 0) as door, serving(played.transfer(), "127.0.0.1", 0) as to:
         agent = CubeAgent(
-            "c-s0-0", 0, ADDRESS, server_url=f"http://127.0.0.1:{server.port}",
-            transfer_url=f"http://127.0.0.1:{to.port}", store=store, cache_dir=root / "cache", token="secret",
-            **{"report_seconds": 0.02, "drain_seconds": 0.1, "quiet_seconds": 0.05, "poll_wait_seconds": 1.0, "grace_seconds": 0.5, **options},
+            "c-s0-0", 0, ADDRESS, transfer_url=f"http://127.0.0.1:{to.port}",
+            store=store, cache_dir=root / "cache", token="secret",
+            **{"server_url": f"http://127.0.0.1:{door.port}", "report_seconds": 0.02, "drain_seconds": 0.1, "quiet_seconds": 0.05, "poll_wait_seconds": 1.0, "grace_seconds": 0.5, **options},
         )  # fmt: skip
         stop = asyncio.Event()
         running = asyncio.create_task(agent.run(stop))
@@ -400,6 +426,62 @@ async def test_a_pod_that_nobody_replaces_yet_stays_though_transfer_is_restarted
         await it.until(it.agent.drained.is_set)
 
 
+@pytest.mark.parametrize("how", ["slow", "refused"])
+async def test_a_pod_that_nobody_replaces_yet_stays_though_its_server_is_slow_to_drain_or_refuses_to(
+    tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(server, "_ASK_SECONDS", 0.1)
+    played.say(5)
+    played.lookup = 10.0
+    played.slow, played.drain_refused = how == "slow", how == "refused"
+    up = Placement(shards=2, up=(1,))
+    async with pod(tmp_path, played, grace_seconds=60.0) as it:
+        await it.holds(v5=MINE)
+        played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1))}})
+        it.stop.set()
+        await it.until(lambda: played.drains == 3)
+        assert not it.agent.drained.is_set()
+        assert played.reports[-1].holds == {5: MINE}
+
+        played.slow = played.drain_refused = False
+        await it.until(lambda: played.draining)
+        heard = len(played.reports)
+        await it.until(lambda: len(played.reports) > heard + 10)
+        assert not it.agent.drained.is_set()
+
+        played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1, 2))}})
+        await it.until(it.agent.drained.is_set)
+
+
+async def test_where_nobody_listens_for_a_while_there_is_nothing_to_drain(
+    tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played.say(5)
+    played.lookup = 10.0
+    held, gone = Server.held, False
+
+    async def asked(self: Server) -> Held:
+        if gone:
+            raise ServerGone("nobody listens")
+        return await held(self)
+
+    monkeypatch.setattr(Server, "held", asked)
+    up = Placement(shards=2, up=(1,))
+    async with pod(tmp_path, played, grace_seconds=60.0, quiet_seconds=2.0) as it:
+        await it.holds(v5=MINE)
+        played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1))}})
+        it.stop.set()
+        await it.until(lambda: played.draining)
+        gone = True
+        await asyncio.sleep(1.0)
+        gone = False
+        await it.until(lambda: played.reports[-1].holds == {5: MINE})
+        assert not it.agent.drained.is_set()
+
+        gone = True
+        await it.until(it.agent.drained.is_set)
+
+
 async def test_grace_ends_every_drain(tmp_path: Path, played: Played) -> None:
     played.say(5)
     played.lookup = 0.0
@@ -435,5 +517,62 @@ async def test_a_server_that_refuses_or_is_silent_is_told_apart(played: Played) 
         with pytest.raises(ServerRefused, match="refused /drain with 401: this call changes something"):
             await stranger.drain(draining=True)
     async with httpx.AsyncClient() as client:
-        with pytest.raises(ServerSilent, match="does not answer"):
+        with pytest.raises(ServerGone, match="does not answer"):
             await Server(f"http://127.0.0.1:{door.port}", None, client).held()
+
+
+async def test_a_server_that_is_slow_is_not_taken_for_one_that_is_gone(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_ASK_SECONDS", 0.1)
+    played.slow = True
+    async with serving(played.server(), "127.0.0.1", 0) as door, httpx.AsyncClient() as client:
+        with pytest.raises(ServerSilent, match="does not answer") as silent:
+            await Server(f"http://127.0.0.1:{door.port}", "secret", client).drain(draining=True)
+
+    assert not isinstance(silent.value, ServerGone)
+
+
+class Unreachable(RemoteStore):
+    """A store that answers only while it is not away."""
+
+    away = False
+
+    def read_from(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        if self.away:
+            raise StoreError("the store is away")
+        return super().read_from(path, offset)
+
+
+async def test_a_part_that_no_worker_can_open_any_more_is_fetched_anew_while_the_rest_is_answered(
+    tmp_path: Path, played: Played
+) -> None:
+    keys = np.arange(1, 301, dtype=np.uint64)
+    store = Unreachable(tmp_path / "real")
+    put_real_dictionary(store, tmp_path / "work", 5, keys)
+    played.say(5)
+    process = await asyncio.to_thread(
+        lambda: ServerProcess(tmp_path / "cache", env={"ELASTIC_CTR_LOOKUP": "numpy"}, token="secret")
+    )
+
+    def values(partition: int) -> bytes:
+        with Peer(process.port) as peer:
+            return peer.ask(5, of_partition(keys, partition, PARTITIONS), 4).values.tobytes()
+
+    try:
+        async with pod(tmp_path, played, store=store, server_url=f"http://127.0.0.1:{process.admin_port}") as it:
+            await it.until(lambda: played.reports and played.reports[-1].holds == {5: MINE}, 60)
+            lost = tmp_path / "cache" / "5" / "part-00002.dict"
+            store.away = True
+            os.truncate(lost, 100)
+            os.kill(process.status()["workers"][0], signal.SIGKILL)
+
+            await it.until(lambda: played.reports[-1].holds == {5: (0,)}, 60)
+            await it.until(process.ready, 60)
+            assert await asyncio.to_thread(values, 0) == values_for(of_partition(keys, 0, PARTITIONS), 4, 5).tobytes()
+
+            store.away = False
+            await it.until(lambda: played.reports[-1].holds == {5: MINE}, 60)
+            assert await asyncio.to_thread(values, 2) == values_for(of_partition(keys, 2, PARTITIONS), 4, 5).tobytes()
+    finally:
+        assert await asyncio.to_thread(process.stop) == 0

@@ -459,6 +459,140 @@ def test_while_no_worker_comes_a_load_is_refused_in_the_end_and_a_drain_is_not(t
     assert server.stop() == 0
 
 
+# Workers that compile nothing come to serve sooner.
+_FAST = {"ELASTIC_CTR_LOOKUP": "numpy"}
+
+
+def _no_room_for(version: int, while_there: Path) -> str:
+    """For a worker: it finds no memory for that version as long as there is that file."""
+    return _holding(version, f"if os.path.exists({str(while_there)!r}): raise MemoryError('no room')")
+
+
+def test_that_it_drains_is_said_at_once_though_a_worker_hangs(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, workers=2, before=_patient(100_000))
+    hung = server.status()["workers"][0]
+    os.kill(hung, signal.SIGSTOP)
+
+    with pytest.raises(httpx.ReadTimeout):
+        server.http.post("/drain", json={"draining": True}, timeout=1)
+    said = server.held()["draining"]
+    os.kill(hung, signal.SIGCONT)
+
+    assert said
+    # The order that nobody waited for goes on.
+    until(lambda: all(_drains(server.port) for _ in range(16)))
+    assert server.stop() == 0
+
+
+def _drains(port: int) -> bool:
+    with Peer(port) as peer:
+        return peer.ask(1, KEYS, 4).draining
+
+
+def test_a_drain_that_a_worker_cannot_carry_out_is_refused_and_may_be_ordered_again(tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    server = ServerProcess(tmp_path, workers=2, env=_FAST, before=_workers_that(_no_room_for(1, full)))
+    server.load(1, write_parts(tmp_path, KEYS, partitions=3))
+    full.touch()
+
+    refused = server.http.post("/drain", json={"draining": True})
+
+    assert (refused.status_code, refused.json()["error"]) == (422, "MemoryError: no room")
+    assert not server.held()["draining"]
+    full.unlink()
+    assert server.http.post("/drain", json={"draining": True}).status_code == 200
+    assert server.held()["draining"]
+    assert server.stop() == 0
+
+
+def test_a_file_that_no_worker_can_open_any_more_is_given_up_and_the_rest_is_answered(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, workers=2, env=_FAST)
+    first = write_parts(tmp_path / "v1", KEYS, partitions=3)
+    second = write_parts(tmp_path / "v2", KEYS, partitions=3, version=2)
+    third = write_parts(tmp_path / "v3", KEYS, partitions=3, version=3)
+    for version, paths in ((1, first), (2, second), (3, third)):
+        server.load(version, paths)
+
+    os.truncate(second[1].full, 100)
+    for files in third.values():
+        files.full.unlink()
+    for pid in server.status()["workers"]:
+        os.kill(pid, signal.SIGKILL)
+
+    until(lambda: server.held()["versions"] == {"1": [0, 1, 2], "2": [0, 2]})
+    until(server.ready)
+    _every_worker_answers(server, 1)
+    _every_worker_answers(server, 2, Status.PARTITION_NOT_HELD)
+    _every_worker_answers(server, 3, Status.VERSION_NOT_HELD)
+    # As the agent does, who sees what is not held.
+    again = write_parts(tmp_path / "again", KEYS, partitions=3, version=2)
+    again[1].full.replace(second[1].full)
+    assert server.load(2, {1: second[1]}, partitions=3).status_code == 200
+    _every_worker_answers(server, 2)
+    assert server.stop() == 0
+
+
+def test_everything_is_given_up_when_no_worker_can_hold_it_though_the_files_are_whole(tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    server = ServerProcess(tmp_path, env=_FAST, before=_workers_that(_no_room_for(1, full)))
+    paths = write_parts(tmp_path / "v1", KEYS, partitions=3)
+    server.load(1, paths)
+    server.http.post("/drain", json={"draining": True})
+
+    full.touch()
+    os.kill(server.status()["workers"][0], signal.SIGKILL)
+
+    until(lambda: server.held()["versions"] == {})
+    until(server.ready)
+    assert server.held()["draining"]
+    full.unlink()
+    assert server.load(1, paths).status_code == 200
+    _every_worker_answers(server, 1)
+    assert server.stop() == 0
+
+
+def test_nothing_is_given_up_while_a_worker_answers_it_still(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, workers=2, env=_FAST)
+    paths = write_parts(tmp_path, KEYS, partitions=3)
+    server.load(1, paths)
+    [killed, kept] = server.status()["workers"]
+
+    paths[1].full.replace(tmp_path / "hidden")
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: server.status()["workerRestarts"] >= 5)
+
+    assert server.held()["versions"] == {"1": [0, 1, 2]}
+    assert server.status()["workers"] == [kept]
+    _every_worker_answers(server, 1)
+    assert server.stop() == 0
+
+
+def test_nothing_is_given_up_where_it_is_the_port_that_a_worker_cannot_have(tmp_path: Path) -> None:
+    no_port = tmp_path / "no port"
+    refusing = f"""
+import os
+from elastic_ctr.cube.server import worker
+bind = worker.bind
+def refuse(*given, **more):
+    if os.path.exists({str(no_port)!r}):
+        raise OSError("no port")
+    return bind(*given, **more)
+worker.bind = refuse
+"""
+    server = ServerProcess(tmp_path, env=_FAST, before=_workers_that(refusing))
+    server.load(1, write_parts(tmp_path, KEYS, partitions=3))
+
+    no_port.touch()
+    os.kill(server.status()["workers"][0], signal.SIGKILL)
+    until(lambda: server.status()["workerRestarts"] >= 5)
+    no_port.unlink()
+
+    until(server.ready)
+    assert server.held()["versions"] == {"1": [0, 1, 2]}
+    _every_worker_answers(server, 1)
+    assert server.stop() == 0
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_load_that_ends_every_worker_is_refused_and_what_was_held_is_held_again(tmp_path: Path, workers: int) -> None:
     server = ServerProcess(tmp_path, workers=workers, before=_workers_that(_holding(2, "os._exit(3)")))
