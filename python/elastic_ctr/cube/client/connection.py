@@ -17,10 +17,12 @@ from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.wire import Hello, Kind, Status
 from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+# A holder that is back is left alone for no longer than this; a connect now and then costs nobody anything.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 _SUSPECT_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
-_HUNG_AFTER = 3  # timeouts without an answer to the same question
+_HUNG_AFTER = 3  # timeouts without an answer to the same question, or without a greeting
+_PATIENT_EVERY = 4  # connections that are not greeted
 # Refusals of some keys: asked alone, the others of their frame may be answered.
 _OF_KEYS = frozenset({Status.PARTITION_NOT_HELD, Status.BAD_REQUEST})
 
@@ -94,15 +96,23 @@ class _Frame(NamedTuple):
 class Connection(asyncio.Protocol):
     """Connects when told or first asked, and again after a growing pause when it was lost: unasked while it is `named`."""
 
-    def __init__(self, address: str, dim: int, on_hello: Callable[[Hello], None]) -> None:
-        """on_hello may raise WireError: such a server is not spoken to."""
+    def __init__(
+        self, address: str, dim: int, on_hello: Callable[[Hello], None], timeout: float = 0.2, patience: float = 5.0
+    ) -> None:
+        """on_hello may raise WireError: such a server is not spoken to. timeout and patience are a question's, in seconds."""
         self.address = address
+        # Drawn: readers spread over replicas, and one reader stays with one.
+        self.rank = random.random()  # noqa: S311 - only spreads
         self.named = False
         self.draining = False
         self.frames = 0
         self.drops = 0
         self._dim = dim
         self._on_hello = on_hello
+        self._timeout = timeout
+        # Time to answer for one that is slow; if it is silent, half of the patience is left for a new connection.
+        self._longest_silence = max(_HUNG_AFTER * timeout, patience / 2)
+        self._ungreeted = 0
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._greeted = False
@@ -152,12 +162,12 @@ class Connection(asyncio.Protocol):
         else:
             self.prepare()
 
-    def timed_out(self, timeout: float) -> None:
+    def timed_out(self) -> None:
         """An attempt has waited too long: prefer others for a while; a server silent for long is dropped."""
         self._suspect_until = self._loop.time() + _SUSPECT_SECONDS
         # Those that share a silence are one. What waits longest has waited for a timeout already.
         if self._transport is not None and self._look is None:
-            self._look_after(_HUNG_AFTER - 1, timeout)
+            self._look_after(self._longest_silence - self._timeout)
 
     def renew(self) -> None:
         """Connect again at the next question, without a pause: the greeting may have changed."""
@@ -195,6 +205,11 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.write(Hello(dim=self._dim).pack())
+        # The kernel accepts for a worker that hangs, too, and the next connection may go to one that is well.
+        # But now and then there is time for one that greets as slowly as it answers.
+        patient = self._ungreeted % _PATIENT_EVERY == _PATIENT_EVERY - 1
+        seconds = self._longest_silence if patient else _HUNG_AFTER * self._timeout
+        self._look = self._loop.call_later(seconds, self._drop_ungreeted, seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None:
@@ -202,23 +217,31 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._greeted = False
         self._data.clear()
+        self._stop_looking()
         if not self._closed:
             self._down(self._error if exc is None else f"connection lost: {exc}")
         if self.named:
             self.prepare()
 
-    def _look_after(self, times: int, timeout: float) -> None:
+    def _drop_ungreeted(self, seconds: float) -> None:
+        self._look = None
+        self._ungreeted += 1
+        # Somebody is there, and this took its time already.
+        self._pause = FIRST_PAUSE
+        self._drop(f"no greeting within {seconds * 1000:.0f} ms")
+
+    def _look_after(self, seconds: float) -> None:
         """By a timer of its own: whoever is suspected may be asked, and time out, no more."""
         longest_waiting = next(iter(self._frames), None)
-        self._look = self._loop.call_later(times * timeout, self._drop_if_silent, longest_waiting, timeout)
+        self._look = self._loop.call_later(seconds, self._drop_if_silent, longest_waiting)
 
-    def _drop_if_silent(self, longest_waiting: int | None, timeout: float) -> None:
+    def _drop_if_silent(self, longest_waiting: int | None) -> None:
         self._look = None
         # Not every reply ends a silence: frames that are passed over while others are answered would pile up.
-        if not self._greeted or longest_waiting in self._frames:
-            self._drop(f"no reply within {_HUNG_AFTER * timeout * 1000:.0f} ms")
+        if longest_waiting in self._frames:
+            self._drop(f"no reply within {self._longest_silence * 1000:.0f} ms")
         elif self._frames:
-            self._look_after(_HUNG_AFTER, timeout)
+            self._look_after(self._longest_silence)
 
     def _stop_looking(self) -> None:
         if self._look is not None:
@@ -319,6 +342,8 @@ class Connection(asyncio.Protocol):
         del self._data[:HELLO_BYTES]
         self._max_keys = hello.max_keys
         self._greeted = True
+        self._stop_looking()
+        self._ungreeted = 0
         self._pause, self._down_until, self._error = FIRST_PAUSE, 0.0, "the server hung up"
         if self._queue:
             self._plan_flush()

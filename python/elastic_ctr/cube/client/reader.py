@@ -6,8 +6,6 @@ partition, those that drain last. All values of one answer are of the version th
 """
 
 import asyncio
-import random
-import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,6 +24,7 @@ from elastic_ctr.frames.wire import WireError
 
 __all__ = ["BlockingCubeClient", "ClientStats", "CubeClient", "CubeUnavailable", "LocalTable", "VersionNotHeld"]
 
+_NOT_HELD = frozenset({Status.VERSION_NOT_HELD, Status.PARTITION_NOT_HELD})
 _NO_KEYS = np.zeros(0, np.uint64)
 
 
@@ -83,8 +82,8 @@ class CubeClient:
     timeout_ms is when a first attempt is given up, hedge_ms (None: never) when a second holder is asked too, unless that one
     drains: it waits to be asked no more, and goes on answering those who have nobody else. retries is how many
     attempts may follow the first. Where that was not enough, and a holder has answered not long ago, it is busy or on its way
-    back: it is asked, ever less often, until patience_ms are over. partitions, when absent, is learned from the first server
-    that says it.
+    back: it is asked, ever less often, until patience_ms are over, by a new connection once this one has owed an answer for
+    half of that. partitions, when absent, is learned from the first server that says it.
     """
 
     def __init__(
@@ -114,8 +113,6 @@ class CubeClient:
         # Those to addresses that are named no more, until nobody waits for their answers.
         self._leaving: set[Connection] = set()
         self._closing: asyncio.TimerHandle | None = None
-        # Readers spread over replicas, and one reader stays with one: its concurrent lookups then share frames.
-        self._salt = random.randrange(1 << 32)  # noqa: S311 - only spreads
         self._closed = False
 
     def set_holders(self, holders: Mapping[int, Mapping[str, Sequence[int]]], draining: Collection[str] = ()) -> None:
@@ -220,7 +217,7 @@ class CubeClient:
                 if self._versions.get(version) is routes or loop.time() >= ends:
                     raise
 
-    def _worth_waiting(self, version: int, routes: _Routes | None, addresses: Sequence[str]) -> bool:
+    def _worth_waiting(self, version: int, routes: _Routes | None, addresses: Iterable[str]) -> bool:
         """Nobody else is named for it, and one of these was well a moment ago."""
         now = asyncio.get_running_loop().time()
         return self._versions.get(version) is routes and any(
@@ -281,13 +278,14 @@ class CubeClient:
         if len(addresses) == 1:
             return list(addresses)
 
-        def reluctance(address: str) -> tuple[bool, bool, bool, int]:
+        def reluctance(address: str) -> tuple[bool, bool, bool, float]:
             connection = self._connection(address)
             return (
                 not connection.trusted,
                 self._drains(address),
                 not connection.greeted,
-                zlib.crc32(address.encode(), self._salt),
+                # Always the same of equals: concurrent lookups then share frames.
+                connection.rank,
             )
 
         return sorted(addresses, key=reluctance)
@@ -299,7 +297,8 @@ class CubeClient:
     def _connection(self, address: str) -> Connection:
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = Connection(address, self.dim, self._on_hello)
+            connection = Connection(address, self.dim, self._on_hello, self._timeout, self._patience)
+            self._connections[address] = connection
         return connection
 
     def _put(self, attempt: Attempt, address: str, timeout: float) -> None:
@@ -314,8 +313,7 @@ class CubeClient:
     def _time_out(self, attempt: Attempt, connection: Connection, timeout: float) -> None:
         self.stats.timeouts += 1
         attempt.failed(f"no reply within {timeout * 1000:.0f} ms")
-        # Of a first attempt: how long others may still wait says nothing about a silence.
-        connection.timed_out(self._timeout)
+        connection.timed_out()
 
     def _on_hello(self, hello: Hello) -> None:
         if hello.partitions == 0:
@@ -366,7 +364,8 @@ class _Question:
         self._kind = kind
         self._version = version
         self._keys = keys
-        self._addresses = addresses
+        # The best first. Who said "not held" is taken out: only others may still have it.
+        self._asked: dict[str, list[Attempt]] = {address: [] for address in addresses}
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[tuple[Values, Flags]] = self._loop.create_future()
         self._began = self._loop.time()
@@ -381,7 +380,7 @@ class _Question:
     async def answer(self) -> tuple[Values, Flags]:
         self._try()
         hedge = self._client._hedge  # noqa: SLF001 - one thing in two classes
-        if hedge is not None and len(self._addresses) > 1:
+        if hedge is not None and len(self._asked) > 1:
             self._hedge = self._loop.call_later(hedge, self._try_another_too)
         try:
             return await self._future
@@ -393,20 +392,26 @@ class _Question:
                 attempt.give_up()
 
     def _next_address(self) -> str:
-        return self._addresses[len(self._attempts) % len(self._addresses)]
+        return min(self._asked, key=lambda address: len(self._asked[address]))
+
+    def _is_asked(self, address: str) -> bool:
+        return any(attempt.open for attempt in self._asked[address])
 
     def _try(self) -> None:
         client = self._client
         address = self._next_address()
         attempt = Attempt(self._kind, self._version, self._keys, client.dim, lambda done: self._done(done, address))
         # Twice as long each time round: one that is busy must not be given more to do.
-        timeout = client._timeout * 2 ** (len(self._attempts) // len(self._addresses))  # noqa: SLF001
+        timeout = client._timeout * 2 ** len(self._asked[address])  # noqa: SLF001
+        self._asked[address].append(attempt)
         self._attempts.append(attempt)
         client._put(attempt, address, min(timeout, client._longest_timeout))  # noqa: SLF001
 
     def _try_another_too(self) -> None:
+        if self._future.done() or self._is_asked(self._next_address()):
+            return
         drains = self._client._drains(self._next_address())  # noqa: SLF001 - one thing in two classes
-        if not self._future.done() and not drains and self._may_try():
+        if not drains and self._may_try():
             self._client.stats.hedged += 1
             self._try()
 
@@ -417,7 +422,7 @@ class _Question:
         if len(self._attempts) <= client._retries:  # noqa: SLF001
             return True
         over = self._loop.time() - self._began >= client._patience  # noqa: SLF001
-        return not over and client._worth_waiting(self._version, self._routes, self._addresses)  # noqa: SLF001
+        return not over and client._worth_waiting(self._version, self._routes, self._asked)  # noqa: SLF001
 
     def _pause(self) -> float:
         """Seconds before the next attempt: none at first, then twice as long each time."""
@@ -434,12 +439,15 @@ class _Question:
         if attempt.status is None:
             self._client._failing_since.setdefault(address, self._loop.time())  # noqa: SLF001
         self._reasons[address] = attempt.reason
-        self._not_held |= attempt.status in {Status.VERSION_NOT_HELD, Status.PARTITION_NOT_HELD}
-        untried = len(self._attempts) < len(self._addresses)
-        # Who said "not held" is not asked again: only others may still have it.
-        if self._again is not None:
+        if attempt.status in _NOT_HELD:
+            self._not_held = True
+            self._asked.pop(address, None)
+        if not self._asked:
+            self._fail()
+        elif self._again is not None:
             return
-        if self._may_try() and (untried or not self._not_held):
+        # In place of one that does not hold it nobody is asked twice at a time.
+        elif self._may_try() and not (self._not_held and self._is_asked(self._next_address())):
             self._client.stats.retried += 1
             self._again = self._loop.call_later(self._pause(), self._try_unless_done)
         elif not any(other.open for other in self._attempts):

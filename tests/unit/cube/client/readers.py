@@ -99,9 +99,9 @@ def prefer(client: CubeClient, order: list[str]) -> None:
 
 
 def favour(client: CubeClient, best: str, other: str) -> None:
-    """Draw until this is whom the client likes best, as long as nothing speaks against either."""
-    while client._ordered((best, other))[0] != best:
-        client._salt += 1
+    """This is whom the client likes best, as long as nothing speaks against either."""
+    ours, theirs = client._connection(best), client._connection(other)
+    ours.rank, theirs.rank = sorted((ours.rank, theirs.rank))
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -12,6 +12,7 @@ from cube.client.readers import (
     DIM,
     KEYS,
     PARTITIONS,
+    PATIENT,
     address,
     client_of,
     client_of_two,
@@ -135,6 +136,120 @@ async def test_a_holder_that_lost_a_partition_is_replaced_by_another(
 
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
     assert client.stats.retried == 1
+
+
+async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Takes every question and holds nothing."""
+    await greet(reader, writer)
+    while True:
+        head, _ = await request(reader)
+        writer.write(wire.pack_refusal(Status.VERSION_NOT_HELD, head.id, head.version))
+
+
+async def test_a_holder_that_failed_is_asked_again_although_another_holds_nothing() -> None:
+    asked = 0
+
+    async def busy_at_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        await greet(reader, writer)
+        while True:
+            head, keys = await request(reader)
+            asked += 1
+            busy = wire.pack_refusal(Status.BUSY, head.id, head.version)
+            writer.write(busy if asked == 1 else right_reply(head, keys))
+
+    async with impostor(refuse) as empty, impostor(busy_at_first) as full, client_of(partitions=PARTITIONS) as client:
+        client.set_holders({1: {empty: ALL, full: ALL}})
+        prefer(client, [empty, full])
+        values, _ = await client.lookup(1, KEYS)
+
+        assert client._connection(empty).frames == 1
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+    assert asked == 2
+
+
+async def test_what_all_holders_say_they_do_not_hold_is_not_waited_for() -> None:
+    settings = {"retries": 9, "patience_ms": PATIENT, "partitions": PARTITIONS}
+    async with impostor(refuse) as one, impostor(refuse) as other, client_of(**settings) as client:
+        client.set_holders({1: {one: ALL, other: ALL}})
+
+        with pytest.raises(VersionNotHeld, match=r"answered version not held; .* answered version not held"):
+            await client.lookup(1, KEYS)
+
+        assert [client._connection(address).frames for address in (one, other)] == [1, 1]
+
+
+async def test_who_holds_nothing_is_no_reason_to_wait_for_a_holder_that_has_long_failed() -> None:
+    async with impostor(refuse) as empty, client_of(patience_ms=PATIENT, partitions=PARTITIONS) as client:
+        client.set_holders({1: {empty: ALL, "127.0.0.1:1": ALL}})
+        prefer(client, [empty, "127.0.0.1:1"])
+        client._failing_since["127.0.0.1:1"] = asyncio.get_running_loop().time() - PATIENT
+
+        with pytest.raises(VersionNotHeld):
+            await client.lookup(1, KEYS)
+
+    assert client.stats.retried == 2
+
+
+async def test_in_place_of_one_that_holds_nothing_nobody_is_asked_twice_at_a_time() -> None:
+    hedged, release = asyncio.Event(), asyncio.Event()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        head, keys = await request(reader)
+        hedged.set()
+        await release.wait()
+        writer.write(right_reply(head, keys))
+        await reader.read()
+
+    async def refuse_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        head, _ = await request(reader)
+        await hedged.wait()
+        writer.write(wire.pack_refusal(Status.VERSION_NOT_HELD, head.id, head.version))
+        await reader.read()
+
+    settings = {"hedge_ms": 1, "partitions": PARTITIONS}
+    async with impostor(refuse_late) as empty, impostor(late) as full, client_of(**settings) as client:
+        client.set_holders({1: {empty: ALL, full: ALL}})
+        prefer(client, [empty, full])
+        await until(lambda: client._connection(empty).greeted and client._connection(full).greeted)
+        asked = asyncio.create_task(client.lookup(1, KEYS))
+        await hedged.wait()
+        await until(lambda: client._connection(empty).idle)
+        asyncio.get_running_loop().call_later(0.05, release.set)
+        values, _ = await asked
+
+        assert client._connection(full).frames == 1
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
+async def test_a_hedge_is_put_to_nobody_who_is_being_asked() -> None:
+    release = asyncio.Event()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        head, keys = await request(reader)
+        await release.wait()
+        writer.write(right_reply(head, keys))
+        await reader.read()
+
+    settings = {"hedge_ms": PATIENT // 2, "partitions": PARTITIONS}
+    async with impostor(refuse) as empty, impostor(late) as full, client_of(**settings) as client:
+        client.set_holders({1: {empty: ALL, full: ALL}})
+        prefer(client, [empty, full])
+        await until(lambda: client._connection(empty).greeted and client._connection(full).greeted)
+        asked = asyncio.create_task(client.lookup(1, KEYS))
+        await until(lambda: client._connection(full).frames == 1)
+        hedge = min(planned(), key=asyncio.TimerHandle.when)
+        hedge._run()
+        hedge.cancel()
+        release.set()
+        values, _ = await asked
+
+        assert client._connection(full).frames == 1
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+    assert client.stats.hedged == 0
 
 
 async def test_a_refusal_of_one_question_is_none_of_those_that_shared_its_frame(
@@ -285,6 +400,20 @@ async def test_a_holder_that_has_long_failed_is_not_waited_for() -> None:
             await client.lookup(1, KEYS)
 
     assert client.stats.retried - before == 2
+
+
+@pytest.mark.parametrize("replicas", [3, 5])
+async def test_readers_spread_evenly_over_replicas_and_each_stays_with_one(replicas: int) -> None:
+    addresses = tuple(f"cube-s0-{number}.cube:8600" for number in range(replicas))
+    readers = 6000
+    first = dict.fromkeys(addresses, 0)
+    for _ in range(readers):
+        client = CubeClient(DIM)
+        favourite = client._ordered(addresses)[0]
+        first[favourite] += 1
+        assert client._ordered(addresses[::-1])[0] == favourite
+
+    assert all(abs(count / readers - 1 / replicas) < 0.04 for count in first.values()), first
 
 
 async def test_draining_holders_come_last(start: Callable[[], Running], tmp_path: Path) -> None:
@@ -511,6 +640,101 @@ async def test_a_holder_that_was_away_is_connected_to_again_before_it_is_asked()
     back.stop()
 
 
+async def test_a_holder_that_was_long_away_is_looked_for_every_second_or_so() -> None:
+    async with client_of() as client:
+        connection = client._connection("127.0.0.1:1")
+        for _ in range(20):
+            connection._down("is away")
+
+        away = connection._down_until - asyncio.get_running_loop().time()
+
+    assert 0 < away <= 1.5
+
+
+async def test_a_connection_that_is_never_greeted_is_given_up_for_another_although_nobody_asks() -> None:
+    connections = 0
+
+    async def hung_at_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        if connections > 3:
+            await greet(reader, writer)
+        await reader.read()
+
+    async with impostor(hung_at_first) as shared, client_of(timeout_ms=50, partitions=PARTITIONS) as client:
+        client.set_holders({1: {shared: ALL}})
+        connection = client._connection(shared)
+        await until(lambda: connection.drops >= 3)
+
+        # What did not greet is no reason to leave the address alone.
+        assert connection._pause <= 2 * FIRST_PAUSE
+        await until(lambda: connection.greeted)
+        assert not planned()
+
+
+async def test_a_holder_that_greets_slowly_is_let_in_now_and_then() -> None:
+    connections = 0
+
+    async def slow_to_greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await asyncio.sleep(0.5)
+        await greet(reader, writer)
+        await reader.read()
+
+    settings = {"timeout_ms": 50, "patience_ms": PATIENT, "partitions": PARTITIONS}
+    async with impostor(slow_to_greet) as slow, client_of(**settings) as client:
+        client.set_holders({1: {slow: ALL}})
+
+        await until(lambda: client._connection(slow).greeted)
+
+        assert connections > 1
+
+
+async def test_a_slow_holder_that_is_alone_answers_however_often_it_is_asked() -> None:
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        while True:
+            head, keys = await request(reader)
+            asyncio.get_running_loop().call_later(0.5, writer.write, right_reply(head, keys))
+
+    settings = {"timeout_ms": 50, "patience_ms": PATIENT, "partitions": PARTITIONS}
+    async with impostor(slow) as alone, client_of(**settings) as client:
+        client.set_holders({1: {alone: ALL}})
+        await until(lambda: client._connection(alone).greeted)
+        before = client.refresh_stats().dropped_connections
+        asked = []
+        for at in range(10):
+            asked.append(asyncio.create_task(client.lookup(1, KEYS[at : at + 5])))
+            await asyncio.sleep(0.05)
+        answers = await asyncio.gather(*asked)
+
+        assert client.refresh_stats().dropped_connections == before
+    for at, (values, _) in enumerate(answers):
+        assert values.tobytes() == values_for(KEYS[at : at + 5], DIM).tobytes()
+
+
+async def test_a_holder_that_is_alone_and_falls_silent_is_connected_to_anew_in_time_to_answer() -> None:
+    connections = 0
+
+    async def silent_at_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        if connections == 1:
+            await silent(reader, writer)
+        await greet(reader, writer)
+        while True:
+            writer.write(right_reply(*await request(reader)))
+
+    settings = {"timeout_ms": 300, "patience_ms": 6000, "partitions": PARTITIONS}
+    async with impostor(silent_at_first) as alone, client_of(**settings) as client:
+        client.set_holders({1: {alone: ALL}})
+        values, _ = await client.lookup(1, KEYS)
+
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+    assert connections > 1
+
+
 async def test_a_holder_is_not_dropped_for_a_greeting_that_an_earlier_connection_owed() -> None:
     connections = 0
     release = asyncio.Event()
@@ -523,10 +747,9 @@ async def test_a_holder_is_not_dropped_for_a_greeting_that_an_earlier_connection
             await greet(reader, writer)
         await reader.read()
 
-    async with impostor(slow_to_greet) as slow, client_of(timeout_ms=300, partitions=PARTITIONS) as client:
+    async with impostor(slow_to_greet) as slow, client_of(timeout_ms=500, partitions=PARTITIONS) as client:
         client.set_holders({1: {slow: ALL}})
-        while connections < 2:
-            await client.keep_alive([1])
+        await until(lambda: connections == 2)
         before = client.stats.timeouts
         asked = asyncio.create_task(client.keep_alive([1]))
         await until(lambda: client.stats.timeouts > before)
