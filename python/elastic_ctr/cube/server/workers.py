@@ -135,7 +135,6 @@ class Workers:
         self._ending = threading.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._count = count
-        self._on_change: list[Callable[[], None]] = []
 
     @property
     def ready(self) -> bool:
