@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable
 from elastic_ctr.cube.dictionary.format import Values
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import VersionTable
-from elastic_ctr.cube.wire import Hello
+from elastic_ctr.cube.wire import Hello, Status
 from elastic_ctr.frames.wire import AFTER_LENGTH, HEAD_BYTES, HELLO_BYTES, Head
 
 DIM, PARTITIONS = 4, 6
@@ -78,6 +79,52 @@ async def request(reader: asyncio.StreamReader) -> tuple[Head, Keys]:
 
 def right_reply(head: Head, keys: Keys) -> bytes:
     return wire.pack_reply(head.id, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_))
+
+
+def refused(head: Head, status: Status) -> bytes:
+    return wire.pack_refusal(status, head.id, head.version)
+
+
+def answering(answer: Callable[[int, Head, Keys], bytes]) -> Talk:
+    """Answers each question at once; which of all it was asked, from 1 on, is the first argument."""
+    numbers = itertools.count(1)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        while True:
+            writer.write(answer(next(numbers), *await request(reader)))
+
+    return talk
+
+
+refuse = answering(lambda _, head, __: refused(head, Status.VERSION_NOT_HELD))
+
+
+def answering_once(release: asyncio.Event, asked: asyncio.Event | None = None) -> Talk:
+    """Answers a single question, and that late; says that it was asked."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        head, keys = await request(reader)
+        if asked is not None:
+            asked.set()
+        await release.wait()
+        writer.write(right_reply(head, keys))
+        await reader.read()
+
+    return talk
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Takes every question and answers none."""
+    await greet(reader, writer)
+    while await reader.read(1 << 16):
+        pass
+
+
+def planned() -> list[asyncio.TimerHandle]:
+    loop = asyncio.get_running_loop()
+    return [timer for timer in loop._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,225 @@
+"""Holders that do not hold what they are asked for, or are busy."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cube.client.readers import (
+    ALL,
+    DIM,
+    KEYS,
+    PARTITIONS,
+    PATIENT,
+    address,
+    answering,
+    answering_once,
+    client_of,
+    greet,
+    impostor,
+    planned,
+    prefer,
+    refuse,
+    refused,
+    request,
+    right_reply,
+    table_of,
+    until,
+)
+from cube.parts import values_for
+from cube.running import Running
+from elastic_ctr.cube.client.reader import VersionNotHeld
+from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.wire import Status
+from elastic_ctr.frames.wire import Head
+
+
+async def test_a_version_that_nobody_holds_is_not_held(start: Callable[[], Running], tmp_path: Path) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+
+    async with client_of() as client:
+        client.set_holders({1: {address(server): ALL}, 2: {address(server): ALL}, 3: {address(server): [0]}})
+        with pytest.raises(VersionNotHeld, match="version 9 is not held: no holder"):
+            await client.lookup(9, KEYS)
+        with pytest.raises(VersionNotHeld, match="answered version not held"):
+            await client.lookup(2, KEYS)
+        with pytest.raises(VersionNotHeld, match="no holder of its partition 1 is known"):
+            await client.lookup(3, KEYS)
+        assert client.stats.not_held == 3
+        assert not (await client.lookup(1, KEYS))[1].any()
+
+
+async def test_a_holder_that_lost_a_partition_is_replaced_by_another(
+    start: Callable[[], Running], tmp_path: Path
+) -> None:
+    poor, rich = start(), start()
+    poor.hold(table_of(tmp_path / "poor", only=[0]))
+    rich.hold(table_of(tmp_path / "rich"))
+
+    async with client_of() as client:
+        client.set_holders({1: {address(poor): ALL, address(rich): ALL}})
+        prefer(client, [address(poor), address(rich)])
+        values, _ = await client.lookup(1, KEYS)
+
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+    assert client.stats.retried == 1
+
+
+async def test_a_holder_that_failed_is_asked_again_although_another_holds_nothing() -> None:
+    def busy_at_first(number: int, head: Head, keys: Keys) -> bytes:
+        return refused(head, Status.BUSY) if number == 1 else right_reply(head, keys)
+
+    busy = answering(busy_at_first)
+    async with impostor(refuse) as empty, impostor(busy) as full, client_of(partitions=PARTITIONS) as client:
+        client.set_holders({1: {empty: ALL, full: ALL}})
+        prefer(client, [empty, full])
+        values, _ = await client.lookup(1, KEYS)
+
+        assert [client._connection(each).frames for each in (empty, full)] == [1, 2]
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
+async def test_what_all_holders_say_they_do_not_hold_is_not_waited_for() -> None:
+    settings = {"retries": 9, "patience_ms": PATIENT, "partitions": PARTITIONS}
+    async with impostor(refuse) as one, impostor(refuse) as other, client_of(**settings) as client:
+        client.set_holders({1: {one: ALL, other: ALL}})
+
+        with pytest.raises(VersionNotHeld, match=r"answered version not held; .* answered version not held"):
+            await client.lookup(1, KEYS)
+
+        assert [client._connection(address).frames for address in (one, other)] == [1, 1]
+
+
+async def test_who_holds_nothing_is_no_reason_to_wait_for_a_holder_that_has_long_failed() -> None:
+    async with impostor(refuse) as empty, client_of(patience_ms=PATIENT, partitions=PARTITIONS) as client:
+        client.set_holders({1: {empty: ALL, "127.0.0.1:1": ALL}})
+        prefer(client, [empty, "127.0.0.1:1"])
+        client._failing_since["127.0.0.1:1"] = asyncio.get_running_loop().time() - PATIENT
+
+        with pytest.raises(VersionNotHeld):
+            await client.lookup(1, KEYS)
+
+    assert client.stats.retried == 2
+
+
+async def test_in_place_of_one_that_holds_nothing_nobody_is_asked_twice_at_a_time() -> None:
+    hedged, release = asyncio.Event(), asyncio.Event()
+
+    async def refuse_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        head, _ = await request(reader)
+        await hedged.wait()
+        writer.write(refused(head, Status.VERSION_NOT_HELD))
+        await reader.read()
+
+    settings = {"hedge_ms": 1, "partitions": PARTITIONS}
+    async with (
+        impostor(refuse_late) as empty,
+        impostor(answering_once(release, hedged)) as full,
+        client_of(**settings) as client,
+    ):
+        client.set_holders({1: {empty: ALL, full: ALL}})
+        prefer(client, [empty, full])
+        await until(lambda: client._connection(empty).greeted and client._connection(full).greeted)
+        asked = asyncio.create_task(client.lookup(1, KEYS))
+        await hedged.wait()
+        await until(lambda: client._connection(empty).idle)
+        asyncio.get_running_loop().call_later(0.05, release.set)
+        values, _ = await asked
+
+        assert client._connection(full).frames == 1
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
+async def test_a_hedge_is_put_to_nobody_who_is_being_asked() -> None:
+    release = asyncio.Event()
+
+    settings = {"hedge_ms": PATIENT // 2, "partitions": PARTITIONS}
+    async with impostor(refuse) as empty, impostor(answering_once(release)) as full, client_of(**settings) as client:
+        client.set_holders({1: {empty: ALL, full: ALL}})
+        prefer(client, [empty, full])
+        await until(lambda: client._connection(empty).greeted and client._connection(full).greeted)
+        asked = asyncio.create_task(client.lookup(1, KEYS))
+        await until(lambda: client._connection(full).frames == 1)
+        hedge = min(planned(), key=asyncio.TimerHandle.when)
+        hedge._run()
+        hedge.cancel()
+        release.set()
+        values, _ = await asked
+
+        assert client._connection(full).frames == 1
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+    assert client.stats.hedged == 0
+
+
+async def test_a_refusal_of_one_question_is_none_of_those_that_shared_its_frame(
+    start: Callable[[], Running], tmp_path: Path
+) -> None:
+    poor, rich = start(), start()
+    poor.hold(table_of(tmp_path / "poor", only=[0, 1]))
+    rich.hold(table_of(tmp_path / "rich", only=[2]))
+    ours, others = (KEYS[KEYS % np.uint64(PARTITIONS) == number] for number in (0, 2))
+
+    async with client_of() as client:
+        # It had the third partition a moment ago.
+        client.set_holders({1: {address(poor): [0, 1, 2], address(rich): [2]}})
+        prefer(client, [address(poor), address(rich)])
+        await client.keep_alive([1])
+        asked = [client.lookup(1, keys) for keys in (ours, others, ours[:7])]
+        answers = await asyncio.gather(*asked)
+
+    for (values, _), keys in zip(answers, (ours, others, ours[:7]), strict=True):
+        assert values.tobytes() == values_for(keys, DIM).tobytes()
+    assert client.stats.retried == 1
+
+
+async def test_a_version_that_is_not_held_is_said_once_to_all_who_asked_for_it(
+    start: Callable[[], Running], tmp_path: Path
+) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+
+    async with client_of() as client:
+        client.set_holders({2: {address(server): ALL}})
+        await client.keep_alive([2])
+        before = client.refresh_stats().frames
+        answers = await asyncio.gather(*(client.lookup(2, KEYS[:9]) for _ in range(10)), return_exceptions=True)
+
+        assert all(isinstance(answer, VersionNotHeld) for answer in answers)
+        # Asked alone, none of them would hear anything else.
+        assert client.refresh_stats().frames - before == 1
+
+
+async def test_a_busy_holder_is_replaced_by_another(start: Callable[[], Running], tmp_path: Path) -> None:
+    server = start()
+    server.hold(table_of(tmp_path))
+
+    busy = answering(lambda _, head, __: refused(head, Status.BUSY))
+    async with impostor(busy) as crowded, client_of(partitions=PARTITIONS) as client:
+        client.set_holders({1: {crowded: ALL, address(server): ALL}})
+        prefer(client, [crowded, address(server)])
+        values, _ = await client.lookup(1, KEYS)
+
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
+async def test_no_attempt_is_waited_for_longer_than_patience_however_often_a_holder_was_busy() -> None:
+    third = asyncio.Event()
+
+    def busy_twice(number: int, head: Head, _: Keys) -> bytes:
+        if number < 3:
+            return refused(head, Status.BUSY)
+        third.set()
+        return b""
+
+    settings = {"timeout_ms": 10_000, "retries": 0, "patience_ms": 15_000, "partitions": PARTITIONS}
+    async with impostor(answering(busy_twice)) as crowded, client_of(**settings) as client:
+        client.set_holders({1: {crowded: ALL}})
+        lookup = asyncio.create_task(client.lookup(1, KEYS))
+        await third.wait()
+
+        assert 0 < max(timer.when() for timer in planned()) - asyncio.get_running_loop().time() <= 15
+        lookup.cancel()
