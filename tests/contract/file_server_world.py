@@ -14,6 +14,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from ports import free_port
+
 CONFIGURATION = Path(__file__).parents[2] / "charts" / "elastic-ctr" / "files" / "nginx.conf"
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 # As long as the chart makes them, and longer than what nginx' maps take by themselves.
@@ -55,9 +57,7 @@ class FileServer:
         if self._user is not None:
             folder.chmod(0o755)
             os.chown(self._data, self._user, self._user)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         shutil.copy(CONFIGURATION, self._conf / "nginx.conf")
         (self._conf / "listen.conf").write_text(f"listen 127.0.0.1:{self.port};\n")
         exactly = re.sub(r"[.+]", r"[\g<0>]", token)

@@ -2,12 +2,13 @@
 
 import os
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import requests
+
+from ports import free_port, free_ports
 
 HDFS = Path(__file__).parents[2].parent / "shared" / "hdfs"
 JARS = Path(os.environ.get("HDFS_PREFIX", "/opt/hdfs")) / "lib"
@@ -26,7 +27,7 @@ class Hadoop:
     """Owns a folder. `kill` and `start` are of one daemon, or of what is down."""
 
     def __init__(self, folder: Path) -> None:
-        rpc, self.http, data = _free(1), _free(1), _free(3)
+        rpc, self.http, data = free_port(), free_port(), free_ports(3)
         self._command = [
             str(HDFS / "hdfs"), "--dir", str(folder), "--rpc", str(rpc), "--http", str(self.http), "--dn", str(data),
         ]  # fmt: skip
@@ -70,17 +71,3 @@ class Hadoop:
             path = f"{folder}/{each['pathSuffix']}"
             found += self.files(path) if each["type"] == "DIRECTORY" else [path]
         return sorted(found)
-
-
-def _free(count: int) -> int:
-    """The first of so many free ports in a row."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first: int = probe.getsockname()[1]
-        taken = False
-        for port in range(first, first + count):
-            with socket.socket() as probe:
-                taken = taken or port > 65535 or probe.connect_ex(("127.0.0.1", port)) == 0
-        if not taken:
-            return first

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,12 +24,14 @@ from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import announce
 from elastic_ctr.versions.manifest import VersionManifest, publish
+from ports import free_port
 
 DIM = 3
 PARTITIONS = 6
 TOKEN = "secret"
 HOST = "127.0.0.1"
 PATIENCE = 120.0
+_LAST_LINES = 20
 
 Keys = npt.NDArray[np.uint64]
 Values = npt.NDArray[np.float32]
@@ -95,12 +96,6 @@ def publish_version(
     return manifest
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 def eventually(what: str, condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """The first truth of the condition; a failed connection is not one yet."""
     until = time.monotonic() + seconds
@@ -134,7 +129,9 @@ class World:
     # Processes
 
     def port(self, name: str) -> int:
-        return self.ports.setdefault(name, free_port())
+        if name not in self.ports:
+            self.ports[name] = free_port()
+        return self.ports[name]
 
     def url(self, name: str) -> str:
         return f"http://{HOST}:{self.port(name)}"
@@ -210,6 +207,9 @@ class World:
         for process in self.processes.values():
             process.wait()
         self.processes.clear()
+        # pytest shows it where a test has failed.
+        for file in sorted(self.root.glob("*.log")):
+            print(file.name, *file.read_text().splitlines()[-_LAST_LINES:], sep="\n  ")
 
     def log(self, role: str) -> str:
         return (self.root / f"{role}.log").read_text()

@@ -1,6 +1,5 @@
 """What every command promises a person: complete help, exit codes as documented, a sentence for each refusal."""
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from elastic_ctr import __version__
 from elastic_ctr.cli.main import COMMANDS, build
+from ports import free_port
 
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 
@@ -38,8 +38,7 @@ def call(*words: object, given: str | None = None) -> Result:
 @pytest.fixture
 def nobody() -> str:
     """An address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"127.0.0.1:{free.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 @pytest.mark.parametrize("words", TREE)

@@ -15,6 +15,7 @@ from elastic_ctr.control.client import MasterClient
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.servicer import ControlServicer, start_server
+from ports import free_port
 
 TOKEN = "a token with blanks"
 CALLS = [
@@ -27,12 +28,6 @@ CALLS = [
     ("ReportUnreachable", control.UnreachableReport()),
     ("LeaveTrainer", control.Membership()),
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.fixture

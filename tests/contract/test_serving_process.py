@@ -12,6 +12,7 @@ from pathlib import Path
 from contract import serving_world
 from contract.serving_world import FEATURES, FIRST, Cube, Exported, Transfer, line_of, put_version
 from elastic_ctr.store import FileStore
+from ports import free_port
 
 # pytest finds fixtures by the names of a module.
 exports, started_cube, cube = serving_world.exports, serving_world.started_cube, serving_world.cube
@@ -39,16 +40,6 @@ def main() -> None:
 
 typer.run(main)
 """
-
-
-def free_ports(count: int) -> list[int]:
-    bound = [socket.socket() for _ in range(count)]
-    for each in bound:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in bound]
-    for each in bound:
-        each.close()
-    return ports
 
 
 def role(store: FileStore, transfer: Transfer, scratch: Path, port: int, admin_port: int) -> "subprocess.Popen[bytes]":
@@ -88,7 +79,7 @@ async def test_told_to_end_it_finishes_what_was_asked_and_exits_with_0(
 ) -> None:
     put_version(store, exports[FIRST])
     await transfer.publish(live=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
-    port, admin_port = free_ports(2)
+    port, admin_port = free_port(), free_port()
     process = role(store, transfer, scratch, port, admin_port)
     try:
         reader, writer = await until_connected(port)
@@ -134,7 +125,7 @@ async def until_answered(port: int) -> None:
 
 async def test_workers_die_with_a_parent_that_is_killed(store: FileStore, transfer: Transfer, scratch: Path) -> None:
     await transfer.publish()
-    port, admin_port = free_ports(2)
+    port, admin_port = free_port(), free_port()
     process = role(store, transfer, scratch, port, admin_port)
     try:
         await until_answered(port)

@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from contract.file_server_world import FileServer, file_server_world
-from contract.release_world import HOST, TOKEN, World, eventually, free_port, values_of, world
+from contract.release_world import HOST, TOKEN, World, eventually, values_of, world
 from elastic_ctr.store import Patience, open_store
+from ports import free_port
 
 BASE = 1_700_000_000
 

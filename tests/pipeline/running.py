@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,24 +15,9 @@ from elastic_ctr.config.load import settings
 from elastic_ctr.config.values import Values
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session
+from ports import free_ports
 
 SHARED = Path(__file__).parents[3] / "shared"
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` neighbouring free ports."""
-    # Below the kernel's own choice for outgoing connections.
-    start = 10000 + (os.getpid() * 97) % 20000
-    for first in range(start, 32000, count):
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in range(first, first + count):
-                    sock = stack.enter_context(socket.socket())
-                    sock.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return first
-    raise RuntimeError("no free ports")
 
 
 def values_for(data: Path, slots: list[Any], start: str, end: str, /, **changes: Any) -> dict[str, Any]:

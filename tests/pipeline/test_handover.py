@@ -13,9 +13,10 @@ from elastic_ctr.config.load import dump, settings
 from elastic_ctr.config.values import Values
 from elastic_ctr.local.plan import Places, roles
 from elastic_ctr.local.supervisor import Supervisor
-from pipeline.running import Run, free_ports, merged, values_for
+from pipeline.running import Run, merged, values_for
 from pipeline.test_recovery import adds_up
 from pipeline.test_whole_run import synthetic
+from ports import free_ports
 
 GRACE_SECONDS = 60
 MASTER = "ctr-master-0"

@@ -21,6 +21,7 @@ from elastic_ctr.store.source import FileSource
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest
 from master.world import MODEL, data_of
+from ports import free_port
 
 # Looks at once and again: what is waited for here is a donefile, not a clock.
 DATA = data_of(path="/logs", sleepSeconds=0.01)
@@ -33,18 +34,11 @@ def until(what: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.01)
 
 
-def free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
-
-
 class Running:
     """The role in a thread, with its real doors."""
 
     def __init__(self, folder: Path) -> None:
-        self.port, self.status_port = free_ports()
+        self.port, self.status_port = free_port(), free_port()
         self.store = FileStore(folder / "store")
         self.master = Master(
             host="127.0.0.1",

@@ -1,5 +1,4 @@
 import http.server
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.servicer import ControlServicer, start_server
 from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, incarnation
+from ports import free_port
 
 TRAINER = """
 import sys, threading
@@ -82,9 +82,7 @@ class Master:
     """The real one's door, ledger and coordinator, with one trainer that has joined."""
 
     def __init__(self, folder: Path, server: Server) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self.address = f"127.0.0.1:{port}"
         self.looked: list[tuple[int, str, int, str]] = []
         self.ledger = Ledger(folder / "ledger.db")

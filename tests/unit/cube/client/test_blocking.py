@@ -25,6 +25,7 @@ from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.choice import make_loop
 from elastic_ctr.cube.wire import Hello
 from elastic_ctr.frames.wire import HELLO_BYTES
+from ports import free_port
 
 KEYS = np.arange(1, 101, dtype=np.uint64)
 
@@ -58,8 +59,7 @@ def test_what_none_of_them_holds_is_not_held(pair: list[str]) -> None:
 
 
 def test_a_server_that_is_not_there_is_said_so(pair: list[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    nobody = f"127.0.0.1:{free_port()}"
 
     with BlockingCubeClient([nobody, *pair]) as client:
         assert not client.lookup(3, KEYS)[1].any()
