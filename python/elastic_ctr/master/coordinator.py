@@ -431,7 +431,7 @@ class Coordinator:
             return control.LeaseReply(verdict=control.LeaseReply.WORK, task=task)
 
     def renew(self, request: control.RenewRequest) -> control.Acknowledgement:
-        with self._lock:
+        with self._lock, self._ledger:
             if reason := self._stale(request.trainer_id, request.generation):
                 return control.Acknowledgement(rejoin=True, reason=reason)
             ends = self._clock() + self._config.lease_seconds

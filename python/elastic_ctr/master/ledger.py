@@ -35,6 +35,11 @@ _KEPT = "state, trained, repeated, positives, negatives"
 _SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
 
 
+def not_written(failed: sqlite3.OperationalError) -> str:
+    """What an operator is told, and callers are; none of it is an end."""
+    return f"the ledger cannot be written ({failed}): make room where it is, or enlarge master.persistence.size; it is tried again"
+
+
 class Ledger:
     """The one owner of the file. Every public method is one transaction; callers hold the coordinator's lock."""
 

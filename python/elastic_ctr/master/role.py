@@ -15,11 +15,11 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.hours import look, ranges
-from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger import Ledger, not_written
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.questions import Questions
 from elastic_ctr.master.saving import first_generation
-from elastic_ctr.master.servicer import NOT_WRITTEN, ControlServicer, start_server
+from elastic_ctr.master.servicer import ControlServicer, start_server
 from elastic_ctr.master.status import status
 from elastic_ctr.runtime.http import HttpThread, application
 from elastic_ctr.runtime.lock import StateLock
@@ -158,7 +158,7 @@ class Master:
             # Nothing is lost: the same step is due again.
             self._waits(str(failed))
         except sqlite3.OperationalError as failed:
-            self._waits(NOT_WRITTEN.format(failed))
+            self._waits(not_written(failed))
         for index, host, port in self._coordinator.silent_pservers():
             self._ask(index, host, port, "it is silent")
 

@@ -86,8 +86,9 @@ class Saves:
         """After a restart the saver's lease goes on until `ends`, whatever it was; the time that we were away does not count."""
         saver = self._ledger.fact("saver")
         if saver is not None:
+            now = self._clock()
             # An older master did not take note of all this.
-            began = saver.get("began", self._clock()) + self._clock() - saver.get("heard", self._clock())
+            began = saver.get("began", now) + now - saver.get("heard", now)
             self._saver = Lease(saver["trainer"], saver["attempt"], began, ends, self._longest)
             found = self._open()
             if found is not None and found[1].stage == "ordered":

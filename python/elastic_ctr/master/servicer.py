@@ -14,13 +14,10 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control import control_pb2_grpc
 from elastic_ctr.control.options import OPTIONS
 from elastic_ctr.master.coordinator import Coordinator
+from elastic_ctr.master.ledger import not_written
 
 log = logging.getLogger(__name__)
 Reply = TypeVar("Reply")
-
-NOT_WRITTEN = (
-    "the ledger cannot be written ({}): make room where it is, or enlarge master.persistence.size; it is tried again"
-)
 
 
 class ControlServicer(control_pb2_grpc.ControlServicer):
@@ -52,7 +49,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             return call()
         except sqlite3.OperationalError as failed:
             # Whoever calls has patience with a master that is away, and this is no more than that.
-            context.abort(grpc.StatusCode.UNAVAILABLE, NOT_WRITTEN.format(failed))
+            context.abort(grpc.StatusCode.UNAVAILABLE, not_written(failed))
             raise
         except Exception as failed:
             log.exception("a call failed")
