@@ -190,7 +190,7 @@ class CubeClient:
     def _one(self) -> int:
         draw = self._mutator.random
         transport = _Nowhere()
-        connection = Connection("127.0.0.1:1", DIM, lambda _: None)
+        connection = Connection("127.0.0.1:1", DIM, lambda _: None, timeout=0.2, patience=5.0)
         connection.connection_made(transport)
         hello = Hello(DIM, PARTITIONS, MAX_KEYS).pack()
         if draw.random() < 0.05:

@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
     """Connects when told or first asked, and again after a growing pause when it was lost: unasked while it is `named`."""
 
     def __init__(
-        self, address: str, dim: int, on_hello: Callable[[Hello], None], timeout: float = 0.2, patience: float = 5.0
+        self, address: str, dim: int, on_hello: Callable[[Hello], None], timeout: float, patience: float
     ) -> None:
         """on_hello may raise WireError: such a server is not spoken to. timeout and patience are a question's, in seconds."""
         self.address = address
