@@ -274,11 +274,14 @@ class Saves:
         if save.stage != "begun":
             return ""
         if untouched:
-            # As if it had never been handed out: another one may take its steps.
-            self._ledger.set_save(save.ordinal, stage="ordered")
+            self._untouched(save)
             return ""
         told = f" ({reason})" if reason else ""
         return f"trainer {trainer} left while it saved{told}; what it did to the table is unknown"
+
+    def _untouched(self, save: SaveRow) -> None:
+        """As if it had never been handed out: another one may take its steps."""
+        self._ledger.set_save(save.ordinal, stage="ordered")
 
     def expire(self, now: float) -> str:
         """Why the table can no longer be trusted; empty if it can."""
@@ -315,6 +318,11 @@ class Saves:
         self._release()
         if current is None or save is None:
             raise AssertionError("a saver's lease ends with its save")
+        if result.error and result.store_away:
+            log.warning("save after pass %s waits for the store: %s", current.id, result.error)
+            if save.stage == "begun":
+                self._untouched(save)
+            return ""
         if result.error:
             return self._failed(current, save, result.error)
         seconds = ", ".join(f"{name} {taken:.2f} s" for name, taken in sorted(result.save.seconds.items()))

@@ -27,7 +27,7 @@ from elastic_ctr.features.convert import Converter
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.lifecycle import die_with_parent
 from elastic_ctr.runtime.logging import configure_from_environment
-from elastic_ctr.store import Patience, open_store
+from elastic_ctr.store import NotNow, Patience, Store, open_store
 from elastic_ctr.store.source import open_source
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.parent import WATCH_FILE
@@ -39,6 +39,8 @@ from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, handed_over
 log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 1800.0
+# With a store that is away while something is saved: the master is told so before the saver's time is over.
+_SAVER_PATIENCE_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class TrainerChild:
         # A task or a save that fails is counted, and a few of them stop the pass: better to wait for what comes back.
         patience = Patience(_PATIENCE_SECONDS, give_up=self._may_go)
         self._source = open_source(spec.data.source.url, spec.data.source.user, patience)
-        self._store = open_store(spec.store_url, user=spec.store_user, token=spec.token, patience=patience)
+        self._store = self._open_store(patience)
         self._converter = Converter(spec.data.slot_list, spec.model.sparse_dim, spec.data.max_line_bytes)
         self._tasks = spec.scratch / "tasks"
         # Until the process is over, whatever unwinds it: a dataset that is dropped while it loads aborts the process, and
@@ -131,7 +133,8 @@ class TrainerChild:
         self._engine.connect(self._trainer_id)
         if reply.verdict == control.JoinReply.INITIALISE:
             self._initialise(load=reply.load)
-        self._saver = Saver(self._engine, self._store, self._spec.data.slot_list, self._spec.model, self._spec.scratch)
+        store = self._open_store(Patience(_SAVER_PATIENCE_SECONDS, give_up=self._may_go))
+        self._saver = Saver(self._engine, store, self._spec.data.slot_list, self._spec.model, self._spec.scratch)
         log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
         try:
             self._work()
@@ -148,6 +151,9 @@ class TrainerChild:
             return 1
         self._engine.close()
         return 0
+
+    def _open_store(self, patience: Patience) -> Store:
+        return open_store(self._spec.store_url, user=self._spec.store_user, token=self._spec.token, patience=patience)
 
     def _leave(self, reason: str = "") -> bool:
         """Whether the master needs it once more; one that is away is asked for a while."""
@@ -264,6 +270,8 @@ class TrainerChild:
         except Exception as failed:
             log.exception("task %s failed", task.id)
             result = control.TaskResult(error=str(failed) or type(failed).__name__)
+            if task.phase in (control.SAVE, control.SCORE):
+                result.store_away = isinstance(failed, NotNow) and not self._saver.stepped
         result.trainer_id = self._trainer_id
         result.generation = self._generation
         result.task_id = task.id

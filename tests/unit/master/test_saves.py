@@ -94,6 +94,23 @@ def test_a_saver_that_leaves_for_its_own_disk_before_the_first_step_takes_nothin
     assert f"trainer {number} leaves: {FULL}" in caplog.text
 
 
+@pytest.mark.parametrize("phase", [control.SAVE, control.SCORE])
+def test_a_save_that_finds_the_store_away_before_its_first_step_is_tried_again_until_it_is_back(
+    tmp_path: Path, phase: int
+) -> None:
+    one = world(tmp_path)
+
+    for _ in range(5):
+        one.until_phase(phase).report(error="the store does not answer", store_away=True)
+        one.start_master()
+    one.finish()
+
+    assert one.reason() == ""
+    assert one.coordinator.generation == 1
+    assert len(set(one.saved)) == len(one.saved) == 2
+    assert set(one.trained().values()) == {1}
+
+
 def test_a_save_that_went_well_has_all_its_losses_again(tmp_path: Path) -> None:
     one = world(tmp_path, config={"max_losses": 2})
     del one.trainers[1]

@@ -221,7 +221,7 @@ class Trainer:
                         each.saved[step.folder] = dict(self.world.tables[self.generation])
         self.pushed = True
 
-    def report(self, *, error: str = "") -> control.Acknowledgement:
+    def report(self, *, error: str = "", store_away: bool = False) -> control.Acknowledgement:
         task = self.task
         if task is None:
             raise AssertionError("nothing is held")
@@ -230,8 +230,9 @@ class Trainer:
         if self.task is None:
             return control.Acknowledgement(rejoin=True)
         result = control.TaskResult(
-            trainer_id=self.id, generation=self.generation, task_id=task.id, attempt=task.attempt, error=error
-        )
+            trainer_id=self.id, generation=self.generation, task_id=task.id, attempt=task.attempt, error=error,
+            store_away=store_away,
+        )  # fmt: skip
         if not error:
             self.world.fill(task, result)
         self.task = None

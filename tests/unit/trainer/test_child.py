@@ -14,6 +14,7 @@ from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.belonging import Belonging
 from elastic_ctr.model.metrics import BUCKETS
+from elastic_ctr.store import NotNow, StoreError
 from elastic_ctr.trainer import child as module
 from elastic_ctr.trainer.child import Spec, TrainerChild
 from elastic_ctr.trainer.watchdog import REJOIN
@@ -369,6 +370,30 @@ def test_a_trainer_whose_scratch_fails_after_a_step_of_a_save_does_not_say_so(
     leaver = client.said[-1][1]
     assert not leaver.untouched
     assert "watch.json" in leaver.reason
+
+
+@pytest.mark.parametrize(
+    ("fails", "stepped", "away"),
+    [
+        (NotNow("the store does not answer"), False, True),
+        (NotNow("the store does not answer"), True, False),
+        (StoreError("another file stands there"), False, False),
+    ],
+)
+def test_a_trainer_that_finds_the_store_away_says_so_unless_a_step_of_the_save_was_begun(
+    trainer: Made, monkeypatch: pytest.MonkeyPatch, fails: Exception, stepped: bool, away: bool
+) -> None:
+    one, client = trainer(save_task())
+
+    def fail(*_: object, **__: object) -> None:
+        raise fails
+
+    monkeypatch.setattr(Engine, "save" if stepped else "pull_dense", fail)
+
+    assert one.run() == 0
+
+    [result] = client.results()
+    assert (result.error, result.store_away) == (str(fails), away)
 
 
 def test_a_source_that_cannot_be_read_is_the_tasks_failure_whatever_the_reason(trainer: Made, tmp_path: Path) -> None:
