@@ -6,7 +6,8 @@ A part answers what has become of it; only here does that turn into a recovery, 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.roles import MasterConfig
@@ -91,9 +92,7 @@ class Coordinator:
         with self._lock, self._ledger:
             if self._handover.under_way:
                 self._serve(self._handover.pservers)
-            ends = self._clock() + self._config.lease_seconds
-            self._tasks.resume(ends)
-            self._saves.resume(ends)
+            self._go_on()
             current = self._ledger.current_pass()
             if current is not None and current.state == "stopped":
                 self._take_up(current)
@@ -104,6 +103,28 @@ class Coordinator:
                 if self._generations.used:
                     self._recover("master", "there are more hours to train")
             self._take_over()
+
+    def _go_on(self) -> None:
+        """Leases go on from now: nobody could renew them, or report what is done, while we were away."""
+        ends = self._clock() + self._config.lease_seconds
+        self._tasks.resume(ends)
+        self._saves.resume(ends)
+        self._handover.resume()
+
+    @contextmanager
+    def _acting(self) -> Iterator[None]:
+        """The lock. A master whose ledger cannot be written is as one that is away: once it can, it goes on as after a restart.
+
+        Raises sqlite3.OperationalError while it cannot.
+        """
+        with self._lock:
+            if self._ledger.torn:
+                with self._ledger:
+                    self._go_on()
+                    # Whatever there was to go on with: only a write shows that there is room.
+                    self._ledger.set_fact("went_on", self._clock())
+                self._ledger.torn = False
+            yield
 
     def _take_up(self, stopped: PassRow) -> None:
         """Whoever restarts the master has mended the data or the settings: look again from the start."""
@@ -193,6 +214,11 @@ class Coordinator:
         return self._handover.before
 
     @property
+    def save_waits(self) -> str:
+        """For what the present save waits, as a sentence; empty: for nothing."""
+        return self._saves.waits
+
+    @property
     def finished(self) -> bool:
         """Every pass there will ever be is done."""
         with self._lock:
@@ -237,7 +263,7 @@ class Coordinator:
         return f"waits for training {before}, which is saved once more" if before not in (None, training) else ""
 
     def sync_pserver(self, state: control.PserverState) -> control.PserverOrders:
-        with self._lock:
+        with self._acting():
             if foreign := self._foreign(state.training):
                 return control.PserverOrders(leave=True, foreign=True, reason=foreign)
             if early := self._early(state.training):
@@ -303,14 +329,14 @@ class Coordinator:
 
     def declare_lost(self, index: int, reason: str) -> None:
         """The master has looked for itself."""
-        with self._lock:
-            self.pservers.forget(index)
+        with self._acting():
             self._lost_pserver(f"pserver {index} is lost: {reason}")
+            self.pservers.forget(index)
 
     # -- trainers --------------------------------------------------------------------------------------------------
 
     def join(self, name: str, trainer_id: int, training: str = "local") -> control.JoinReply:
-        with self._lock:
+        with self._acting():
             if foreign := self._foreign(training):
                 return control.JoinReply(verdict=control.JoinReply.LEAVE, foreign=True, reason=foreign)
             if early := self._early(training):
@@ -325,6 +351,7 @@ class Coordinator:
                 model_digest=self._digest,
                 lease_seconds=self._config.lease_seconds,
                 patience_seconds=self._handover.patience,
+                save_seconds=self._config.save_timeout_seconds,
             )
             if self.finished:
                 reply.verdict = control.JoinReply.LEAVE
@@ -350,7 +377,7 @@ class Coordinator:
         return ""
 
     def initialised_by(self, member: control.Membership) -> control.Acknowledgement:
-        with self._lock:
+        with self._acting():
             if reason := self._stale(member.trainer_id, member.generation):
                 return control.Acknowledgement(rejoin=True, reason=reason)
             if self._generations.initialised_by == member.trainer_id:
@@ -367,7 +394,7 @@ class Coordinator:
         self._recover("trainer", f"trainer {trainer} initialised when others were training already")
 
     def leave(self, member: control.Membership) -> control.Acknowledgement:
-        with self._lock:
+        with self._acting():
             if member.generation == self.generation:
                 with self._ledger:
                     self._give_back(member)
@@ -405,7 +432,7 @@ class Coordinator:
     # -- their work ------------------------------------------------------------------------------------------------
 
     def lease(self, request: control.LeaseRequest) -> control.LeaseReply:
-        with self._lock:
+        with self._acting():
             if self.finished:
                 return control.LeaseReply(verdict=control.LeaseReply.LEAVE)
             if reason := self._stale(request.trainer_id, request.generation):
@@ -431,7 +458,7 @@ class Coordinator:
             return control.LeaseReply(verdict=control.LeaseReply.WORK, task=task)
 
     def renew(self, request: control.RenewRequest) -> control.Acknowledgement:
-        with self._lock, self._ledger:
+        with self._acting(), self._ledger:
             if reason := self._stale(request.trainer_id, request.generation):
                 return control.Acknowledgement(rejoin=True, reason=reason)
             ends = self._clock() + self._config.lease_seconds
@@ -448,7 +475,7 @@ class Coordinator:
             return control.Acknowledgement()
 
     def report(self, result: control.TaskResult) -> control.Acknowledgement:
-        with self._lock:
+        with self._acting():
             if reason := self._stale(result.trainer_id, result.generation):
                 return control.Acknowledgement(rejoin=True, reason=reason)
             if is_save(result.attempt):
@@ -468,7 +495,7 @@ class Coordinator:
 
     def tick(self) -> None:
         """What the clock alone brings about: all of it or, should the master end halfway, nothing."""
-        with self._lock, self._ledger:
+        with self._acting(), self._ledger:
             now = self._clock()
             self._tasks.expire(now)
             self._initialisation.expire(now)
@@ -484,13 +511,13 @@ class Coordinator:
             return self._schedule.wanted()
 
     def hours_found(self, one: PassRow, files: dict[str, int], ranges: list[tuple[str, int, int]]) -> None:
-        with self._lock, self._ledger:
+        with self._acting(), self._ledger:
             self._schedule.begin(one, files, ranges)
             self._advance()
 
     def versions_found(self, published: list[int]) -> None:
         """What the store holds when the master starts: the versions that the ledger builds on may have been lost with it."""
-        with self._lock:
+        with self._acting():
             lost = self._saves.lost_versions(published)
             if self._saves.stands_on(lost):
                 self._recover("master", f"version {lost[0]}, which the save under way stands on, is not in the store")
@@ -499,7 +526,7 @@ class Coordinator:
 
     def open_save(self) -> Due | None:
         """A save whose files are written or scored: the publisher's next step is due."""
-        with self._lock:
+        with self._acting():
             return self._commits.due()
 
     def samples_of(self, ordinal: int) -> list[tuple[str, int, int]]:
@@ -512,11 +539,11 @@ class Coordinator:
         return published_of(save, self._dim).left_out
 
     def checkpoint_committed(self, save: SaveRow, follows: int | None, base: int | None) -> None:
-        with self._lock:
+        with self._acting():
             self._commits.checkpoint(save, follows, base, self._handover.mid_of(save))
 
     def files_judged(self, save: SaveRow) -> None:
-        with self._lock, self._ledger:
+        with self._acting(), self._ledger:
             if self._handover.mid_of(save) is not None:
                 # The checkpoint that it was for stands.
                 self._recover("training", "")
@@ -525,6 +552,6 @@ class Coordinator:
             self._advance()
 
     def version_committed(self, save: SaveRow, keys: int, *, refused: str = "") -> None:
-        with self._lock, self._ledger:
+        with self._acting(), self._ledger:
             self._commits.version(save, keys, refused)
             self._advance()

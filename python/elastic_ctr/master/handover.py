@@ -66,6 +66,10 @@ class Handover:
         """Seconds that a member which was told to end waits for a master that does not answer: it restarts in an upgrade too."""
         return min(_LONGEST_PATIENCE, self._seconds)
 
+    def resume(self) -> None:
+        """Members may have called and not been heard."""
+        self._listens_since = None
+
     # -- its steps -------------------------------------------------------------------------------------------------
 
     def begin(self, before: str) -> bool:

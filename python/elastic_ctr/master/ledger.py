@@ -3,7 +3,8 @@
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ class Ledger:
             if column not in {row[1] for row in self._all(f"pragma table_info({table})")}:
                 self._db.execute(f"alter table {table} add column {column} {kind}")
         self._depth = 0
+        # A transaction has failed: what callers keep in memory may be ahead of the file. Theirs to take back.
+        self.torn = False
 
     def close(self) -> None:
         self._db.close()
@@ -60,18 +63,35 @@ class Ledger:
     # Nested `with ledger:` blocks are one transaction: all of it or nothing survives a crash.
     def __enter__(self) -> Self:
         if self._depth == 0:
-            self._db.execute("begin immediate")
+            with self._tearing():
+                self._db.execute("begin immediate")
         self._depth += 1
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._depth -= 1
-        if self._depth == 0:
-            if kind is None:
+        if self._depth:
+            return
+        if kind is None:
+            with self._tearing():
                 self._db.execute("commit")
-            elif self._db.in_transaction:
-                # On a full disk SQLite may have gone back by itself.
-                self._db.execute("rollback")
+            return
+        self.torn = self.torn or issubclass(kind, sqlite3.OperationalError)
+        self._go_back()
+
+    @contextmanager
+    def _tearing(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError:
+            self.torn = True
+            self._go_back()
+            raise
+
+    def _go_back(self) -> None:
+        # On a full disk SQLite may have gone back by itself.
+        if self._db.in_transaction:
+            self._db.execute("rollback")
 
     def _all(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._db.execute(sql, values).fetchall()

@@ -149,21 +149,21 @@ class Master:
     def _turn(self) -> None:
         try:
             self._coordinator.tick()
+            for index, host, port in self._coordinator.silent_pservers():
+                self._ask(index, host, port, "it is silent")
             while self._publisher.step():
                 pass
             self._find_hours()
             self._questions.ask()
-            self._error = ""
+            self._waits(self._coordinator.save_waits)
         except (StoreError, ValueError) as failed:
             # Nothing is lost: the same step is due again.
             self._waits(str(failed))
         except sqlite3.OperationalError as failed:
             self._waits(not_written(failed))
-        for index, host, port in self._coordinator.silent_pservers():
-            self._ask(index, host, port, "it is silent")
 
     def _waits(self, error: str) -> None:
-        if error != self._error:
+        if error and error != self._error:
             log.warning("%s", error)
         self._error = error
 

@@ -80,10 +80,12 @@ class Saves:
         self._known_versions = known_versions
         self._clock = clock
         self._saver: Lease | None = None
+        self.waits = ""
         self._answers = Answers(pservers)
 
     def resume(self, ends: float) -> None:
         """After a restart the saver's lease goes on until `ends`, whatever it was; the time that we were away does not count."""
+        self._saver = None
         saver = self._ledger.fact("saver")
         if saver is not None:
             now = self._clock()
@@ -106,6 +108,7 @@ class Saves:
 
     def forget(self) -> None:
         """Another generation begins."""
+        self.waits = ""
         self._release()
         self._answers.clear()
 
@@ -318,13 +321,14 @@ class Saves:
         self._release()
         if current is None or save is None:
             raise AssertionError("a saver's lease ends with its save")
-        if result.error and result.store_away:
-            log.warning("save after pass %s waits for the store: %s", current.id, result.error)
-            if save.stage == "begun":
-                self._untouched(save)
+        self.waits = ""
+        if result.untouched and save.stage == "begun":
+            self._untouched(save)
+        if result.untouched and result.store_away:
+            self.waits = f"the save after pass {current.id} waits for the store: {result.error}"
             return ""
         if result.error:
-            return self._failed(current, save, result.error)
+            return self._failed(current, save, result.error, untouched=result.untouched)
         seconds = ", ".join(f"{name} {taken:.2f} s" for name, taken in sorted(result.save.seconds.items()))
         log.info("pass %s: %s: %s", current.id, "tables saved" if save.stage == "begun" else "sample scored", seconds)
         with self._ledger:
@@ -341,14 +345,14 @@ class Saves:
                 self._ledger.set_save(current.ordinal, stage="scored", result=merged.SerializeToString())
         return ""
 
-    def _failed(self, current: PassRow, save: SaveRow, error: str) -> str:
+    def _failed(self, current: PassRow, save: SaveRow, error: str, *, untouched: bool = False) -> str:
         log.warning("save after pass %s failed: %s", current.id, error)
         if self._ledger.count_up("save_failures") >= TRIES:
             self._schedule.stop(
                 current, f"saving failed {TRIES} times, the last time: {error}; mend the cause and restart the master"
             )
         # Scoring changes nothing in the table.
-        return "" if save.stage == "exported" else f"a save failed halfway: {error}"
+        return "" if untouched or save.stage == "exported" else f"a save failed halfway: {error}"
 
     # -- written ---------------------------------------------------------------------------------------------------
 

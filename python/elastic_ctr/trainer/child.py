@@ -39,8 +39,9 @@ from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, handed_over
 log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 1800.0
-# With a store that is away while something is saved: the master is told so before the saver's time is over.
-_SAVER_PATIENCE_SECONDS = 900.0
+# Of the time for a save, how much a saver waits for a store that is away: it may do so for more than one file, and is to tell
+# the master before its time is over.
+_SAVER_PATIENCE = 0.2
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class TrainerChild:
         self._engine.connect(self._trainer_id)
         if reply.verdict == control.JoinReply.INITIALISE:
             self._initialise(load=reply.load)
-        store = self._open_store(Patience(_SAVER_PATIENCE_SECONDS, give_up=self._may_go))
+        store = self._open_store(Patience(_SAVER_PATIENCE * reply.save_seconds, give_up=self._may_go))
         self._saver = Saver(self._engine, store, self._spec.data.slot_list, self._spec.model, self._spec.scratch)
         log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
         try:
@@ -271,7 +272,7 @@ class TrainerChild:
             log.exception("task %s failed", task.id)
             result = control.TaskResult(error=str(failed) or type(failed).__name__)
             if task.phase in (control.SAVE, control.SCORE):
-                result.store_away = isinstance(failed, NotNow) and not self._saver.stepped
+                result.untouched, result.store_away = not self._saver.stepped, isinstance(failed, NotNow)
         result.trainer_id = self._trainer_id
         result.generation = self._generation
         result.task_id = task.id

@@ -66,7 +66,7 @@ def killed_after(commit: int, patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     made: list[int] = []
     leave = Ledger.__exit__
 
-    def leave_and_die(ledger: Ledger, kind: object, *more: object) -> None:
+    def leave_and_die(ledger: Ledger, kind: type[BaseException] | None, *more: object) -> None:
         leave(ledger, kind, *more)
         if ledger._depth == 0 and kind is None:
             made.append(len(made) + 1)

@@ -1,5 +1,6 @@
 import json
 import socket
+import sqlite3
 import threading
 import time
 import urllib.request
@@ -243,4 +244,21 @@ def test_a_ledger_that_cannot_be_written_is_told_and_written_once_there_is_room(
     until(lambda: (running.status()["current"] or {}).get("state") == "checking")
     client.call_once("SyncPserver", control.PserverState(incarnation="i" * 100_000, host="h", port=1, training="local"))
     client.close()
-    assert running.status()["error"] == ""
+    until(lambda: running.status()["error"] == "")
+
+
+def test_a_pserver_lost_while_the_ledger_cannot_be_written_does_not_end_the_master(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = running.master._coordinator
+    monkeypatch.setattr(coordinator, "silent_pservers", lambda: [(0, "127.0.0.1", free_port())])
+
+    def full(index: int, reason: str) -> None:
+        raise sqlite3.OperationalError(f"database or disk is full ({index}, {reason})")
+
+    monkeypatch.setattr(coordinator, "declare_lost", full)
+    running.start()
+
+    until(
+        lambda: "the ledger cannot be written (database or disk is full (0, it is silent" in running.status()["error"]
+    )

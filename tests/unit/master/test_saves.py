@@ -101,14 +101,30 @@ def test_a_save_that_finds_the_store_away_before_its_first_step_is_tried_again_u
     one = world(tmp_path)
 
     for _ in range(5):
-        one.until_phase(phase).report(error="the store does not answer", store_away=True)
-        one.start_master()
+        one.until_phase(phase).report(error="no answer", untouched=True, store_away=True)
+        assert one.coordinator.save_waits == "the save after pass 20200401/00 waits for the store: no answer"
     one.finish()
 
-    assert one.reason() == ""
+    assert one.reason() == one.coordinator.save_waits == ""
     assert one.coordinator.generation == 1
     assert len(set(one.saved)) == len(one.saved) == 2
     assert set(one.trained().values()) == {1}
+
+
+def test_a_save_that_fails_before_its_first_step_takes_nothing_back_and_the_third_in_a_row_stops_the_pass(
+    tmp_path: Path,
+) -> None:
+    one = world(tmp_path)
+
+    for number in range(3):
+        assert one.reason() == "", number
+        one.until_phase(control.SAVE).report(error="no such host", untouched=True)
+
+    assert one.reason().startswith("saving failed 3 times, the last time: no such host; ")
+    assert one.coordinator.generation == 1
+    one.start_master()
+    one.finish()
+    assert len(set(one.saved)) == len(one.saved) == 2
 
 
 def test_a_save_that_went_well_has_all_its_losses_again(tmp_path: Path) -> None:
@@ -170,7 +186,7 @@ def test_a_save_that_a_master_of_before_has_handed_out_is_ended(tmp_path: Path, 
     assert kinds(one) == ["base", "delta"]
 
 
-def test_a_save_that_the_ledger_could_not_take_note_of_is_a_recovery_and_not_taken_again(
+def test_a_save_that_the_ledger_could_not_take_note_of_is_told_again_and_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = world(tmp_path)
@@ -179,15 +195,16 @@ def test_a_save_that_the_ledger_could_not_take_note_of_is_a_recovery_and_not_tak
     def full(*_: object, **__: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
+    task = saver.task
     with monkeypatch.context() as patch:
         patch.setattr(one.ledger, "set_save", full)
         with pytest.raises(sqlite3.OperationalError):
             saver.report()
-    # A trainer whose report fails ends, and another process takes its place.
-    saver.start()
+    saver.task = task
+    saver.report()
     one.finish()
 
-    assert one.coordinator.generation == 2
+    assert one.coordinator.generation == 1
     assert len(set(one.saved)) == len(one.saved)
     assert set(one.trained().values()) == {1}
 

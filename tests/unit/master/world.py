@@ -221,7 +221,7 @@ class Trainer:
                         each.saved[step.folder] = dict(self.world.tables[self.generation])
         self.pushed = True
 
-    def report(self, *, error: str = "", store_away: bool = False) -> control.Acknowledgement:
+    def report(self, *, error: str = "", untouched: bool = False, store_away: bool = False) -> control.Acknowledgement:
         task = self.task
         if task is None:
             raise AssertionError("nothing is held")
@@ -231,7 +231,7 @@ class Trainer:
             return control.Acknowledgement(rejoin=True)
         result = control.TaskResult(
             trainer_id=self.id, generation=self.generation, task_id=task.id, attempt=task.attempt, error=error,
-            store_away=store_away,
+            untouched=untouched, store_away=store_away,
         )  # fmt: skip
         if not error:
             self.world.fill(task, result)
