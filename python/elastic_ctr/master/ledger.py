@@ -356,7 +356,8 @@ class Ledger:
         """What nobody asks for again, or the file would grow with every record ever seen.
 
         Of passes that are done: histograms, and what their saves were made of. Sample lines of all passes that no recovery
-        comes back to, but for the last of these that has any: those after it may be without.
+        comes back to, but for the last of these that has any: those after it may be without. A checkpoint in mid pass may be
+        passed by: where there is no other, a recovery may come back to the start.
         """
         with self:
             slim = ", ".join(row[1] for row in self._all("pragma table_info(tasks)") if row[1] not in _HISTOGRAMS)
@@ -368,7 +369,8 @@ class Ledger:
             self._db.execute("update saves set result = null, jobs = '{}' where stage = 'done' and result is not null")
             self._db.execute(
                 "delete from samples where pass <"
-                " (select max(pass) from samples where pass <= (select min(pass) from checkpoints))"
+                " (select max(pass) from samples where pass <= "
+                " (select case when sum(mid is null) > 0 then min(pass) end from checkpoints))"
             )
 
     # -- saves, versions, checkpoints ------------------------------------------------------------------------------

@@ -237,7 +237,8 @@ def test_what_is_forgotten_is_missed_by_nobody_who_comes_back_to_a_checkpoint(
         for ordinal in made:
             middle = {"state": "training", "epoch": 1, "trained_at": None} if mid and ordinal == made[0] else None
             ledger.add_checkpoint(f"c{ordinal}", ordinal, None, None, 0.0, mid=middle)
-        back_to = made[0] - int(mid) if made else 0
+        # A pass that is taken up again is gone back to before its beginning, whatever checkpoint was made in its middle.
+        back_to = made[0] - int(mid) if len(made) > int(mid) else 0
         coming = range(back_to + 1, len(samples) + 2)
         before = [lines_for(ledger, ordinal) for ordinal in coming]
         told = (ledger.counts(), ledger.refusals(1), ledger.histograms(len(samples) + 1), ledger.checkpoints())
