@@ -418,8 +418,10 @@ class CubeAgent:
             try:
                 held = await self._server.held()
                 heard = time.monotonic()
-                if not held.draining:
-                    await self._server.drain(draining=True)
+                if held.draining:
+                    self.errors.pop("drain", None)
+                else:
+                    await self._order_to_drain(self._server)
             except ServerGone as gone:
                 # Nobody is answered where nobody listens; but it may be about to come back.
                 if time.monotonic() - heard >= self._quiet_seconds:
@@ -436,6 +438,14 @@ class CubeAgent:
             await asyncio.sleep(min(0.2, self._quiet_seconds / 4))
         self.drained.set()
         log.info("drained")
+
+    async def _order_to_drain(self, server: Server) -> None:
+        """Raises ServerSilent. A refusal holds up no drain: readers learn of it from the release document, too."""
+        try:
+            await server.drain(draining=True)
+        except ServerRefused as refused:
+            # Not about "server": that is forgotten whenever the server answers anything else.
+            self._complain("drain", str(refused))
 
     def _covered(self, held: Held) -> bool:
         """Whether others answer for this pod, or nobody is there who could, or could tell.

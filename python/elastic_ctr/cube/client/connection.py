@@ -105,6 +105,8 @@ class Connection(asyncio.Protocol):
         self.rank = random.random()  # noqa: S311 - only spreads
         self.named = False
         self.draining = False
+        # On the loop's clock. A greeting is no answer: who hangs may still greet.
+        self.answered_at = float("-inf")
         self.frames = 0
         self.drops = 0
         self._dim = dim
@@ -367,6 +369,7 @@ class Connection(asyncio.Protocol):
             at += head.frame_bytes
             del self._frames[head.id]
             self.draining = reply.draining
+            self.answered_at = self._loop.time()
             if reply.status == Status.OK:
                 _deliver(frame, reply)
             else:

@@ -83,7 +83,8 @@ class CubeClient:
     drains: it waits to be asked no more, and goes on answering those who have nobody else. retries is how many
     attempts may follow the first. Where that was not enough, and a holder has answered not long ago, it is busy or on its way
     back: it is asked, ever less often, until patience_ms are over, by a new connection once this one has owed an answer for
-    half of that. partitions, when absent, is learned from the first server that says it.
+    half of that. Once a holder says "not held", those that have not answered for patience_ms are asked no second time.
+    partitions, when absent, is learned from the first server that says it.
     """
 
     def __init__(
@@ -223,6 +224,10 @@ class CubeClient:
         return self._versions.get(version) is routes and any(
             now - self._failing_since.get(address, now) < self._patience for address in addresses
         )
+
+    def _has_answered_since(self, time: float, address: str) -> bool:
+        connection = self._connections.get(address)
+        return connection is not None and connection.answered_at > time
 
     async def _lookup(self, version: int, keys: Keys) -> tuple[Values, Flags]:
         if self._closed:
@@ -364,7 +369,7 @@ class _Question:
         self._kind = kind
         self._version = version
         self._keys = keys
-        # The best first. Who said "not held" is taken out: only others may still have it.
+        # The best first. Once one said "not held", only those who may still have it and say so.
         self._asked: dict[str, list[Attempt]] = {address: [] for address in addresses}
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[tuple[Values, Flags]] = self._loop.create_future()
@@ -396,6 +401,14 @@ class _Question:
 
     def _is_asked(self, address: str) -> bool:
         return any(attempt.open for attempt in self._asked[address])
+
+    def _may_answer(self, address: str) -> bool:
+        client = self._client
+        return (
+            not self._asked[address]
+            or self._is_asked(address)
+            or client._has_answered_since(self._began - client._patience, address)  # noqa: SLF001
+        )
 
     def _try(self) -> None:
         client = self._client
@@ -442,6 +455,9 @@ class _Question:
         if attempt.status in _NOT_HELD:
             self._not_held = True
             self._asked.pop(address, None)
+        if self._not_held:
+            # Its reader asks for another version instead, which must not wait for a holder that is long gone.
+            self._asked = {each: attempts for each, attempts in self._asked.items() if self._may_answer(each)}
         if not self._asked:
             self._fail()
         elif self._again is not None:

@@ -453,6 +453,27 @@ async def test_a_pod_that_nobody_replaces_yet_stays_though_its_server_is_slow_to
         await it.until(it.agent.drained.is_set)
 
 
+async def test_a_pod_whose_server_never_takes_the_order_to_drain_goes_once_nobody_asks_it_and_others_answer(
+    tmp_path: Path, played: Played, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusal = "the cube-server refused /drain with 422: MemoryError: no room"
+    played.say(5)
+    played.lookup = 0.0
+    played.drain_refused = True
+    async with pod(tmp_path, played, grace_seconds=60.0) as it:
+        await it.holds(v5=MINE)
+        played.say(5, placement=Placement(shards=2, up=(1,)), holders={5: {OTHER: Holder(partitions=(0, 1, 2, 3))}})
+        it.stop.set()
+        await it.until(lambda: played.drains >= 10 and refusal in played.reports[-1].errors)
+        assert not it.agent.drained.is_set()
+
+        played.lookup = 10.0
+        await it.until(it.agent.drained.is_set)
+
+    # However often it refuses, and answers otherwise.
+    assert caplog.messages.count(refusal) == 1
+
+
 async def test_where_nobody_listens_for_a_while_there_is_nothing_to_drain(
     tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ from cube.client.readers import (
     refused,
     request,
     right_reply,
+    silent,
     table_of,
     until,
 )
@@ -32,6 +33,8 @@ from cube.parts import values_for
 from cube.running import Running
 from elastic_ctr.cube.client.reader import VersionNotHeld
 from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server.choice import make_loop
 from elastic_ctr.cube.wire import Status
 from elastic_ctr.frames.wire import Head
 
@@ -93,16 +96,55 @@ async def test_what_all_holders_say_they_do_not_hold_is_not_waited_for() -> None
         assert [client._connection(address).frames for address in (one, other)] == [1, 1]
 
 
-async def test_who_holds_nothing_is_no_reason_to_wait_for_a_holder_that_has_long_failed() -> None:
-    async with impostor(refuse) as empty, client_of(patience_ms=PATIENT, partitions=PARTITIONS) as client:
+@pytest.mark.parametrize("answered", ["never", "long ago"])
+async def test_a_holder_that_did_not_answer_lately_is_asked_once_where_another_holds_nothing(answered: str) -> None:
+    settings = {"patience_ms": 2000, "partitions": PARTITIONS}
+    async with impostor(refuse) as empty, client_of(**settings) as client:
         client.set_holders({1: {empty: ALL, "127.0.0.1:1": ALL}})
         prefer(client, [empty, "127.0.0.1:1"])
-        client._failing_since["127.0.0.1:1"] = asyncio.get_running_loop().time() - PATIENT
+        if answered == "long ago":
+            client._connection("127.0.0.1:1").answered_at = asyncio.get_running_loop().time() - PATIENT
 
-        with pytest.raises(VersionNotHeld):
+        with pytest.raises(VersionNotHeld, match=r"answered version not held; .* cannot connect"):
             await client.lookup(1, KEYS)
 
-    assert client.stats.retried == 2
+    assert client.stats.retried == 1
+
+
+async def test_a_holder_that_only_greets_is_asked_once_where_another_holds_nothing() -> None:
+    settings = {"timeout_ms": 500, "patience_ms": 2000, "partitions": PARTITIONS}
+    async with impostor(refuse) as empty, impostor(silent) as mute, client_of(**settings) as client:
+        client.set_holders({1: {empty: ALL, mute: ALL}})
+        prefer(client, [mute, empty])
+        await until(lambda: client._connection(empty).greeted and client._connection(mute).greeted)
+
+        with pytest.raises(VersionNotHeld, match=r"no reply within 500 ms; .* answered version not held"):
+            await client.lookup(1, KEYS)
+
+        assert client._connection(mute).frames == 1
+
+
+async def test_a_holder_that_answered_a_moment_ago_is_waited_for_although_another_holds_nothing(
+    tmp_path: Path,
+) -> None:
+    table = table_of(tmp_path)
+    server = Running(make_loop(counters.private(), 1000, 1000))
+    server.hold(table)
+
+    async with impostor(refuse) as empty, client_of(patience_ms=60_000) as client:
+        client.set_holders({1: {empty: ALL, address(server): ALL}})
+        prefer(client, [empty, address(server)])
+        # All that a holder is asked while readers like another better.
+        assert address(server) in (await client.keep_alive([1]))[1]
+        server.stop()
+        asked = asyncio.create_task(client.lookup(1, KEYS))
+        await until(lambda: client.stats.retried >= 4 or asked.done())
+        back = Running(make_loop(counters.private(), 1000, 1000), port=server.port)
+        back.hold(table)
+        values, _ = await asked
+
+    back.stop()
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
 
 
 async def test_in_place_of_one_that_holds_nothing_nobody_is_asked_twice_at_a_time() -> None:
