@@ -10,7 +10,9 @@ import asyncio
 import logging
 import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.serving.worker import MANIFEST_FILE, SAMPLE_FILE
@@ -26,10 +28,20 @@ _TRIES = 2
 # Somebody may have killed the process; the third time it was the version.
 _LOSSES = 3
 _AGAIN_SECONDS = 0.5
+# A check takes a second, on a busy machine several. Past this nobody knows whether it ends: others have their turn.
+_TURN_SECONDS = 10.0
 
 
 class VersionUnusable(ValueError):
     """A version cannot be served by anyone: why."""
+
+
+class Check(NamedTuple):
+    """By whom, of what, since when."""
+
+    worker: Worker
+    version: int
+    begun: float
 
 
 class Releases:
@@ -52,8 +64,8 @@ class Releases:
         self._folders: dict[int, Path] = {}
         self._failures: Counter[int] = Counter()
         self._losses: Counter[int] = Counter()
-        # Under way, or answered and not looked at yet; by whom, of what.
-        self._checks: dict[asyncio.Task[bool], tuple[Worker, int]] = {}
+        # Under way, or answered and not looked at yet.
+        self._checks: dict[asyncio.Task[bool], Check] = {}
         self._delayed = False
         self._stages: dict[int, str] = {}
 
@@ -132,7 +144,7 @@ class Releases:
             # The live version goes first in the list, so it is switched to before a candidate takes time.
             await self._switch(document, workers)
         await self._switch(document, workers)
-        await self._let_go(document, workers)
+        self._let_go(document, workers)
         if document.live is None and document.candidate is None:
             self._say(workers, "no version has been published yet")
 
@@ -172,11 +184,17 @@ class Releases:
             # The next document says more; no need to ask again before.
             self._say(workers, f"cube holds {len(held)} of {manifest.partitions} partitions of version {version}")
             return
+        is_live = version == self.document.live
         for worker in workers.in_order():
             if version in worker.passed:
                 continue
+            if not is_live and self._at_checks(worker) - {version}:
+                # Were it at both and ended, nobody would know over which.
+                continue
             self._say(workers, f"version {version} is being checked")
-            if not await self._check_in(worker, version, folder, workers):
+            passed = await self._check_in(worker, version, folder, workers)
+            # Others may pass the live one. A candidate is not worth a second worker that hangs.
+            if not passed and (not is_live or self.changed.is_set()):
                 return
         if workers.running:
             self.on_change.set()
@@ -188,15 +206,19 @@ class Releases:
             return False
 
     async def _check_in(self, worker: Worker, version: int, folder: Path, workers: Workers) -> bool:
-        """Whether it has passed. On a change a check is left alone: it may hang, and something else be more urgent."""
-        check = next((task for task, (who, what) in self._checks.items() if who is worker and what == version), None)
+        """Whether it has passed. A check is left alone on a change, and when it takes long: it may hang."""
+        now = asyncio.get_running_loop().time()
+        check = next((task for task, (who, what, _) in self._checks.items() if who is worker and what == version), None)
         if check is None:
             check = asyncio.create_task(self._checked_in(worker, version, folder, workers))
-            self._checks[check] = worker, version
+            self._checks[check] = Check(worker, version, now)
+            # It may load it, whatever comes of the check.
+            worker.kept.add(version)
         check.remove_done_callback(self._checked_late)
         change = asyncio.create_task(self.changed.wait())
+        turn = max(0.0, self._checks[check].begun + _TURN_SECONDS - now)
         try:
-            await asyncio.wait({check, change}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({check, change}, timeout=turn, return_when=asyncio.FIRST_COMPLETED)
         finally:
             change.cancel()
         if check.done():
@@ -209,8 +231,13 @@ class Releases:
         self.on_change.set()
         self.changed.set()
 
-    def _at_checks(self, worker: Worker) -> int:
-        return sum(who is worker for who, _ in self._checks.values())
+    def _at_checks(self, worker: Worker) -> set[int]:
+        """Versions whose checks it has not answered; if it has ended, those that it ended at."""
+        return {
+            version
+            for check, (who, version, _) in self._checks.items()
+            if who is worker and (not check.done() or check.exception() is not None)
+        }
 
     async def _checked_in(self, worker: Worker, version: int, folder: Path, workers: Workers) -> bool:
         try:
@@ -220,7 +247,7 @@ class Releases:
             self._again(workers, f"version {version} cannot be checked yet: {hung}")
             raise
         except WorkerLost as lost:
-            if self._at_checks(worker) > 1:
+            if len(self._at_checks(worker)) > 1:
                 # Nobody knows which of them it was.
                 raise
             self._losses[version] += 1
@@ -248,21 +275,32 @@ class Releases:
         """Pin what is best of what has passed, worker after worker; what is pinned may be listened with."""
         order = [document.live, self.serving, document.previous] if document.live is not None else [self.serving]
         # Who is at a check last: it may hear nothing until that is done.
-        for worker in sorted(workers.in_order(), key=self._at_checks):
+        for worker in sorted(workers.in_order(), key=lambda each: len(self._at_checks(each))):
             best = next((version for version in order if version is not None and version in worker.passed), None)
             if best is None:
                 continue
-            if worker.pinned != best:
-                await worker.order("pin", version=best)
-                worker.pinned = best
-                log.info("worker %d answers with version %d", worker.index, best)
-                self.on_change.set()
-            if not worker.listening:
+            if worker.pinning != best:
+                worker.pinning = best
+                # It obeys in the order in which it was told, so the last one is what stays.
+                pin = worker.send("pin", version=best)
+                pin.add_done_callback(partial(self._pinned, worker, best))
+                if not self._at_checks(worker):
+                    await pin
+            if worker.pinned == best and not worker.listening:
                 await self._listen_in(worker, workers)
         pins = {worker.pinned for worker in workers.running.values()} - {None}
         if len(pins) == 1 and (version := pins.pop()) != self.serving:
             self.serving = version
             self.switches += 1
+
+    def _pinned(self, worker: Worker, version: int, answer: asyncio.Future[dict[str, Any]]) -> None:
+        if answer.cancelled() or answer.exception() is not None:
+            return
+        worker.pinned = version
+        log.info("worker %d answers with version %d", worker.index, version)
+        self.on_change.set()
+        # It may come late: what all of them answer with is seen anew.
+        self.changed.set()
 
     async def _listen(self, workers: Workers) -> None:
         for worker in workers.in_order():
@@ -276,15 +314,16 @@ class Releases:
         else:
             worker.listening = True
 
-    async def _let_go(self, document: ReleaseDocument, workers: Workers) -> None:
+    def _let_go(self, document: ReleaseDocument, workers: Workers) -> None:
         named = {*document.wanted, document.live, document.previous, document.candidate, self.serving}
         # A refused one may be loaded too, and is of no use to anyone.
         kept = {version for version in named if version is not None} - self.refused.keys()
         kept |= {worker.pinned for worker in workers.running.values() if worker.pinned is not None}
-        kept |= {version for _, version in self._checks.values()}
+        kept |= {check.version for check in self._checks.values()}
         for worker in workers.in_order():
             if worker.kept != kept:
-                await worker.order("keep", versions=sorted(kept))
+                # Nobody waits for the answer: it has done this before it hears whatever it is told next.
+                worker.send("keep", versions=sorted(kept))
                 worker.kept = set(kept)
                 worker.passed &= kept
         for version in [version for version in self._folders if version not in kept]:

@@ -36,7 +36,10 @@ class WorkerHung(WorkerLost):
 
 @dataclass
 class Worker:
-    """One process, the socket to it, and what it has been brought to: passed versions, the pinned one, listening."""
+    """One process, the socket to it, and what it has been brought to: passed versions, the pinned one, listening.
+
+    `kept` is all that it may have loaded; `pinning` what it was told to pin last, and may not have heard yet.
+    """
 
     index: int
     process: subprocess.Popen[bytes]
@@ -45,6 +48,7 @@ class Worker:
     on_event: Callable[[Worker, dict[str, Any]], None]
     passed: set[int] = field(default_factory=set)
     kept: set[int] = field(default_factory=set)
+    pinning: int | None = None
     pinned: int | None = None
     listening: bool = False
     counts: dict[str, Any] | None = None

@@ -36,13 +36,15 @@ def put(store: FileStore, version: int, folder: Path) -> None:
 class Scripted:
     """A worker: `outcome[version]` is what its check ends with, at once or when the test says so.
 
-    At a check a `deaf` one hears nothing.
+    At a check a `deaf` one hears nothing. A pin of what it has not passed, or has let go, is one of its `faults`: the
+    real one would end over it.
     """
 
     def __init__(self, index: int, log: list[tuple[Any, ...]]) -> None:
         self.index = index
         self.passed: set[int] = set()
         self.kept: set[int] = set()
+        self.pinning: int | None = None
         self.pinned: int | None = None
         self.listening = False
         self.silent = False
@@ -50,6 +52,9 @@ class Scripted:
         self.outcome: dict[int, dict[str, Any] | Exception | asyncio.Future[dict[str, Any]]] = {}
         self._at_check: asyncio.Future[dict[str, Any]] | None = None
         self.listens = {"ok": True}
+        self.answers_with: int | None = None
+        self.faults: list[int] = []
+        self._has: set[int] = set()
         self._log = log
 
     @property
@@ -57,20 +62,37 @@ class Scripted:
         return self.listening and not self.silent
 
     async def order(self, do: str, **what: Any) -> dict[str, Any]:
-        self._log.append((self.index, do, what.get("version")))
+        return await self.send(do, **what)
+
+    def send(self, do: str, **what: Any) -> "asyncio.Future[dict[str, Any]]":
+        self._log.append((self.index, do, what["stage"] if do == "stage" else what.get("version")))
+        answer = asyncio.ensure_future(self._answer(do, what))
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return answer
+
+    async def _answer(self, do: str, what: dict[str, Any]) -> dict[str, Any]:
         await asyncio.sleep(0)
         if self.deaf and self._at_check is not None:
             await asyncio.shield(self._at_check)
         if do == "listen":
             return self.listens
-        if do != "check":
-            return {"ok": True}
-        outcome = self.outcome.get(what["version"], {"passed": 1e-7})
+        if do == "pin":
+            self.answers_with = what["version"]
+            if self.answers_with not in self._has:
+                self.faults.append(self.answers_with)
+        if do == "keep":
+            self._has &= {*what["versions"], self.answers_with}
+        return await self._checked(what["version"]) if do == "check" else {"ok": True}
+
+    async def _checked(self, version: int) -> dict[str, Any]:
+        outcome = self.outcome.get(version, {"passed": 1e-7})
         if isinstance(outcome, Exception):
             raise outcome
         if isinstance(outcome, asyncio.Future):
             self._at_check = outcome
-            return await asyncio.shield(outcome)
+            outcome = await asyncio.shield(outcome)
+        if "passed" in outcome:
+            self._has.add(version)
         return outcome
 
     def hangs_at(self, version: int) -> "asyncio.Future[dict[str, Any]]":
@@ -78,10 +100,6 @@ class Scripted:
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.outcome[version] = answer
         return answer
-
-    def send(self, do: str, **what: Any) -> None:
-        if do == "stage":
-            self._log.append((self.index, "stage", what["stage"]))
 
 
 class Pod:
@@ -141,6 +159,7 @@ async def pod(tmp_path: Path, versions: tuple[int, ...] = (1, 2, 3), workers: in
         yield it
     finally:
         assert not task.done()
+        assert not any(worker.faults for worker in it.in_order())
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -397,6 +416,149 @@ async def test_a_rollback_reaches_all_others_while_a_worker_at_a_check_hears_not
     assert meanwhile == 2
 
 
+async def test_a_rollback_that_is_taken_back_reaches_all_others_too_while_a_worker_at_a_check_hears_nothing(
+    tmp_path: Path,
+) -> None:
+    async with pod(tmp_path) as it:
+        deaf, other = it.in_order()
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        it.document(live=2, previous=1)
+        await it.until(lambda: it.releases.serving == 2)
+        deaf.deaf = True
+        answer = deaf.hangs_at(3)
+        it.document(live=2, previous=1, candidate=3)
+        await it.until(lambda: (0, 3) in it.did("check"))
+        it.document(live=1, previous=2, held=True)
+        await it.until(lambda: other.pinned == 1)
+
+        it.document(live=2, previous=1)
+        await it.until(lambda: other.pinned == 2)
+        meanwhile = deaf.answers_with, deaf.pinned
+        answer.set_result({"passed": 1e-7})
+        await it.until(lambda: it.did("pin").count((0, 2)) == 2 and not it.releases._checks)
+        await it.until(lambda: deaf.answers_with == deaf.pinned == 2)
+
+    assert meanwhile == (2, 2)
+    assert it.did("pin") == [(0, 1), (1, 1), (0, 2), (1, 2), (1, 1), (0, 1), (1, 2), (0, 2)]
+
+
+async def test_a_live_version_whose_check_hangs_in_one_worker_is_answered_with_by_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_ctr.serving.releases._TURN_SECONDS", 0.01)
+    async with pod(tmp_path, workers=3) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        it.running[0].deaf = True
+        answer = it.running[0].hangs_at(2)
+        it.document(live=2, previous=1)
+        await it.until(lambda: [each.pinned for each in it.in_order()] == [1, 2, 2])
+        ready, _ = it.releases.ready(it.workers)
+        it.document(live=1, previous=2, held=True)
+        await it.until(lambda: [each.pinned for each in it.in_order()] == [1, 1, 1])
+        it.document(live=2, previous=1)
+        await it.until(lambda: [each.pinned for each in it.in_order()] == [1, 2, 2])
+        answer.set_result({"passed": 1e-7})
+        await it.until(lambda: it.releases.serving == 2)
+
+    assert ready
+    assert it.did("check") == [(0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2)]
+
+
+async def test_documents_that_come_all_the_time_do_not_keep_the_next_worker_from_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_ctr.serving.releases._TURN_SECONDS", 0.05)
+    async with pod(tmp_path) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        it.running[0].hangs_at(2)
+        while it.running[1].pinned != 2:
+            it.document(live=2, previous=1)
+            await asyncio.sleep(0.005)
+
+
+async def test_a_candidate_over_whose_check_a_worker_hangs_is_not_given_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_ctr.serving.releases._TURN_SECONDS", 0.01)
+    async with pod(tmp_path) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        answer = it.running[0].hangs_at(2)
+        it.document(live=1, candidate=2)
+        await it.until(lambda: (0, 2) in it.did("check"))
+        for _ in range(3):
+            it.document(live=1, candidate=2)
+            await asyncio.sleep(0.02)
+        meanwhile = it.did("check")
+        answer.set_result({"passed": 1e-7})
+        await it.until(lambda: 2 in it.running[1].passed)
+
+    assert meanwhile == [(0, 1), (1, 1), (0, 2)]
+
+
+async def test_a_worker_at_the_check_of_the_live_version_is_given_no_candidate_until_that_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_ctr.serving.releases._TURN_SECONDS", 0.01)
+    async with pod(tmp_path) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        answer = it.running[0].hangs_at(2)
+        it.document(live=2, previous=1, candidate=3)
+        await it.until(lambda: 3 in it.releases.passed)
+        meanwhile = it.did("check")
+        answer.set_result({"passed": 1e-7})
+        await it.until(lambda: 3 in it.running[0].passed)
+
+    # Were it at both and ended, nobody would know over which.
+    assert meanwhile == [(0, 1), (1, 1), (0, 2), (1, 2), (1, 3)]
+
+
+async def test_what_cannot_be_checked_yet_is_checked_again_while_a_candidates_check_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_ctr.serving.releases._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("elastic_ctr.serving.releases._TURN_SECONDS", 0.01)
+    async with pod(tmp_path) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        it.running[0].hangs_at(3)
+        it.running[1].outcome[2] = {"later": "version 2 cannot be checked yet: cube is not there"}
+        it.document(live=2, previous=1, candidate=3)
+        await it.until(lambda: (0, 3) in it.did("check"))
+        del it.running[1].outcome[2]
+
+        await it.until(lambda: it.releases.serving == 2)
+
+
+@pytest.mark.parametrize("outcome", [{"passed": 1e-7}, {"later": "version 2 cannot be checked yet"}])
+async def test_a_candidate_that_is_taken_back_is_let_go_and_checked_anew_when_it_comes_again(
+    tmp_path: Path, outcome: dict[str, Any]
+) -> None:
+    async with pod(tmp_path, workers=1) as it:
+        [worker] = it.in_order()
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1 and worker.kept == {1})
+        before = it.did("keep")
+        answer = worker.hangs_at(2)
+        it.document(live=1, candidate=2)
+        await it.until(lambda: (0, 2) in it.did("check"))
+        # Both at once: what it has loaded has never been among what it was told to keep.
+        answer.set_result(outcome)
+        it.document(live=1)
+        await it.until(lambda: it.did("keep") != before and worker.kept == {1})
+        meanwhile = sorted(worker.passed), sorted(it.releases.passed)
+        worker.outcome.clear()
+        it.document(live=1, candidate=2)
+        await it.until(lambda: 2 in it.releases.passed)
+
+    assert meanwhile == ([1], [1])
+    assert it.did("check") == [(0, 1), (0, 2), (0, 2)]
+
+
 @pytest.mark.parametrize("outcome", [{"passed": 1e-7}, {"refused": "version 2 answers wrongly"}])
 async def test_a_check_that_was_left_alone_is_not_asked_for_twice_and_counts_when_it_is_answered(
     tmp_path: Path, outcome: dict[str, Any]
@@ -457,6 +619,26 @@ async def test_a_worker_that_ends_at_two_checks_is_the_fault_of_neither(
         await it.until(lambda: {2, 3} <= it.running[0].passed)
 
     assert it.releases.refused == {}
+
+
+async def test_a_worker_that_ends_at_a_check_once_it_has_answered_another_ends_by_the_fault_of_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_ctr.serving.releases._LOSSES", 1)
+    async with pod(tmp_path, workers=1) as it:
+        it.document(live=1)
+        await it.until(lambda: it.releases.serving == 1)
+        answers = [it.running[0].hangs_at(3), it.running[0].hangs_at(2)]
+        it.document(live=1, candidate=3)
+        await it.until(lambda: (0, 3) in it.did("check"))
+        it.document(live=2, previous=1, candidate=3)
+        await it.until(lambda: (0, 2) in it.did("check"))
+        it.running[0].outcome.clear()
+        answers[0].set_result({"passed": 1e-7})
+        answers[1].set_exception(WorkerLost("worker 0 ended"))
+        await it.until(lambda: 2 in it.running[0].passed or 2 in it.releases.refused)
+
+    assert it.releases.refused.keys() == {2}
 
 
 async def test_what_one_worker_has_refused_another_that_was_at_it_does_not_answer_with(tmp_path: Path) -> None:

@@ -663,7 +663,7 @@ async def test_a_large_request_that_is_cancelled_or_fails_waits_no_longer() -> N
         [begun] = it.rounds._large
         begun.cancel()
         it.table.gate.set()
-        await until(lambda: not it.rounds._under_way)
+        await until(lambda: not it.rounds._under_way and not it.rounds._large)
         it.table.down = True
         [failed] = await asyncio.gather(it.ask(*large), return_exceptions=True)
         it.table.down = False
