@@ -133,6 +133,8 @@ class CubeClient:
         self._holders = changed
         self._draining = frozenset(draining)
         known = {address for theirs in changed.values() for address in theirs}
+        # Who is named anew is back, by its own word: what it failed before is no reason not to wait for it.
+        self._failing_since = {address: since for address, since in self._failing_since.items() if address in known}
         for address in [address for address in self._connections if address not in known]:
             leaver = self._connections.pop(address)
             leaver.named = False

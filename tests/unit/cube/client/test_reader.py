@@ -27,6 +27,7 @@ from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionN
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.choice import make_loop
 from elastic_ctr.cube.wire import Kind
+from ports import free_port
 
 
 async def test_keys_come_from_the_holders_of_their_partitions(start: Callable[[], Running], tmp_path: Path) -> None:
@@ -183,6 +184,29 @@ async def test_a_partition_that_nobody_is_named_for_is_asked_where_it_was(
         with pytest.raises(VersionNotHeld):
             await client.lookup(1, KEYS)
 
+    assert values.tobytes() == values_for(KEYS, DIM).tobytes()
+
+
+async def test_a_holder_that_has_long_failed_is_waited_for_once_it_is_named_anew(
+    start: Callable[[], Running], tmp_path: Path
+) -> None:
+    table = table_of(tmp_path)
+    port = free_port()
+    other = start()
+    other.hold(table)
+
+    async with client_of(patience_ms=60_000, partitions=PARTITIONS) as client:
+        client.set_holders({1: {f"127.0.0.1:{port}": ALL, address(other): ALL}})
+        client._failing_since[f"127.0.0.1:{port}"] = asyncio.get_running_loop().time() - 100
+        client.set_holders({1: {address(other): ALL}})
+        client.set_holders({1: {f"127.0.0.1:{port}": ALL}})
+        asked = asyncio.create_task(client.lookup(1, KEYS))
+        await until(lambda: client.stats.retried >= 4 or asked.done())
+        back = Running(make_loop(counters.private(), 1000, 1000), port=port)
+        back.hold(table)
+        values, _ = await asked
+
+    back.stop()
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
 
 
