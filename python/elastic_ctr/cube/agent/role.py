@@ -332,17 +332,7 @@ class CubeAgent:
         assert self._server is not None
         held = await self._look()
         now = time.monotonic()
-        if now - self._report_taken_at > 3 * self._report_seconds + 1:
-            # Transfer is away: readers may know no newer document than one that names this pod, so their time begins
-            # anew when it is back.
-            self._unneeded_since, self._unnamed_since = {}, {}
-            return
-        free = self._unneeded(held, document)
-        pairs = {(version, p) for version, parts in free.items() for p in parts}
-        named = {(version, p) for version in free for p in self._named(version, document)}
-        self._unneeded_since = {pair: self._unneeded_since.get(pair, now) for pair in pairs}
-        self._unnamed_since = {pair: self._unnamed_since.get(pair, now) for pair in pairs - named}
-        for version, parts in free.items():
+        for version, parts in self._unneeded(held, document, now).items():
             asked = held.asked.get(version)
             # Of a wanted version others answer these partitions, and this pod is not named for them any more.
             quiet = version in document.wanted or asked is None or asked >= self._drain_seconds
@@ -370,10 +360,21 @@ class CubeAgent:
         mine = document.holders.get(version, {}).get(self.address) if version in document.wanted else None
         return frozenset() if mine is None else frozenset(mine.partitions)
 
-    def _unneeded(self, held: Held, document: ReleaseDocument) -> Mapping[int, frozenset[int]]:
+    def _unneeded(self, held: Held, document: ReleaseDocument, now: float) -> Mapping[int, frozenset[int]]:
+        """What is held and not needed, by version; since when is noted."""
         if self._partitions is None or self.draining:
             return {}
-        return unneeded_partitions(held.versions, document, self.shard, self.address, self._partitions)
+        if now - self._report_taken_at > 3 * self._report_seconds + 1:
+            # Transfer is away: readers may know no newer document than one that names this pod, so their time begins
+            # anew when it is back.
+            self._unneeded_since, self._unnamed_since = {}, {}
+            return {}
+        free = unneeded_partitions(held.versions, document, self.shard, self.address, self._partitions)
+        pairs = {(version, p) for version, parts in free.items() for p in parts}
+        named = {(version, p) for version in free for p in self._named(version, document)}
+        self._unneeded_since = {pair: self._unneeded_since.get(pair, now) for pair in pairs}
+        self._unnamed_since = {pair: self._unnamed_since.get(pair, now) for pair in pairs - named}
+        return free
 
     # Reporting
 
@@ -388,8 +389,9 @@ class CubeAgent:
         held, document = self.held, self.document
         if held is None:
             return {}
-        free = {} if document is None else self._unneeded(held, document)
         now = time.monotonic()
+        # Also while it loads: who is needed again meanwhile, and no longer, begins anew.
+        free = {} if document is None else self._unneeded(held, document, now)
         found: dict[int, tuple[int, ...]] = {}
         for version, parts in sorted(held.versions.items()):
             wanted = document is not None and version in document.wanted
