@@ -122,7 +122,10 @@ class CubePodConfig(Section):
     fetch_bytes_per_second: int = Field(
         default=100 << 20, ge=1 << 10, le=EXACT, description="Rate limit of one agent's fetching."
     )
-    drain_seconds: Seconds = Field(default=30, description="A version nobody asked for so long may be unloaded.")
+    drain_seconds: Seconds = Field(
+        default=30,
+        description="A version nobody asked for so long may be unloaded, and so may what another pod took over.",
+    )
     report_seconds: Seconds = Field(default=1, description="Between two reports of an agent.")
     quiet_seconds: Seconds = Field(default=5, description="A pod that is going ends when no lookup came for so long.")
 

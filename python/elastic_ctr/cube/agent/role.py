@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from elastic_ctr.cube.agent.cache import Cache, FetchStopped
 from elastic_ctr.cube.agent.drain import LONGEST_DRAIN_SECONDS
+from elastic_ctr.cube.agent.handed_over import HandedOver
 from elastic_ctr.cube.agent.server import Held, Server, ServerGone, ServerRefused, ServerSilent
 from elastic_ctr.cube.placement import covered_without, owed_partitions, unneeded_partitions
 from elastic_ctr.cube.release import AgentReport, ReleaseDocument
@@ -80,9 +81,7 @@ class CubeAgent:
         self._failures: dict[int, int] = {}
         self._damaged: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
-        # Of (version, partition), when this pod was no longer needed for it, and no longer named either.
-        self._unneeded_since: dict[tuple[int, int], float] = {}
-        self._unnamed_since: dict[tuple[int, int], float] = {}
+        self._handed_over = HandedOver(drain_seconds)
         self._transfer_heard_at = float("-inf")
         self._report_taken_at = float("-inf")
         # All versions of a model have the same number; learned from the first manifest.
@@ -336,24 +335,13 @@ class CubeAgent:
             asked = held.asked.get(version)
             # Of a wanted version others answer these partitions, and this pod is not named for them any more.
             quiet = version in document.wanted or asked is None or asked >= self._drain_seconds
-            due = [p for p in parts if self._is_over((version, p), now)]
+            due = [p for p in parts if self._handed_over.over((version, p), now)]
             if quiet and due:
                 log.info("unloading %s partitions of version %s: nobody needs them here", len(due), version)
                 await self._server.unload(version, due)
         held = await self._look()
         for version in await asyncio.to_thread(self._cache.forget, {*held.versions, *document.wanted}):
             log.info("the files of version %s are deleted from the cache", version)
-
-    def _is_going(self, pair: tuple[int, int], now: float) -> bool:
-        """Whether readers are to ask others now. Not as soon as those report: the name of a pod that has just come is not
-        known everywhere yet, and readers who cannot find it need somebody to ask.
-        """
-        return now - self._unneeded_since.get(pair, now) >= self._drain_seconds / 2
-
-    def _is_over(self, pair: tuple[int, int], now: float) -> bool:
-        """Whether all readers have had the time to ask others, and to be told so."""
-        unnamed = now - self._unnamed_since.get(pair, now)
-        return now - self._unneeded_since.get(pair, now) >= self._drain_seconds and unnamed >= self._drain_seconds / 2
 
     def _named(self, version: int, document: ReleaseDocument) -> frozenset[int]:
         """Partitions of a wanted version that readers are told to ask this pod for."""
@@ -367,13 +355,12 @@ class CubeAgent:
         if now - self._report_taken_at > 3 * self._report_seconds + 1:
             # Transfer is away: readers may know no newer document than one that names this pod, so their time begins
             # anew when it is back.
-            self._unneeded_since, self._unnamed_since = {}, {}
+            self._handed_over.see((), (), now)
             return {}
         free = unneeded_partitions(held.versions, document, self.shard, self.address, self._partitions)
         pairs = {(version, p) for version, parts in free.items() for p in parts}
         named = {(version, p) for version in free for p in self._named(version, document)}
-        self._unneeded_since = {pair: self._unneeded_since.get(pair, now) for pair in pairs}
-        self._unnamed_since = {pair: self._unnamed_since.get(pair, now) for pair in pairs - named}
+        self._handed_over.see(pairs, named, now)
         return free
 
     # Reporting
@@ -395,7 +382,7 @@ class CubeAgent:
         found: dict[int, tuple[int, ...]] = {}
         for version, parts in sorted(held.versions.items()):
             wanted = document is not None and version in document.wanted
-            going = {p for p in free.get(version, ()) if wanted and self._is_going((version, p), now)}
+            going = {p for p in free.get(version, ()) if wanted and self._handed_over.going((version, p), now)}
             if stays := tuple(sorted(parts - going)):
                 found[version] = stays
         return found
