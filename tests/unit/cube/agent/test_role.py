@@ -1,205 +1,27 @@
-"""One agent against a server and a transfer that are played over real sockets, so that each can do what it likes."""
+"""One agent against a server and a transfer that are played."""
 
 import asyncio
 import errno
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
-from cube.parts import of_partition, values_for, write_parts
+from cube.agent.played import ADDRESS, MINE, OTHER, PARTITIONS, Played, pod, put_real_dictionary
+from cube.parts import of_partition, values_for
 from cube.peers import Peer
 from cube.published import RemoteStore
 from cube.running import ServerProcess
-from elastic_ctr.cube.agent import server
 from elastic_ctr.cube.agent.cache import Cache
-from elastic_ctr.cube.agent.role import CubeAgent
-from elastic_ctr.cube.agent.server import Held, Server, ServerGone, ServerRefused, ServerSilent
 from elastic_ctr.cube.agent.service import agent_app
-from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReleaseDocument
-from elastic_ctr.runtime.http import HttpServer, RequestRefused, application, bearer, require_token, serving
+from elastic_ctr.cube.release import Holder, Placement
+from elastic_ctr.runtime.http import HttpServer, bearer
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import DictionaryManifest, publish
-
-PARTITIONS = 4
-MINE = (0, 2)
-ADDRESS = "127.0.0.1:1"
-OTHER = "127.0.0.1:2"
-
-
-class Played:
-    """A server that holds what it is told, and a transfer that says what the test says."""
-
-    def __init__(self) -> None:
-        self.held: dict[int, set[int]] = {}
-        self.loads: list[tuple[int, list[int]]] = []
-        self.unloads: list[tuple[int, list[int]]] = []
-        self.asked: dict[int, float | None] = {}
-        self.draining = False
-        self.refuses: set[tuple[int, int]] = set()
-        self.lookup: float | None = None
-        self.slow = False  # to be told to drain, as while one of its workers hangs
-        self.drain_refused = False
-        self.drains = 0
-        self.document: ReleaseDocument | None = None
-        self.reports: list[AgentReport] = []
-        self.away = False
-        self.gone = False  # transfer, which is restarted
-
-    def server(self) -> Any:
-        async def held(request: Request) -> Response:
-            return JSONResponse(
-                {
-                    "versions": {str(v): sorted(parts) for v, parts in self.held.items() if parts},
-                    "lastAskedSeconds": {str(v): self.asked.get(v) for v in self.held},
-                    "draining": self.draining,
-                    "lastLookupSeconds": self.lookup,
-                }
-            )
-
-        async def load(request: Request) -> Response:
-            require_token(request, "secret")
-            body = await request.json()
-            version, parts = body["version"], [int(p) for p in body["parts"]]
-            self.loads.append((version, parts))
-            for partition in parts:
-                assert Path(body["parts"][str(partition)]["full"]).exists()
-                if (version, partition) in self.refuses:
-                    raise RequestRefused(422, f"part {partition} is damaged")
-            self.held.setdefault(version, set()).update(parts)
-            return JSONResponse({})
-
-        async def unload(request: Request) -> Response:
-            require_token(request, "secret")
-            body = await request.json()
-            self.unloads.append((body["version"], body["partitions"]))
-            self.held[body["version"]] -= set(body["partitions"])
-            return JSONResponse({})
-
-        async def drain(request: Request) -> Response:
-            require_token(request, "secret")
-            self.drains += 1
-            if self.slow:
-                await asyncio.sleep(0.5)
-            if self.drain_refused:
-                raise RequestRefused(422, "MemoryError: no room")
-            self.draining = (await request.json())["draining"]
-            return JSONResponse({})
-
-        orders = [Route(path, each, methods=["POST"]) for path, each in
-                  (("/load", load), ("/unload", unload), ("/drain", drain))]  # fmt: skip
-        return application([Route("/held", held), *orders])
-
-    def transfer(self) -> Any:
-        async def release(request: Request) -> Response:
-            if self.gone:
-                raise RequestRefused(503, "it is not there")
-            after = int(request.query_params.get("after", -1))
-            for _ in range(20):
-                if self.document is not None and self.document.revision != after:
-                    return Response(self.document.model_dump_json(by_alias=True))
-                await asyncio.sleep(0.01)
-            return Response(status_code=304)
-
-        async def agents(request: Request) -> Response:
-            require_token(request, "secret")
-            self.reports.append(AgentReport.model_validate_json(await request.body()))
-            return Response(status_code=503 if self.away else 204)
-
-        return application([Route("/release", release), Route("/agents", agents, methods=["POST"])])
-
-    def say(self, live: int | None, *others: int, **more: Any) -> ReleaseDocument:
-        """The next document: wanted are live and the others; this pod's shard is 0 of 2."""
-        before = self.document
-        wanted = tuple(v for v in (live, *others) if v is not None)
-        fields = {
-            "generation": 1, "revision": 1 if before is None else before.revision + 1, "live": live, "wanted": wanted,
-            "placement": Placement(shards=2, up=(0, 1)), "candidate": others[-1] if others else None, **more,
-        }  # fmt: skip
-        self.document = ReleaseDocument.model_validate(fields)
-        return self.document
-
-
-class Pod:
-    """An agent with what it talks to."""
-
-    def __init__(self, root: Path, played: Played, agent: CubeAgent, stop: asyncio.Event) -> None:
-        self.root = root
-        self.played = played
-        self.agent = agent
-        self.stop = stop
-
-    async def until(self, condition: Callable[[], Any], seconds: float = 20) -> Any:
-        async def wait() -> Any:
-            while not (found := condition()):
-                await asyncio.sleep(0.005)
-            return found
-
-        return await asyncio.wait_for(wait(), seconds)
-
-    async def holds(self, **versions: tuple[int, ...]) -> None:
-        expected = {int(name[1:]): set(parts) for name, parts in versions.items()}
-        await self.until(lambda: {v: p for v, p in self.played.held.items() if p} == expected)
-
-
-def put_dictionary(store: FileStore, work: Path, *versions: int) -> None:
-    work.mkdir(exist_ok=True)
-    for version in versions:
-        files = []
-        for partition in range(PARTITIONS):
-            (work / "part").write_bytes(bytes([version, partition]) * 1000)
-            files.append(publish(store, work / "part", layout.dictionary_part(version, partition)))
-        manifest = DictionaryManifest(
-            version=version, kind="full", full_version=version, base=version, parent=None, partitions=PARTITIONS,
-            dim=2, keys=0, files=tuple(files),
-        )  # fmt: skip
-        store.put_bytes(manifest.to_json(), layout.dictionary_manifest(version))
-
-
-def put_real_dictionary(store: FileStore, work: Path, version: int, keys: Keys) -> None:
-    parts = write_parts(work / str(version), keys, version=version, partitions=PARTITIONS)
-    manifest = DictionaryManifest(
-        version=version, kind="full", full_version=version, base=version, parent=None, partitions=PARTITIONS,
-        dim=4, keys=keys.size,
-        files=tuple(publish(store, parts[p].full, layout.dictionary_part(version, p)) for p in range(PARTITIONS)),
-    )  # fmt: skip
-    store.put_bytes(manifest.to_json(), layout.dictionary_manifest(version))
-
-
-@asynccontextmanager
-async def pod(root: Path, played: Played, *, store: FileStore | None = None, **options: Any) -> AsyncIterator[Pod]:
-    store = store or FileStore(root / "store")
-    async with serving(played.server(), "127.0.0.1", 0) as door, serving(played.transfer(), "127.0.0.1", 0) as to:
-        agent = CubeAgent(
-            "c-s0-0", 0, ADDRESS, transfer_url=f"http://127.0.0.1:{to.port}",
-            store=store, cache_dir=root / "cache", token="secret",
-            **{"server_url": f"http://127.0.0.1:{door.port}", "report_seconds": 0.02, "drain_seconds": 0.1, "quiet_seconds": 0.05, "poll_wait_seconds": 1.0, "grace_seconds": 0.5, **options},
-        )  # fmt: skip
-        stop = asyncio.Event()
-        running = asyncio.create_task(agent.run(stop))
-        made = Pod(root, played, agent, stop)
-        try:
-            yield made
-        finally:
-            stop.set()
-            await asyncio.wait_for(running, 60)
-
-
-@pytest.fixture
-def played(tmp_path: Path) -> Played:
-    put_dictionary(FileStore(tmp_path / "store"), tmp_path / "work", 4, 5, 6, 7)
-    return Played()
 
 
 async def test_what_the_shard_owes_of_the_wanted_versions_is_loaded_live_first(tmp_path: Path, played: Played) -> None:
@@ -383,150 +205,6 @@ async def test_a_full_disk_is_reported_and_tried_again_and_what_is_loaded_is_ans
         await it.until(lambda: not played.reports[-1].errors)
 
 
-async def test_an_agent_that_ends_drains_while_the_pod_is_asked_and_then_holds_nothing(
-    tmp_path: Path, played: Played
-) -> None:
-    played.say(5)
-    played.lookup = 0.0
-    async with pod(tmp_path, played, grace_seconds=60.0) as it:
-        await it.holds(v5=MINE)
-        played.say(5, placement=Placement(shards=2, up=(1,)), holders={5: {OTHER: Holder(partitions=(0, 1, 2, 3))}})
-        it.stop.set()
-        await it.until(lambda: played.draining and played.reports[-1].draining)
-        heard = len(played.reports)
-        await it.until(lambda: len(played.reports) > heard + 10)
-        assert played.reports[-1].holds == {5: MINE}
-        assert not it.agent.drained.is_set()
-
-        played.lookup = 10.0
-        await it.until(it.agent.drained.is_set)
-
-    assert played.reports[-1].holds == {}
-    assert played.reports[-1].draining
-
-
-async def test_a_pod_that_nobody_replaces_yet_stays_until_it_is_replaced(tmp_path: Path, played: Played) -> None:
-    played.say(5)
-    played.lookup = 10.0
-    up = Placement(shards=2, up=(1,))
-    async with pod(tmp_path, played, grace_seconds=60.0) as it:
-        await it.holds(v5=MINE)
-        played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1))}})
-        it.stop.set()
-        heard = len(played.reports)
-        await it.until(lambda: len(played.reports) > heard + 20)
-        assert not it.agent.drained.is_set()
-
-        played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1, 2))}})
-        await it.until(it.agent.drained.is_set)
-
-
-async def test_a_pod_that_nobody_replaces_yet_stays_though_transfer_is_restarted_meanwhile(
-    tmp_path: Path, played: Played
-) -> None:
-    played.say(5)
-    played.lookup = 10.0
-    up = Placement(shards=2, up=(1,))
-    async with pod(tmp_path, played, grace_seconds=60.0, poll_wait_seconds=0.5) as it:
-        await it.holds(v5=MINE)
-        played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1))}})
-        it.stop.set()
-        await it.until(lambda: it.agent.document == played.document)
-        played.gone = True
-        await it.until(lambda: "transfer" in it.agent.errors)
-        await asyncio.sleep(0.3)
-        assert not it.agent.drained.is_set()
-
-        # Who never comes back is waited for no longer than a restart takes.
-        await it.until(it.agent.drained.is_set)
-
-
-@pytest.mark.parametrize("how", ["slow", "refused"])
-async def test_a_pod_that_nobody_replaces_yet_stays_though_its_server_is_slow_to_drain_or_refuses_to(
-    tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.setattr(server, "_ASK_SECONDS", 0.1)
-    played.say(5)
-    played.lookup = 10.0
-    played.slow, played.drain_refused = how == "slow", how == "refused"
-    up = Placement(shards=2, up=(1,))
-    async with pod(tmp_path, played, grace_seconds=60.0) as it:
-        await it.holds(v5=MINE)
-        played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1))}})
-        it.stop.set()
-        await it.until(lambda: played.drains == 3)
-        assert not it.agent.drained.is_set()
-        assert played.reports[-1].holds == {5: MINE}
-
-        played.slow = played.drain_refused = False
-        await it.until(lambda: played.draining)
-        heard = len(played.reports)
-        await it.until(lambda: len(played.reports) > heard + 10)
-        assert not it.agent.drained.is_set()
-
-        played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1, 2))}})
-        await it.until(it.agent.drained.is_set)
-
-
-async def test_a_pod_whose_server_never_takes_the_order_to_drain_goes_once_nobody_asks_it_and_others_answer(
-    tmp_path: Path, played: Played, caplog: pytest.LogCaptureFixture
-) -> None:
-    refusal = "the cube-server refused /drain with 422: MemoryError: no room"
-    played.say(5)
-    played.lookup = 0.0
-    played.drain_refused = True
-    async with pod(tmp_path, played, grace_seconds=60.0) as it:
-        await it.holds(v5=MINE)
-        played.say(5, placement=Placement(shards=2, up=(1,)), holders={5: {OTHER: Holder(partitions=(0, 1, 2, 3))}})
-        it.stop.set()
-        await it.until(lambda: played.drains >= 10 and refusal in played.reports[-1].errors)
-        assert not it.agent.drained.is_set()
-
-        played.lookup = 10.0
-        await it.until(it.agent.drained.is_set)
-
-    # However often it refuses, and answers otherwise.
-    assert caplog.messages.count(refusal) == 1
-
-
-async def test_where_nobody_listens_for_a_while_there_is_nothing_to_drain(
-    tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    played.say(5)
-    played.lookup = 10.0
-    held, gone = Server.held, False
-
-    async def asked(self: Server) -> Held:
-        if gone:
-            raise ServerGone("nobody listens")
-        return await held(self)
-
-    monkeypatch.setattr(Server, "held", asked)
-    up = Placement(shards=2, up=(1,))
-    async with pod(tmp_path, played, grace_seconds=60.0, quiet_seconds=2.0) as it:
-        await it.holds(v5=MINE)
-        played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1))}})
-        it.stop.set()
-        await it.until(lambda: played.draining)
-        gone = True
-        await asyncio.sleep(1.0)
-        gone = False
-        await it.until(lambda: played.reports[-1].holds == {5: MINE})
-        assert not it.agent.drained.is_set()
-
-        gone = True
-        await it.until(it.agent.drained.is_set)
-
-
-async def test_grace_ends_every_drain(tmp_path: Path, played: Played) -> None:
-    played.say(5)
-    played.lookup = 0.0
-    async with pod(tmp_path, played, grace_seconds=0.2) as it:
-        await it.holds(v5=MINE)
-        it.stop.set()
-        await it.until(it.agent.drained.is_set)
-
-
 async def test_the_agents_door_shows_it_and_drains_it_for_who_knows_the_token(tmp_path: Path, played: Played) -> None:
     played.say(5)
     async with pod(tmp_path, played) as it:
@@ -543,30 +221,6 @@ async def test_the_agents_door_shows_it_and_drains_it_for_who_knows_the_token(tm
             assert (await client.get("/readyz")).text == "draining\n"
         await it.until(it.agent.drained.is_set)
         await door.stop()
-
-
-async def test_a_server_that_refuses_or_is_silent_is_told_apart(played: Played) -> None:
-    async with serving(played.server(), "127.0.0.1", 0) as door, httpx.AsyncClient() as client:
-        stranger = Server(f"http://127.0.0.1:{door.port}", "wrong", client)
-        assert await stranger.held() == Held({}, {}, draining=False, lookup=None)
-
-        with pytest.raises(ServerRefused, match="refused /drain with 401: this call changes something"):
-            await stranger.drain(draining=True)
-    async with httpx.AsyncClient() as client:
-        with pytest.raises(ServerGone, match="does not answer"):
-            await Server(f"http://127.0.0.1:{door.port}", None, client).held()
-
-
-async def test_a_server_that_is_slow_is_not_taken_for_one_that_is_gone(
-    played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "_ASK_SECONDS", 0.1)
-    played.slow = True
-    async with serving(played.server(), "127.0.0.1", 0) as door, httpx.AsyncClient() as client:
-        with pytest.raises(ServerSilent, match="does not answer") as silent:
-            await Server(f"http://127.0.0.1:{door.port}", "secret", client).drain(draining=True)
-
-    assert not isinstance(silent.value, ServerGone)
 
 
 class Unreachable(RemoteStore):

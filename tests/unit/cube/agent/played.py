@@ -1,0 +1,183 @@
+"""An agent, and a server and a transfer that are played over real sockets, so that each can do what it likes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from cube.parts import write_parts
+from elastic_ctr.cube.agent.role import CubeAgent
+from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.release import AgentReport, Placement, ReleaseDocument
+from elastic_ctr.runtime.http import RequestRefused, application, require_token, serving
+from elastic_ctr.store import FileStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import DictionaryManifest, publish
+
+PARTITIONS = 4
+MINE = (0, 2)
+ADDRESS = "127.0.0.1:1"
+OTHER = "127.0.0.1:2"
+
+
+class Played:
+    """A server that holds what it is told, and a transfer that says what the test says."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, set[int]] = {}
+        self.loads: list[tuple[int, list[int]]] = []
+        self.unloads: list[tuple[int, list[int]]] = []
+        self.asked: dict[int, float | None] = {}
+        self.draining = False
+        self.refuses: set[tuple[int, int]] = set()
+        self.lookup: float | None = None
+        self.slow = False  # to be told to drain, as while one of its workers hangs
+        self.drain_refused = False
+        self.drains = 0
+        self.document: ReleaseDocument | None = None
+        self.reports: list[AgentReport] = []
+        self.away = False
+        self.gone = False  # transfer, which is restarted
+
+    def server(self) -> Any:
+        async def held(request: Request) -> Response:
+            return JSONResponse(
+                {
+                    "versions": {str(v): sorted(parts) for v, parts in self.held.items() if parts},
+                    "lastAskedSeconds": {str(v): self.asked.get(v) for v in self.held},
+                    "draining": self.draining,
+                    "lastLookupSeconds": self.lookup,
+                }
+            )
+
+        async def load(request: Request) -> Response:
+            require_token(request, "secret")
+            body = await request.json()
+            version, parts = body["version"], [int(p) for p in body["parts"]]
+            self.loads.append((version, parts))
+            for partition in parts:
+                assert Path(body["parts"][str(partition)]["full"]).exists()
+                if (version, partition) in self.refuses:
+                    raise RequestRefused(422, f"part {partition} is damaged")
+            self.held.setdefault(version, set()).update(parts)
+            return JSONResponse({})
+
+        async def unload(request: Request) -> Response:
+            require_token(request, "secret")
+            body = await request.json()
+            self.unloads.append((body["version"], body["partitions"]))
+            self.held[body["version"]] -= set(body["partitions"])
+            return JSONResponse({})
+
+        async def drain(request: Request) -> Response:
+            require_token(request, "secret")
+            self.drains += 1
+            if self.slow:
+                await asyncio.sleep(0.5)
+            if self.drain_refused:
+                raise RequestRefused(422, "MemoryError: no room")
+            self.draining = (await request.json())["draining"]
+            return JSONResponse({})
+
+        orders = [Route(path, each, methods=["POST"]) for path, each in
+                  (("/load", load), ("/unload", unload), ("/drain", drain))]  # fmt: skip
+        return application([Route("/held", held), *orders])
+
+    def transfer(self) -> Any:
+        async def release(request: Request) -> Response:
+            if self.gone:
+                raise RequestRefused(503, "it is not there")
+            after = int(request.query_params.get("after", -1))
+            for _ in range(20):
+                if self.document is not None and self.document.revision != after:
+                    return Response(self.document.model_dump_json(by_alias=True))
+                await asyncio.sleep(0.01)
+            return Response(status_code=304)
+
+        async def agents(request: Request) -> Response:
+            require_token(request, "secret")
+            self.reports.append(AgentReport.model_validate_json(await request.body()))
+            return Response(status_code=503 if self.away else 204)
+
+        return application([Route("/release", release), Route("/agents", agents, methods=["POST"])])
+
+    def say(self, live: int | None, *others: int, **more: Any) -> ReleaseDocument:
+        """The next document: wanted are live and the others; this pod's shard is 0 of 2."""
+        before = self.document
+        wanted = tuple(v for v in (live, *others) if v is not None)
+        fields = {
+            "generation": 1, "revision": 1 if before is None else before.revision + 1, "live": live, "wanted": wanted,
+            "placement": Placement(shards=2, up=(0, 1)), "candidate": others[-1] if others else None, **more,
+        }  # fmt: skip
+        self.document = ReleaseDocument.model_validate(fields)
+        return self.document
+
+
+class Pod:
+    """An agent with what it talks to."""
+
+    def __init__(self, root: Path, played: Played, agent: CubeAgent, stop: asyncio.Event) -> None:
+        self.root = root
+        self.played = played
+        self.agent = agent
+        self.stop = stop
+
+    async def until(self, condition: Callable[[], Any], seconds: float = 20) -> Any:
+        async def wait() -> Any:
+            while not (found := condition()):
+                await asyncio.sleep(0.005)
+            return found
+
+        return await asyncio.wait_for(wait(), seconds)
+
+    async def holds(self, **versions: tuple[int, ...]) -> None:
+        expected = {int(name[1:]): set(parts) for name, parts in versions.items()}
+        await self.until(lambda: {v: p for v, p in self.played.held.items() if p} == expected)
+
+
+def put_dictionary(store: FileStore, work: Path, *versions: int) -> None:
+    work.mkdir(exist_ok=True)
+    for version in versions:
+        files = []
+        for partition in range(PARTITIONS):
+            (work / "part").write_bytes(bytes([version, partition]) * 1000)
+            files.append(publish(store, work / "part", layout.dictionary_part(version, partition)))
+        manifest = DictionaryManifest(
+            version=version, kind="full", full_version=version, base=version, parent=None, partitions=PARTITIONS,
+            dim=2, keys=0, files=tuple(files),
+        )  # fmt: skip
+        store.put_bytes(manifest.to_json(), layout.dictionary_manifest(version))
+
+
+def put_real_dictionary(store: FileStore, work: Path, version: int, keys: Keys) -> None:
+    parts = write_parts(work / str(version), keys, version=version, partitions=PARTITIONS)
+    manifest = DictionaryManifest(
+        version=version, kind="full", full_version=version, base=version, parent=None, partitions=PARTITIONS,
+        dim=4, keys=keys.size,
+        files=tuple(publish(store, parts[p].full, layout.dictionary_part(version, p)) for p in range(PARTITIONS)),
+    )  # fmt: skip
+    store.put_bytes(manifest.to_json(), layout.dictionary_manifest(version))
+
+
+@asynccontextmanager
+async def pod(root: Path, played: Played, *, store: FileStore | None = None, **options: Any) -> AsyncIterator[Pod]:
+    store = store or FileStore(root / "store")
+    async with serving(played.server(), "127.0.0.1", 0) as door, serving(played.transfer(), "127.0.0.1", 0) as to:
+        agent = CubeAgent(
+            "c-s0-0", 0, ADDRESS, transfer_url=f"http://127.0.0.1:{to.port}",
+            store=store, cache_dir=root / "cache", token="secret",
+            **{"server_url": f"http://127.0.0.1:{door.port}", "report_seconds": 0.02, "drain_seconds": 0.1, "quiet_seconds": 0.05, "poll_wait_seconds": 1.0, "grace_seconds": 0.5, **options},
+        )  # fmt: skip
+        stop = asyncio.Event()
+        running = asyncio.create_task(agent.run(stop))
+        made = Pod(root, played, agent, stop)
+        try:
+            yield made
+        finally:
+            stop.set()
+            await asyncio.wait_for(running, 60)

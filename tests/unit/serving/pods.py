@@ -1,0 +1,167 @@
+"""A serving pod whose workers answer as a test says; the real ones are in tests/contract."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
+from elastic_ctr.serving.releases import Releases
+from elastic_ctr.serving.workers import Worker, Workers
+from elastic_ctr.store import FileStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import VersionManifest, publish
+
+PARTITIONS = 2
+
+
+def put(store: FileStore, version: int, folder: Path) -> None:
+    files = []
+    for name in ("network.pdmodel", "network.pdiparams", "sample.jsonl"):
+        source = folder / name
+        source.write_text(f"{name} of {version}")
+        files.append(publish(store, source, f"{layout.model_folder(version)}/{name}"))
+    manifest = VersionManifest(
+        version=version, kind="base", base=version, parent=None, pass_id="1", event_time_max=1, created_at=1.0,
+        partitions=PARTITIONS, dim=1, keys=0, slots=("0",), sparse_dim=None, network="slot-dnn", cube_files=(),
+        model_files=tuple(files), samples=0, auc_live=None, auc_published=None,
+    )  # fmt: skip
+    store.put_bytes(manifest.to_json(), layout.version_manifest(version))
+
+
+class Scripted:
+    """A worker: `outcome[version]` is what its check ends with, at once or when the test says so.
+
+    At a check a `deaf` one hears nothing. A pin of what it has not passed, or has let go, is one of its `faults`: the
+    real one would end over it.
+    """
+
+    def __init__(self, index: int, log: list[tuple[Any, ...]]) -> None:
+        self.index = index
+        self.passed: set[int] = set()
+        self.kept: set[int] = set()
+        self.pinning: int | None = None
+        self.pinned: int | None = None
+        self.listening = False
+        self.silent = False
+        self.deaf = False
+        self.outcome: dict[int, dict[str, Any] | Exception | asyncio.Future[dict[str, Any]]] = {}
+        self._at_check: asyncio.Future[dict[str, Any]] | None = None
+        self.listens = {"ok": True}
+        self.answers_with: int | None = None
+        self.faults: list[int] = []
+        self._has: set[int] = set()
+        self._log = log
+
+    @property
+    def answering(self) -> bool:
+        return self.listening and not self.silent
+
+    async def order(self, do: str, **what: Any) -> dict[str, Any]:
+        return await self.send(do, **what)
+
+    def send(self, do: str, **what: Any) -> "asyncio.Future[dict[str, Any]]":
+        self._log.append((self.index, do, what["stage"] if do == "stage" else what.get("version")))
+        answer = asyncio.ensure_future(self._answer(do, what))
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return answer
+
+    async def _answer(self, do: str, what: dict[str, Any]) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        if self.deaf and self._at_check is not None:
+            await asyncio.shield(self._at_check)
+        if do == "listen":
+            return self.listens
+        if do == "pin":
+            self.answers_with = what["version"]
+            if self.answers_with not in self._has:
+                self.faults.append(self.answers_with)
+        if do == "keep":
+            self._has &= {*what["versions"], self.answers_with}
+        return await self._checked(what["version"]) if do == "check" else {"ok": True}
+
+    async def _checked(self, version: int) -> dict[str, Any]:
+        outcome = self.outcome.get(version, {"passed": 1e-7})
+        if isinstance(outcome, Exception):
+            raise outcome
+        if isinstance(outcome, asyncio.Future):
+            self._at_check = outcome
+            outcome = await asyncio.shield(outcome)
+        if "passed" in outcome:
+            self._has.add(version)
+        return outcome
+
+    def hangs_at(self, version: int) -> "asyncio.Future[dict[str, Any]]":
+        """Until what is returned has a result."""
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.outcome[version] = answer
+        return answer
+
+
+class Pod:
+    def __init__(self, releases: Releases, count: int) -> None:
+        self.releases = releases
+        self.log: list[tuple[Any, ...]] = []
+        self.running = {index: Scripted(index, self.log) for index in range(count)}
+        self.workers = cast("Workers", self)
+        self._revision = 0
+        self.keepers: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def kept(self) -> None:
+        await self.keepers
+
+    def in_order(self) -> list[Scripted]:
+        return [self.running[index] for index in sorted(self.running)]
+
+    def document(self, **fields: Any) -> None:
+        self._revision += 1
+        versions = {fields.get(name) for name in ("live", "previous", "candidate")} - {None}
+        holders = {version: {"cube:1": Holder(partitions=tuple(range(PARTITIONS)))} for version in versions}
+        document = ReleaseDocument(
+            **{
+                "generation": 1,
+                "revision": self._revision,
+                "placement": Placement(shards=1),
+                "wanted": tuple(versions),
+                "holders": holders,
+                **fields,
+            }
+        )
+        self.releases.take(document, self.workers)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await asyncio.sleep(0.001)
+
+    def start_anew(self, index: int) -> Scripted:
+        self.running[index] = Scripted(index, self.log)
+        self.releases.started(cast("Worker", self.running[index]))
+        return self.running[index]
+
+    def did(self, do: str) -> list[tuple[Any, ...]]:
+        return [(index, what) for index, done, what in self.log if done == do]
+
+
+@asynccontextmanager
+async def pod(
+    tmp_path: Path, versions: tuple[int, ...] = (1, 2, 3), workers: int = 2, live: int | None = None
+) -> AsyncIterator[Pod]:
+    """With `live` it answers with that one already."""
+    store = FileStore(tmp_path / "store")
+    for version in versions:
+        put(store, version, tmp_path)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    it = Pod(Releases(store, scratch), workers)
+    task = asyncio.create_task(it.releases.run(it.workers))
+    try:
+        if live is not None:
+            it.document(live=live)
+            await it.until(lambda: it.releases.serving == live)
+        yield it
+    finally:
+        assert not task.done()
+        assert not any(worker.faults for worker in it.in_order())
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,141 @@
+"""Rounds over a table and a network that answer as a test says."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
+from elastic_ctr.features.keys import Keys
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.runtime.lent_thread import LentThread
+from elastic_ctr.serving.counters import Counters
+from elastic_ctr.serving.instances import Instances, instances_of
+from elastic_ctr.serving.pooling import Floats
+from elastic_ctr.serving.refusal import Refusal
+from elastic_ctr.serving.rounds import ModelVersion, Rounds
+
+SLOTS = SlotList(("0", "1"))
+SAMPLES = instances_of([[[5], []]], 2)
+
+
+class Table:
+    """A cube in memory: a key's value is the key plus a hundred times the version.
+
+    `gate` holds back lookups, those `behind` it.
+    """
+
+    def __init__(self) -> None:
+        self.held = {1, 2}
+        self.asked: list[tuple[int, list[int]]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.behind: Callable[[int, list[int]], bool] = lambda _version, _keys: True
+        self.down = False
+
+    async def lookup(self, version: int, keys: Keys, /) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        self.asked.append((version, keys.tolist()))
+        if self.behind(version, keys.tolist()):
+            await self.gate.wait()
+        if self.down:
+            raise CubeUnavailable("nobody answers")
+        if version not in self.held:
+            raise VersionNotHeld(version, "the test has taken it")
+        return (keys.astype(np.float32) + 100 * version).reshape(-1, 1), np.zeros(len(keys), np.bool_)
+
+
+class Sum:
+    """A network whose answer is the sum of its inputs."""
+
+    row_seconds = 0.0
+    closed = False
+
+    def predict(self, pooled: Floats, /) -> Floats:
+        assert not self.closed
+        answer: Floats = pooled.sum(axis=1)
+        return answer
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Witness(Sum):
+    """A network that knows which threads computed it, and that never two did at once."""
+
+    def __init__(self, row_seconds: float = 0.0) -> None:
+        self.row_seconds = row_seconds
+        self.threads: list[int] = []
+        self._computing = threading.Lock()
+
+    def predict(self, pooled: Floats, /) -> Floats:
+        assert self._computing.acquire(blocking=False)
+        self.threads.append(threading.get_ident())
+        time.sleep(0.002)
+        answer = super().predict(pooled)
+        self._computing.release()
+        return answer
+
+
+class Running:
+    def __init__(self, rounds: Rounds, table: Table, counters: Counters, paddle: LentThread) -> None:
+        self.rounds = rounds
+        self.paddle = paddle
+        self.table = table
+        self.counters = counters
+
+    def add(self, version: int, slots: SlotList = SLOTS, network: Sum | None = None) -> Sum:
+        network = network or Sum()
+        self.rounds.add(ModelVersion(version, slots, None, 1, 0, network, self.table))
+        return network
+
+    def ask(self, *rows: list[list[int]]) -> "asyncio.Future[tuple[list[float], int]]":
+        """Answers and their version, later."""
+        answered: asyncio.Future[tuple[list[float], int]] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Floats | Exception, version: int) -> None:
+            if isinstance(outcome, Exception):
+                answered.set_exception(outcome)
+            else:
+                answered.set_result((outcome.tolist(), version))
+
+        def parse(slots: SlotList) -> Instances:
+            return instances_of([row[: len(slots)] for row in rows], len(slots))
+
+        self.rounds.ask(parse, parse(SLOTS), SLOTS, done)
+        return answered
+
+    def ask_until_refused(self) -> "list[asyncio.Future[tuple[list[float], int]]]":
+        """One row at a time."""
+        asked = []
+        with suppress(Refusal):
+            while True:
+                asked.append(self.ask([[5], []]))
+        return asked
+
+
+@asynccontextmanager
+async def running(
+    live: int | None = None, newest_live: Callable[[], Awaitable[int | None]] | None = None, **what: Any
+) -> AsyncIterator[Running]:
+    async def known_live() -> int | None:
+        return live
+
+    table, counters = Table(), Counters()
+    with LentThread("paddle") as paddle:
+        rounds = Rounds(paddle, newest_live or known_live, counters, **what)
+        task = asyncio.create_task(rounds.run())
+        try:
+            yield Running(rounds, table, counters, paddle)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
