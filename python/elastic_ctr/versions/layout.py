@@ -5,10 +5,21 @@ CUBE = "output/ctr_cube"
 MODELS = "output/ctr_model"
 DICTIONARIES = "output/ctr_dict"
 DONEFILES = "output/ctr_cube/donefile"
+REFUSED = "output/refused"
 CHECKPOINTS = "checkpoints"
 
 BASE_DONEFILE = f"{DONEFILES}/base.txt"
 PATCH_DONEFILE = f"{DONEFILES}/patch.txt"
+
+
+def is_version(name: str) -> bool:
+    """Whether a file or folder name is a version's id; other names in a store are not ours."""
+    return name.isascii() and name.isdigit() and len(name) <= 18
+
+
+def refusal(version: int) -> str:
+    """cube-transfer says there that a version is refused, and why."""
+    return f"{REFUSED}/{version}.json"
 
 
 def version_manifest(version: int) -> str:

@@ -1,0 +1,28 @@
+"""Reads JSON that another process or a person wrote. Any bytes give a document or DocumentDamaged, and nothing else.
+
+The parser is pydantic's: it bounds nesting and the digits of a number, and refuses text that is not UTF-8.
+"""
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+DOCUMENT_LIMIT = 64 << 20
+M = TypeVar("M", bound=BaseModel)
+
+
+class DocumentDamaged(ValueError):
+    """The bytes are not the expected document: which field, why."""
+
+
+def read_document(kind: type[M], data: bytes | str, limit: int = DOCUMENT_LIMIT) -> M:
+    """Raises DocumentDamaged."""
+    if len(data) > limit:
+        raise DocumentDamaged(f"the document has {len(data)} bytes; {limit} are the most")
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as wrong:
+        first = wrong.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(step) for step in first["loc"])
+        # A key of the document may be any text; the sentence goes to logs and to status pages.
+        raise DocumentDamaged(f"{where[:80] or 'the document'}: {first['msg'][:300]}") from wrong
