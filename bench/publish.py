@@ -20,10 +20,10 @@ import psutil
 
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values import Values
-from elastic_ctr.local.doors import ask
+from elastic_ctr.local.endpoints import ask
 from elastic_ctr.local.plan import Places
+from elastic_ctr.local.progress import stage
 from elastic_ctr.local.session import Session
-from elastic_ctr.local.view import stage
 
 SLOTS = 8
 PADDLES_OWN = ("base", "delta", "checkpoint", "batch", "shrink")

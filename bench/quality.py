@@ -25,7 +25,7 @@ from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 
 from elastic_ctr.cli.local import load_values
-from elastic_ctr.local.doors import predict
+from elastic_ctr.local.endpoints import predict
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session
 from elastic_ctr.model.metrics import weighted_auc, weighted_logloss

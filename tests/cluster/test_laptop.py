@@ -19,7 +19,7 @@ from cluster.kube import Kube, eventually, name_of
 from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values import Values as LocalValues
-from elastic_ctr.local.doors import DoorClosed, predict
+from elastic_ctr.local.endpoints import EndpointUnavailable, predict
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session
 
@@ -77,7 +77,7 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> Laptop:
             session.look()
             try:
                 probabilities, versions = predict(places.serving, "ctr", lines)
-            except DoorClosed:
+            except EndpointUnavailable:
                 return None
             return probabilities if set(versions) == {version} else None
 
@@ -142,5 +142,5 @@ def _pod(release: Release) -> dict[str, Any] | None:
 def _ask(address: str, lines: list[str]) -> tuple[list[float], list[int]] | None:
     try:
         return predict(address, "ctr", lines)
-    except DoorClosed:
+    except EndpointUnavailable:
         return None

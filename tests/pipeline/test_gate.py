@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from elastic_ctr.local.doors import ask, predict
+from elastic_ctr.local.endpoints import ask, predict
 from elastic_ctr.seqfile.reader import SequenceFileReader
 from elastic_ctr.seqfile.writer import SequenceFileWriter
 from elastic_ctr.store import Store, open_store

@@ -19,7 +19,7 @@ import yaml
 
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values import Values
-from elastic_ctr.local.doors import DoorClosed, ask, predict
+from elastic_ctr.local.endpoints import EndpointUnavailable, ask, predict
 from elastic_ctr.local.plan import Places
 from elastic_ctr.store import open_store
 from elastic_ctr.versions import layout
@@ -65,7 +65,7 @@ class Standing:
             try:
                 if found := condition(self.status()):
                     return found
-            except DoorClosed:
+            except EndpointUnavailable:
                 pass
             time.sleep(0.1)
         raise AssertionError(f"{what}: not within {seconds} s; {self.status()}")

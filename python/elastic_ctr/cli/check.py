@@ -7,8 +7,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from elastic_ctr.cli.check_cube import look_at_cube
-from elastic_ctr.cli.check_serving import look_at_serving
+from elastic_ctr.cli.check_cube import verify_cube
+from elastic_ctr.cli.check_serving import verify_serving
 from elastic_ctr.cli.checked import Checked, CheckFailed
 
 SETTLE_SECONDS = 15.0
@@ -39,7 +39,7 @@ def serving(
 
     Exit codes: 0 yes; 1 no.
     """
-    _tell(lambda: look_at_serving(address, model), wait, as_json=as_json)
+    _tell(lambda: verify_serving(address, model), wait, as_json=as_json)
 
 
 @app.command()
@@ -57,7 +57,7 @@ def cube(
 
     Exit codes: 0 yes; 1 no.
     """
-    _tell(lambda: look_at_cube(transfer), wait, as_json=as_json)
+    _tell(lambda: verify_cube(transfer), wait, as_json=as_json)
 
 
 def _tell(look: Callable[[], Checked], wait: float, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import Holder, ReleaseDocument
 from elastic_ctr.features.keys import PADDING_KEY
-from elastic_ctr.local.doors import DoorClosed, ask
+from elastic_ctr.local.endpoints import EndpointUnavailable, ask
 
 
 class HolderChecked(NamedTuple):
@@ -61,11 +61,11 @@ class CubeChecked(NamedTuple):
         }
 
 
-def look_at_cube(transfer: str) -> CubeChecked:
+def verify_cube(transfer: str) -> CubeChecked:
     """Raises CheckFailed."""
     try:
         document = ReleaseDocument.model_validate(ask(f"http://{transfer}/release"))
-    except DoorClosed as closed:
+    except EndpointUnavailable as closed:
         raise CheckFailed(f"cube-transfer: {closed}") from closed
     except ValidationError as strange:
         raise CheckFailed(f"http://{transfer}/release is no release document; is cube-transfer there?") from strange

@@ -4,7 +4,7 @@ import math
 from typing import Any, NamedTuple
 
 from elastic_ctr.cli.checked import CheckFailed
-from elastic_ctr.local.doors import DoorClosed, ask
+from elastic_ctr.local.endpoints import EndpointUnavailable, ask
 
 
 class ServingChecked(NamedTuple):
@@ -26,7 +26,7 @@ class ServingChecked(NamedTuple):
         return self._asdict()
 
 
-def look_at_serving(address: str, model: str) -> ServingChecked:
+def verify_serving(address: str, model: str) -> ServingChecked:
     """Raises CheckFailed."""
     url = f"http://{address}/v2/models/{model}"
     try:
@@ -38,7 +38,7 @@ def look_at_serving(address: str, model: str) -> ServingChecked:
         if version not in named:
             # It may have gone live between the two questions.
             _, named = _metadata(ask(url))
-    except DoorClosed as closed:
+    except EndpointUnavailable as closed:
         raise CheckFailed(f"serving at {address}: {closed}") from closed
     except (KeyError, IndexError, TypeError, ValueError) as strange:
         raise CheckFailed(

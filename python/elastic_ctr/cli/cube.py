@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from elastic_ctr.cli.cube_drain import drain
-from elastic_ctr.local.doors import DoorClosed, ask
+from elastic_ctr.local.endpoints import EndpointUnavailable, ask
 
 app = typer.Typer(name="cube", help="Ask the cube, or end one of its pods in order.", no_args_is_help=True)
 app.command()(drain)
@@ -80,7 +80,7 @@ def _placed(transfer: str, version: int | None, given: list[str]) -> tuple[int, 
 
     try:
         document = ReleaseDocument.model_validate(ask(f"http://{transfer}/release"))
-    except (DoorClosed, ValidationError) as closed:
+    except (EndpointUnavailable, ValidationError) as closed:
         raise NoLiveVersion(
             f"{closed}; say --transfer, or --version and --address to ask a cube-server without it"
         ) from closed

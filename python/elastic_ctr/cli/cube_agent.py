@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from elastic_ctr.cli.roles import ConfigFile, pod_name, reached_at, refusing, settings_of, token_of
+from elastic_ctr.cli.roles import ConfigFile, advertised_host, exit_on_config_error, pod_name, settings_of, token_of
 from elastic_ctr.config.role_files import CubeAgentFile
 from elastic_ctr.cube.agent.service import run_cube_agent
 
@@ -11,10 +11,10 @@ def cube_agent(config: ConfigFile) -> None:
     """Fetch, verify and load what this pod's shard owes; report what its server answers."""
     settings = settings_of(CubeAgentFile, config, "cube-agent")
     own = settings.cube
-    with refusing():
+    with exit_on_config_error():
         run_cube_agent(
             pod=pod_name("cube-s0-0"),
-            address=f"{reached_at(settings.host, settings.pod_domain)}:{own.port}",
+            address=f"{advertised_host(settings.host, settings.pod_domain)}:{own.port}",
             server_url=f"http://127.0.0.1:{own.admin_port}",
             transfer_url=f"http://{settings.transfer_address}",
             store_url=settings.store.url,

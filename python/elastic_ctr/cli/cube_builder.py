@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from elastic_ctr.cli.roles import ConfigFile, refusing, settings_of, token_of
+from elastic_ctr.cli.roles import ConfigFile, exit_on_config_error, settings_of, token_of
 from elastic_ctr.config.role_files import CubeBuilderFile
 from elastic_ctr.cube.builder.service import run_cube_builder
 
@@ -11,7 +11,7 @@ def cube_builder(config: ConfigFile) -> None:
     """Build dictionary parts from SequenceFiles when cube-transfer asks for a version."""
     settings = settings_of(CubeBuilderFile, config, "cube-builder")
     own = settings.cube_transfer
-    with refusing():
+    with exit_on_config_error():
         run_cube_builder(
             store_url=settings.store.url,
             store_user=settings.store.user,

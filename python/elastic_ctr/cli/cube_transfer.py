@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from elastic_ctr.cli.roles import ConfigFile, refusing, settings_of, token_of
+from elastic_ctr.cli.roles import ConfigFile, exit_on_config_error, settings_of, token_of
 from elastic_ctr.config.role_files import CubeTransferFile
 from elastic_ctr.cube.transfer.service import run_cube_transfer
 
@@ -11,7 +11,7 @@ def cube_transfer(config: ConfigFile) -> None:
     """Say which versions cube must hold and which one is live."""
     settings = settings_of(CubeTransferFile, config, "cube-transfer")
     own = settings.cube_transfer
-    with refusing():
+    with exit_on_config_error():
         run_cube_transfer(
             store_url=settings.store.url,
             store_user=settings.store.user,

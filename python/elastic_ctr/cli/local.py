@@ -15,12 +15,12 @@ from rich.console import Console
 from elastic_ctr.cli.roles import refuse
 from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
 from elastic_ctr.config.values import Values
-from elastic_ctr.local.doors import DoorClosed, ask
+from elastic_ctr.local.endpoints import EndpointUnavailable, ask
 from elastic_ctr.local.plan import Places
+from elastic_ctr.local.progress import following, stage
 from elastic_ctr.local.report import table
 from elastic_ctr.local.session import RunFailed, Session, write_report
 from elastic_ctr.local.supervisor import RoleRefused
-from elastic_ctr.local.view import following, stage
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.lock import StateInUse, StateLock
 from elastic_ctr.runtime.logging import configure
@@ -201,7 +201,7 @@ def _look(places: Places) -> tuple[dict[str, object] | None, dict[str, object] |
     for url in (f"{places.master_status}/status", f"http://{places.transfer}/release"):
         try:
             answers.append(ask(url, timeout=2))
-        except DoorClosed:  # noqa: PERF203 (the other may answer)
+        except EndpointUnavailable:  # noqa: PERF203 (the other may answer)
             answers.append(None)
     return answers[0], answers[1]
 

@@ -3,7 +3,7 @@
 import threading
 from contextlib import ExitStack
 
-from elastic_ctr.cli.roles import ConfigFile, refuse, run_until_told, settings_of, token_of
+from elastic_ctr.cli.roles import ConfigFile, refuse, run_until_signal, settings_of, token_of
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.master.role import Master
@@ -50,4 +50,4 @@ def master(config: ConfigFile) -> None:
                 ends.callback(tracking.start().stop)
             return role.run(stop)
 
-    run_until_told(run)
+    run_until_signal(run)

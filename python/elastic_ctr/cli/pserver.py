@@ -5,12 +5,12 @@ from pathlib import Path
 
 from elastic_ctr.cli.roles import (
     ConfigFile,
-    door,
+    advertised_host,
+    health_server,
     ordinal_of,
     pod_name,
-    reached_at,
     refuse,
-    run_until_told,
+    run_until_signal,
     settings_of,
     token_of,
 )
@@ -35,7 +35,7 @@ def pserver(config: ConfigFile) -> None:
         parent = PserverParent(
             index,
             count=settings.pservers,
-            host=reached_at(settings.host, settings.pod_domain),
+            host=advertised_host(settings.host, settings.pod_domain),
             port=settings.pserver.port,
             admin_port=settings.pserver.admin_port,
             scratch=Path(settings.pserver.scratch_dir),
@@ -46,7 +46,7 @@ def pserver(config: ConfigFile) -> None:
             training=settings.training,
             ends=settings.ends,
         )
-        with door("pserver", parent.status, settings.host, settings.pserver.admin_port):
+        with health_server("pserver", parent.status, settings.host, settings.pserver.admin_port):
             return parent.run(stop)
 
-    run_until_told(run)
+    run_until_signal(run)

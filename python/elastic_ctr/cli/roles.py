@@ -62,7 +62,7 @@ def pod_name(default: str) -> str:
     return os.environ.get("POD_NAME", default)
 
 
-def reached_at(host: str, domain: str | None) -> str:
+def advertised_host(host: str, domain: str | None) -> str:
     """Where others reach this process: by the pod's name in its domain, or at the host it listens on."""
     return host if domain is None else f"{pod_name('')}.{domain}"
 
@@ -76,7 +76,7 @@ def ordinal_of(pod: str) -> int:
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
+def exit_on_config_error() -> Iterator[None]:
     """What a role cannot do with what it was given is one sentence and exit code 2."""
     try:
         yield
@@ -87,7 +87,7 @@ def refusing() -> Iterator[None]:
 
 
 @contextmanager
-def door(role: str, status: Callable[[], dict[str, Any]], host: str, port: int) -> Iterator[None]:
+def health_server(role: str, status: Callable[[], dict[str, Any]], host: str, port: int) -> Iterator[None]:
     """Health, metrics and status of a role that has no other door."""
     page = HttpThread(application([], status=status, metrics=Metrics(role)), host, port).start()
     try:
@@ -96,14 +96,14 @@ def door(role: str, status: Callable[[], dict[str, Any]], host: str, port: int) 
         page.stop()
 
 
-def run_until_told(run: Callable[[threading.Event], int]) -> None:
+def run_until_signal(run: Callable[[threading.Event], int]) -> None:
     """SIGTERM and SIGINT end a role in order. One that cannot begin while its store is away waits for it."""
-    with stop_on_signal() as stop, refusing():
-        code = _as_soon_as_the_store_is_there(run, stop)
+    with stop_on_signal() as stop, exit_on_config_error():
+        code = _retry_until_store_up(run, stop)
     raise typer.Exit(code)
 
 
-def _as_soon_as_the_store_is_there(run: Callable[[threading.Event], int], stop: threading.Event) -> int:
+def _retry_until_store_up(run: Callable[[threading.Event], int], stop: threading.Event) -> int:
     from elastic_ctr.store import NotNow
 
     while not stop.is_set():

@@ -9,7 +9,7 @@ import typer
 from elastic_ctr.cli.cluster import TRANSFER, Cluster, Context, Namespace, Release, cluster_of, reached
 from elastic_ctr.cli.kubectl import KubectlFailed
 from elastic_ctr.cli.roles import refuse
-from elastic_ctr.local.doors import DoorClosed, ask
+from elastic_ctr.local.endpoints import EndpointUnavailable, ask
 from elastic_ctr.runtime.http import read_token
 
 LOCAL_TOKEN = Path("elastic-ctr-local/token")
@@ -52,7 +52,7 @@ def rollback(
             state = ask(f"http://{address}/rollback", order, token=token)
             if not isinstance(state, dict) or not {"live", "candidate", "held"} <= state.keys():
                 refuse(f"{address} does not answer as cube-transfer does; give the address of its release document")
-    except (DoorClosed, KubectlFailed) as closed:
+    except (EndpointUnavailable, KubectlFailed) as closed:
         refuse(str(closed))
     typer.echo(json.dumps(state) if as_json else _told(state))
 

@@ -24,8 +24,8 @@ from elastic_ctr.cli.cluster import (
     doors_of,
 )
 from elastic_ctr.cli.kubectl import KubectlFailed, ending_in_order
-from elastic_ctr.cli.stages import stages
-from elastic_ctr.local.doors import DoorClosed, ask
+from elastic_ctr.cli.status_text import stages
+from elastic_ctr.local.endpoints import EndpointUnavailable, ask
 
 WATCH_SECONDS = 2.0
 _DOORS = {"master": MASTER_STATUS, "transfer": TRANSFER, "serving": SERVING_ADMIN}
@@ -37,7 +37,7 @@ _SAYS = {
 }
 
 
-class Seen(NamedTuple):
+class Snapshot(NamedTuple):
     """One look: the roles' own answers, of a cluster also its `pods`, and a sentence for each that did not answer."""
 
     answers: dict[str, Any]
@@ -49,7 +49,7 @@ class Seen(NamedTuple):
         return 0 if not self.errors else 1 if answered else 2
 
 
-Look = Callable[[], Seen]
+Look = Callable[[], Snapshot]
 
 
 def status(
@@ -100,20 +100,20 @@ def _looking(cluster: Cluster | None, addresses: dict[str, str]) -> Iterator[Loo
         yield lambda: _in(cluster, doors)
 
 
-def _at(addresses: dict[str, str]) -> Seen:
+def _at(addresses: dict[str, str]) -> Snapshot:
     """What is at addresses."""
-    seen = Seen({}, {})
+    seen = Snapshot({}, {})
     for role, door in _DOORS.items():
         try:
             seen.answers[role] = _said(role, addresses.get(role, f"127.0.0.1:{door.port}"))
-        except DoorClosed as closed:  # noqa: PERF203 (the others may answer)
+        except EndpointUnavailable as closed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(closed)
     return seen
 
 
-def _in(cluster: Cluster, doors: Doors) -> Seen:
+def _in(cluster: Cluster, doors: Doors) -> Snapshot:
     """What is in a cluster. Pods come first: they say why a role does not answer."""
-    seen = Seen({}, {})
+    seen = Snapshot({}, {})
     try:
         pods = [each for each in cluster.pods() if each.component != "client"]
     except KubectlFailed as failed:
@@ -125,26 +125,26 @@ def _in(cluster: Cluster, doors: Doors) -> Seen:
         try:
             if door.component in with_pods or cluster.has(door.component):
                 seen.answers[role] = _asked(role, doors, door)
-        except (DoorClosed, KubectlFailed) as closed:  # noqa: PERF203 (the others may answer)
+        except (EndpointUnavailable, KubectlFailed) as closed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(closed)
     return seen
 
 
 def _said(role: str, address: str) -> Any:
-    """What it says of itself. Raises DoorClosed, of another role too."""
+    """What it says of itself. Raises EndpointUnavailable, of another role too."""
     said = ask(f"http://{address}/status")
     if not isinstance(said, dict) or not _SAYS[role] <= said.keys():
-        raise DoorClosed(f"http://{address}/status is not {role}'s; give the address of its status door")
+        raise EndpointUnavailable(f"http://{address}/status is not {role}'s; give the address of its status door")
     return said
 
 
 def _asked(role: str, doors: Doors, door: Door) -> Any:
-    """Raises DoorClosed, KubectlFailed."""
+    """Raises EndpointUnavailable, KubectlFailed."""
     try:
         return _said(role, doors.address(door))
-    except DoorClosed as closed:
+    except EndpointUnavailable as closed:
         doors.forget(door)
-        raise DoorClosed(f"{door.component}: {closed}") from closed
+        raise EndpointUnavailable(f"{door.component}: {closed}") from closed
 
 
 def _watch(look: Look, *, as_json: bool) -> NoReturn:
@@ -165,7 +165,7 @@ def _watch(look: Look, *, as_json: bool) -> NoReturn:
             time.sleep(WATCH_SECONDS)
 
 
-def _json(seen: Seen) -> str:
+def _json(seen: Snapshot) -> str:
     return json.dumps({**seen.answers, "errors": seen.errors})
 
 

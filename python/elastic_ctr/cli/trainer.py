@@ -4,7 +4,7 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from elastic_ctr.cli.roles import ConfigFile, door, pod_name, run_until_told, settings_of
+from elastic_ctr.cli.roles import ConfigFile, health_server, pod_name, run_until_signal, settings_of
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.runtime.tracking import TrackingServer
@@ -37,7 +37,7 @@ def trainer(config: ConfigFile) -> None:
             if (tracked := settings.tracking) is not None:
                 server = TrackingServer(tracked.url)
                 ends.callback(HostTracking(server, name, settings.training, tracked.experiment).start().stop)
-            ends.enter_context(door("trainer", parent.status, settings.host, settings.trainer.admin_port))
+            ends.enter_context(health_server("trainer", parent.status, settings.host, settings.trainer.admin_port))
             return parent.run(stop)
 
-    run_until_told(run)
+    run_until_signal(run)

@@ -10,7 +10,7 @@ from elastic_ctr.local.supervisor import Restart
 
 
 @dataclass
-class Asked:
+class SampleResult:
     """Predictions of a version's sample lines, asked over the network when it went live."""
 
     samples: int
@@ -20,14 +20,14 @@ class Asked:
 
 
 @dataclass
-class Seen:
+class Observed:
     """What the runner saw for itself."""
 
     live_at: dict[int, float] = field(default_factory=dict)
-    asked: dict[int, Asked] = field(default_factory=dict)
+    asked: dict[int, SampleResult] = field(default_factory=dict)
 
 
-def build(status: Mapping[str, Any], live: int | None, seen: Seen, restarts: Sequence[Restart]) -> dict[str, Any]:
+def build(status: Mapping[str, Any], live: int | None, seen: Observed, restarts: Sequence[Restart]) -> dict[str, Any]:
     """The report file."""
     passes = []
     for each in status["passes"]:

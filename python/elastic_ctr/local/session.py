@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.load import dump
-from elastic_ctr.local.doors import DoorClosed, ask, predict
+from elastic_ctr.local.endpoints import EndpointUnavailable, ask, predict
 from elastic_ctr.local.plan import HOST, Places, ports, roles
-from elastic_ctr.local.report import Asked, Seen, build
+from elastic_ctr.local.report import Observed, SampleResult, build
 from elastic_ctr.local.supervisor import Supervisor
 from elastic_ctr.model.metrics import weighted_auc
 from elastic_ctr.runtime.lifecycle import PortInUse, listen
@@ -38,7 +38,7 @@ class Session:
         self.places = places
         self._lock = StateLock(places.folder / "state")
         self.supervisor = Supervisor(places, list(roles(places)))
-        self.seen = Seen()
+        self.seen = Observed()
         self.status: dict[str, Any] | None = None
         self.release: dict[str, Any] | None = None
         self._store = open_store(places.store_url, user=places.store.user)
@@ -82,11 +82,11 @@ class Session:
         self.supervisor.watch()
         try:
             self.status = ask(f"{self.places.master_status}/status")
-        except DoorClosed:
+        except EndpointUnavailable:
             pass  # It restarts, or has not started: the last known status stays.
         try:
             self.release = ask(f"http://{self.places.transfer}/release")
-        except DoorClosed:
+        except EndpointUnavailable:
             pass
         live = self.live
         if live is not None and live not in self.seen.asked:
@@ -104,14 +104,14 @@ class Session:
             probabilities, versions = predict(
                 self.places.serving, self.places.values.serving.config.model_name, [each["line"] for each in lines]
             )
-        except (DoorClosed, StoreError, ManifestDamaged) as closed:
+        except (EndpointUnavailable, StoreError, ManifestDamaged) as closed:
             log.debug("version %d is not served yet: %s", version, closed)
             return
         if set(versions) != {version}:
             return
         self.seen.live_at[version] = time.time()
         differences = [abs(p - each["published"]) for p, each in zip(probabilities, lines, strict=True)]
-        self.seen.asked[version] = Asked(
+        self.seen.asked[version] = SampleResult(
             samples=len(lines),
             max_abs_diff=max(differences, default=0.0),
             auc=weighted_auc(probabilities, [e["click"] for e in lines], [e["show"] for e in lines]),

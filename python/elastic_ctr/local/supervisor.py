@@ -112,7 +112,7 @@ class Supervisor:
         if each.process is not None:
             code = each.process.poll()
             if code is None:
-                if each.restart is not None and each.restart.seconds is None and self._is_well(each.role):
+                if each.restart is not None and each.restart.seconds is None and self._is_healthy(each.role):
                     each.restart.seconds = round(now - each.restart.at, 3)
                 if now - each.started_at > _STABLE_SECONDS:
                     each.failures = 0
@@ -138,7 +138,7 @@ class Supervisor:
             self._start(each)
 
     @staticmethod
-    def _is_well(role: Role) -> bool:
+    def _is_healthy(role: Role) -> bool:
         return role.health is None or answers(role.health)
 
     def last_words(self, role: Role) -> str:

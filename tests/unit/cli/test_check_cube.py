@@ -9,7 +9,7 @@ from cube.running import Running
 
 from cli.doors import pages, saying
 from elastic_ctr.cli import check_cube
-from elastic_ctr.cli.check_cube import look_at_cube
+from elastic_ctr.cli.check_cube import verify_cube
 from elastic_ctr.cli.checked import CheckFailed
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.dictionary.format import Flags, Values
@@ -47,7 +47,7 @@ def document(holders: dict[str, list[int]], live: int | None = 3, draining: tupl
 
 def failure(found: Any, path: str = "/release") -> CheckFailed:
     with saying(pages({path: found})) as transfer, pytest.raises(CheckFailed) as failed:
-        look_at_cube(transfer)
+        verify_cube(transfer)
     return failed.value
 
 
@@ -56,7 +56,7 @@ def test_every_holder_is_asked_for_the_padding_key_and_a_key_of_each_partition(s
     holders = {even: [0, 2], odd: [1, 3], copy: [1]}
 
     with saying(pages({"/release": document(holders, draining=(copy,))})) as transfer:
-        seen = look_at_cube(transfer)
+        seen = verify_cube(transfer)
 
     # 4, 5 and 6 are known, 7 is not; 5 is asked of both holders of its partition.
     assert seen.as_dict() == {

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from cli.doors import Said, pages, saying
-from elastic_ctr.cli.check_serving import ServingChecked, look_at_serving
+from elastic_ctr.cli.check_serving import ServingChecked, verify_serving
 from elastic_ctr.cli.checked import CheckFailed
 
 
@@ -37,7 +37,7 @@ def test_a_line_with_every_slot_of_the_model_is_answered() -> None:
         return pages(server())(method, path, body)
 
     with saying(listening) as address:
-        seen = look_at_serving(address, "ctr")
+        seen = verify_serving(address, "ctr")
 
     assert seen == ServingChecked(address, "ctr", 7, 0.25, 2)
     assert asked[2] == {"inputs": [{"name": "line", "shape": [1], "datatype": "BYTES", "data": ["1:0 2:7"]}]}
@@ -54,7 +54,7 @@ def test_a_version_that_goes_live_between_two_questions_is_right() -> None:
         return pages(server(infer=answer(0.25, 8)))(method, path, body)
 
     with saying(moving) as address:
-        assert look_at_serving(address, "ctr").version == 8
+        assert verify_serving(address, "ctr").version == 8
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_version_that_goes_live_between_two_questions_is_right() -> None:
 )
 def test_what_is_no_right_answer_is_said(found: dict[str, Any], reason: str, may_pass: bool) -> None:
     with saying(pages(found)) as address, pytest.raises(CheckFailed) as failed:
-        look_at_serving(address, "ctr")
+        verify_serving(address, "ctr")
 
     assert reason in str(failed.value)
     assert str(failed.value).startswith(f"serving at {address}")
@@ -87,4 +87,4 @@ def test_what_is_no_right_answer_is_said(found: dict[str, Any], reason: str, may
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "a b:8400", ":8400", "host:port", "[::1"])
 def test_an_address_where_nobody_is_is_said(address: str) -> None:
     with pytest.raises(CheckFailed, match=r"^serving at "):
-        look_at_serving(address, "ctr")
+        verify_serving(address, "ctr")

@@ -6,11 +6,11 @@ import pytest
 from elastic_ctr.config.load import load
 from elastic_ctr.config.values import Values
 from elastic_ctr.local.plan import Places
-from elastic_ctr.local.report import Asked
+from elastic_ctr.local.report import SampleResult
 from elastic_ctr.local.session import RunFailed, Session, write_report
 from elastic_ctr.runtime.lock import StateInUse
 
-ASKED = Asked(512, 0.0, None, None)
+ASKED = SampleResult(512, 0.0, None, None)
 
 
 @pytest.fixture

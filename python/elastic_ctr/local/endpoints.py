@@ -6,17 +6,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 
-class DoorClosed(OSError):
+class EndpointUnavailable(OSError):
     """Nobody answered, or not with what was asked for."""
 
 
 def ask(url: str, body: Any = None, timeout: float = 5.0, token: str | None = None) -> Any:
-    """GET, or POST with a JSON body. Raises DoorClosed with the role's own sentence if it gave one."""
+    """GET, or POST with a JSON body. Raises EndpointUnavailable with the role's own sentence if it gave one."""
     connection: http.client.HTTPConnection | None = None
     try:
         parts = urlsplit(url)
         if not parts.hostname or parts.port is None:
-            raise DoorClosed(f"{parts.netloc!r} is no HOST:PORT")
+            raise EndpointUnavailable(f"{parts.netloc!r} is no HOST:PORT")
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
         data = None if body is None else json.dumps(body)
         # As runtime.http.bearer, whose module brings a whole web server along.
@@ -28,14 +28,14 @@ def ask(url: str, body: Any = None, timeout: float = 5.0, token: str | None = No
         answer = connection.getresponse()
         text = answer.read()
         if answer.status != http.HTTPStatus.OK:
-            raise DoorClosed(f"{url} answers {answer.status}: {_sentence(text)}")
+            raise EndpointUnavailable(f"{url} answers {answer.status}: {_sentence(text)}")
         return json.loads(text)
     except (http.client.HTTPException, ValueError) as wrong:
-        raise DoorClosed(f"{url} does not answer as it should: {wrong}") from wrong
+        raise EndpointUnavailable(f"{url} does not answer as it should: {wrong}") from wrong
     except OSError as closed:
-        if isinstance(closed, DoorClosed):
+        if isinstance(closed, EndpointUnavailable):
             raise
-        raise DoorClosed(f"{url} does not answer: {closed.strerror or closed}") from closed
+        raise EndpointUnavailable(f"{url} does not answer: {closed.strerror or closed}") from closed
     finally:
         if connection is not None:
             connection.close()
@@ -49,7 +49,7 @@ def _sentence(text: bytes) -> str:
 
 
 def predict(address: str, model: str, lines: list[str]) -> tuple[list[float], list[int]]:
-    """Probabilities and versions for lines of features, through the Open Inference Protocol. Raises DoorClosed."""
+    """Probabilities and versions for lines of features, through the Open Inference Protocol. Raises EndpointUnavailable."""
     body = {"inputs": [{"name": "line", "shape": [len(lines)], "datatype": "BYTES", "data": lines}]}
     answer = ask(f"http://{address}/v2/models/{model}/infer", body, timeout=30.0)
     outputs = {each["name"]: each["data"] for each in answer["outputs"]}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from elastic_ctr.local.doors import DoorClosed, ask, predict
+from elastic_ctr.local.endpoints import EndpointUnavailable, ask, predict
 
 
 class Page(http.server.BaseHTTPRequestHandler):
@@ -52,19 +52,19 @@ def test_a_question_with_its_query_is_answered_with_json(address: str) -> None:
 
 
 def test_a_refusal_is_told_in_the_roles_own_words(address: str) -> None:
-    with pytest.raises(DoorClosed, match="answers 409: version 7 is not held"):
+    with pytest.raises(EndpointUnavailable, match="answers 409: version 7 is not held"):
         ask(f"http://{address}/refused")
 
 
 def test_an_answer_that_is_no_json_is_a_closed_door(address: str) -> None:
-    with pytest.raises(DoorClosed, match="answers 500: <html>"):
+    with pytest.raises(EndpointUnavailable, match="answers 500: <html>"):
         ask(f"http://{address}/broken")
-    with pytest.raises(DoorClosed, match="does not answer as it should"):
+    with pytest.raises(EndpointUnavailable, match="does not answer as it should"):
         ask(f"http://{address}/other")
 
 
 def test_nobody_there_is_a_closed_door() -> None:
-    with pytest.raises(DoorClosed, match=r"http://127\.0\.0\.1:1/status does not answer: "):
+    with pytest.raises(EndpointUnavailable, match=r"http://127\.0\.0\.1:1/status does not answer: "):
         ask("http://127.0.0.1:1/status")
 
 

@@ -4,7 +4,7 @@ from typing import Any
 from rich.console import Console
 
 from cli.answers import BASE, DELTA, answers, master, serving, transfer
-from elastic_ctr.cli.stages import stages
+from elastic_ctr.cli.status_text import stages
 
 
 def shown(found: dict[str, Any], errors: dict[str, str] | None = None, passes: int = 24) -> str:
