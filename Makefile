@@ -18,6 +18,8 @@ export METRICS_SERVER ?=
 KIND_UP ?= tests/cluster/kind-up
 # Which tests `make cluster-test` runs.
 CLUSTER_TESTS ?= tests/cluster
+# How many test files run at once.
+JOBS ?= $(shell nproc)
 # A folder with `hdfs`, which starts NameNode and DataNode, and `lib`, Hadoop's jars; empty: no image of HDFS.
 HDFS_CONTEXT ?=
 
@@ -78,14 +80,19 @@ kind-down: ## Delete the cluster
 setup: ## Make .venv (Python 3.10 to 3.12, locked requirements); nothing to do when it is current
 	@tools/setup
 
-test: setup ## Run every test that needs no cluster: unit, contract, chart, pipeline
-	@$(BIN)/python -m pytest tests/unit tests/contract tests/chart tests/pipeline
+test: setup build/machine-code ## Run every test that needs no cluster (unit, contract, chart, pipeline), JOBS files at once; then the 50 slowest
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=50 tests/pipeline tests/contract tests/unit tests/chart
 
-test-unit: setup ## Run the tests that need nothing
-	@$(BIN)/python -m pytest -q tests/unit
+test-unit: setup build/machine-code ## Run the tests that need nothing
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/unit
 
 test-chart: setup ## Run the tests of the rendered chart
-	@$(BIN)/python -m pytest -q tests/chart
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/chart
+
+# Processes of one run share numba's cache, and find in it what all roles run.
+build/machine-code: $(shell find python -name '*.py') requirements/dev.txt
+	@$(BIN)/python images/steps/compile.py & $(BIN)/python -m elastic_ctr.cube.server.warm 9; wait $$!
+	@mkdir -p build && touch $@
 
 check: setup ## Lint, types, layers, and that what is generated is current
 	@$(BIN)/ruff check .

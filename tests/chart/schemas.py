@@ -13,9 +13,13 @@ import kubernetes_validate
 import yaml
 from referencing import Registry, Resource
 
+from needs import needs
+
 VERSIONS = [f"1.{minor}" for minor in range(27, 38)]
 _FOLDER = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
-_VOLCANO = Path(__file__).parents[3] / "shared" / "kind" / "manifests" / "volcano.yaml.zst"
+_ROOT = Path(__file__).parents[2]
+_VOLCANO = _ROOT / "build" / "tools" / "volcano.yaml"
+_VOLCANO_PACKED = _ROOT.parent / "shared" / "kind" / "manifests" / "volcano.yaml.zst"
 
 
 class NoSchema(Exception):
@@ -51,15 +55,17 @@ def _said_of(version: str, text: str) -> list[str]:
 
 
 def why_no_volcano() -> str:
-    """Why Volcano's schemas cannot be read here; empty where they can."""
-    if not _VOLCANO.exists():
-        return f"{_VOLCANO.name}, Volcano's manifest, is not beside this repository"
-    return "" if shutil.which("zstd") else "zstd, which unpacks Volcano's manifest, is not installed"
+    """The reason to skip where Volcano's schemas cannot be read; else empty."""
+    packed = _VOLCANO_PACKED.exists() and shutil.which("zstd")
+    return "" if _VOLCANO.exists() or packed else needs("volcano")
 
 
 @cache
 def _volcano() -> dict[tuple[str, str], jsonschema.Draft202012Validator]:
-    text = subprocess.run(["zstd", "-dc", _VOLCANO], check=True, capture_output=True).stdout
+    if _VOLCANO.exists():
+        text = _VOLCANO.read_bytes()
+    else:
+        text = subprocess.run(["zstd", "-dc", _VOLCANO_PACKED], check=True, capture_output=True).stdout
     found = {}
     # Only the definitions: the whole manifest is a megabyte of YAML.
     for document in text.split(b"\n---\n"):

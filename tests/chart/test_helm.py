@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from chart.rendering import CHART, EXAMPLES, SMALLEST, Renderer, on_top_of_smallest, read
+from needs import needs
 
 FILES = [CHART / "values.yaml", *EXAMPLES]
 
@@ -25,7 +26,7 @@ def binary(major: int) -> str:
             )
             if version.stdout.startswith(f"v{major}."):
                 return path
-    pytest.skip(f"no Helm {major} in $HELM{major}, $HELM or PATH")
+    pytest.skip(needs(f"Helm {major}", "tools/get helm"))
 
 
 def template(helm: str, values: Path, *more: str) -> str:

@@ -1,13 +1,13 @@
 """What other people's linters of Kubernetes objects say, where they are installed."""
 
 import json
-import shutil
 import subprocess
 
 import pytest
 import yaml
 
 from chart.rendering import EXAMPLES, Renderer, on_top_of_smallest, read
+from needs import program
 
 # What kube-score finds and we mean.
 MEANT = {
@@ -25,13 +25,10 @@ MEANT = {
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: file.stem)
 def test_kube_score_finds_nothing_critical_that_is_not_meant(example: object, render: Renderer) -> None:
-    program = shutil.which("kube-score")
-    if program is None:
-        pytest.skip("kube-score is not installed")
     rendered = render(**on_top_of_smallest(read(example)))  # type: ignore[arg-type]
     known = [each.raw for each in rendered.objects if each.raw["apiVersion"] != "batch.volcano.sh/v1alpha1"]
 
-    command = [program, "score", "--output-format", "json", "-"]
+    command = [program("kube-score"), "score", "--output-format", "json", "-"]
     done = subprocess.run(command, input=yaml.safe_dump_all(known), capture_output=True, text=True, check=False)
 
     assert done.stdout, done.stderr

@@ -12,12 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
-
+from needs import program
 from ports import free_port
 
 CONFIGURATION = Path(__file__).parents[2] / "charts" / "elastic-ctr" / "files" / "nginx.conf"
-NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 # As long as the chart makes them, and longer than what nginx' maps take by themselves.
 TOKEN = "a-token_of.the+file/server=" + "0123456789" * 4
 _NOBODY_SPECIAL = 10001
@@ -33,10 +31,9 @@ def _limited(largest_file: int | None) -> list[str]:
 @contextmanager
 def file_server_world(largest_file: int | None = None, token: str = TOKEN) -> Iterator["FileServer"]:
     """A running file-server; skips the test without nginx. Its folder is not pytest's, which is closed to other users."""
-    if NGINX is None:
-        pytest.skip("nginx is not on PATH; Debian has it as the package nginx")
+    nginx = program("nginx")
     with TemporaryDirectory(prefix="file-server-") as folder:
-        made = FileServer(Path(folder), largest_file, token)
+        made = FileServer(nginx, Path(folder), largest_file, token)
         try:
             yield made.start()
         finally:
@@ -46,7 +43,8 @@ def file_server_world(largest_file: int | None = None, token: str = TOKEN) -> It
 class FileServer:
     """Owns a folder with `conf` and `data`. Killed and started again it keeps its port and its files."""
 
-    def __init__(self, folder: Path, largest_file: int | None, token: str) -> None:
+    def __init__(self, nginx: str, folder: Path, largest_file: int | None, token: str) -> None:
+        self._nginx = nginx
         self._data = folder / "data"
         self._conf = folder / "conf"
         self._log = folder / "log"
@@ -66,10 +64,9 @@ class FileServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "FileServer":
-        assert NGINX is not None
         arguments = [
             *_limited(self._largest_file),
-            NGINX,
+            self._nginx,
             "-e",
             "stderr",
             "-p",

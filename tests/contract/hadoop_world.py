@@ -1,4 +1,4 @@
-"""A real HDFS: one NameNode and one DataNode, from ../shared/hdfs and the jars that `hdfs install` fetched."""
+"""A real HDFS: one NameNode and one DataNode, started by tests/hadoop/hdfs from the jars that `tools/get hadoop` fetched."""
 
 import os
 import shutil
@@ -8,19 +8,19 @@ from typing import Any
 
 import requests
 
+from needs import needs
 from ports import free_port, free_ports
 
-HDFS = Path(__file__).parents[2].parent / "shared" / "hdfs"
-JARS = Path(os.environ.get("HDFS_PREFIX", "/opt/hdfs")) / "lib"
+HDFS = Path(__file__).parents[1] / "hadoop"
+PREFIX = Path(os.environ.get("HDFS_PREFIX", Path(__file__).parents[2] / "build" / "tools" / "hadoop"))
+ENVIRONMENT = {**os.environ, "HDFS_PREFIX": str(PREFIX)}
 
 
 def why_not() -> str:
-    """What is missing; empty if a Hadoop can be started."""
-    if not (HDFS / "hdfs").exists():
-        return "the HDFS for tests is not here"
-    if not JARS.exists():
-        return "Hadoop's jars are not here; `hdfs install` puts them to HDFS_PREFIX"
-    return "" if shutil.which("java") else "Java is not on PATH"
+    """The reason to skip where Hadoop cannot be started; else empty."""
+    if shutil.which("java") is None:
+        return needs("Java", "apt-get install openjdk-17-jdk-headless")
+    return "" if (PREFIX / "lib").exists() else needs("hadoop")
 
 
 class Hadoop:
@@ -35,7 +35,9 @@ class Hadoop:
 
     def _run(self, *words: str, tries: int = 1) -> None:
         for left in reversed(range(tries)):
-            done = subprocess.run([*self._command, *words], capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run(
+                [*self._command, *words], capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT
+            )
             if done.returncode == 0:
                 return
             assert left, f"hdfs {' '.join(words)}: {done.stdout}{done.stderr}"

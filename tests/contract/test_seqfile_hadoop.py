@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from contract.hadoop_world import ENVIRONMENT, HDFS, why_not
 from elastic_ctr.seqfile.writer import SequenceFileWriter
 
-HDFS = Path(__file__).parents[2].parent / "shared" / "hdfs"
-JARS = Path(os.environ.get("HDFS_PREFIX", "/opt/hdfs")) / "lib"
-
-pytestmark = [
-    pytest.mark.skipif(not (HDFS / "SeqDump.java").exists(), reason="the HDFS for tests is not here"),
-    pytest.mark.skipif(not JARS.exists(), reason="Hadoop's jars are not here; `hdfs install` puts them to HDFS_PREFIX"),
-    pytest.mark.skipif(shutil.which("java") is None, reason="Java is not on PATH"),
-]
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 
 @pytest.mark.parametrize(("records", "dim", "interval"), [(5000, 9, 102_400), (777, 1, 2000), (0, 9, 102_400)])
@@ -38,6 +30,7 @@ def test_hadoop_reads_every_record_that_was_written(tmp_path: Path, records: int
         text=True,
         check=True,
         timeout=120,
+        env=ENVIRONMENT,
     )
 
     expected = [

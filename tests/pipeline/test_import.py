@@ -27,7 +27,7 @@ SPARSE_DIM = 10_007
 
 
 def absent(file: Path) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not file.exists(), reason=f"{file.parent.name}'s clicks are not beside this checkout")
+    return pytest.mark.skipif(not file.exists(), reason="needs the public click logs: put them into ../shared/data")
 
 
 def imported(*arguments: str | Path) -> dict[str, Any]:

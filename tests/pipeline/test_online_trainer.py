@@ -16,7 +16,7 @@ from pipeline.test_whole_run import ELASTICCTR, hour
 EXAMPLE = Path(__file__).parents[2] / "examples" / "paddlerec-online.yaml"
 
 
-@pytest.mark.skipif(not ELASTICCTR.exists(), reason="the source's own 100 lines are not beside this checkout")
+@pytest.mark.skipif(not ELASTICCTR.exists(), reason="needs the public click logs: put them into ../shared/data")
 def test_of_1197_keys_the_59_that_reach_the_online_trainers_base_threshold_are_published(
     tmp_path: Path, start: Callable[..., Run]
 ) -> None:

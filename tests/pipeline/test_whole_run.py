@@ -27,7 +27,7 @@ def hour(folder: Path, split: str, lines: bytes) -> None:
     (target / "donefile").touch()
 
 
-@pytest.mark.skipif(not ELASTICCTR.exists(), reason="the source's own 100 lines are not beside this checkout")
+@pytest.mark.skipif(not ELASTICCTR.exists(), reason="needs the public click logs: put them into ../shared/data")
 def test_the_sources_own_lines_train_publish_and_predict_with_every_key_exact(
     tmp_path: Path, start: Callable[..., Run]
 ) -> None:

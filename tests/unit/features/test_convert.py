@@ -133,7 +133,7 @@ def test_a_modulus_out_of_range_is_refused(sparse_dim: int | None) -> None:
         Converter(SLOTS, sparse_dim)
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="the public sample data is not here")
+@pytest.mark.skipif(not DATA.exists(), reason="needs the public click logs: put them into ../shared/data")
 @pytest.mark.parametrize("sparse_dim", [None, 1_000_001])
 def test_the_hundred_lines_of_the_source_convert_as_the_oracle_says(sparse_dim: int | None) -> None:
     slots = SlotList.parse((DATA / "elasticctr" / "slot.conf").read_text())
@@ -141,7 +141,7 @@ def test_the_hundred_lines_of_the_source_convert_as_the_oracle_says(sparse_dim: 
     check_against_the_oracle((DATA / "elasticctr" / "data.txt").read_bytes(), slots, sparse_dim)
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="the public sample data is not here")
+@pytest.mark.skipif(not DATA.exists(), reason="needs the public click logs: put them into ../shared/data")
 def test_the_rows_of_paddlerec_with_hundreds_of_features_convert_as_the_oracle_says() -> None:
     rows = (DATA / "paddlerec" / "slot_dnn_demo_10").read_bytes().splitlines()
     block = b"".join(b"1 %s %s\n" % (row[:1], row.partition(b" ")[2]) for row in rows)

@@ -34,7 +34,7 @@ from elastic_ctr.features.slots import SlotList
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 START = parse_hour("20200401/00")
 
-needs_data = pytest.mark.skipif(not DATA.exists(), reason="the public sample data is not here")
+needs_data = pytest.mark.skipif(not DATA.exists(), reason="needs the public click logs: put them into ../shared/data")
 
 
 def run(kind: CsvFormat | LibfmFormat, out: Path, *files: Path, **options: float) -> Summary:

@@ -151,7 +151,7 @@ def test_every_reason_has_a_meaning() -> None:
     assert all(reason.meaning for reason in Reason)
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="the public sample data is not here")
+@pytest.mark.skipif(not DATA.exists(), reason="needs the public click logs: put them into ../shared/data")
 def test_the_hundred_lines_of_the_source_are_read_whole() -> None:
     slots = SlotList.parse((DATA / "elasticctr" / "slot.conf").read_text())
     lines = (DATA / "elasticctr" / "data.txt").read_bytes().splitlines()

@@ -26,7 +26,9 @@ GOLDEN = Path(__file__).parents[3].parent / "shared" / "hdfs" / "golden"
 DUMPED = "f2e459809e1a38ac0b0e172fa3cea1b884eaff5a3112c818af11afb3d4983615"
 SYNC = sync_marker(b"test")
 
-needs_golden = pytest.mark.skipif(not GOLDEN.exists(), reason="the files written by Hadoop are not here")
+needs_golden = pytest.mark.skipif(
+    not GOLDEN.exists(), reason="needs files written by Hadoop: put them into ../shared/hdfs/golden"
+)
 golden_files = pytest.mark.parametrize(
     "name", ["none.seq", "none-sync2000.seq", "record-deflate.seq", "block-deflate.seq"]
 )

@@ -35,7 +35,7 @@ def written(cuts: list[int], **options: int) -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.skipif(not GOLDEN.exists(), reason="the files written by Hadoop are not here")
+@pytest.mark.skipif(not GOLDEN.exists(), reason="needs files written by Hadoop: put them into ../shared/hdfs/golden")
 @pytest.mark.parametrize(("name", "interval"), [("none.seq", 102_400), ("none-sync2000.seq", 2000)])
 def test_with_the_same_sync_marker_the_bytes_are_those_that_hadoop_wrote(name: str, interval: int) -> None:
     keys, values = golden_records()
