@@ -108,6 +108,7 @@ def main() -> int:
                 if now != said:
                     said = now
                     print(now, file=sys.stderr)
+                session.raise_for_problems()
                 if session.finished():
                     break
                 time.sleep(0.3)

@@ -82,6 +82,7 @@ def served(folder: Path, data: Path, values: dict[str, Any]) -> Iterator[Session
     with session.running():
         while True:
             session.look()
+            session.raise_for_problems()
             if session.finished():
                 break
         yield session

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from elastic_ctr import __version__
 from elastic_ctr.cli.main import COMMANDS, build
+from elastic_ctr.runtime.lifecycle import listen
 from ports import free_port
 
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
@@ -85,31 +86,50 @@ def test_status_with_nobody_there_exits_with_2_and_a_sentence_for_each_role(nobo
     assert asked.output.count(f"http://{nobody}/status does not answer") == 3
 
 
-def test_local_status_and_down_with_nobody_there_say_so(tmp_path: Path, nobody: str) -> None:
-    values = tmp_path / "values.yaml"
-    values.write_text(
-        "data: {source: {url: file:///clicks}, start: 20200401/00, slots: [0]}\n"
-        f"master: {{config: {{statusPort: {nobody.partition(':')[2]}}}}}\n"
-    )
+def test_local_status_and_down_in_a_folder_without_a_run_name_it_absolutely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
 
-    status = call("local", "status", "-f", values, "--dir", tmp_path)
-    down = call("local", "down", "--dir", tmp_path)
+    status, down = call("local", "status", "--dir", "run"), call("local", "down", "--dir", "run")
 
-    assert (status.exit_code, down.exit_code) == (1, 0)
-    assert "nothing answers" in status.output
-    assert "nothing runs in" in down.output
+    assert (status.exit_code, down.exit_code) == (2, 0)
+    for each in (status, down):
+        assert f"nothing runs in {tmp_path}/run: no run was ever started there" in each.output
 
 
-def test_down_ends_no_process_that_only_has_the_number_of_a_runner_that_is_gone(tmp_path: Path) -> None:
-    stranger = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-    (tmp_path / "local.pid").write_text(f"{stranger.pid}\n")
+VALUES = "data: {source: {url: file:///clicks}, start: 20200401/00, slots: [0]}\n"
 
-    down = call("local", "down", "--dir", tmp_path)
-    alive = stranger.poll() is None
-    stranger.communicate()
 
-    assert (down.exit_code, alive, stranger.returncode) == (0, True, 0)
-    assert "nothing runs in" in down.output
+@pytest.mark.parametrize("verb", ["up", "run"])
+def test_a_folder_that_cannot_be_used_is_refused_in_one_sentence(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(VALUES)
+    (tmp_path / "file").touch()
+
+    for folder, reason in (
+        ("/proc/run", "/proc/run: No such file or directory"),
+        (tmp_path / "file", "Not a directory"),
+        (tmp_path / "file" / "run", "Not a directory"),
+    ):
+        refused = call("local", verb, "-f", tmp_path / "values.yaml", "--dir", folder)
+
+        assert refused.exit_code == 2
+        [sentence] = refused.output.splitlines()
+        assert sentence.startswith(f"--dir {folder} cannot be used: ")
+        assert reason in sentence
+        assert "Errno" not in sentence
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        (tmp_path / "values.yaml").write_text(VALUES + f"master: {{config: {{statusPort: {port}}}}}\n")
+
+        refused = call("local", "up", "-f", tmp_path / "values.yaml", "--dir", tmp_path / "run")
+
+    assert refused.exit_code == 2
+    [sentence] = refused.output.splitlines()
+    assert sentence.startswith(f"master.config.statusPort: 127.0.0.1:{port} is used by another process")
 
 
 def test_predict_seek_and_rollback_with_nobody_there_exit_with_2_and_a_sentence(nobody: str) -> None:

@@ -91,7 +91,11 @@ class Run:
         )
 
     def finish(self, seconds: float = 240) -> dict[str, Any]:
-        self.until(self.session.finished, seconds, "the run's end")
+        def finished() -> bool:
+            self.session.raise_for_problems()
+            return self.session.finished()
+
+        self.until(finished, seconds, "the run's end")
         return self.session.report()
 
     def state(self) -> str:

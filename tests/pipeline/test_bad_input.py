@@ -16,6 +16,7 @@ import psutil
 import pytest
 import yaml
 
+from elastic_ctr.local.run_folder import RunFolder
 from elastic_ctr.store import open_store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions
@@ -123,7 +124,7 @@ def test_ctrl_c_ends_every_process_with_130(tmp_path: Path) -> None:
     assert len(everyone) >= 14
     _, alive = psutil.wait_procs(everyone, timeout=10)
     assert alive == []
-    assert not (tmp_path / "run" / "local.pid").exists()
+    assert RunFolder(tmp_path / "run").runner() is None
 
 
 @contextmanager

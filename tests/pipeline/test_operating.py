@@ -17,10 +17,12 @@ import psutil
 import pytest
 import yaml
 
+from elastic_ctr.cli.check_serving import verify_serving
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values import Values
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask, predict
 from elastic_ctr.local.plan import Places
+from elastic_ctr.local.run_folder import RunFolder, process_tree, still_running
 from elastic_ctr.store import open_store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions, read_version
@@ -45,7 +47,7 @@ class Standing:
     def __init__(self, folder: Path) -> None:
         slots = synthetic(folder / "data", 1, 6_000)
         given = values_for(
-            folder / "data", slots, "20200401/00", "20200401/00", trainer={"replicas": 1}, pserver={"replicas": 1}
+            folder / "data", slots, "20200401/00", "20200401/01", trainer={"replicas": 1}, pserver={"replicas": 1}
         )
         self.values = folder / "values.yaml"
         self.values.write_text(yaml.safe_dump(given))
@@ -85,8 +87,9 @@ class Standing:
 
     def processes(self) -> list[psutil.Process]:
         """The runner and everything below it."""
-        runner = psutil.Process(int((self.places.folder / "local.pid").read_text()))
-        return [runner, *runner.children(recursive=True)]
+        runner = RunFolder(self.places.folder).runner()
+        assert runner is not None
+        return process_tree(runner)
 
     def named(self, role: str) -> list[psutil.Process]:
         return [each for each in self.processes() if role in each.cmdline()]
@@ -94,11 +97,6 @@ class Standing:
     def lines(self, count: int) -> list[str]:
         part = self.places.values.data.source.url.removeprefix("file://") + "/20200401/00/part-00000"
         return Path(part).read_text().splitlines()[:count]
-
-
-def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that are not gone."""
-    return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
 
 
 @contextmanager
@@ -127,21 +125,50 @@ def test_up_says_where_predictions_are_and_status_says_where_everything_is(syste
     folder = system.places.folder
 
     again = command("local", "up", "-f", system.values, "--dir", folder)
-    local = command("local", "status", "-f", system.values, "--dir", folder)
+    local = command("local", "status", "--dir", folder)
+    whole = command("status", "--dir", folder)
     serving_admin = f"127.0.0.1:{system.places.values.serving.config.admin_port}"
-    whole = command(
-        "status", "--address", system.places.master_status.removeprefix("http://"), "--transfer",
-        system.places.transfer, "--serving", serving_admin,
-    )  # fmt: skip
     partly = command("status", "--address", "127.0.0.1:1", "--transfer", "127.0.0.1:1", "--serving", serving_admin)
 
     assert f"predictions: http://{system.places.serving}" in system.up.stderr
     assert (again.returncode, local.returncode, whole.returncode, partly.returncode) == (2, 0, 0, 1)
     assert "is up already" in again.stderr
-    assert f"live: {system.status()['live']}" in local.stdout
-    assert "20200401/00" in whole.stdout
-    assert f"version {system.status()['live']} knows events until 2020-04-01 01:00 UTC" in whole.stdout
+    for each in (local, whole):
+        assert "20200401/00" in each.stdout
+        assert f"version {system.status()['live']} knows events until 2020-04-01 01:00 UTC" in each.stdout
     assert "127.0.0.1:1/status does not answer" in " ".join(partly.stdout.split())
+
+
+def test_commands_find_their_run_by_its_folder(system: Standing) -> None:
+    live, folder = system.live(), system.places.folder
+    line = system.lines(1)[0]
+    key = line.split()[2].partition(":")[0]
+
+    def at_the_folder(*words: object, given: str | None = None, default: bool = False) -> Done:
+        where = () if default else ("--dir", folder)
+        return subprocess.run(
+            [COMMAND, *map(str, (*words, *where))],
+            capture_output=True, text=True, check=False, timeout=240, input=given, cwd=system.scratch,
+        )  # fmt: skip
+
+    (system.scratch / "elastic-ctr-local").symlink_to(folder)
+    for default in (False, True):
+        predict = at_the_folder("predict", "-", given=f"{line}\n", default=default)
+        seek = at_the_folder("cube", "seek", key, default=default)
+        serving = at_the_folder("check", "serving", default=default)
+        cube = at_the_folder("check", "cube", default=default)
+        rollback = at_the_folder("rollback", live, default=default)
+        resumed = at_the_folder("rollback", "--resume", default=default)
+        logs = at_the_folder("logs", "cube-agent", "--tail", 1, default=default)
+
+        for done in (predict, seek, serving, cube, rollback, resumed, logs):
+            assert done.returncode == 0, done
+        assert 0 < float(predict.stdout) < 1
+        assert seek.stdout.startswith(f"{key}\t{live}\t")
+        assert f"by version {live}" in serving.stdout
+        assert {each[: each.index("]")] for each in logs.stdout.splitlines()} <= {
+            "[ctr-cube-s0-0.agent", "[ctr-cube-s1-0.agent",
+        }  # fmt: skip
 
 
 def test_seek_needs_to_know_only_where_transfer_is(system: Standing) -> None:
@@ -364,17 +391,72 @@ def test_a_version_with_a_file_cut_short_is_refused_and_the_old_one_answers(syst
     system.goes_live(system.publish())
 
 
+def test_a_stopped_pass_ends_nothing_but_training(system: Standing) -> None:
+    live, before = system.live(), {each.pid for each in system.processes()}
+    hour = system.scratch / "data" / "20200401" / "01"
+    hour.mkdir(exist_ok=True)
+    (hour / "part-00000").write_text("".join(f"{line}\n1 0 oops\n" for line in system.lines(50)))
+    (hour / "donefile").touch()
+
+    ends = time.monotonic() + 120
+    log = system.places.folder / "logs" / "local.log"
+    while "pass 20200401/01 is stopped: " not in log.read_text():
+        assert time.monotonic() < ends
+        time.sleep(0.1)
+    # The runner has said it, and has looked again since.
+    serving = verify_serving(system.places.serving, "ctr")
+    status = command("local", "status", "--dir", system.places.folder)
+
+    assert serving.version == live
+    assert before <= {each.pid for each in system.processes()}
+    assert status.returncode == 0
+    assert "pass 20200401/01 is stopped" in status.stdout
+    assert "max_refused_share" in status.stdout or "maxRefusedShare" in status.stdout
+
+
 def test_down_leaves_nothing_running_and_what_was_published(system: Standing) -> None:
     running = system.processes()
     published = published_versions(system.store)
+    folder = system.places.folder
 
-    down = command("local", "down", "--dir", system.places.folder)
-    again = command("local", "down", "--dir", system.places.folder)
-    status = command("local", "status", "-f", system.values, "--dir", system.places.folder)
+    down = command("local", "down", "--dir", folder)
+    left = still_running(running)
+    again = command("local", "down", "--dir", folder)
+    elsewhere = command("local", "down", "--dir", system.scratch / "nowhere")
+    asked = [command(*words, "--dir", folder) for words in (("local", "status"), ("status",), ("check", "serving"))]
 
-    assert (down.returncode, again.returncode, status.returncode) == (0, 0, 1)
-    assert "nothing runs" in again.stdout
-    assert "nothing answers" in status.stdout
+    assert left == []
+    assert (down.returncode, again.returncode, elsewhere.returncode) == (0, 0, 0)
     assert len(running) > 12
-    assert gone(running) == []
+    assert down.stdout == f"{len(running)} processes of {folder} have ended\n"
+    assert f"nothing runs in {folder}; the run ended at 2" in again.stdout
+    assert again.stdout.endswith(": told to end\n")
+    assert f"nothing runs in {system.scratch}/nowhere: no run was ever started there" in elsewhere.stdout
+    for each in asked:
+        assert each.returncode == 2
+        assert "the run ended at 2" in each.stdout + each.stderr
     assert published_versions(system.store) == published
+
+
+def test_up_over_a_version_that_is_live_returns_once_serving_answers_with_it(system: Standing) -> None:
+    live = max(published_versions(system.store))
+
+    up = command("local", "up", "-f", system.values, "--dir", system.places.folder)
+    answered = verify_serving(system.places.serving, "ctr")
+
+    assert up.returncode == 0, up.stderr
+    assert answered.version == live
+
+
+def test_a_runner_that_is_killed_takes_everything_along_and_its_folder_says_so(system: Standing) -> None:
+    running = system.processes()
+    running[0].kill()
+    ends = time.monotonic() + 60
+    while still_running(running):
+        assert time.monotonic() < ends, still_running(running)
+        time.sleep(0.1)
+
+    status = command("status", "--dir", system.places.folder)
+
+    assert status.returncode == 2
+    assert f"nothing runs in {system.places.folder}; the last words in " in status.stdout

@@ -10,6 +10,8 @@ import typer
 from elastic_ctr.cli.check_cube import verify_cube
 from elastic_ctr.cli.check_serving import verify_serving
 from elastic_ctr.cli.checked import Checked, CheckFailed
+from elastic_ctr.cli.cluster import PREDICTIONS, TRANSFER, target_of
+from elastic_ctr.cli.options import Folder, Where
 
 SETTLE_SECONDS = 15.0
 """A version that goes live, or a pod that goes, may be seen half way: longer than transfer takes to forget a pod."""
@@ -26,9 +28,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, with `ok`
 @app.command()
 def serving(
     address: Annotated[
-        str, typer.Option("--address", "-a", metavar="HOST:PORT", help="A serving's port for predictions.")
-    ] = "127.0.0.1:8400",
-    model: Annotated[str, typer.Option("--model", help="The name that the server gives its model.")] = "ctr",
+        str | None,
+        typer.Option(
+            "--address",
+            "-a",
+            metavar="HOST:PORT",
+            help="A serving's port for predictions.",
+            show_default=PREDICTIONS.default,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="The name that the server gives its model.", show_default="ctr")
+    ] = None,
+    folder: Folder = None,
     wait: Wait = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -39,14 +51,18 @@ def serving(
 
     Exit codes: 0 yes; 1 no.
     """
-    _tell(lambda: verify_serving(address, model), wait, as_json=as_json)
+    target = target_of(Where(folder), {})
+    found, name = address or target.address(PREDICTIONS), target.model(model)
+    _tell(lambda: verify_serving(found, name), wait, as_json=as_json)
 
 
 @app.command()
 def cube(
     transfer: Annotated[
-        str, typer.Option("--transfer", metavar="HOST:PORT", help="Where cube-transfer is.")
-    ] = "127.0.0.1:8300",
+        str | None,
+        typer.Option("--transfer", metavar="HOST:PORT", help="Where cube-transfer is.", show_default=TRANSFER.default),
+    ] = None,
+    folder: Folder = None,
     wait: Wait = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -57,7 +73,8 @@ def cube(
 
     Exit codes: 0 yes; 1 no.
     """
-    _tell(lambda: verify_cube(transfer), wait, as_json=as_json)
+    found = transfer or target_of(Where(folder), {}).address(TRANSFER)
+    _tell(lambda: verify_cube(found), wait, as_json=as_json)
 
 
 def _tell(look: Callable[[], Checked], wait: float, *, as_json: bool) -> None:

@@ -1,30 +1,18 @@
-"""A release in a cluster: its pods, doors to them, its token. Found by labels, so whatever the release is called."""
+"""What a command is about: a release in a cluster (found by labels), a run on this machine (found by its folder), or addresses."""
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-import typer
+from pathlib import Path
+from typing import Any
 
 from elastic_ctr.cli.kubectl import Kubectl, KubectlFailed, PortForward, ending_in_order
-from elastic_ctr.cli.roles import refuse
+from elastic_ctr.cli.options import RELEASE, Where
+from elastic_ctr.cli.roles import reason_of, refuse
 from elastic_ctr.config.roles import CubeTransferConfig, MasterConfig, ServingConfig
-
-RELEASE = "ctr"
-_PANEL = "In a cluster (through kubectl, from PATH or $KUBECTL)"
-Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Where the release is.", rich_help_panel=_PANEL)
-]
-Release = Annotated[
-    str | None,
-    typer.Option("--release", help="Its name.", show_default=RELEASE, rich_help_panel=_PANEL),
-]
-Context = Annotated[
-    str | None, typer.Option("--context", help="Another context than kubectl's current.", rich_help_panel=_PANEL)
-]
+from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder
 
 _LABEL = "app.kubernetes.io"
 _NAMED = f"{_LABEL}/name=elastic-ctr"
@@ -37,6 +25,10 @@ class Door:
     component: str
     port_name: str
     port: int
+
+    @property
+    def default(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
 
 MASTER_STATUS = Door("master", "status", MasterConfig().status_port)
@@ -167,7 +159,7 @@ class Doors:
     """Port-forwards to a release, opened when first asked for and again when their pod has gone."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self._open: dict[Door, PortForward] = {}
 
     def address(self, door: Door) -> str:
@@ -175,8 +167,8 @@ class Doors:
         forward = self._open.get(door)
         if forward is None or not forward.open:
             self.forget(door)
-            pod = self._cluster.pod(door.component)
-            forward = self._open[door] = PortForward(self._cluster.kubectl, pod.name, pod.port(door))
+            pod = self.cluster.pod(door.component)
+            forward = self._open[door] = PortForward(self.cluster.kubectl, pod.name, pod.port(door))
         return forward.address
 
     def forget(self, door: Door) -> None:
@@ -199,28 +191,77 @@ def doors_of(cluster: Cluster) -> Iterator[Doors]:
             doors.close()
 
 
-@contextmanager
-def reached(cluster: Cluster | None, door: Door, address: str) -> Iterator[str]:
-    """The address given, or where a door of the release is reached. Raises KubectlFailed."""
-    if cluster is None:
-        yield address
-        return
-    with doors_of(cluster) as doors:
-        yield doors.address(door)
+@dataclass(frozen=True)
+class Target:
+    """A release, or a run on this machine, or neither: then addresses and the ports of a run with its defaults."""
+
+    cluster: Cluster | None
+    run: RunFolder | None
+
+    @contextmanager
+    def reached(self, door: Door, address: str | None) -> Iterator[str]:
+        """The address given, or where a door of the release or run is. Raises KubectlFailed."""
+        if self.cluster is None:
+            yield address or self.address(door)
+            return
+        with doors_of(self.cluster) as doors:
+            yield doors.address(door)
+
+    def address(self, door: Door) -> str:
+        """On this machine. Ends with a sentence when the run has ended."""
+        info = None if self.run is None else self.run.read()
+        if self.run is None or info is None:
+            return door.default
+        if self.run.runner() is None:
+            refuse(self.run.absence())
+        known = {
+            MASTER_STATUS: info.master,
+            TRANSFER: info.transfer,
+            SERVING_ADMIN: info.serving_admin,
+            PREDICTIONS: info.predictions[0],
+        }
+        return known[door]
+
+    def model(self, given: str | None) -> str:
+        """The name of the model at the doors of serving."""
+        info = None if self.run is None else self.run.read()
+        return given or (ServingConfig().model_name if info is None else info.model)
+
+    def token(self, file: Path | None) -> str | None:
+        """Of the file given, else of the release or run. Raises KubectlFailed; ends with a sentence."""
+        if file is None and self.cluster is not None:
+            return self.cluster.token()
+        if file is None and self.run is not None and self.run.token_file.exists():
+            file = self.run.token_file
+        from elastic_ctr.runtime.http import read_token
+
+        try:
+            return read_token(file)
+        except (OSError, ValueError) as wrong:
+            refuse(f"the token cannot be read: {reason_of(wrong)}")
 
 
-def cluster_of(
-    namespace: str | None, release: str | None, context: str | None, addresses: dict[str, str | None]
-) -> Cluster | None:
-    """What is meant: a release, or (None) addresses. `addresses`: what was given, by option. Ends with a sentence."""
+def target_of(where: Where, addresses: Mapping[str, str | None]) -> Target:
+    """`addresses`: the addresses that were given, by option. Ends with a sentence where options exclude each other."""
     given = [option for option, value in addresses.items() if value is not None]
-    if namespace is None:
-        if release is not None or context is not None:
+    if where.namespace is None:
+        if where.release is not None or where.context is not None:
             refuse("--release and --context say which release of a --namespace is meant; say that as well")
-        return None
+        return Target(None, _run_of(where.folder))
+    if where.folder is not None:
+        given.append("--dir")
     if given:
         refuse(f"say either --namespace, or {' and '.join(given)}: not both")
     try:
-        return Cluster(Kubectl.found(namespace, context), release or RELEASE)
+        return Target(Cluster(Kubectl.found(where.namespace, where.context), where.release or RELEASE), None)
     except KubectlFailed as failed:
         refuse(str(failed))
+
+
+def _run_of(folder: Path | None) -> RunFolder | None:
+    run = RunFolder(folder or DEFAULT_FOLDER)
+    if run.read() is not None:
+        return run
+    if folder is not None:
+        refuse(run.absence())
+    return None

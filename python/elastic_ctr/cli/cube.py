@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from elastic_ctr.cli.cube_drain import drain
+from elastic_ctr.cli.options import Folder, Where
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask
 
 app = typer.Typer(name="cube", help="Ask the cube, or end one of its pods in order.", no_args_is_help=True)
@@ -40,11 +41,14 @@ def seek(
     ] = None,
     version: Annotated[int | None, typer.Option("--version", help="Which version; the live one when absent.")] = None,
     transfer: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="HOST:PORT", help="Where cube-transfer is, asked for what --version and --address leave out."
+            metavar="HOST:PORT",
+            help="Where cube-transfer is, asked for what --version and --address leave out.",
+            show_default="127.0.0.1:8300",
         ),
-    ] = "127.0.0.1:8300",
+    ] = None,
+    folder: Folder = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """Print the values of keys. Exits with 0 when all were found, 1 when some are missing, 2 on an error."""
@@ -56,7 +60,12 @@ def seek(
     try:
         wanted = np.array([_key(text) for text in keys], np.uint64)
         given = [part for each in address or [] for part in each.split(",")]
-        asked, servers = (version, given) if version is not None and given else _placed(transfer, version, given)
+        if version is not None and given:
+            asked, servers = version, given
+        else:
+            from elastic_ctr.cli.cluster import TRANSFER, target_of
+
+            asked, servers = _placed(transfer or target_of(Where(folder), {}).address(TRANSFER), version, given)
         with BlockingCubeClient(servers, awake=False) as client:
             values, missing = client.lookup(asked, wanted)
     except (ValueError, NoLiveVersion, CubeUnavailable, VersionNotHeld) as refused:

@@ -1,28 +1,32 @@
 """elastic-ctr local: the whole pipeline as processes of one machine."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from elastic_ctr.cli.roles import refuse
+from elastic_ctr.cli.check_serving import verify_serving
+from elastic_ctr.cli.checked import CheckFailed
+from elastic_ctr.cli.roles import reason_of, refuse
+from elastic_ctr.cli.status import status
 from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
 from elastic_ctr.config.values import Values
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.progress import following, stage
 from elastic_ctr.local.report import table
-from elastic_ctr.local.session import RunFailed, Session, write_report
-from elastic_ctr.local.supervisor import RoleRefused
+from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder, process_tree, still_running
+from elastic_ctr.local.session import RoleRefused, RunFailed, Session, failure, find_ports_free, write_report
 from elastic_ctr.runtime.lifecycle import stop_on_signal
-from elastic_ctr.runtime.lock import StateInUse, StateLock
 from elastic_ctr.runtime.logging import configure
 from elastic_ctr.store import StoreError
 
@@ -38,8 +42,9 @@ SetFile = Annotated[
         "--set-file", help="KEY=FILE: the file's text as a value, as helm takes it; for data.slots=slot.conf."
     ),
 ]
-DEFAULT_FOLDER = Path("elastic-ctr-local")
-_GRACE_SECONDS = 20
+_GRACE_SECONDS = 30
+_STARTED_BY_UP = "ELASTIC_CTR_STARTED_BY_UP"
+_GO_ON = b"\n"
 
 
 def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, object]:
@@ -63,7 +68,7 @@ def load_values(files: list[Path], set_files: list[str] | None) -> Values:
         try:
             value: object = Path(file_name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as failed:
-            raise ConfigRefused(f"--set-file {each!r}: {failed}") from failed
+            raise ConfigRefused(f"--set-file {each!r}: {reason_of(failed)}") from failed
         for step in reversed(key.split(".")):
             value = {step: value}
         given = _merged(given, value)  # type: ignore[arg-type]
@@ -71,10 +76,17 @@ def load_values(files: list[Path], set_files: list[str] | None) -> Values:
 
 
 def _places(files: list[Path], set_files: list[str] | None, folder: Path) -> Places:
+    """Ends with a sentence for each thing wrong with the values, or with the folder."""
     try:
-        return Places(folder.resolve(), load_values(files, set_files))
+        places = Places(folder.resolve(), load_values(files, set_files))
+        (places.folder / "logs").mkdir(parents=True, exist_ok=True)
     except ConfigRefused as wrong:
         refuse(str(wrong))
+    except OSError as failed:
+        refuse(f"--dir {folder} cannot be used: {reason_of(failed)}")
+    if not os.access(places.folder, os.W_OK):
+        refuse(f"--dir {folder} cannot be used: {places.folder} may not be written by this user")
+    return places
 
 
 @app.command()
@@ -83,9 +95,13 @@ def run(
     folder: Folder = DEFAULT_FOLDER,
     report: Annotated[Path | None, typer.Option("--report", help="Write the report here as JSON.")] = None,
     set_file: SetFile = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Go on serving after the last hour, until Ctrl-C.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Go on serving, also after the last hour and with problems, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Train, publish and serve until data.end is live; then stop everything and write the report.
+
+    Without --keep the run ends when it cannot reach its end. With it every problem is named and everything else goes on.
 
     Exit codes: 0 the last version is live; 1 the run cannot reach its end (the reason is printed); 2 the values or this
     machine do not allow it; 130 stopped by Ctrl-C.
@@ -93,107 +109,163 @@ def run(
     places = _places(values, set_file, folder)
     configure("local", "WARNING")
     console = Console(stderr=True)
-    code = 0
     try:
         session = Session(places)
         with stop_on_signal() as stop, session.running():
-            pid_file = places.folder / "local.pid"
-            pid_file.write_text(f"{os.getpid()}\n")
+            if os.environ.pop(_STARTED_BY_UP, None):
+                threading.Thread(target=_stop_without_up, args=(stop,), daemon=True).start()
+            code = 0
             try:
                 with following(console) as show:
-                    done = session.wait(stop, show)
-                if report is not None and session.status is not None:
-                    write_report(report, session.report())
-                if session.status is not None:
-                    out = Console()
-                    # A table squeezed into 80 columns says nothing; a pipe has no width of its own.
-                    (out if out.is_terminal else Console(width=160)).print(table(session.report()))
-                if not done:
-                    code = 130
-                elif keep:
-                    console.print(f"serving on http://{places.serving}; Ctrl-C ends it")
-                    while not stop.wait(1):
-                        session.look()
-            except (RunFailed, RoleRefused) as failed:
-                if report is not None and session.status is not None:
-                    write_report(report, session.report())
+                    done = session.wait(stop, show, keep=keep)
+                    _tell_report(session, report)
+                    if not done:
+                        code = 130
+                    elif keep:
+                        console.print(f"serving on http://{places.serving}; Ctrl-C ends it")
+                        while not stop.wait(1):
+                            session.look()
+                            show(session)
+                    else:
+                        session.end_reason = f"version {session.live} is live, which is the last one"
+            except RunFailed as failed:
+                _tell_report(session, report)
                 console.print(str(failed), style="red", highlight=False)
+                session.end_reason = str(failed)
                 code = 2 if isinstance(failed, RoleRefused) else 1
-            finally:
-                pid_file.unlink(missing_ok=True)
     except (OSError, StoreError) as failed:
-        refuse(str(failed))
+        refuse(reason_of(failed))
     raise typer.Exit(code)
+
+
+def _tell_report(session: Session, file: Path | None) -> None:
+    if session.status is None:
+        return
+    if file is not None:
+        write_report(file, session.report())
+    out = Console()
+    # A table squeezed into 80 columns says nothing; a pipe has no width of its own.
+    (out if out.is_terminal else Console(width=160)).print(table(session.report()))
+
+
+def _stop_without_up(stop: threading.Event) -> None:
+    """A run in the background ends with the `local up` that starts it, until that says that all is started."""
+    if os.read(sys.stdin.fileno(), 1) != _GO_ON:
+        stop.set()
 
 
 @app.command()
 def up(values: ValuesFile, folder: Folder = DEFAULT_FOLDER, set_file: SetFile = None) -> None:
-    """Start everything in the background and return once predictions are answered, or at the first version's refusal."""
+    """Start everything in the background and return once predictions are answered.
+
+    Exit codes: 0 serving answers with the live version; 1 no prediction can be answered until the problem that is printed
+    is mended, and everything else goes on; 2 nothing runs (the reason is printed).
+    """
     places = _places(values, set_file, folder)
-    if _pid(places.folder) is not None:
+    run_folder = RunFolder(places.folder)
+    if run_folder.runner() is not None:
         refuse(f"{places.folder} is up already; `elastic-ctr local down --dir {folder}` ends it")
-    log_file = places.folder / "logs" / "local.log"
-    log_file.parent.mkdir(parents=True, exist_ok=True)
-    command = [str(Path(sys.executable).parent / "elastic-ctr"), "local", "run", "--keep", "--dir", str(places.folder)]
+    try:
+        find_ports_free(places)
+        with _runner(values, set_file, run_folder) as process:
+            _follow_start(process, places, run_folder)
+    except OSError as failed:
+        refuse(reason_of(failed))
+
+
+@contextmanager
+def _runner(
+    values: list[Path], set_file: list[str] | None, run_folder: RunFolder
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """The runner in the background. It ends with this process until it is told to go on."""
+    command = [
+        str(Path(sys.executable).parent / "elastic-ctr"),
+        "local",
+        "run",
+        "--keep",
+        "--dir",
+        str(run_folder.path),
+    ]
     for file in values:
         command += ["--values", str(file.resolve())]
     for each in set_file or []:
         key, _, name = each.partition("=")
         command += ["--set-file", f"{key}={Path(name).resolve()}"]
-    with log_file.open("ab") as out:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+    with run_folder.runner_log.open("ab") as out:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            env={**os.environ, _STARTED_BY_UP: "1"},
+        )
+    assert process.stdin is not None
+    try:
+        yield process
+    except KeyboardInterrupt:
+        if not process.stdin.closed:
+            process.stdin.close()
+            process.wait()
+            refuse("stopped; everything that was started has ended", 130)
+        refuse(f"it goes on in the background; `elastic-ctr local down --dir {run_folder.path}` ends it", 130)
+
+
+def _go_on(process: "subprocess.Popen[bytes]") -> None:
+    """From here on the runner outlives this process."""
+    assert process.stdin is not None
+    if not process.stdin.closed:
+        with suppress(BrokenPipeError):
+            process.stdin.write(_GO_ON)
+            process.stdin.close()
+
+
+def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder: RunFolder) -> None:
+    """Until predictions are answered, or cannot be."""
     console = Console(stderr=True)
-    said = ""
+    said: list[str] = []
+
+    def say(sentence: str) -> None:
+        if sentence.partition(" (")[0] not in said:
+            said.append(sentence.partition(" (")[0])
+            console.print(sentence, highlight=False)
+
     while process.poll() is None:
-        status, release = _look(places)
-        now = stage(status, release)
-        if now.partition(" (")[0] != said:
-            said = now.partition(" (")[0]
-            console.print(now, highlight=False)
-        if release is not None and release.get("live") is not None:
-            console.print(f"predictions: http://{places.serving}, folder {places.folder}")
-            return
+        status_, release = _look(places)
+        if status_ is not None:
+            _go_on(process)
+        say(stage(status_, release))
+        info = run_folder.read()
+        problems = [] if info is None else list(info.problems)
+        if stands_still := failure(status_, release):
+            problems.append(stands_still)
+        for each in problems:
+            say(each)
+        live = None if release is None else release.get("live")
+        if live is not None:
+            # A role that holds up predictions is one of these.
+            problems = [each for each in problems if each.startswith(("ctr-serving", "ctr-cube"))]
+            if _all_answer(places, live):
+                console.print(f"predictions: http://{places.serving}, folder {places.folder}", highlight=False)
+                return
+        if problems:
+            _go_on(process)
+            refuse(
+                "no prediction is answered until this is mended; everything else goes on "
+                f"(`elastic-ctr local status --dir {places.folder}`, `elastic-ctr local down --dir {places.folder}`)",
+                1,
+            )
         time.sleep(0.5)
-    last = log_file.read_text(errors="replace").strip().splitlines()[-3:]
-    refuse("\n".join(last) or f"it ended with {process.returncode}")
+    refuse(run_folder.absence())
 
 
-@app.command()
-def down(folder: Folder = DEFAULT_FOLDER) -> None:
-    """End what `up` or `run` started in this folder. What was published stays.
-
-    Exit codes: 0 nothing runs any more; 2 something does not end.
-    """
-    pid = _pid(folder.resolve())
-    if pid is None:
-        typer.echo(f"nothing runs in {folder}")
-        return
-    os.kill(pid, signal.SIGTERM)
-    ends = time.monotonic() + _GRACE_SECONDS + 10
-    while _pid(folder.resolve()) is not None and time.monotonic() < ends:
-        time.sleep(0.1)
-    if _pid(folder.resolve()) is not None:
-        refuse(f"process {pid} was told to end and has not; {folder}/logs says what it waits for")
-    typer.echo(f"ended {pid}")
-
-
-@app.command()
-def status(
-    values: ValuesFile,
-    folder: Folder = DEFAULT_FOLDER,
-    set_file: SetFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The roles' own answers.")] = False,
-) -> None:
-    """Say where the run in this folder is. Exit code 1 when nothing answers."""
-    places = _places(values, set_file, folder)
-    master, release = _look(places)
-    if as_json:
-        typer.echo(json.dumps({"master": master, "release": release}))
-    else:
-        typer.echo(stage(master, release) if master is not None else "nothing answers")
-        if release is not None:
-            typer.echo(f"live: {release.get('live')}")
-    raise typer.Exit(0 if master is not None else 1)
+def _all_answer(places: Places, live: object) -> bool:
+    """Whether each serving process answers with the live version."""
+    info = places.info
+    try:
+        return all(verify_serving(each, info.model).version == live for each in info.predictions)
+    except CheckFailed:
+        return False
 
 
 def _look(places: Places) -> tuple[dict[str, object] | None, dict[str, object] | None]:
@@ -206,14 +278,27 @@ def _look(places: Places) -> tuple[dict[str, object] | None, dict[str, object] |
     return answers[0], answers[1]
 
 
-def _pid(folder: Path) -> int | None:
-    """The runner of a folder, if it is alive."""
-    try:
-        pid = int((folder / "local.pid").read_text())
-        # The number alone may be another process's by now: a runner holds the lock.
-        with StateLock(folder / "state"):
-            return None
-    except StateInUse:
-        return pid
-    except (OSError, ValueError):
-        return None
+@app.command()
+def down(folder: Folder = DEFAULT_FOLDER) -> None:
+    """End what `up` or `run` started in this folder, and return when all its processes have ended. What was published stays.
+
+    Exit codes: 0 nothing runs any more; 2 something does not end.
+    """
+    run_folder = RunFolder(folder)
+    pid = run_folder.runner()
+    if pid is None:
+        typer.echo(run_folder.absence())
+        return
+    processes = process_tree(pid)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    ends = time.monotonic() + _GRACE_SECONDS
+    while (running := still_running(processes)) and time.monotonic() < ends:
+        time.sleep(0.1)
+    if running:
+        names = ", ".join(str(each.pid) for each in running)
+        refuse(f"{len(running)} of {len(processes)} processes have not ended ({names}); {run_folder.logs} says why")
+    typer.echo(f"{len(processes)} processes of {run_folder.path} have ended")
+
+
+app.command("status")(status)

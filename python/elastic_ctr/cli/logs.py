@@ -1,20 +1,26 @@
-"""elastic-ctr logs: what the pods of a release say."""
+"""elastic-ctr logs: of the pods of a release, or of the processes of a run on this machine."""
 
 import json
 import re
 import subprocess
+import time
+from collections import deque
+from contextlib import ExitStack, suppress
 from enum import Enum
 from typing import Annotated
 
 import typer
 
-from elastic_ctr.cli.cluster import RELEASE, Cluster, Context, cluster_of
+from elastic_ctr.cli.cluster import Cluster, Target, target_of
 from elastic_ctr.cli.kubectl import KubectlFailed, end, ending_in_order
+from elastic_ctr.cli.options import Where, grouped
 from elastic_ctr.cli.roles import refuse
+from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder
 
 _PREFIX = re.compile(r"\[pod/([^/\]]+)/([^\]]+)\] ?")
 # More than any release has; kubectl's own limit is 5.
 _MOST_FOLLOWED = 1000
+_FOLLOW_SECONDS = 0.5
 
 
 class Role(str, Enum):
@@ -45,11 +51,10 @@ class Role(str, Enum):
         return self.value if self in shared else None
 
 
+@grouped
 def logs(
     role: Annotated[Role | None, typer.Argument(help="Whose; everybody's when absent.", show_default=False)] = None,
-    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Where the release is.")] = None,
-    release: Annotated[str | None, typer.Option("--release", help="Its name.", show_default=RELEASE)] = None,
-    context: Context = None,
+    where: Where = Where(),
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on, until Ctrl-C; pods that start later are not in it.")
     ] = False,
@@ -64,14 +69,15 @@ def logs(
         bool, typer.Option("--json", help="One JSON object a line, with pod, container and line.")
     ] = False,
 ) -> None:
-    """Print the logs of all pods of a release or of one role, each line with its pod.
+    """Print the logs of a release or run, or of one of its roles, each line with its pod.
 
-    Exit codes: 0 printed (or ended by Ctrl-C); 2 kubectl refuses, or there is no such pod.
+    Exit codes: 0 printed (or ended by Ctrl-C); 2 kubectl refuses, or there is no such pod or run.
     """
-    if namespace is None:
-        refuse("say --namespace; the logs of a run on this machine are files in its folder, elastic-ctr-local/logs")
-    cluster = cluster_of(namespace, release, context, {})
-    assert cluster is not None
+    target = target_of(where, {})
+    cluster = target.cluster
+    if cluster is None:
+        _print_files(target, role, follow=follow, since=since, tail=tail, as_json=as_json)
+        return
     try:
         selector = _selector(cluster, role)
         words = ["logs", "--selector", selector, "--prefix", "--ignore-errors", f"--tail={_lines(tail, since)}"]
@@ -85,6 +91,40 @@ def logs(
     if code != 0:
         # kubectl has said why.
         raise typer.Exit(2)
+
+
+def _print_files(
+    target: Target, role: Role | None, *, follow: bool, since: str | None, tail: int | None, as_json: bool
+) -> None:
+    """The files of a run on this machine, each of which is one process."""
+    run = target.run or RunFolder(DEFAULT_FOLDER)
+    if since is not None:
+        refuse("--since needs --namespace: on this machine say --tail")
+    of_cube = {Role.CUBE: "ctr-cube-s*", Role.CUBE_SERVER: "ctr-cube-s*.server", Role.CUBE_AGENT: "ctr-cube-s*.agent"}
+    pattern = "*" if role is None else of_cube.get(role, f"ctr-{role.value}-*")
+    files = sorted(run.logs.glob(f"{pattern}.log"))
+    if not files:
+        refuse(f"{run.logs} has no log of {'a run' if role is None else role.value}; --dir names another run")
+    with ExitStack() as stack, suppress(KeyboardInterrupt):
+        streams = [(each.stem, stack.enter_context(each.open(errors="replace"))) for each in files]
+        lines = 100 if tail is None else tail
+        for name, stream in streams:
+            for line in deque(stream, maxlen=lines):
+                _print_line(name, line, as_json=as_json)
+        while follow:
+            new = [(name, line) for name, stream in streams for line in stream]
+            for name, line in new:
+                _print_line(name, line, as_json=as_json)
+            if not new:
+                time.sleep(_FOLLOW_SECONDS)
+
+
+def _print_line(name: str, line: str, *, as_json: bool) -> None:
+    pod, _, container = name.partition(".")
+    text = line.removesuffix("\n")
+    typer.echo(
+        json.dumps({"pod": pod, "container": container or None, "line": text}) if as_json else f"[{name}] {text}"
+    )
 
 
 def _selector(cluster: Cluster, role: Role | None) -> str:

@@ -14,8 +14,10 @@ from typing import IO, Annotated, Any, NamedTuple
 import httpx
 import typer
 
-from elastic_ctr.cli.cluster import PREDICTIONS, Context, Namespace, Release, cluster_of, reached
+from elastic_ctr.cli.cluster import PREDICTIONS, target_of
 from elastic_ctr.cli.kubectl import KubectlFailed
+from elastic_ctr.cli.options import Where, grouped
+from elastic_ctr.cli.roles import reason_of
 from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.line import LineRefused, parse_features, parse_line
 from elastic_ctr.features.slots import SlotList
@@ -23,7 +25,6 @@ from elastic_ctr.model.metrics import weighted_auc, weighted_logloss
 
 BAD_LINES, NOT_ANSWERED = 1, 2
 _SHOWN = 20
-_SERVING = "127.0.0.1:8400"
 
 
 class NotAnswered(RuntimeError):
@@ -48,24 +49,29 @@ class Answer(NamedTuple):
     version: int | None
 
 
+@grouped
 def predict(
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="Lines as in training; - is standard input.")],
     address: Annotated[
         str | None,
         typer.Option(
-            "--address", "-a", metavar="HOST:PORT", help="A serving's port for predictions.", show_default=_SERVING
+            "--address",
+            "-a",
+            metavar="HOST:PORT",
+            help="A serving's port for predictions.",
+            show_default=PREDICTIONS.default,
         ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write there, whole or not at all, instead of to stdout.")
     ] = None,
     batch: Annotated[int, typer.Option("--batch", min=1, max=100_000, help="Lines in one request.")] = 512,
-    model: Annotated[str, typer.Option("--model", help="The name that the server gives its model.")] = "ctr",
+    model: Annotated[
+        str | None, typer.Option("--model", help="The name that the server gives its model.", show_default="ctr")
+    ] = None,
     no_clicks: Annotated[bool, typer.Option("--no-clicks", help="The lines have no show and click.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with the version.")] = False,
-    namespace: Namespace = None,
-    release: Release = None,
-    context: Context = None,
+    where: Where = Where(),
 ) -> None:
     """Print one probability of a click per line.
 
@@ -74,22 +80,23 @@ def predict(
     the exit code 1; 2 means that serving did not answer.
     """
     tally = _Tally()
-    cluster = cluster_of(namespace, release, context, {"--address": address})
+    target = target_of(where, {"--address": address})
+    name = target.model(model)
     try:
         with (
             _lines_of(file) as lines,
             _sink(output) as out,
-            reached(cluster, PREDICTIONS, address or _SERVING) as found,
+            target.reached(PREDICTIONS, address) as found,
             _client(found) as client,
         ):
-            slots = _slots(client, model)
+            slots = _slots(client, name)
             for chunk in _chunks(lines, batch):
                 asked = [_read(number, line, slots, no_clicks=no_clicks) for number, line in chunk]
-                for answer in _ask(client, model, asked):
+                for answer in _ask(client, name, asked):
                     tally.add(answer)
                     out.write(_written(answer, as_json=as_json))
     except (NotAnswered, KubectlFailed, OSError) as failed:
-        typer.echo(str(failed), err=True)
+        typer.echo(reason_of(failed), err=True)
         raise typer.Exit(NOT_ANSWERED) from failed
     tally.report(with_clicks=not no_clicks)
     if tally.bad:

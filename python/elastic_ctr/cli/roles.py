@@ -16,7 +16,7 @@ from elastic_ctr.config.load import ConfigRefused, load
 from elastic_ctr.config.role_files import Auth
 from elastic_ctr.config.section import Section
 from elastic_ctr.runtime.http import HttpThread, application, read_token
-from elastic_ctr.runtime.lifecycle import die_with_parent, stop_on_signal
+from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.runtime.metrics import Metrics
 
@@ -34,16 +34,21 @@ ConfigFile = Annotated[
 S = TypeVar("S", bound=Section)
 
 
-def refuse(sentence: str) -> NoReturn:
+def refuse(sentence: str, code: int = REFUSED) -> NoReturn:
     """Say it and end."""
     print(sentence, file=sys.stderr)  # noqa: T201 (the last words of a command)
-    raise typer.Exit(REFUSED)
+    raise typer.Exit(code)
+
+
+def reason_of(failed: BaseException) -> str:
+    """The sentence of a failure: of an error of the operating system its file and reason, without its number."""
+    if isinstance(failed, OSError) and failed.strerror:
+        return failed.strerror if failed.filename is None else f"{failed.filename}: {failed.strerror}"
+    return str(failed)
 
 
 def settings_of(kind: type[S], config: Path, role: str) -> S:
     """Set up logging and load the role's settings, or end with one sentence for each thing wrong."""
-    if os.environ.get("ELASTIC_CTR_DIE_WITH_PARENT"):
-        die_with_parent()
     configure_from_environment(role)
     try:
         return load(kind, config)
@@ -82,8 +87,7 @@ def exit_on_config_error() -> Iterator[None]:
         yield
     except (OSError, ValueError) as failed:
         logging.getLogger(__name__).debug("ended", exc_info=True)
-        sentence = failed.strerror if isinstance(failed, OSError) and failed.filename is None else None
-        refuse(sentence or str(failed))
+        refuse(reason_of(failed))
 
 
 @contextmanager

@@ -6,16 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from elastic_ctr.cli.cluster import TRANSFER, Cluster, Context, Namespace, Release, cluster_of, reached
+from elastic_ctr.cli.cluster import TRANSFER, target_of
 from elastic_ctr.cli.kubectl import KubectlFailed
+from elastic_ctr.cli.options import Where, grouped
 from elastic_ctr.cli.roles import refuse
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask
-from elastic_ctr.runtime.http import read_token
-
-LOCAL_TOKEN = Path("elastic-ctr-local/token")
-_TRANSFER = "127.0.0.1:8300"
+from elastic_ctr.local.run_folder import DEFAULT_FOLDER
 
 
+@grouped
 def rollback(
     version: Annotated[
         int | None, typer.Argument(min=1, help="A version that was live before; `status` lists them.")
@@ -23,19 +22,17 @@ def rollback(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest version.")] = False,
     transfer: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where cube-transfer is.", show_default=_TRANSFER),
+        typer.Option(metavar="HOST:PORT", help="Where cube-transfer is.", show_default=TRANSFER.default),
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
             envvar="ELASTIC_CTR_TOKEN_FILE",
             help="The file with the token of the run: `token` in the folder of a local run, "
-            f"{LOCAL_TOKEN} unless told otherwise. In a cluster the Secret is read, where you may.",
+            f"{DEFAULT_FOLDER / 'token'} unless told otherwise. In a cluster the Secret is read, where you may.",
         ),
     ] = None,
-    namespace: Namespace = None,
-    release: Release = None,
-    context: Context = None,
+    where: Where = Where(),
     as_json: Annotated[bool, typer.Option("--json", help="cube-transfer's own answer.")] = False,
 ) -> None:
     """Make an earlier version live and hold it: nothing newer goes live until --resume.
@@ -44,27 +41,17 @@ def rollback(
     """
     if resume == (version is not None):
         refuse("say either a VERSION to go back to, or --resume to go on with the newest")
-    cluster = cluster_of(namespace, release, context, {"--transfer": transfer})
+    target = target_of(where, {"--transfer": transfer})
     order: dict[str, Any] = {"resume": True} if resume else {"version": version}
     try:
-        token = _token(token_file, cluster)
-        with reached(cluster, TRANSFER, transfer or _TRANSFER) as address:
+        token = target.token(token_file)
+        with target.reached(TRANSFER, transfer) as address:
             state = ask(f"http://{address}/rollback", order, token=token)
             if not isinstance(state, dict) or not {"live", "candidate", "held"} <= state.keys():
                 refuse(f"{address} does not answer as cube-transfer does; give the address of its release document")
     except (EndpointUnavailable, KubectlFailed) as closed:
         refuse(str(closed))
     typer.echo(json.dumps(state) if as_json else _told(state))
-
-
-def _token(file: Path | None, cluster: Cluster | None) -> str | None:
-    """Raises KubectlFailed."""
-    if file is None and cluster is not None:
-        return cluster.token()
-    try:
-        return read_token(file or (LOCAL_TOKEN if LOCAL_TOKEN.exists() else None))
-    except (OSError, ValueError) as wrong:
-        refuse(f"the token cannot be read: {wrong}")
 
 
 def _told(state: dict[str, Any]) -> str:

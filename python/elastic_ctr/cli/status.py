@@ -15,15 +15,14 @@ from elastic_ctr.cli.cluster import (
     SERVING_ADMIN,
     TRANSFER,
     Cluster,
-    Context,
     Door,
     Doors,
-    Namespace,
-    Release,
-    cluster_of,
+    Target,
     doors_of,
+    target_of,
 )
 from elastic_ctr.cli.kubectl import KubectlFailed, ending_in_order
+from elastic_ctr.cli.options import Where, grouped
 from elastic_ctr.cli.status_text import stages
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask
 
@@ -52,20 +51,19 @@ class Snapshot(NamedTuple):
 Look = Callable[[], Snapshot]
 
 
+@grouped
 def status(
     master: Annotated[
         str | None,
-        typer.Option("--address", help="HOST:PORT of the master's status door.", show_default="127.0.0.1:8701"),
+        typer.Option("--address", help="HOST:PORT of the master's status door.", show_default=MASTER_STATUS.default),
     ] = None,
     transfer: Annotated[
-        str | None, typer.Option(help="HOST:PORT of cube-transfer.", show_default="127.0.0.1:8300")
+        str | None, typer.Option(help="HOST:PORT of cube-transfer.", show_default=TRANSFER.default)
     ] = None,
     serving: Annotated[
-        str | None, typer.Option(help="HOST:PORT of serving's admin door.", show_default="127.0.0.1:8401")
+        str | None, typer.Option(help="HOST:PORT of serving's admin door.", show_default=SERVING_ADMIN.default)
     ] = None,
-    namespace: Namespace = None,
-    release: Release = None,
-    context: Context = None,
+    where: Where = Where(),
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every two seconds, until Ctrl-C.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="The roles' own answers, by role; with --watch one object a line.")
@@ -73,12 +71,12 @@ def status(
 ) -> None:
     """Say where training, versions and serving are.
 
-    Exit codes: 0 all that the release has answer (with --watch: it was ended), 1 some do, 2 nobody does.
+    Exit codes: 0 all roles of the release or run answer (with --watch: it was ended), 1 some do, 2 none does.
     """
     given = {"--address": master, "--transfer": transfer, "--serving": serving}
-    cluster = cluster_of(namespace, release, context, given)
+    target = target_of(where, given)
     addresses = {role: address for role, address in zip(_DOORS, given.values(), strict=True) if address is not None}
-    with ending_in_order(), _looking(cluster, addresses) as look:
+    with ending_in_order(), _looking(target, addresses) as look:
         if watch:
             with suppress(KeyboardInterrupt):
                 _watch(look, as_json=as_json)
@@ -92,22 +90,30 @@ def status(
 
 
 @contextmanager
-def _looking(cluster: Cluster | None, addresses: dict[str, str]) -> Iterator[Look]:
-    if cluster is None:
-        yield lambda: _at(addresses)
+def _looking(target: Target, addresses: dict[str, str]) -> Iterator[Look]:
+    if target.cluster is None:
+        yield lambda: _at(target, addresses)
         return
-    with doors_of(cluster) as doors:
-        yield lambda: _in(cluster, doors)
+    with doors_of(target.cluster) as doors:
+        yield lambda: _in(doors.cluster, doors)
 
 
-def _at(addresses: dict[str, str]) -> Snapshot:
-    """What is at addresses."""
+def _at(target: Target, addresses: dict[str, str]) -> Snapshot:
+    """The run of a folder, or the roles at addresses."""
     seen = Snapshot({}, {})
+    info = None
+    if target.run is not None and not addresses:
+        info = target.run.read()
+        if target.run.runner() is None:
+            seen.errors["run"] = target.run.absence()
+            return seen
     for role, door in _DOORS.items():
         try:
-            seen.answers[role] = _said(role, addresses.get(role, f"127.0.0.1:{door.port}"))
+            seen.answers[role] = _said(role, addresses.get(role) or target.address(door))
         except EndpointUnavailable as closed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(closed)
+    if info is not None:
+        seen.answers["run"] = {"folder": str(target.run and target.run.path), "problems": info.problems}
     return seen
 
 

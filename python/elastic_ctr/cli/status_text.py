@@ -22,7 +22,7 @@ Answer = dict[str, Any]
 
 
 def stages(answers: dict[str, Any], errors: dict[str, str], *, passes: int = 24) -> Group:
-    """From the roles' own answers: `master`, `transfer`, `serving`, of a cluster also `pods`."""
+    """From the roles' own answers: `master`, `transfer`, `serving`, of a cluster also `pods`, of one machine also `run`."""
     master, transfer, serving = (answers.get(role) for role in ("master", "transfer", "serving"))
     parts: list[RenderableType] = []
     if (pods := answers.get("pods")) is not None:
@@ -36,7 +36,8 @@ def stages(answers: dict[str, Any], errors: dict[str, str], *, passes: int = 24)
         parts += _serving(transfer or {}, serving)
     if transfer is not None:
         parts += _freshness(transfer)
-        parts += [_line("problem", each, "red") for each in transfer["problems"]]
+    problems = [each for role in ("transfer", "run") for each in (answers.get(role) or {}).get("problems", ())]
+    parts += [_line("problem", each, "red") for each in problems]
     parts += [_line("silent", sentence, "red") for sentence in errors.values()]
     return Group(*parts)
 

@@ -20,6 +20,7 @@ from elastic_ctr.config.role_files import (
 )
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.config.values import Values
+from elastic_ctr.local.run_folder import RunInfo
 
 HOST = "127.0.0.1"
 GENERATION_PORTS = 16
@@ -130,6 +131,19 @@ class Places:
     @property
     def serving(self) -> str:
         return f"{HOST}:{self.values.serving.config.port}"
+
+    @property
+    def info(self) -> RunInfo:
+        """The addresses of the run, for its folder."""
+        serving = self.values.serving.config
+        ports = range(serving.port, serving.port + self.values.serving.replicas * SERVING_PORTS, SERVING_PORTS)
+        return RunInfo(
+            master=f"{HOST}:{self.values.master.config.status_port}",
+            transfer=self.transfer,
+            serving_admin=f"{HOST}:{serving.admin_port}",
+            predictions=[f"{HOST}:{port}" for port in ports],
+            model=serving.model_name,
+        )
 
     def config_file(self, role: Role) -> Path:
         return self.folder / "config" / f"{role.name}.yaml"

@@ -68,7 +68,7 @@ def following(console: Console) -> Iterator[Callable[[Session], None]]:
         if not said or said[-1] != short:
             said.append(short)
             console.print(now, highlight=False)
-        for text in troubles(session.status):
+        for text in [*troubles(session.status), *session.problems()]:
             if text not in said:
                 said.insert(0, text)
                 console.print(text, style="yellow", highlight=False)
@@ -89,5 +89,5 @@ def _picture(session: Session) -> Group:
     parts.append(
         Text(stage(session.status, session.release) + (f"; {restarts} restarts" if restarts else ""), style="cyan")
     )
-    parts += [Text(each, style="yellow") for each in troubles(session.status)]
+    parts += [Text(each, style="yellow") for each in [*troubles(session.status), *session.problems()]]
     return Group(*parts)

@@ -1,4 +1,4 @@
-"""One local run from start to end: start the roles, watch until the last hour is live, ask each version as it comes."""
+"""One local run from start to end: starts the roles, watches them, and asks each version as it goes live."""
 
 import json
 import logging
@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from elastic_ctr.config.load import dump
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask, predict
 from elastic_ctr.local.plan import HOST, Places, ports, roles
 from elastic_ctr.local.report import Observed, SampleResult, build
+from elastic_ctr.local.run_folder import RunFolder
 from elastic_ctr.local.supervisor import Supervisor
 from elastic_ctr.model.metrics import weighted_auc
 from elastic_ctr.runtime.lifecycle import PortInUse, listen
@@ -31,6 +33,38 @@ class RunFailed(RuntimeError):
     """The run cannot reach its end: why."""
 
 
+class RoleRefused(RunFailed):
+    """A role cannot run with what it was given."""
+
+
+def find_ports_free(places: Places) -> None:
+    """Raises PortInUse naming the setting."""
+    for setting, found in ports(places.values):
+        for port in found:
+            try:
+                listen(HOST, port).close()
+            except PortInUse as taken:  # noqa: PERF203 (a few dozen ports, once)
+                raise PortInUse(taken.errno, f"{setting}: {taken.strerror}") from taken
+
+
+def failure(status: Mapping[str, Any] | None, release: Mapping[str, Any] | None) -> str:
+    """Why training or its last version stands still until somebody mends the cause; empty while neither does."""
+    if status is None:
+        return ""
+    current = status["current"]
+    if current is not None and current["state"] == "stopped":
+        return f"pass {current['pass']} is stopped: {current['reason']}"
+    if not status["finished"] or release is None:
+        return ""
+    published = [each["id"] for each in status["versions"] if each["state"] == "published"]
+    if not published:
+        wrong = [each for each in status["versions"] if each["state"] == "refused"]
+        return f"no version was published: {wrong[-1]['reason']}" if wrong else ""
+    last = max(published)
+    refused = (release.get("refused") or {}).get(str(last))
+    return "" if refused is None else f"version {last} was refused: {refused}"
+
+
 class Session:
     """Owns the folder and the processes of a run."""
 
@@ -41,28 +75,35 @@ class Session:
         self.seen = Observed()
         self.status: dict[str, Any] | None = None
         self.release: dict[str, Any] | None = None
+        self.run_folder = RunFolder(places.folder)
+        self._info = places.info
+        self.end_reason = "told to end"
         self._store = open_store(places.store_url, user=places.store.user)
 
     @contextmanager
     def running(self) -> Iterator["Session"]:
         """All roles, from their start to their end. Raises StateInUse, PortInUse, OSError."""
         with self._lock:
-            self._find_doors_free()
+            find_ports_free(self.places)
             self._write_files()
-            self.supervisor.start()
+            self.run_folder.write(self._info)
             try:
+                self.supervisor.start()
                 yield self
+            except BaseException as failed:
+                self.end_reason = str(failed) or type(failed).__name__
+                raise
             finally:
                 self.supervisor.stop()
+                self._inform(ended_at=time.time(), ended=self.end_reason)
 
-    def _find_doors_free(self) -> None:
-        """Before anything is started. Raises PortInUse naming the setting."""
-        for setting, found in ports(self.places.values):
-            for port in found:
-                try:
-                    listen(HOST, port).close()
-                except PortInUse as taken:  # noqa: PERF203 (a few dozen ports, once)
-                    raise PortInUse(f"{setting}: {taken.strerror}") from taken
+    def _inform(self, **changes: Any) -> None:
+        self._info = replace(self._info, **changes)
+        try:
+            self.run_folder.write(self._info)
+        except OSError as failed:
+            # A full disk: the roles go on without it.
+            log.warning("%s cannot be written: %s", self.run_folder.path, failed.strerror)
 
     def _write_files(self) -> None:
         token = self.places.token_file
@@ -78,8 +119,10 @@ class Session:
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """One round of watching. Raises RoleRefused."""
+        """One round of watching."""
         self.supervisor.watch()
+        if (problems := self.supervisor.problems()) != self._info.problems:
+            self._inform(problems=problems)
         try:
             self.status = ask(f"{self.places.master_status}/status")
         except EndpointUnavailable:
@@ -121,41 +164,41 @@ class Session:
     # -- judging ---------------------------------------------------------------------------------------------------
 
     def finished(self) -> bool:
-        """The last version there will be is live and has answered. Raises RunFailed when that cannot happen."""
+        """The last version there will be is live and has answered."""
         status, release = self.status, self.release
-        if status is None:
-            return False
-        current = status["current"]
-        if current is not None and current["state"] == "stopped":
-            raise RunFailed(f"pass {current['pass']} is stopped: {current['reason']}")
-        if not status["finished"] or release is None:
+        if status is None or not status["finished"] or release is None or failure(status, release):
             return False
         published = [each["id"] for each in status["versions"] if each["state"] == "published"]
-        refused = {int(version): reason for version, reason in (release.get("refused") or {}).items()}
-        if not published:
-            wrong = [each for each in status["versions"] if each["state"] == "refused"]
-            if wrong:
-                raise RunFailed(f"no version was published: {wrong[-1]['reason']}")
-            return True
-        last = max(published)
-        if last in refused:
-            raise RunFailed(f"version {last} was refused: {refused[last]}")
-        return self.live == last and last in self.seen.asked
+        return not published or (self.live == max(published) and self.live in self.seen.asked)
+
+    def problems(self) -> list[str]:
+        """What somebody must mend: of the processes, of training, of the last version."""
+        stands_still = failure(self.status, self.release)
+        return [*self.supervisor.problems(), *([stands_still] if stands_still else [])]
 
     def report(self) -> dict[str, Any]:
         if self.status is None:
             raise RunFailed("the master never answered; its log says why")
         return build(self.status, self.live, self.seen, self.supervisor.restarts)
 
-    def wait(self, stop: threading.Event, show: Callable[["Session"], None]) -> bool:
-        """Until finished (True) or told to stop (False). Raises RunFailed, RoleRefused."""
+    def wait(self, stop: threading.Event, show: Callable[["Session"], None], *, keep: bool = False) -> bool:
+        """Until finished (True) or told to stop (False). Raises RunFailed for a problem, unless the run is to be kept."""
         while not stop.is_set():
             self.look()
             show(self)
+            if not keep:
+                self.raise_for_problems()
             if self.finished():
                 return True
             stop.wait(_LOOK_SECONDS)
         return False
+
+    def raise_for_problems(self) -> None:
+        """Raises RunFailed, RoleRefused."""
+        if wrong := self.supervisor.problems():
+            raise RoleRefused("\n".join(wrong))
+        if wrong := self.problems():
+            raise RunFailed("\n".join(wrong))
 
 
 def write_report(path: Path, report: Mapping[str, Any]) -> None:

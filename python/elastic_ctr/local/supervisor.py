@@ -1,4 +1,4 @@
-"""Starts the processes of a local run and keeps them running, as a cluster would."""
+"""Starts the processes of a local run and keeps them running, as a cluster would: no role ends another one."""
 
 import http.client
 import logging
@@ -14,19 +14,17 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from elastic_ctr.local.plan import Places, Role, pod_of
+from elastic_ctr.runtime.lifecycle import dies_with_this_process
 
 log = logging.getLogger(__name__)
 
 _STABLE_SECONDS = 10.0
 _LONGEST_PAUSE = 10.0
+_REFUSED_PAUSE = 60.0
 _MOST_FAILURES = 8
 _LAST = "cube-transfer"
 REFUSED = 2
-"""Exit code of a role that cannot start with what it was given: starting it again would not help."""
-
-
-class RoleRefused(RuntimeError):
-    """A role said that it cannot run; its last words are the message."""
+"""Exit code of a role that cannot start with what it was given: it is started again after a longer pause."""
 
 
 @dataclass
@@ -47,13 +45,16 @@ class _Running:
     started_at: float = 0.0
     restart_at: float = 0.0
     failures: int = 0
+    problem: str = ""
     done: bool = False
     restart: Restart | None = None
 
 
 @dataclass
 class Supervisor:
-    """Owns every process of a run. `watch` is called often; nothing happens between calls."""
+    """Owns every process of a run. `watch` is called often; nothing happens between calls. No method is for a thread that ends
+    before the roles do: they die with the thread that started them.
+    """
 
     places: Places
     roles: list[Role]
@@ -78,16 +79,17 @@ class Supervisor:
             "--config",
             str(self.places.config_file(each.role)),
         ]
-        environment = {
-            **os.environ,
-            **self.environment,
-            "POD_NAME": pod_of(each.role),
-            "ELASTIC_CTR_DIE_WITH_PARENT": "1",
-        }
+        environment = {**os.environ, **self.environment, "POD_NAME": pod_of(each.role)}
         with log_file.open("ab") as out:
-            # A group of its own: Ctrl-C reaches the supervisor, which ends the roles in order.
             each.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=environment,
+                # A group of its own: Ctrl-C reaches the supervisor, which ends the roles in order.
+                start_new_session=True,
+                preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
             )
         each.started_at = self.clock()
 
@@ -99,8 +101,12 @@ class Supervisor:
             if each.process is not None and each.process.poll() is None
         }
 
+    def problems(self) -> list[str]:
+        """A sentence for each role that does not run; it is started again after a pause all the same."""
+        return [each.problem for each in self._all.values() if each.problem]
+
     def watch(self) -> None:
-        """Start again what ended. Raises RoleRefused when a role cannot run at all."""
+        """Start again what ended."""
         with self._lock:
             for each in self._all.values():
                 self._watch(each)
@@ -115,27 +121,37 @@ class Supervisor:
                 if each.restart is not None and each.restart.seconds is None and self._is_healthy(each.role):
                     each.restart.seconds = round(now - each.restart.at, 3)
                 if now - each.started_at > _STABLE_SECONDS:
-                    each.failures = 0
+                    each.failures, each.problem = 0, ""
                 return
             each.process = None
             if code == 0 and each.role.ends:
                 each.done = True
                 return
-            if code == REFUSED:
-                raise RoleRefused(f"{each.role.name} cannot run: {self.last_words(each.role)}")
-            each.failures += 1
-            if each.failures >= _MOST_FAILURES:
-                raise RoleRefused(
-                    f"{each.role.name} ended {each.failures} times in a row within {_STABLE_SECONDS:.0f} s of its start; "
-                    f"{self.places.log_file(each.role)} says why, last: {self.last_words(each.role)}"
-                )
-            each.restart_at = now + (0 if each.failures == 1 else min(_LONGEST_PAUSE, 2.0 ** (each.failures - 2)))
-            reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            log.warning("%s ended (%s) and is started again", each.role.name, reason)
-            each.restart = Restart(each.role.command, each.role.name, now, reason)
-            self.restarts.append(each.restart)
+            self._plan_restart(each, code, now)
         if now >= each.restart_at:
-            self._start(each)
+            try:
+                self._start(each)
+            except OSError as failed:
+                each.problem = f"{each.role.name} cannot be started: {failed}"
+                each.restart_at = now + _LONGEST_PAUSE
+
+    def _plan_restart(self, each: _Running, code: int, now: float) -> None:
+        if code == REFUSED:
+            each.problem = f"{each.role.name} cannot run: {self.last_words(each.role)}"
+            each.restart_at = now + _REFUSED_PAUSE
+            log.warning("%s", each.problem)
+            return
+        each.failures += 1
+        if each.failures >= _MOST_FAILURES:
+            each.problem = (
+                f"{each.role.name} ended {each.failures} times in a row within {_STABLE_SECONDS:.0f} s of its start; "
+                f"{self.places.log_file(each.role)} says why, last: {self.last_words(each.role)}"
+            )
+        each.restart_at = now + (0 if each.failures == 1 else min(_LONGEST_PAUSE, 2.0 ** (each.failures - 2)))
+        reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        log.warning("%s ended (%s) and is started again", each.role.name, reason)
+        each.restart = Restart(each.role.command, each.role.name, now, reason)
+        self.restarts.append(each.restart)
 
     @staticmethod
     def _is_healthy(role: Role) -> bool:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.model.program import build_program, prepare_environment, start_paddle
-from elastic_ctr.runtime.lifecycle import die_with_parent
 
 
 def serve(model: Model, slots: list[str], endpoints: list[str], index: int, scratch: Path) -> None:
@@ -29,7 +28,6 @@ def serve(model: Model, slots: list[str], endpoints: list[str], index: int, scra
 
 
 def main() -> None:
-    die_with_parent()
     spec = json.loads(Path(sys.argv[1]).read_text())
     serve(Model.model_validate(spec["model"]), spec["slots"], spec["endpoints"], spec["index"], Path(spec["scratch"]))
 

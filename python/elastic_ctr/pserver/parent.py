@@ -26,6 +26,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.belonging import Belonging
 from elastic_ctr.control.client import MasterClient
 from elastic_ctr.pserver.folders import Folders
+from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from elastic_ctr.store import Store, StoreError
 
 log = logging.getLogger(__name__)
@@ -290,7 +291,10 @@ class PserverParent:
         self._answered_at = time.monotonic()
         with (self._folder() / "server.log").open("ab") as out:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "elastic_ctr.pserver.child", str(file)], stdout=out, stderr=out
+                [sys.executable, "-m", "elastic_ctr.pserver.child", str(file)],
+                stdout=out,
+                stderr=out,
+                preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
             )
 
     def _alive(self) -> bool:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from elastic_ctr.runtime.lifecycle import dies_with_this_process
+
 _LINE_LIMIT = 64 << 10  # asyncio's own
 
 
@@ -34,6 +36,7 @@ async def start(
             [sys.executable, "-m", module, *(f"--{name}={value}" for name, value in given.items())],
             pass_fds=(theirs.fileno(), *descriptors),
             stdin=subprocess.DEVNULL,
+            preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
         )
     except OSError:
         ours.close()

@@ -8,7 +8,7 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -93,7 +93,7 @@ def termination_kept() -> Iterator[None]:
         libc.sigaction(signal.SIGTERM, before, None)
 
 
-def die_with_parent(parent: int | None = None) -> None:
+def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent ends; `parent` is the pid that the child expects.
 
     The kernel watches the thread that started the child: start children from a thread that lives as long as they may.
@@ -104,8 +104,25 @@ def die_with_parent(parent: int | None = None) -> None:
         code = ctypes.get_errno()
         raise OSError(code, f"this process cannot be bound to its parent: {os.strerror(code)}")
     # The parent may have ended between the start and the call above; then nobody would ever send the signal.
-    if parent is not None and os.getppid() != parent:
+    if os.getppid() != parent:
         raise SystemExit(f"the parent process {parent} has ended; this process ends too")
+
+
+def dies_with_this_process() -> Callable[[], None]:
+    """The `preexec_fn` of a child that the kernel kills with this process, from before the child's program begins.
+
+    A child that binds itself is an orphan if its parent is killed while the child still imports its modules. The kernel
+    watches the thread that starts the child: start children from a thread that lives as long as they may.
+    """
+    parent = os.getpid()
+    # PyDLL keeps the interpreter's lock: between fork and exec no other thread exists that could give it back.
+    prctl = ctypes.PyDLL(None).prctl
+
+    def bind_child() -> None:
+        if prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
+            os._exit(1)
+
+    return bind_child
 
 
 def bind(host: str, port: int, *, share: bool = False) -> socket.socket:

@@ -43,6 +43,22 @@ class StateLock:
         self._handle = handle
         return self
 
+    def owner(self) -> int | None:
+        """The process that has it; None while nobody has."""
+        try:
+            handle = os.open(self.folder / ".lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # An owner that has just locked it has not written its number yet.
+            return int(os.read(handle, 32).strip() or b"0") or None
+        else:
+            return None
+        finally:
+            os.close(handle)
+
     def release(self) -> None:
         if self._handle is not None:
             os.close(self._handle)

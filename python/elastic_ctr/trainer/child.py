@@ -25,7 +25,6 @@ from elastic_ctr.control.belonging import Belonging
 from elastic_ctr.control.client import MasterClient
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.model.program import prepare_environment
-from elastic_ctr.runtime.lifecycle import die_with_parent
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.store import NotNow, Patience, Store, open_store
 from elastic_ctr.store.source import open_source
@@ -360,7 +359,6 @@ class TrainerChild:
 
 
 def main() -> None:
-    die_with_parent()
     spec = Spec.read(Path(sys.argv[1]))
     configure_from_environment("trainer")
     # Paddle prints its device worker's settings to stdout at every dataset run.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.control.client import MasterClient
+from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
 from elastic_ctr.trainer.watchdog import Watchdog
 
@@ -68,7 +69,10 @@ class TrainerParent:
                 # What a dead child left is nobody's duty.
                 (self._scratch / WATCH_FILE).unlink(missing_ok=True)
             began = time.monotonic()
-            child = subprocess.Popen([sys.executable, "-m", "elastic_ctr.trainer.child", str(file)])
+            child = subprocess.Popen(
+                [sys.executable, "-m", "elastic_ctr.trainer.child", str(file)],
+                preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
+            )
             self._child, self._starts = child.pid, self._starts + 1
             code = self._wait(child, stop)
             if stop.is_set():

@@ -16,11 +16,14 @@ from elastic_ctr.cli.cluster import (
     Door,
     Doors,
     Pod,
-    cluster_of,
+    Target,
     doors_of,
-    reached,
+    target_of,
 )
 from elastic_ctr.cli.kubectl import Kubectl, KubectlFailed
+from elastic_ctr.cli.options import Where
+from elastic_ctr.local.run_folder import RunFolder, RunInfo
+from elastic_ctr.runtime.lock import StateLock
 
 TEMPLATES = Path(__file__).parents[3] / "charts" / "elastic-ctr" / "templates"
 
@@ -182,35 +185,88 @@ def test_a_door_whose_pod_has_gone_is_opened_to_the_next(cluster: Cluster, kubec
 def test_addresses_are_taken_as_they_are(cluster: Cluster, kubectl: FakeKubectl) -> None:
     kubectl.say(forward={"ctr-cube-transfer-0:8300": 40001})
 
-    with reached(None, TRANSFER, "there:8300") as found:
+    with Target(None, None).reached(TRANSFER, "there:8300") as found:
         assert found == "there:8300"
+    with Target(None, None).reached(TRANSFER, None) as found:
+        assert found == "127.0.0.1:8300"
     assert kubectl.calls == []
-    with reached(cluster, TRANSFER, "there:8300") as found:
+    with Target(cluster, None).reached(TRANSFER, None) as found:
         assert found == "127.0.0.1:40001"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    run.write(RunInfo("m:1", "t:2", "s:3", ["p:4", "p:8"], "clicks"))
+    return run
+
+
+def test_a_run_is_known_by_its_folder(run: RunFolder) -> None:
+    run.token_file.write_text("secret\n")
+    target = target_of(Where(folder=run.path), {"--address": None})
+
+    with StateLock(run.path / "state"):
+        addresses = [target.address(door) for door in (MASTER_STATUS, TRANSFER, SERVING_ADMIN, PREDICTIONS)]
+        with target.reached(TRANSFER, "there:8300") as given:
+            pass
+
+    assert addresses == ["m:1", "t:2", "s:3", "p:4"]
+    assert given == "there:8300"
+    assert (target.model(None), target.model("other")) == ("clicks", "other")
+    assert target.token(None) == "secret"
+
+
+def test_the_run_in_the_folder_of_default_is_found_without_an_option(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.path.parent)
+    run.path.rename(run.path.parent / "elastic-ctr-local")
+    with StateLock(run.path.parent / "elastic-ctr-local" / "state"):
+        assert target_of(Where(), {}).address(TRANSFER) == "t:2"
+
+
+def test_a_run_that_has_ended_is_said_with_its_end_and_a_folder_without_one_by_its_absolute_path(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run.write(RunInfo("m:1", "t:2", "s:3", ["p:4"], "ctr", ended_at=0.0, ended="pass 20200401/00 is stopped: 3 lines"))
+
+    with pytest.raises(typer.Exit) as ended:
+        target_of(Where(folder=run.path), {}).address(TRANSFER)
+    with pytest.raises(typer.Exit) as absent:
+        target_of(Where(folder=tmp_path / "nowhere"), {})
+
+    said = capsys.readouterr().err
+    assert (ended.value.exit_code, absent.value.exit_code) == (2, 2)
+    assert f"nothing runs in {run.path}; the run ended at 19" in said
+    assert "pass 20200401/00 is stopped: 3 lines" in said
+    assert f"nothing runs in {tmp_path}/nowhere: no run was ever started there" in said
 
 
 def test_either_a_namespace_or_addresses_are_meant(
     kubectl: FakeKubectl, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cluster_of(None, None, None, {"--address": "x:1"}) is None
-    assert cluster_of("ns", None, None, {"--address": None}) == Cluster(
-        Kubectl((str(kubectl.path),), "ns", None), "ctr"
-    )
-    other = cluster_of("ns", "other", "there", {})
-    assert other == Cluster(Kubectl((str(kubectl.path),), "ns", "there"), "other")
-    for given, reason in (
+    program = (str(kubectl.path),)
+    assert target_of(Where(), {"--address": "x:1"}) == Target(None, None)
+    found = target_of(Where(namespace="ns"), {"--address": None})
+    assert found.cluster == Cluster(Kubectl(program, "ns", None), "ctr")
+    other = target_of(Where(namespace="ns", release="other", context="there"), {})
+    assert other.cluster == Cluster(Kubectl(program, "ns", "there"), "other")
+    for where, addresses, reason in (
         (
-            ("ns", None, None, {"--address": "x:1", "--serving": "y:2"}),
-            "say either --namespace, or --address and --serv",
+            Where(namespace="ns"),
+            {"--address": "x:1", "--serving": "y:2"},
+            "say either --namespace, or --address and --s",
         ),
-        ((None, "other", None, {}), "--release and --context say which release of a --namespace is meant"),
-        ((None, None, "there", {}), "say that as well"),
+        (Where(namespace="ns", folder=Path("run")), {}, "say either --namespace, or --dir: not both"),
+        (Where(release="other"), {}, "--release and --context say which release of a --namespace is meant"),
+        (Where(context="there"), {}, "say that as well"),
     ):
         with pytest.raises(typer.Exit) as refused:
-            cluster_of(*given)
+            target_of(where, addresses)
         assert refused.value.exit_code == 2
         assert reason in capsys.readouterr().err
     monkeypatch.setenv("KUBECTL", "/nowhere/kubectl")
     with pytest.raises(typer.Exit):
-        cluster_of("ns", None, None, {})
+        target_of(Where(namespace="ns"), {})
     assert "/nowhere/kubectl is not there" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from cli.fake_kubectl import FakeKubectl, environment
 from elastic_ctr.cli.logs import Role
 from elastic_ctr.cli.main import build
+from elastic_ctr.local.run_folder import RunFolder, RunInfo
 
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 LINES = ["[pod/ctr-master-0/master] pass 20200401/00 is found", "[pod/ctr-cube-s0-0/cube-server] ]odd", "error: gone"]
@@ -93,8 +94,32 @@ def test_what_is_not_there_is_refused(release: FakeKubectl) -> None:
     nowhere, nobody, unknown = call(), call("-n", "ns", "tracking"), call("-n", "ns", "nonsense")
 
     assert [each.exit_code for each in (nowhere, nobody, unknown)] == [2, 2, 2]
-    assert "say --namespace; the logs of a run on this machine are files" in nowhere.stderr
+    assert "elastic-ctr-local/logs has no log of a run; --dir names another run" in nowhere.stderr
     assert nobody.stderr == "release ctr has no pod of tracking just now\n"
+
+
+def test_the_logs_of_a_run_on_this_machine_are_its_files(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.logs.mkdir()
+    run.write(RunInfo("m:1", "t:2", "s:3", ["p:4"], "ctr"))
+    for name in ("ctr-cube-s0-0.agent", "ctr-cube-s0-0.server", "ctr-cube-transfer-0", "ctr-cube-builder-0", "local"):
+        (run.logs / f"{name}.log").write_text(f"first of {name}\nlast of {name}\n")
+
+    agent = call("--dir", tmp_path, "cube-agent")
+    cube = call("--dir", tmp_path, "cube", "--tail", 1)
+    builder = call("--dir", tmp_path, "cube-builder", "--json", "--tail", 1)
+    absent = call("--dir", tmp_path, "serving")
+
+    assert agent.stdout == (
+        "[ctr-cube-s0-0.agent] first of ctr-cube-s0-0.agent\n[ctr-cube-s0-0.agent] last of ctr-cube-s0-0.agent\n"
+    )
+    assert [each.split()[-1] for each in cube.stdout.splitlines()] == ["ctr-cube-s0-0.agent", "ctr-cube-s0-0.server"]
+    assert json.loads(builder.stdout) == {
+        "pod": "ctr-cube-builder-0", "container": None, "line": "last of ctr-cube-builder-0",
+    }  # fmt: skip
+    assert len(call("--dir", tmp_path).stdout.splitlines()) == 10
+    assert absent.exit_code == 2
+    assert "has no log of serving" in absent.stderr
 
 
 def test_what_kubectl_refuses_is_exit_code_2(release: FakeKubectl) -> None:

@@ -1,3 +1,5 @@
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -5,12 +7,13 @@ import pytest
 
 from elastic_ctr.config.load import load
 from elastic_ctr.config.values import Values
+from elastic_ctr.local import session as module
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.report import SampleResult
-from elastic_ctr.local.session import RunFailed, Session, write_report
+from elastic_ctr.local.session import RoleRefused, RunFailed, Session, failure, write_report
 from elastic_ctr.runtime.lock import StateInUse
 
-ASKED = SampleResult(512, 0.0, None, None)
+SAMPLE = SampleResult(512, 0.0, None, None)
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def status(*versions: tuple[int, str], finished: bool = True, **given: Any) -> d
 def test_a_run_is_finished_once_its_last_version_is_live_and_has_answered(session: Session) -> None:
     session.status = status((7, "published"), (8, "published"))
     finished = []
-    for release, asked in (({"live": 7}, {}), ({"live": 8}, {}), ({"live": 8}, {8: ASKED})):
+    for release, asked in (({"live": 7}, {}), ({"live": 8}, {}), ({"live": 8}, {8: SAMPLE})):
         session.release, session.seen.asked = release, dict(asked)
         finished.append(session.finished())
 
@@ -51,7 +54,8 @@ def test_a_pass_that_is_stopped_ends_the_run_with_its_reason(session: Session) -
     session.status = status(current={"pass": "20200401/00", "state": "stopped", "reason": "3 lines were refused"})
 
     with pytest.raises(RunFailed, match="pass 20200401/00 is stopped: 3 lines were refused"):
-        session.finished()
+        session.raise_for_problems()
+    assert not session.finished()
 
 
 def test_a_last_version_that_serving_refused_ends_the_run(session: Session) -> None:
@@ -59,7 +63,8 @@ def test_a_last_version_that_serving_refused_ends_the_run(session: Session) -> N
     session.release = {"live": None, "refused": {"7": "sample 3 differs"}}
 
     with pytest.raises(RunFailed, match="version 7 was refused: sample 3 differs"):
-        session.finished()
+        session.raise_for_problems()
+    assert not session.finished()
 
 
 def test_a_run_without_one_published_version_ends_with_the_last_refusal(session: Session) -> None:
@@ -67,13 +72,42 @@ def test_a_run_without_one_published_version_ends_with_the_last_refusal(session:
     session.release = {"live": None}
 
     with pytest.raises(RunFailed, match="no version was published: why 8"):
-        session.finished()
+        session.raise_for_problems()
+    assert not session.finished()
+
+
+def test_a_run_that_is_kept_goes_on_past_a_stopped_pass_and_leaves_the_problem_in_its_folder(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = status(current={"pass": "20200401/00", "state": "stopped", "reason": "3 lines"}, finished=False)
+    mended = status((7, "published"))
+    session.release = {"live": 7}
+    session.seen.asked[7] = SAMPLE
+    looks = iter([stopped, stopped, mended])
+    named: list[list[str]] = []
+    monkeypatch.setattr(session, "look", lambda: setattr(session, "status", next(looks)))
+
+    done = session.wait(threading.Event(), lambda one: named.append(one.problems()), keep=True)
+
+    assert done
+    assert named == [["pass 20200401/00 is stopped: 3 lines"]] * 2 + [[]]
+
+
+def test_a_role_that_cannot_run_ends_a_run_that_is_not_kept(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session.supervisor, "problems", lambda: ["ctr-serving-0 cannot run: no disk"])
+
+    with pytest.raises(RoleRefused, match="ctr-serving-0 cannot run: no disk"):
+        session.raise_for_problems()
+
+
+def test_before_the_master_answers_nothing_has_failed() -> None:
+    assert failure(None, None) == ""
 
 
 def test_abandoned_versions_are_not_waited_for(session: Session) -> None:
     session.status = status((7, "published"), (9, "abandoned"))
     session.release = {"live": 7}
-    session.seen.asked[7] = ASKED
+    session.seen.asked[7] = SAMPLE
 
     assert session.finished()
 
@@ -88,6 +122,37 @@ def test_each_role_has_its_file_and_the_token_is_nobody_elses_to_read(session: S
     assert len(token.strip()) >= 32
     for role in session.supervisor.roles:
         assert load(type(role.file), session.places.config_file(role)) == role.file
+
+
+def test_what_a_run_says_of_itself_is_in_its_folder_while_it_runs_and_after(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session.supervisor, "start", lambda: None)
+    monkeypatch.setattr(module, "find_ports_free", lambda _: None)
+    folder = session.run_folder
+
+    assert "no run was ever started there" in folder.absence()
+    with session.running():
+        during, runner = folder.read(), folder.runner()
+        session.end_reason = "pass 20200401/00 is stopped: 3 lines"
+    after = folder.read()
+
+    assert during is not None
+    assert (during.ended_at, during.predictions, runner) == (None, ["127.0.0.1:8400"], os.getpid())
+    assert after is not None
+    assert after.ended_at is not None
+    assert folder.runner() is None
+    assert folder.absence().endswith(": pass 20200401/00 is stopped: 3 lines")
+    assert str(folder.path) in folder.absence()
+
+
+def test_a_runner_that_was_killed_is_said_with_the_last_words_of_its_log(session: Session) -> None:
+    folder = session.run_folder
+    folder.logs.mkdir()
+    folder.write(session.places.info)
+    folder.runner_log.write_text("first\n\nMemoryError\n")
+
+    assert folder.absence().endswith(": first / MemoryError")
 
 
 def test_two_runs_in_one_folder_are_refused(session: Session) -> None:

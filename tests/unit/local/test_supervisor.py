@@ -18,7 +18,7 @@ from elastic_ctr.config.role_files import RoleFile
 from elastic_ctr.config.values import Values
 from elastic_ctr.local import supervisor as module
 from elastic_ctr.local.plan import Places, Role
-from elastic_ctr.local.supervisor import RoleRefused, Supervisor, answers
+from elastic_ctr.local.supervisor import Supervisor, answers
 
 VALUES = Values.model_validate({"data": {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}})
 STAYS = "import signal\nwhile True: signal.pause()"
@@ -102,7 +102,7 @@ def watched_until(one: Supervisor, what: Callable[[], bool]) -> None:
 def test_all_roles_run_under_their_pods_name_bound_to_this_process(supervised: Made, tmp_path: Path) -> None:
     one = supervised(
         "import os, sys, signal\n"
-        "print(os.environ['POD_NAME'], os.environ['TOLD'], os.environ['ELASTIC_CTR_DIE_WITH_PARENT'], sys.argv[1],"
+        "print(os.environ['POD_NAME'], os.environ['TOLD'], sys.argv[1],"
         " os.getsid(0) == os.getpid(), flush=True)\n"
         "signal.pause()",
         STAYS,
@@ -111,7 +111,7 @@ def test_all_roles_run_under_their_pods_name_bound_to_this_process(supervised: M
 
     until(lambda: log_file.exists() and "\n" in log_file.read_text())
 
-    assert log_file.read_text() == "ctr-role-0 yes 1 role True\n"
+    assert log_file.read_text() == "ctr-role-0 yes role True\n"
     assert sorted(one.pids()) == ["ctr-role-0.part", "ctr-role-1.part"]
 
 
@@ -143,23 +143,22 @@ def test_a_role_that_fails_again_and_again_waits_longer_each_time(supervised: Ma
     assert one.restarts[0].reason == "exit code 3"
 
 
-def test_a_role_that_never_gets_past_its_start_ends_the_run_with_its_last_words(supervised: Made, clock: Clock) -> None:
+def test_a_role_that_never_gets_past_its_start_is_named_and_no_other_role_ends(supervised: Made, clock: Clock) -> None:
     one = supervised("import sys\nprint('no memory for the table')\nsys.exit(3)", STAYS)
-    words: list[str] = []
+    other = one.pids()["ctr-role-1.part"]
 
-    def refused() -> bool:
-        try:
-            one.watch()
-        except RoleRefused as wrong:
-            words.append(str(wrong))
+    def named() -> bool:
+        one.watch()
         clock.now = max(clock.now, one._all["ctr-role-0.part"].restart_at)
-        return bool(words)
+        return bool(one.problems())
 
-    until(refused)
+    until(named)
 
-    assert "ctr-role-0.part ended 8 times in a row within 10 s of its start" in words[0]
-    assert words[0].endswith("no memory for the table")
-    assert len(one.restarts) == 7
+    [problem] = one.problems()
+    assert "ctr-role-0.part ended 8 times in a row within 10 s of its start" in problem
+    assert problem.endswith("no memory for the table")
+    watched_until(one, lambda: len(one.restarts) == 8)
+    assert one.pids()["ctr-role-1.part"] == other
 
 
 def test_a_role_that_ran_for_a_while_is_forgiven_its_failures(supervised: Made, clock: Clock) -> None:
@@ -176,21 +175,44 @@ def test_a_role_that_ran_for_a_while_is_forgiven_its_failures(supervised: Made, 
     assert running.failures == 0
 
 
-def test_a_role_that_refuses_what_it_was_given_ends_the_run_with_its_last_words(supervised: Made) -> None:
-    one = supervised("import sys\nprint('starting')\nprint('data.start is missing')\nsys.exit(2)")
+def test_a_role_that_refuses_what_it_was_given_is_named_and_started_again_after_a_pause(
+    supervised: Made, clock: Clock, tmp_path: Path
+) -> None:
+    mended = tmp_path / "mended"
+    one = supervised(
+        f"import os, signal, sys\nif os.path.exists({str(mended)!r}): signal.pause()\n"
+        "print('starting')\nprint('data.start is missing')\nsys.exit(2)",
+        STAYS,
+    )
+    other = one.pids()["ctr-role-1.part"]
+    watched_until(one, lambda: bool(one.problems()))
 
-    def refused() -> bool:
-        try:
-            one.watch()
-        except RoleRefused as wrong:
-            words.append(str(wrong))
-        return bool(words)
-
-    words: list[str] = []
-    until(refused)
-
-    assert words == ["ctr-role-0.part cannot run: starting\ndata.start is missing"]
+    assert one.problems() == ["ctr-role-0.part cannot run: starting\ndata.start is missing"]
     assert one.restarts == []
+    assert one.pids() == {"ctr-role-1.part": other}
+
+    mended.touch()
+    clock.now += 61
+    watched_until(one, lambda: "ctr-role-0.part" in one.pids())
+    clock.now += 11
+    one.watch()
+
+    assert one.problems() == []
+    assert one.pids()["ctr-role-1.part"] == other
+
+
+def test_a_role_that_cannot_be_started_is_named_and_tried_again(supervised: Made, clock: Clock, tmp_path: Path) -> None:
+    one = supervised(STAYS)
+    program = tmp_path / "bin" / "elastic-ctr"
+    program.rename(tmp_path / "bin" / "away")
+    os.kill(next(iter(one.pids().values())), signal.SIGKILL)
+    watched_until(one, lambda: bool(one.problems()))
+
+    assert "ctr-role-0.part cannot be started: " in one.problems()[0]
+
+    (tmp_path / "bin" / "away").rename(program)
+    clock.now += 11
+    watched_until(one, lambda: bool(one.pids()))
 
 
 def test_a_role_that_may_end_is_not_started_again(supervised: Made) -> None:
@@ -262,13 +284,8 @@ def test_a_supervisor_that_is_killed_takes_its_roles_with_it(tmp_path: Path) -> 
         print(*one.pids().values(), flush=True)
         sys.stdin.read()
     """
-    role = (
-        "import os, signal\n"
-        "from elastic_ctr.runtime.lifecycle import die_with_parent\n"
-        "if os.environ.get('ELASTIC_CTR_DIE_WITH_PARENT'): die_with_parent()\n"
-        "print('bound', flush=True)\n"
-        "while True: signal.pause()\n"
-    )
+    # The roles do nothing to end with their parent: the kernel is told before they begin.
+    role = "import signal\nprint('bound', flush=True)\nwhile True: signal.pause()\n"
     (tmp_path / "config").mkdir()
     for number in range(2):
         (tmp_path / f"config/r-{number}.yaml").write_text(role)

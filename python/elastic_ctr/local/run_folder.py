@@ -1,0 +1,112 @@
+"""The folder of a run as other processes see it: who runs there, at which addresses, with which problems, and how it ended."""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+
+from elastic_ctr.runtime.lock import StateLock
+
+DEFAULT_FOLDER = Path("elastic-ctr-local")
+_SHOWN_LINES = 3
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What the runner writes for commands: HOST:PORT of each role, and what is wrong with the processes."""
+
+    master: str
+    transfer: str
+    serving_admin: str
+    predictions: list[str]
+    model: str
+    problems: list[str] = field(default_factory=list)
+    ended_at: float | None = None
+    ended: str = ""
+
+
+class RunFolder:
+    """One folder, by its absolute path."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder.resolve()
+
+    @property
+    def token_file(self) -> Path:
+        return self.path / "token"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def runner_log(self) -> Path:
+        """The output of a runner in the background."""
+        return self.logs / "local.log"
+
+    @property
+    def _file(self) -> Path:
+        return self.path / "run.json"
+
+    def read(self) -> RunInfo | None:
+        """None where no run was ever started."""
+        try:
+            return RunInfo(**json.loads(self._file.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self, info: RunInfo) -> None:
+        """Whole or not at all. Raises OSError."""
+        temporary = self._file.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(asdict(info), indent=1) + "\n")
+        temporary.replace(self._file)
+
+    def runner(self) -> int | None:
+        """The process that looks after the run, while there is one."""
+        return StateLock(self.path / "state").owner()
+
+    def absence(self) -> str:
+        """Why nothing runs here: the last words of the runner, with their time."""
+        info = self.read()
+        try:
+            said = self.runner_log.read_text(errors="replace").splitlines()
+            lines = [line.strip() for line in said if line.strip()][-_SHOWN_LINES:]
+            said_at = self.runner_log.stat().st_mtime
+        except OSError:
+            lines, said_at = [], 0.0
+        if info is None and not lines:
+            return f"nothing runs in {self.path}: no run was ever started there; --dir names another folder"
+        if info is not None and info.ended_at is not None and info.ended_at >= said_at:
+            return f"nothing runs in {self.path}; the run ended at {_shown(info.ended_at)}: {info.ended}"
+        if not lines:
+            return f"nothing runs in {self.path}; the run was killed"
+        return f"nothing runs in {self.path}; the last words in {self.runner_log}, of {_shown(said_at)}: {' / '.join(lines)}"
+
+
+def _shown(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+
+
+def process_tree(pid: int) -> list[psutil.Process]:
+    """A process and all below it; empty once it is gone."""
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def still_running(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended; one that only waits to be reaped has."""
+    return [each for each in processes if _runs(each)]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
