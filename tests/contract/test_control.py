@@ -9,12 +9,16 @@ import grpc
 import pytest
 
 from elastic_ctr.config.data import Data, Source
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.model import Model
+from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.client import MasterClient
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.questions import Questions
 from elastic_ctr.master.servicer import ControlServicer, start_server
+from elastic_ctr.store import FileStore
 from ports import free_port
 
 TOKEN = "a token with blanks"
@@ -39,17 +43,15 @@ def ends() -> threading.Event:
 @pytest.fixture
 def servicer(tmp_path: Path, ends: threading.Event) -> Iterator[ControlServicer]:
     ledger = Ledger(tmp_path / "ledger.db")
-    coordinator = Coordinator(
-        ledger,
-        Data(source=Source(url="file:///x"), start="20200401/00", slots=("a",)),
-        MasterConfig(),
+    settings = MasterFile(
+        data=Data(source=Source(url="file:///x"), start="20200401/00", slots=("a",)),
+        model=Model(embedding_dim=2),
+        store=StoreConfig(url="file:///s"),
+        master=MasterConfig(),
+        trainer=TrainerConfig(),
         pservers=1,
-        epochs=1,
-        dim=2,
-        model_digest="d",
-        rows_of_checkpoint=lambda _: {},
-        known_versions=list,
     )
+    coordinator = Coordinator(ledger, settings, Questions(FileStore(tmp_path / "store")))
     yield ControlServicer(coordinator, lambda *_: None, TOKEN, ends)
     ledger.close()
 

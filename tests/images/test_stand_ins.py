@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from elastic_ctr.master.tracking import Tracking
+from elastic_ctr.runtime.tracking import TrackingServer
 from elastic_ctr.store import AlreadyPublished, StoreError, open_store
 from images.containers import Image, Start
 
@@ -75,10 +78,42 @@ def test_tracking_answers_as_the_chart_starts_it(stand_in: StandIn, start: Start
     url = f"http://{server.address(5000)}"
 
     healthy = server.until("it is healthy", lambda: answer(f"{url}/health"), seconds=120)
-    made = httpx.post(f"{url}/api/2.0/mlflow/experiments/create", json={"name": "ctr"}, timeout=30, trust_env=False)
 
     assert healthy.text == "OK"
-    assert made.json()["experiment_id"]
+    reports_to(url)
+
+
+def reports_to(url: str) -> None:
+    """A master that restarts, and an experiment that is deleted: what the real server keeps of it."""
+    done = {"state": "done", "doneAt": 7.0, "records": 10, "refused": 0, "keys": 5, "aucBefore": None, "auc": 0.6}
+    passes: list[dict[str, Any]] = [{**done, "ordinal": 1, "seconds": {"train": 1.5}}]
+
+    def run(*, finished: bool) -> str:
+        status = {"passes": passes, "finished": finished, "current": None}
+        Tracking(TrackingServer(url), "ctr-train-1", "ctr", {"model": {"layers": [4]}}, lambda: status).start().stop()
+        body = {"experiment_ids": [number()], "max_results": 10}
+        [found] = asked("POST", "runs/search", body)["runs"]
+        return str(found["info"]["run_id"]) if found["info"]["status"] == ("FINISHED" if finished else "KILLED") else ""
+
+    def asked(method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        given: dict[str, Any] = {"params": body} if method == "GET" else {"json": body}
+        answer = httpx.request(method, f"{url}/api/2.0/mlflow/{path}", timeout=30, trust_env=False, **given)
+        return dict(answer.raise_for_status().json())
+
+    def number() -> str:
+        found = asked("GET", "experiments/get-by-name", {"experiment_name": "ctr"})
+        return str(found["experiment"]["experiment_id"])
+
+    first = run(finished=False)
+    passes.append({**done, "ordinal": 2, "doneAt": 8.0, "auc": 0.7, "seconds": {"train": 1.5}})
+    second = run(finished=False)
+    asked("POST", "experiments/delete", {"experiment_id": number()})
+    passes.append({**done, "ordinal": 3, "doneAt": 9.0, "auc": 0.8, "seconds": {"train": 1.5}})
+    third = run(finished=True)
+
+    assert first == second == third != ""
+    found = asked("GET", "metrics/get-history", {"run_id": first, "metric_key": "auc"})["metrics"]
+    assert [(each["step"], each["value"]) for each in found] == [(1, 0.6), (2, 0.7), (3, 0.8)]
 
 
 def test_hdfs_keeps_what_is_put_there(stand_in: StandIn, start: Start) -> None:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from elastic_ctr.config.data import Data
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.model import digest_of_model
+from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.commits import Commits, Due
 from elastic_ctr.master.generations import Generations
@@ -19,6 +19,7 @@ from elastic_ctr.master.initialisation import Initialisation
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.pservers import Pservers
+from elastic_ctr.master.questions import StoreFacts
 from elastic_ctr.master.rounds import Rounds
 from elastic_ctr.master.saves import Saves, is_save, published_of
 from elastic_ctr.master.schedule import Schedule
@@ -36,54 +37,29 @@ class Coordinator:
     def __init__(
         self,
         ledger: Ledger,
-        data: Data,
-        config: MasterConfig,
-        *,
-        pservers: int,
-        epochs: int,
-        dim: int,
-        model_digest: str,
-        rows_of_checkpoint: Callable[[str], dict[int, int]],
-        known_versions: Callable[[], list[int]],
-        training: str = "local",
-        handover_seconds: float = 0,
+        settings: MasterFile,
+        store: StoreFacts,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._training = training
-        self._count = pservers
+        config = settings.master
+        self._training = settings.training
+        self._count = settings.pservers
         self._lock = threading.RLock()
         self._ledger = ledger
         self._config = config
-        self._dim = dim
-        self._digest = model_digest
+        self._dim = settings.model.embedding_dim
+        self._digest = digest_of_model(settings.model, settings.data.slots)
         self._clock = clock
         self._started_at = clock()
-        self.pservers = Pservers(pservers)
+        self.pservers = Pservers(settings.pservers)
         self._trainers = Trainers(ledger)
         self._generations = Generations(ledger, clock)
-        self._handover = Handover(ledger, self._generations, config, seconds=handover_seconds, clock=clock)
-        self._schedule = Schedule(ledger, data, clock)
-        self._rounds = Rounds(ledger, self._schedule, data, config, epochs=epochs, clock=clock)
+        self._handover = Handover(ledger, self._generations, config, seconds=settings.handover_seconds, clock=clock)
+        self._schedule = Schedule(ledger, settings.data, clock)
+        self._rounds = Rounds(ledger, self._schedule, settings, clock)
         self._tasks = Tasks(ledger, self._schedule, config, clock=clock)
-        self._initialisation = Initialisation(
-            ledger,
-            self._generations,
-            self._schedule,
-            config,
-            pservers=pservers,
-            rows_of_checkpoint=rows_of_checkpoint,
-            clock=clock,
-        )
-        self._saves = Saves(
-            ledger,
-            self._generations,
-            self._schedule,
-            config,
-            pservers=pservers,
-            dim=dim,
-            known_versions=known_versions,
-            clock=clock,
-        )
+        self._initialisation = Initialisation(ledger, self._generations, self._schedule, settings, store, clock)
+        self._saves = Saves(ledger, self._generations, self._schedule, settings, store, clock)
         self._commits = Commits(ledger, self._schedule, clock)
         self._resume()
 

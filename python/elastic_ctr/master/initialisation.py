@@ -5,13 +5,13 @@ counted. Nobody else is let in before that.
 import logging
 from collections.abc import Callable
 
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.answers import Answers
 from elastic_ctr.master.generations import TRIES, Generations
 from elastic_ctr.master.leases import Lease
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.questions import NotAnsweredYet
+from elastic_ctr.master.questions import NotAnsweredYet, StoreFacts
 from elastic_ctr.master.saving import merged_rows, rows_differ
 from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.store import StoreError
@@ -30,22 +30,20 @@ class Initialisation:
         ledger: Ledger,
         generations: Generations,
         schedule: Schedule,
-        config: MasterConfig,
-        *,
-        pservers: int,
-        rows_of_checkpoint: Callable[[str], dict[int, int]],
+        settings: MasterFile,
+        store: StoreFacts,
         clock: Callable[[], float],
     ) -> None:
         self._ledger = ledger
         self._generations = generations
         self._schedule = schedule
-        self._config = config
-        self._rows_of_checkpoint = rows_of_checkpoint
+        self._config = settings.master
+        self._store = store
         self._clock = clock
         self._lease: Lease | None = None
         self._granted: set[int] = set()
         self._verifying = False
-        self._answers = Answers(pservers)
+        self._answers = Answers(settings.pservers)
 
     def start_over(self) -> None:
         """Somebody has mended the cause: all tries are there again."""
@@ -130,7 +128,7 @@ class Initialisation:
     def _end_verifying(self) -> str:
         name = self._generations.last_checkpoint or ""
         found = merged_rows(self._answers.all())
-        difference = rows_differ(self._rows_of_checkpoint(name), found)
+        difference = rows_differ(self._store.rows_of(name), found)
         self._verifying = False
         if not difference:
             log.info("checkpoint %s is loaded: %d rows", name, sum(found.values()))

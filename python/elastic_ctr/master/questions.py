@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.versions.manifest import published_versions, read_checkpoint
@@ -16,6 +16,14 @@ _FRESH_SECONDS = 10.0
 
 class NotAnsweredYet(StoreError):
     """The store is being asked; nothing is wrong."""
+
+
+class StoreFacts(Protocol):
+    """What decisions depend on and only the store knows. Each raises StoreError, NotAnsweredYet while it is asked."""
+
+    def versions(self) -> list[int]: ...
+
+    def rows_of(self, checkpoint: str) -> dict[int, int]: ...
 
 
 class Questions:

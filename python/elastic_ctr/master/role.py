@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.model import Model
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.model import digest_of_model
+from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.hours import look, ranges
 from elastic_ctr.master.ledger import Ledger, not_written
@@ -21,9 +21,11 @@ from elastic_ctr.master.questions import Questions
 from elastic_ctr.master.saving import first_generation
 from elastic_ctr.master.servicer import ControlServicer, start_server
 from elastic_ctr.master.status import status
+from elastic_ctr.master.tracking import Tracking
 from elastic_ctr.runtime.http import HttpThread, application
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.runtime.tracking import TrackingServer
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.store.source import Source
 from elastic_ctr.versions import layout
@@ -58,25 +60,10 @@ def remember_settings(ledger: Ledger, data: Data, model_digest: str) -> None:
 class Master:
     """Owns the state directory; everything else asks it over its doors."""
 
-    def __init__(
-        self,
-        *,
-        host: str,
-        data: Data,
-        model: Model,
-        config: MasterConfig,
-        pservers: int,
-        epochs: int,
-        model_digest: str,
-        source: Source,
-        store: Store,
-        token: str,
-        training: str = "local",
-        handover_seconds: float = 0,
-    ) -> None:
-        self._host = host
-        self._data = data
-        self._config = config
+    def __init__(self, settings: MasterFile, *, source: Source, store: Store, token: str) -> None:
+        self._settings = settings
+        self._data = data = settings.data
+        self._config = config = settings.master
         self._source = source
         self._store = store
         self._token = token
@@ -84,7 +71,7 @@ class Master:
         self._lock.acquire()
         self._ledger = Ledger(Path(config.state_dir) / "ledger.db")
         try:
-            remember_settings(self._ledger, data, model_digest)
+            remember_settings(self._ledger, data, digest_of_model(settings.model, data.slots))
             if self._ledger.fact("id") is None:
                 self._ledger.set_fact("generation", first_generation(store.list(layout.CHECKPOINTS)))
                 self._ledger.set_fact("id", uuid.uuid4().hex[:8])
@@ -93,20 +80,8 @@ class Master:
             self._lock.release()
             raise
         self._questions = Questions(store)
-        self._coordinator = Coordinator(
-            self._ledger,
-            data,
-            config,
-            pservers=pservers,
-            epochs=epochs,
-            dim=model.embedding_dim,
-            model_digest=model_digest,
-            rows_of_checkpoint=self._questions.rows_of,
-            known_versions=self._questions.versions,
-            training=training,
-            handover_seconds=handover_seconds,
-        )
-        self._publisher = Publisher(self._coordinator, store, data, model, config)
+        self._coordinator = Coordinator(self._ledger, settings, self._questions)
+        self._publisher = Publisher(self._coordinator, store, data, settings.model, config)
         self._looked_at = 0.0
         self._waiting_for = ""
         self._error = ""
@@ -118,9 +93,18 @@ class Master:
             "error": self._error,
         }
 
-    def passes(self) -> list[dict[str, Any]]:
-        """As the status shows them; the newest thousand."""
-        return list(status(self._coordinator)["passes"])
+    def _tracking(self) -> Tracking | None:
+        tracked = self._settings.tracking
+        if tracked is None:
+            return None
+        told = self._settings.model_dump(mode="json", by_alias=True, include={"model", "trainer", "pservers"})
+        return Tracking(
+            TrackingServer(tracked.url),
+            self._settings.training,
+            tracked.experiment,
+            {**told, "path": self._data.path, "start": self._data.start},
+            self.status,
+        )
 
     def run(self, stop: threading.Event) -> int:
         """0 once `stop` is set. Raises OSError when a port is taken."""
@@ -134,13 +118,15 @@ class Master:
         with ExitStack() as ends:
             ends.callback(self._lock.release)
             ends.callback(self._ledger.close)
-            page = HttpThread(app, self._host, self._config.status_port).start()
+            page = HttpThread(app, self._settings.host, self._config.status_port).start()
             ends.callback(page.stop)
             server = start_server(
-                ControlServicer(self._coordinator, self._ask, self._token, stop), self._host, self._config.port
+                ControlServicer(self._coordinator, self._ask, self._token, stop), self._settings.host, self._config.port
             )
             ends.callback(lambda: server.stop(grace=1).wait())
             log.info("the ledger stands at generation %d", self._coordinator.generation)
+            if (tracking := self._tracking()) is not None:
+                ends.callback(tracking.start().stop)
             self._publisher.begin()
             while not stop.wait(_TICK):
                 self._turn()

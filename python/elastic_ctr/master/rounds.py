@@ -8,8 +8,7 @@ with no task open.
 import logging
 from collections.abc import Callable
 
-from elastic_ctr.config.data import Data
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.saving import describe_refusals
@@ -22,21 +21,12 @@ log = logging.getLogger(__name__)
 class Rounds:
     """Moves a pass from `checking` to `saving`."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        schedule: Schedule,
-        data: Data,
-        config: MasterConfig,
-        *,
-        epochs: int,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, ledger: Ledger, schedule: Schedule, settings: MasterFile, clock: Callable[[], float]) -> None:
         self._ledger = ledger
         self._schedule = schedule
-        self._data = data
-        self._config = config
-        self._epochs = epochs
+        self._data = settings.data
+        self._config = settings.master
+        self._epochs = settings.trainer.epochs
         self._clock = clock
 
     def step(self, current: PassRow) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.answers import Answers
 from elastic_ctr.master.generations import TRIES, Generations
@@ -20,7 +20,7 @@ from elastic_ctr.master.leases import Lease
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.passes import Pass, SavePlan, pick_samples, save_plan
-from elastic_ctr.master.questions import NotAnsweredYet
+from elastic_ctr.master.questions import NotAnsweredYet, StoreFacts
 from elastic_ctr.master.saving import Published, checkpoint_name, compare, folder_of, jobs_of
 from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.store import StoreError
@@ -64,24 +64,21 @@ class Saves:
         ledger: Ledger,
         generations: Generations,
         schedule: Schedule,
-        config: MasterConfig,
-        *,
-        pservers: int,
-        dim: int,
-        known_versions: Callable[[], list[int]],
+        settings: MasterFile,
+        store: StoreFacts,
         clock: Callable[[], float],
     ) -> None:
         self._ledger = ledger
         self._generations = generations
         self._schedule = schedule
-        self._config = config
-        self._longest = config.save_timeout_seconds
-        self._dim = dim
-        self._known_versions = known_versions
+        self._config = settings.master
+        self._longest = self._config.save_timeout_seconds
+        self._dim = settings.model.embedding_dim
+        self._store = store
         self._clock = clock
         self._saver: Lease | None = None
         self.waits = ""
-        self._answers = Answers(pservers)
+        self._answers = Answers(settings.pservers)
 
     def resume(self, ends: float) -> None:
         """After a restart the saver's lease goes on until `ends`, whatever it was; the time that we were away does not count."""
@@ -136,7 +133,7 @@ class Saves:
         plan, version = self._plan(current), None
         if plan.kind is not None:
             try:
-                published = self._known_versions()
+                published = self._store.versions()
             except NotAnsweredYet:
                 return False
             except StoreError as failed:

@@ -1,16 +1,19 @@
-"""What the master tells a tracking server: the settings once, and each pass when it is done."""
+"""The master's reports to a tracking server: the settings once, each pass when it is done, and how the training ended."""
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from elastic_ctr.runtime.tracking import TrackingAway, TrackingServer
+from typing_extensions import Self
+
+from elastic_ctr.runtime.tracking import Reporter, TrackingServer, TrackingUnavailable
 
 log = logging.getLogger(__name__)
 
 _PERIOD = 5.0
 _NUMBERS = {"records": "records", "refused": "refused", "keys": "keys", "aucBefore": "auc_before", "auc": "auc"}
+
+Status = dict[str, Any]
 
 
 def numbers_of(one: Mapping[str, Any]) -> dict[str, float]:
@@ -28,7 +31,7 @@ def settings_of(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class Tracking:
-    """A thread beside the master: nothing it does, or fails to do, is waited for."""
+    """Reports beside the master. `status` is the master's own status; it is read for the last time in `stop`."""
 
     def __init__(
         self,
@@ -36,56 +39,69 @@ class Tracking:
         training: str,
         experiment: str,
         settings: Mapping[str, Any],
-        passes: Callable[[], list[dict[str, Any]]],
+        status: Callable[[], Status],
     ) -> None:
         self._server = server
         self._training = training
         self._experiment = experiment
         self._settings = settings_of(settings)
-        self._passes = passes
-        self._told: dict[str, str] = {}
+        self._status = status
         self._run: str | None = None
-        self._away = ""
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="tracking", daemon=True)
+        # (step, milliseconds) of the passes that the server knows.
+        self._known: set[tuple[int, int]] = set()
+        self._ended = ""
+        self._reporter = Reporter(_PERIOD, self._report, server)
 
-    def start(self) -> "Tracking":
-        self._thread.start()
+    def start(self) -> Self:
+        self._reporter.start()
         return self
 
     def stop(self) -> None:
-        """Say what is left to say, once, and end."""
-        self._stop.set()
-        self._thread.join(timeout=10)
-        self._server.close()
-
-    def _go_on(self) -> None:
-        ended = False
-        while not ended:
-            ended = self._stop.wait(_PERIOD)
-            self.round()
-
-    def _say_settings(self) -> None:
-        if self._run is not None:
-            try:
-                self._server.log(self._run, {}, 0, self._settings)
-            except TrackingAway as refused:
-                # Said before with other values: the numbers are worth having all the same.
-                log.warning("%s; its settings are not all told", refused)
+        """Report what is left, and how the run ended. The ledger may be closed after this call, whatever the server does."""
+        last = self._status()
+        self._status = lambda: last
+        self._reporter.stop()
 
     def round(self) -> None:
-        """Tell what has not been told. A pass that was rolled back and trained again is told again."""
+        self._reporter.round()
+
+    def _log_params(self, run: str) -> None:
         try:
-            if self._run is None:
-                self._run = self._server.run_of(self._training, self._experiment, begin=True)
-                self._say_settings()
-            for one in self._passes():
-                told = f"{one['doneAt']}"
-                if self._run is not None and one["state"] == "done" and self._told.get(one["pass"]) != told:
-                    self._server.log(self._run, numbers_of(one), one["ordinal"])
-                    self._told[one["pass"]] = told
-            self._away = ""
-        except TrackingAway as away:
-            if str(away) != self._away:
-                log.warning("%s; training goes on without it", away)
-            self._away = str(away)
+            self._server.log(run, {}, 0, self._settings)
+        except TrackingUnavailable as refused:
+            # Logged before with other values: the numbers are worth having all the same.
+            log.warning("%s; not all settings are logged", refused)
+
+    def _report(self) -> None:
+        """Log what the server does not know. A pass that was rolled back and trained again is logged again."""
+        status = self._status()
+        run, self._run = self._run, None
+        ended = _ended(status, stopping=self._reporter.stopping)
+        if run is None or (self._ended and not ended):
+            run = self._server.run_of(self._training, self._experiment, begin=True)
+            if run is None:
+                return
+            self._ended = ""
+            self._log_params(run)
+            self._known = self._server.history(run, "records")
+        for one in status["passes"]:
+            if one["state"] != "done":
+                continue
+            mark = (int(one["ordinal"]), int(one["doneAt"] * 1000))
+            if mark not in self._known:
+                self._server.log(run, numbers_of(one), one["ordinal"], at=one["doneAt"])
+                self._known.add(mark)
+        if ended and ended != self._ended:
+            self._server.end(run, ended)
+            self._ended = ended
+        # Only now: after a failure the next report looks the run up anew, for it may have been deleted.
+        self._run = run
+
+
+def _ended(status: Status, *, stopping: bool) -> str:
+    """MLflow's word for how the training ended; empty while it goes on."""
+    if status["finished"]:
+        return "FINISHED"
+    if not stopping:
+        return ""
+    return "FAILED" if (status["current"] or {}).get("state") == "stopped" else "KILLED"

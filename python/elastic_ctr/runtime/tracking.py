@@ -1,14 +1,19 @@
 """A run in an MLflow server, by its REST interface 2.0 (mlflow.org/docs/latest/rest-api.html).
 
-The client library of MLflow is larger than everything else in the cube image; five calls of its interface are all that is
-needed. What is tracked is an extra: a server that is away costs nothing but its own record.
+The client library of MLflow is larger than everything else in the cube image, and few calls of its interface are needed.
+Tracking is optional: training goes on while the server is unavailable, and the report is completed later.
 """
 
+import logging
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
+from typing_extensions import Self
+
+log = logging.getLogger(__name__)
 
 _TIMEOUT = 5.0
 # The most that one call of log-batch takes.
@@ -17,7 +22,7 @@ _VALUE = 6000
 TRAINING = "elastic-ctr.training"
 
 
-class TrackingAway(RuntimeError):
+class TrackingUnavailable(RuntimeError):
     """The tracking server could not be asked: its address and why."""
 
 
@@ -32,7 +37,9 @@ class TrackingServer:
         self._client.close()
 
     def run_of(self, training: str, experiment: str, *, begin: bool) -> str | None:
-        """The id of the run with this training's name; begun where there is none and `begin` says so. Raises TrackingAway."""
+        """The id of the run with this training's name. With `begin` the run is created where there is none, and set to RUNNING
+        where it had ended. Raises TrackingUnavailable.
+        """
         number = self._experiment(experiment, make=begin)
         if number is None:
             return None
@@ -43,7 +50,10 @@ class TrackingServer:
         }
         found = self._ask("POST", "runs/search", body).get("runs") or []
         if found:
-            return str(found[0]["info"]["run_id"])
+            run = str(found[0]["info"]["run_id"])
+            if begin and found[0]["info"].get("status") != "RUNNING":
+                self._ask("POST", "runs/update", {"run_id": run, "status": "RUNNING"})
+            return run
         if not begin:
             return None
         tags = [{"key": TRAINING, "value": training}, {"key": "mlflow.runName", "value": training}]
@@ -54,20 +64,46 @@ class TrackingServer:
 
     def _experiment(self, name: str, *, make: bool) -> str | None:
         try:
-            found = self._ask("GET", "experiments/get-by-name", {"experiment_name": name})
-            return str(found["experiment"]["experiment_id"])
+            found = self._ask("GET", "experiments/get-by-name", {"experiment_name": name})["experiment"]
         except _Absent:
             return str(self._ask("POST", "experiments/create", {"name": name})["experiment_id"]) if make else None
+        number = str(found["experiment_id"])
+        if make and found.get("lifecycle_stage") == "deleted":
+            # MLflow keeps the names of deleted experiments, so no other one can take its place.
+            log.warning("experiment %s was deleted and is restored: this training still reports to it", name)
+            self._ask("POST", "experiments/restore", {"experiment_id": number})
+        return number
 
-    def log(self, run: str, metrics: Mapping[str, float], step: int, params: Mapping[str, Any] | None = None) -> None:
-        """Numbers of one step, and settings, which may be said again but not changed. Raises TrackingAway."""
-        now = int(time.time() * 1000)
-        given = [{"key": key, "value": float(value), "timestamp": now, "step": step} for key, value in metrics.items()]
+    def log(
+        self,
+        run: str,
+        metrics: Mapping[str, float],
+        step: int,
+        params: Mapping[str, Any] | None = None,
+        *,
+        at: float | None = None,
+    ) -> None:
+        """Metrics of one step at a time (unix seconds; default: now), and parameters, which may be repeated but not changed.
+        MLflow keeps one copy of a metric with the same key, step, value and time. Raises TrackingUnavailable.
+        """
+        stamp = _milliseconds(time.time() if at is None else at)
+        given = [
+            {"key": key, "value": float(value), "timestamp": stamp, "step": step} for key, value in metrics.items()
+        ]
         said = [{"key": key, "value": str(value)[:_VALUE]} for key, value in (params or {}).items()]
-        for start in range(0, max(len(given), 1), _METRICS):
+        for start in range(0, len(given), _METRICS):
             self._ask("POST", "runs/log-batch", {"run_id": run, "metrics": given[start : start + _METRICS]})
         for start in range(0, len(said), _PARAMS):
             self._ask("POST", "runs/log-batch", {"run_id": run, "params": said[start : start + _PARAMS]})
+
+    def history(self, run: str, metric: str) -> set[tuple[int, int]]:
+        """(step, timestamp in milliseconds) of every value of a metric. Raises TrackingUnavailable."""
+        found = self._ask("GET", "metrics/get-history", {"run_id": run, "metric_key": metric}).get("metrics") or []
+        return {(int(each.get("step", 0)), int(each["timestamp"])) for each in found}
+
+    def end(self, run: str, status: str) -> None:
+        """`status` is FINISHED, FAILED or KILLED. Raises TrackingUnavailable."""
+        self._ask("POST", "runs/update", {"run_id": run, "status": status, "end_time": _milliseconds(time.time())})
 
     def _ask(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -75,14 +111,62 @@ class TrackingServer:
             answer = self._client.request(method, path, **given)
             found = answer.json() if answer.content else {}
         except (httpx.HTTPError, ValueError) as failed:
-            raise TrackingAway(f"tracking at {self.url} does not answer: {type(failed).__name__} {failed}") from failed
+            raise TrackingUnavailable(
+                f"tracking at {self.url} does not answer: {type(failed).__name__} {failed}"
+            ) from failed
         if answer.is_success and isinstance(found, dict):
             return found
         code = found.get("error_code") if isinstance(found, dict) else None
         if code == "RESOURCE_DOES_NOT_EXIST":
-            raise _Absent(f"{path}: there is none")
-        raise TrackingAway(f"tracking at {self.url} refused {path} with {answer.status_code}: {answer.text[:200]}")
+            raise _Absent(f"tracking at {self.url} does not know what {path} asks for")
+        raise TrackingUnavailable(
+            f"tracking at {self.url} refused {path} with {answer.status_code}: {answer.text[:200]}"
+        )
 
 
-class _Absent(TrackingAway):
+class _Absent(TrackingUnavailable):
     pass
+
+
+def _milliseconds(moment: float) -> int:
+    return int(moment * 1000)
+
+
+class Reporter:
+    """A thread of a role that calls `report` every `period` seconds and once more at the end; the role never waits for it."""
+
+    def __init__(self, period: float, report: Callable[[], None], server: TrackingServer) -> None:
+        self._period = period
+        self._report = report
+        self._server = server
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="tracking", daemon=True)
+        self._error = ""
+
+    def start(self) -> Self:
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=10)
+        self._server.close()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def _loop(self) -> None:
+        last = False
+        while not last:
+            last = self._stop.wait(self._period)
+            self.round()
+
+    def round(self) -> None:
+        try:
+            self._report()
+            self._error = ""
+        except TrackingUnavailable as unavailable:
+            if str(unavailable) != self._error:
+                log.warning("%s; training goes on without it", unavailable)
+            self._error = str(unavailable)

@@ -1,20 +1,17 @@
-"""What a trainer's machine is doing, told to a tracking server beside the training."""
+"""Load of a trainer's machine, reported to a tracking server beside the training."""
 
-import logging
-import threading
 import time
 
 import psutil
+from typing_extensions import Self
 
-from elastic_ctr.runtime.tracking import TrackingAway, TrackingServer
-
-log = logging.getLogger(__name__)
+from elastic_ctr.runtime.tracking import Reporter, TrackingServer
 
 _PERIOD = 15.0
 
 
 class HostTracking:
-    """A thread of the trainer's parent; the run is the master's to begin."""
+    """A thread of the trainer's parent; the master begins the run."""
 
     def __init__(self, server: TrackingServer, name: str, training: str, experiment: str) -> None:
         self._server = server
@@ -22,24 +19,20 @@ class HostTracking:
         self._training = training
         self._experiment = experiment
         self._run: str | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="host", daemon=True)
+        self._reporter = Reporter(_PERIOD, self._report, server)
 
-    def start(self) -> "HostTracking":
-        self._thread.start()
+    def start(self) -> Self:
+        self._reporter.start()
         return self
 
     def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(timeout=10)
-        self._server.close()
-
-    def _go_on(self) -> None:
-        while not self._stop.wait(_PERIOD):
-            self.round()
+        self._reporter.stop()
 
     def round(self) -> None:
-        """CPU of the machine, per cent of all its cores since the last round; memory of this pod's processes, bytes."""
+        self._reporter.round()
+
+    def _report(self) -> None:
+        """CPU of the machine, per cent of all its cores since the last report; memory of this pod's processes, bytes."""
         own = psutil.Process()
         memory = 0
         for each in (own, *own.children(recursive=True)):
@@ -51,10 +44,10 @@ class HostTracking:
             f"host/{self._name}/cpu_percent": psutil.cpu_percent(),
             f"host/{self._name}/memory_bytes": float(memory),
         }
-        try:
-            if self._run is None:
-                self._run = self._server.run_of(self._training, self._experiment, begin=False)
-            if self._run is not None:
-                self._server.log(self._run, metrics, int(time.time()))
-        except TrackingAway as away:
-            log.debug("%s", away)
+        run, self._run = self._run, None
+        if run is None:
+            run = self._server.run_of(self._training, self._experiment, begin=False)
+        if run is not None:
+            self._server.log(run, metrics, int(time.time()))
+        # Only after a success: a run that was deleted is looked up anew.
+        self._run = run

@@ -10,7 +10,10 @@ from typing import Any
 
 import grpc
 import pytest
+from runtime.tracking_server import Server
 
+from elastic_ctr.config.model import digest_of_model
+from elastic_ctr.config.role_files import Tracking
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.client import MasterClient
@@ -21,7 +24,7 @@ from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest
-from master.world import MODEL, data_of
+from master.world import MODEL, data_of, settings_of
 from ports import free_port
 
 # Looks at once and again: what is waited for here is a donefile, not a clock.
@@ -38,21 +41,15 @@ def until(what: Callable[[], bool], seconds: float = 60) -> None:
 class Running:
     """The role in a thread, with its real doors."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **given: Any) -> None:
         self.port, self.status_port = free_port(), free_port()
         self.store = FileStore(folder / "store")
-        self.master = Master(
-            host="127.0.0.1",
+        self.settings = settings_of(
             data=DATA,
-            model=MODEL,
-            config=MasterConfig(port=self.port, status_port=self.status_port, state_dir=str(folder / "state")),
-            pservers=1,
-            epochs=1,
-            model_digest="digest",
-            source=FileSource(folder),
-            store=self.store,
-            token="",
+            master=MasterConfig(port=self.port, status_port=self.status_port, state_dir=str(folder / "state")),
+            **given,
         )
+        self.master = Master(self.settings, source=FileSource(folder), store=self.store, token="")
         self._stop = threading.Event()
         self.codes: list[int] = []
         self._thread = threading.Thread(target=lambda: self.codes.append(self.master.run(self._stop)))
@@ -117,7 +114,7 @@ def test_it_answers_trainers_and_ends_with_zero_when_told(running: Running) -> N
     client.close()
     running.end()
 
-    assert reply.model_digest == "digest"
+    assert reply.model_digest == digest_of_model(MODEL, DATA.slots)
     assert running.codes == [0]
 
 
@@ -262,3 +259,15 @@ def test_a_pserver_lost_while_the_ledger_cannot_be_written_does_not_end_the_mast
     until(
         lambda: "the ledger cannot be written (database or disk is full (0, it is silent" in running.status()["error"]
     )
+
+
+def test_its_run_in_the_tracking_server_ends_with_it(tmp_path: Path) -> None:
+    server = Server()
+    tracking = Tracking(url=server.url, experiment="clicks")
+    running = Running(tmp_path, training="ctr-train-1", tracking=tracking).start()
+
+    running.end()
+
+    assert running.codes == [0]
+    assert server.status() == "KILLED"
+    server.close()

@@ -11,7 +11,8 @@ import numpy as np
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.initialisation import VERIFY
@@ -35,6 +36,28 @@ def data_of(**given: Any) -> Data:
     return Data.model_validate(
         {"source": {"url": "file:///logs"}, "start": "20200401/00", "end": "20200401/01", "slots": ["a"], **given}
     )
+
+
+def settings_of(**given: Any) -> MasterFile:
+    """The master's file, with what a test does not name at its smallest."""
+    return MasterFile(
+        **{"data": data_of(), "model": MODEL, "store": StoreConfig(url="file:///s"), "master": MasterConfig()}
+        | {"trainer": TrainerConfig(), "pservers": 1}
+        | given
+    )
+
+
+class Asked:
+    """The store, asked at once."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def versions(self) -> list[int]:
+        return published_versions(self._world.store)
+
+    def rows_of(self, checkpoint: str) -> dict[int, int]:
+        return read_checkpoint(self._world.store, checkpoint).rows
 
 
 def histogram(count: float) -> bytes:
@@ -316,20 +339,15 @@ class World:
         """As a new process over the same file."""
         self.ledger.close()
         self.ledger = Ledger(self.folder / "ledger.db")
-        self.coordinator = Coordinator(
-            self.ledger,
-            self.data,
-            self.config,
+        self.settings = settings_of(
+            data=self.data,
+            master=self.config,
             pservers=self.servers,
-            epochs=self.epochs,
-            dim=DIM,
-            model_digest="digest",
-            rows_of_checkpoint=lambda name: read_checkpoint(self.store, name).rows,
-            known_versions=lambda: published_versions(self.store),
+            trainer=TrainerConfig(epochs=self.epochs),
             training=self.training,
             handover_seconds=self.handover_seconds,
-            clock=lambda: self.now,
         )
+        self.coordinator = Coordinator(self.ledger, self.settings, Asked(self), lambda: self.now)
         self.publisher = Publisher(self.coordinator, self.store, self.data, MODEL, self.config)
 
     def fill(self, task: control.Task, result: control.TaskResult) -> None:

@@ -1,17 +1,14 @@
-"""The calls as MLflow 3 takes and answers them; a cluster test meets the real server."""
+"""The calls as MLflow 3 takes and answers them; a test of its image meets the real server."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from elastic_ctr.master.tracking import Tracking, numbers_of, settings_of
-from elastic_ctr.runtime.http import HttpThread, application
-from elastic_ctr.runtime.tracking import TRAINING, TrackingAway, TrackingServer
+from elastic_ctr.runtime.tracking import TrackingServer, TrackingUnavailable
 from elastic_ctr.trainer.host import HostTracking
+from runtime.tracking_server import Server
 
 PASS = {
     "pass": "20200401/00",
@@ -27,72 +24,6 @@ PASS = {
 }
 
 
-class Server:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.experiments: list[str] = []
-        self.runs: list[dict[str, Any]] = []
-        self.metrics: list[dict[str, Any]] = []
-        self.params: list[dict[str, Any]] = []
-        self.refuses = False
-        routes = [
-            Route(f"/api/2.0/mlflow/{path}", self._answer(answer), methods=["GET", "POST"])
-            for path, answer in {
-                "experiments/get-by-name": self.experiment,
-                "experiments/create": self.make_experiment,
-                "runs/search": self.search,
-                "runs/create": self.make_run,
-                "runs/log-batch": self.log,
-            }.items()
-        ]
-        self._door = HttpThread(application(routes), "127.0.0.1", 0).start()
-        self._clients: list[TrackingServer] = []
-
-    def client(self) -> TrackingServer:
-        """Closed with this server."""
-        self._clients.append(TrackingServer(f"http://127.0.0.1:{self._door.port}"))
-        return self._clients[-1]
-
-    def _answer(self, answer: Callable[[dict[str, Any]], JSONResponse]) -> Any:
-        async def endpoint(request: Request) -> JSONResponse:
-            if self.refuses:
-                return JSONResponse({"error_code": "INTERNAL_ERROR", "message": "disk full"}, 500)
-            body = dict(request.query_params) if request.method == "GET" else await request.json()
-            return answer(body)
-
-        return endpoint
-
-    def experiment(self, body: dict[str, Any]) -> JSONResponse:
-        if body["experiment_name"] not in self.experiments:
-            return JSONResponse({"error_code": "RESOURCE_DOES_NOT_EXIST"}, 404)
-        return JSONResponse({"experiment": {"experiment_id": "1"}})
-
-    def make_experiment(self, body: dict[str, Any]) -> JSONResponse:
-        self.experiments.append(body["name"])
-        return JSONResponse({"experiment_id": "1"})
-
-    def search(self, body: dict[str, Any]) -> JSONResponse:
-        assert body["filter"] == f"tags.`{TRAINING}` = 'ctr-train-1'"
-        return JSONResponse({"runs": self.runs})
-
-    def make_run(self, body: dict[str, Any]) -> JSONResponse:
-        assert {"key": TRAINING, "value": "ctr-train-1"} in body["tags"]
-        self.runs.append({"info": {"run_id": "abc"}})
-        return JSONResponse({"run": self.runs[-1]})
-
-    def log(self, body: dict[str, Any]) -> JSONResponse:
-        assert body["run_id"] == "abc"
-        self.metrics += body.get("metrics", [])
-        self.params += body.get("params", [])
-        return JSONResponse({})
-
-    def close(self) -> None:
-        for each in self._clients:
-            each.close()
-        self._door.stop()
-
-
 @pytest.fixture
 def server() -> Iterator[Server]:
     made = Server()
@@ -100,8 +31,17 @@ def server() -> Iterator[Server]:
     made.close()
 
 
-def tracking(server: Server, passes: list[dict[str, Any]]) -> Tracking:
-    return Tracking(server.client(), "ctr-train-1", "clicks", {"model": {"layers": [4]}}, lambda: passes)
+def status_of(passes: list[dict[str, Any]], *, finished: bool = False, state: str = "waiting") -> dict[str, Any]:
+    return {"passes": passes, "finished": finished, "current": None if finished else {"state": state}}
+
+
+def tracking(server: Server, passes: list[dict[str, Any]], **given: Any) -> Tracking:
+    settings = {"model": {"layers": [4]}}
+    return Tracking(server.client(), "ctr-train-1", "clicks", settings, lambda: status_of(passes, **given))
+
+
+def aucs(server: Server) -> list[float]:
+    return [each["value"] for each in server.metrics if each["key"] == "auc"]
 
 
 def test_settings_are_told_once_and_each_pass_when_it_is_done(server: Server) -> None:
@@ -111,19 +51,78 @@ def test_settings_are_told_once_and_each_pass_when_it_is_done(server: Server) ->
     one.round()
 
     assert server.params == [{"key": "model.layers", "value": "[4]"}]
-    assert {(each["key"], each["value"], each["step"]) for each in server.metrics} == {
-        ("records", 10.0, 1), ("refused", 0.0, 1), ("keys", 5.0, 1), ("auc", 0.6, 1), ("seconds_checkpoint", 1.5, 1),
+    assert {(each["key"], each["value"], each["step"], each["timestamp"]) for each in server.metrics} == {
+        ("records", 10.0, 1, 7000), ("refused", 0.0, 1, 7000), ("keys", 5.0, 1, 7000), ("auc", 0.6, 1, 7000),
+        ("seconds_checkpoint", 1.5, 1, 7000),
     }  # fmt: skip
-    assert len(server.metrics) == 5
+    assert server.logged == 5
 
 
-def test_a_pass_that_is_trained_again_is_told_again_and_a_restarted_master_goes_on_in_its_run(server: Server) -> None:
+def test_a_restarted_master_goes_on_in_its_run_and_logs_no_pass_again(server: Server) -> None:
+    tracking(server, [PASS]).start().stop()
+    assert server.status() == "KILLED"
+    second = {**PASS, "pass": "20200401/01", "ordinal": 2, "doneAt": 8.0, "auc": 0.7}
+
+    tracking(server, [PASS, second]).round()
+
+    assert aucs(server) == [0.6, 0.7]
+    assert server.logged == 10
+    assert len(server.runs) == 1
+    assert server.status() == "RUNNING"
+
+
+def test_a_pass_that_is_trained_again_is_logged_again(server: Server) -> None:
     tracking(server, [PASS]).round()
 
     tracking(server, [{**PASS, "doneAt": 9.0, "auc": 0.7}]).round()
 
-    assert [each["value"] for each in server.metrics if each["key"] == "auc"] == [0.6, 0.7]
-    assert len(server.runs) == 1
+    assert aucs(server) == [0.6, 0.7]
+
+
+@pytest.mark.parametrize(("state", "word"), [("stopped", "FAILED"), ("training", "KILLED")])
+def test_a_run_ends_with_its_master(server: Server, state: str, word: str) -> None:
+    one = tracking(server, [PASS], state=state)
+    one.round()
+    assert server.status() == "RUNNING"
+
+    one.start().stop()
+
+    assert server.status() == word
+
+
+def test_a_run_is_finished_with_its_last_pass_and_runs_again_when_there_are_more(server: Server) -> None:
+    finished = True
+    status = lambda: status_of([PASS], finished=finished)  # noqa: E731 (what it closes over changes)
+    one = Tracking(server.client(), "ctr-train-1", "clicks", {}, status)
+    one.round()
+    assert server.status() == "FINISHED"
+
+    finished = False
+    one.round()
+
+    assert server.status() == "RUNNING"
+    assert server.logged == 5
+
+
+@pytest.mark.parametrize("what", ["experiment", "run"])
+def test_tracking_goes_on_after_its_experiment_or_its_run_was_deleted(server: Server, what: str) -> None:
+    passes = [PASS]
+    one = tracking(server, passes)
+    host = HostTracking(server.client(), "ctr-trainer-0", "ctr-train-1", "clicks")
+    one.round()
+    host.round()
+    server.delete_experiment() if what == "experiment" else server.delete_runs()
+    passes.append({**PASS, "pass": "20200401/01", "ordinal": 2, "doneAt": 8.0, "auc": 0.7})
+
+    for _ in range(2):
+        one.round()
+        host.round()
+    host.round()
+
+    run = server.runs[-1]["info"]["run_id"]
+    assert [each["value"] for each in server.metrics if (each["key"], each["run"]) == ("auc", run)] == [0.6, 0.7]
+    assert [each for each in server.metrics if each["key"].startswith("host/") and each["run"] == run]
+    assert len(server.runs) == (1 if what == "experiment" else 2)
 
 
 def test_a_server_that_is_away_or_refuses_is_said_once_and_caught_up_with(
@@ -146,7 +145,7 @@ def test_a_server_that_is_away_or_refuses_is_said_once_and_caught_up_with(
 def test_no_server_at_all_is_a_sentence() -> None:
     away = TrackingServer("http://127.0.0.1:9")
 
-    with pytest.raises(TrackingAway, match=r"tracking at http://127\.0\.0\.1:9 does not answer"):
+    with pytest.raises(TrackingUnavailable, match=r"tracking at http://127\.0\.0\.1:9 does not answer"):
         away.run_of("t", "e", begin=True)
     away.close()
 
@@ -166,10 +165,18 @@ def test_a_host_waits_for_the_masters_run_and_then_tells_its_load(server: Server
     assert server.metrics[1]["value"] > 1e6
 
 
-def test_a_stopped_tracking_tells_what_is_left(server: Server) -> None:
-    one = tracking(server, [PASS]).start()
+def test_a_stopped_tracking_logs_what_is_left_and_reads_nothing_afterwards(server: Server) -> None:
+    closed = False
+
+    def status() -> dict[str, Any]:
+        assert not closed
+        return status_of([PASS])
+
+    one = Tracking(server.client(), "ctr-train-1", "clicks", {}, status).start()
 
     one.stop()
+    closed = True
+    one.round()
 
     assert len(server.metrics) == 5
 

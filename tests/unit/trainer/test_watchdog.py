@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.config.data import Data, Source
-from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.config.model import Model
+from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.client import MasterClient
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.questions import Questions
 from elastic_ctr.master.servicer import ControlServicer, start_server
+from elastic_ctr.store import FileStore
 from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, incarnation
 from ports import free_port
 
@@ -87,17 +91,15 @@ class Master:
         self.looked: list[tuple[int, str, int, str]] = []
         self.ledger = Ledger(folder / "ledger.db")
         data = Data(source=Source(url="file:///x"), start="20200401/00", end="20200401/00", slots=("a",))
-        self.coordinator = Coordinator(
-            self.ledger,
-            data,
-            MasterConfig(),
+        settings = MasterFile(
+            data=data,
+            model=Model(embedding_dim=2),
+            store=StoreConfig(url="file:///s"),
+            master=MasterConfig(),
+            trainer=TrainerConfig(),
             pservers=1,
-            epochs=1,
-            dim=2,
-            model_digest="d",
-            rows_of_checkpoint=lambda _: {},
-            known_versions=list,
         )
+        self.coordinator = Coordinator(self.ledger, settings, Questions(FileStore(folder / "store")))
         # The endpoint of generation 1 is one above the first port.
         self.pserver = control.PserverState(
             index=0,
