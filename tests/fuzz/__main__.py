@@ -23,6 +23,10 @@ NAMES = (
     "click-log",
     "sequence-file",
     "prediction-json",
+    "published-files",
+    "release-state",
+    "release-messages",
+    "values-file",
 )
 _BATCH = 200
 _HANG_SECONDS = 300

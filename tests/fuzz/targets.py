@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from fuzz.cube_wire import CubeBlockingClient, CubeClient, CubeServer
+from fuzz.documents import PublishedFiles, ReleaseMessages, ReleaseStates, ValuesFiles
 from fuzz.serving_http import ServingHttp
 from fuzz.serving_wire import ServingDoor, ServingFrames
 from fuzz.texts import ClickLog, Predictions, SequenceFiles
@@ -28,5 +29,9 @@ TARGETS: Mapping[str, Callable[[int], Target]] = {
         ClickLog,
         SequenceFiles,
         Predictions,
+        PublishedFiles,
+        ReleaseStates,
+        ReleaseMessages,
+        ValuesFiles,
     )
 }

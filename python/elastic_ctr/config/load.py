@@ -59,6 +59,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigRefused(f"{path}{line} is not YAML: {getattr(wrong, 'problem', wrong)}") from wrong
     except ConfigRefused as wrong:
         raise ConfigRefused(f"{path}: {wrong}") from wrong
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as wrong:
+        # PyYAML lets through what Python says of dates, numbers and depth: 2001-99-99, 5000 digits, 10,000 brackets.
+        raise ConfigRefused(
+            f"{path} holds something that cannot be a setting ({type(wrong).__name__}: {wrong})"
+        ) from wrong
     if given is None:
         given = {}
     if not isinstance(given, dict):

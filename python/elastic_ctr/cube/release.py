@@ -11,17 +11,27 @@ Transfer publishes it; agents and readers (serving) follow it and report back. I
 The POSTs need `authorization: Bearer <token>` when a token is configured.
 """
 
+from typing import Annotated
+
 from pydantic import Field
 
-from elastic_ctr.versions.manifest import Record
+from elastic_ctr.versions.manifest import Partition, PartitionCount, Record, VersionId, Whole
+
+_LARGEST = 2**63 - 1
+Generation = Annotated[int, Field(ge=1, le=_LARGEST)]
+
+
+def following(number: int, by: int = 1) -> int:
+    """The next generation or revision: never one that readers of a document would refuse."""
+    return min(number + by, _LARGEST)
 
 
 class Placement(Record):
     """For agents alone: partition p is owed by every pod of shard `p % shards`. Readers never compute a shard."""
 
-    shards: int = Field(gt=0)
-    replicas: int = Field(default=1, gt=0)
-    up: tuple[int, ...] = Field(
+    shards: PartitionCount
+    replicas: PartitionCount = 1
+    up: tuple[Partition, ...] = Field(
         default=(),
         description="Shards, in order, that have a pod up and not draining: they also owe what the rest owes.",
     )
@@ -30,9 +40,11 @@ class Placement(Record):
 class Holder(Record):
     """What one cube-server answers for one version."""
 
-    partitions: tuple[int, ...]
+    partitions: tuple[Partition, ...]
     draining: bool = False
-    shard: int | None = Field(default=None, description="For agents: who owes a partition need not ask who holds it.")
+    shard: Partition | None = Field(
+        default=None, description="For agents: who owes a partition need not ask who holds it."
+    )
 
 
 class ReleaseDocument(Record):
@@ -43,16 +55,16 @@ class ReleaseDocument(Record):
     `refused`: version -> reason, final.
     """
 
-    generation: int = Field(ge=1)
-    revision: int = Field(ge=0)
+    generation: Generation
+    revision: Whole
     placement: Placement
-    wanted: tuple[int, ...] = ()
-    candidate: int | None = None
-    live: int | None = None
-    previous: int | None = None
+    wanted: tuple[VersionId, ...] = ()
+    candidate: VersionId | None = None
+    live: VersionId | None = None
+    previous: VersionId | None = None
     held: bool = Field(default=False, description="A rollback holds: nothing is promoted until it is resumed.")
-    refused: dict[int, str] = Field(default_factory=dict)
-    holders: dict[int, dict[str, Holder]] = Field(default_factory=dict)
+    refused: dict[VersionId, str] = Field(default_factory=dict)
+    holders: dict[VersionId, dict[str, Holder]] = Field(default_factory=dict)
 
     def is_newer_than(self, other: "ReleaseDocument | None") -> bool:
         return other is None or (self.generation, self.revision) > (other.generation, other.revision)
@@ -80,13 +92,13 @@ class AgentReport(Record):
         min_length=1, max_length=253, description="The shard is read from the name: `…-s<shard>-<replica>`."
     )
     address: str = Field(description="host:port of the pod's cube-server.")
-    shard: int = Field(ge=0)
-    holds: dict[int, tuple[int, ...]] = Field(default_factory=dict)
+    shard: Partition
+    holds: dict[VersionId, tuple[Partition, ...]] = Field(default_factory=dict)
     draining: bool = False
     document: ReleaseDocument | None = Field(
         default=None, description="The newest one known; a new transfer learns it."
     )
-    refused: dict[int, str] = Field(
+    refused: dict[VersionId, str] = Field(
         default_factory=dict, description="Versions whose parts in the store are not what their manifest says."
     )
     errors: tuple[str, ...] = ()
@@ -96,15 +108,17 @@ class ReaderReport(Record):
     """What one serving pod says: which versions its samples passed or failed, and which it pins."""
 
     pod: str = Field(min_length=1, max_length=253)
-    passed: tuple[int, ...] = ()
-    refused: dict[int, str] = Field(default_factory=dict)
-    pinned: tuple[int, ...] = ()
-    max_abs_diff: dict[int, float] = Field(default_factory=dict, description="Served minus recorded, over the samples.")
+    passed: tuple[VersionId, ...] = ()
+    refused: dict[VersionId, str] = Field(default_factory=dict)
+    pinned: tuple[VersionId, ...] = ()
+    max_abs_diff: dict[VersionId, float] = Field(
+        default_factory=dict, description="Served minus recorded, over the samples."
+    )
     document: ReleaseDocument | None = None
 
 
 class RollbackOrder(Record):
     """Make an earlier live version live again and hold it, or go on with the newest."""
 
-    version: int | None = Field(default=None, gt=0)
+    version: VersionId | None = None
     resume: bool = False

@@ -15,19 +15,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import uvicorn
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import listen
 from elastic_ctr.runtime.metrics import CONTENT_TYPE, Metrics
 
 log = logging.getLogger(__name__)
 
 BODY_LIMIT = 4 << 20
+_TOKEN_LIMIT = 4096
 Ready = Callable[[], tuple[bool, str]]
 Status = Callable[[], dict[str, Any]]
 M = TypeVar("M", bound=BaseModel)
@@ -44,10 +46,12 @@ def read_token(path: Path | None) -> str | None:
     """The token in a mounted file; None when no file is configured. Raises OSError, ValueError when it holds none."""
     if path is None:
         return None
-    token = path.read_text().strip()
-    if not token:
+    with path.open("rb") as file:
+        given = file.read(_TOKEN_LIMIT + 1).strip()
+    if not given:
         raise ValueError(f"{path} is empty; put the token in it, or leave the token file out of the configuration")
-    if not (token.isascii() and token.isprintable()) or " " in token:
+    token = given.decode("ascii", "replace")
+    if len(given) > _TOKEN_LIMIT or not (token.isascii() and token.isprintable()) or " " in token:
         # Never shown: whatever it is, it may be a secret.
         raise ValueError(f"{path} holds no token, which is one word on one line; is it the right file?")
     return token
@@ -84,13 +88,10 @@ async def read_body(request: Request, limit: int = BODY_LIMIT) -> bytes:
 
 async def read_record(request: Request, kind: type[M], limit: int = BODY_LIMIT) -> M:
     """The body as one of our documents. Raises RequestRefused (400) naming the field that is wrong, 413."""
-    body = await read_body(request, limit)
     try:
-        return kind.model_validate_json(body)
-    except ValidationError as wrong:
-        first = wrong.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(step) for step in first["loc"])
-        raise RequestRefused(400, f"{where or 'the body'}: {first['msg']}") from wrong
+        return read_document(kind, await read_body(request, limit))
+    except DocumentDamaged as wrong:
+        raise RequestRefused(400, str(wrong)) from wrong
 
 
 def application(

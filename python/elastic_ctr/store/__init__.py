@@ -1,8 +1,18 @@
 """Where published files live: one small interface, and one implementation for each kind of address."""
 
 from elastic_ctr.store.file import FileStore
-from elastic_ctr.store.interface import AlreadyPublished, NotInStore, NotNow, Store, StoreError
+from elastic_ctr.store.interface import AlreadyPublished, FileTooLarge, NotInStore, NotNow, Store, StoreError
 from elastic_ctr.store.open import open_store
 from elastic_ctr.store.patience import Patience
 
-__all__ = ["AlreadyPublished", "FileStore", "NotInStore", "NotNow", "Patience", "Store", "StoreError", "open_store"]
+__all__ = [
+    "AlreadyPublished",
+    "FileStore",
+    "FileTooLarge",
+    "NotInStore",
+    "NotNow",
+    "Patience",
+    "Store",
+    "StoreError",
+    "open_store",
+]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, checked_path, walked
+from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, checked_path, small, walked
 from elastic_ctr.store.temporary import appearing
 
 _TEMPORARY = ".put-"
@@ -92,12 +92,7 @@ class FileStore:
             raise StoreError(f"{path} cannot be read from {self.url}: {failed.strerror or failed}") from failed
 
     def get_bytes(self, path: str) -> bytes:
-        try:
-            return self._at(path).read_bytes()
-        except FileNotFoundError as gone:
-            raise NotInStore(f"{path} is not in {self.url}") from gone
-        except OSError as failed:
-            raise StoreError(f"{path} cannot be read from {self.url}: {failed.strerror or failed}") from failed
+        return small(self.read_from(path), path)
 
     def exists(self, path: str) -> bool:
         return self._at(path).exists()

@@ -80,7 +80,7 @@ class WebDav(Remote):
                 )
                 for each in _entries(text)
             ]
-        except (ValueError, TypeError, KeyError, AttributeError) as garbled:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as garbled:
             raise StoreError(
                 f"{folder or '/'} cannot be listed in {self.url}: the answer is no JSON listing; it needs nginx with "
                 "`autoindex_format json`, as charts/elastic-ctr/files/nginx.conf has it"

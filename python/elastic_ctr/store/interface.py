@@ -1,6 +1,6 @@
 """What every store can do. A path is relative, with slashes, and never leaves the store."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Protocol, runtime_checkable
 
@@ -15,6 +15,10 @@ class NotInStore(StoreError):
 
 class AlreadyPublished(StoreError):
     """A file stands at the path already; published files are immutable."""
+
+
+class FileTooLarge(StoreError):
+    """A file that should be small is not: which, and how large it may be."""
 
 
 class NotNow(StoreError):
@@ -50,7 +54,7 @@ class Store(Protocol):
         """
 
     def get_bytes(self, path: str) -> bytes:
-        """Fetch a small file. Raises NotInStore, StoreError."""
+        """Fetch a small file. Raises NotInStore, FileTooLarge, StoreError."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -74,6 +78,19 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of connections; the store may be used again all the same."""
+
+
+SMALL_FILE_LIMIT = 256 << 20
+
+
+def small(blocks: Iterable[bytes], path: str, limit: int = SMALL_FILE_LIMIT) -> bytes:
+    """The blocks as one piece. Raises FileTooLarge before more than `limit` bytes are kept."""
+    found = bytearray()
+    for block in blocks:
+        found += block
+        if len(found) > limit:
+            raise FileTooLarge(f"{path} has more than {limit} bytes, far more than such a file needs; is it damaged?")
+    return bytes(found)
 
 
 def checked_path(path: str) -> PurePosixPath:

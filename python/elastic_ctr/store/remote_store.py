@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from elastic_ctr.store.interface import AlreadyPublished, NotInStore, NotNow, StoreError, walked
+from elastic_ctr.store.interface import AlreadyPublished, NotInStore, NotNow, StoreError, small, walked
 from elastic_ctr.store.patience import Patience
 from elastic_ctr.store.remote import FileChanged, Reading, Remote, Stat, relative
 from elastic_ctr.store.temporary import appearing, is_temporary, temporary_beside
@@ -137,10 +137,10 @@ class RemoteStore:
     def get_bytes(self, path: str) -> bytes:
         for _ in range(_READ_AGAIN):
             try:
-                return b"".join(self.read_from(path))
+                return small(self.read_from(path), path)
             except FileChanged:  # noqa: PERF203 (a donefile was replaced in between: rare)
                 continue
-        return b"".join(self.read_from(path))
+        return small(self.read_from(path), path)
 
     def exists(self, path: str) -> bool:
         try:

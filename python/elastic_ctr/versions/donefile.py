@@ -8,15 +8,24 @@ import json
 import logging
 from typing import NamedTuple
 
-from elastic_ctr.store import NotInStore, Store
+from pydantic import BaseModel
+
+from elastic_ctr.runtime.documents import DocumentDamaged, read_document
+from elastic_ctr.store import FileTooLarge, NotInStore, Store
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import ManifestDamaged, VersionManifest, published_versions, read_version
+from elastic_ctr.versions.manifest import (
+    ManifestDamaged,
+    VersionId,
+    VersionManifest,
+    published_versions,
+    read_version,
+)
 
 log = logging.getLogger(__name__)
 
-
-class DonefileDamaged(ValueError):
-    """A donefile has a line that cannot be read: which, why."""
+_LINE_LIMIT = 1 << 16
+# So many bad lines are named one by one.
+_NAMED = 3
 
 
 class Announcement(NamedTuple):
@@ -34,30 +43,53 @@ def announcement_of(manifest: VersionManifest) -> Announcement:
     return Announcement(manifest.version, manifest.base, "/" + layout.cube_folder(manifest.version, manifest.kind))
 
 
-def parse_donefile(text: str, path: str) -> list[Announcement]:
-    """Lines in file order; fields beyond the three are somebody else's and ignored. Raises DonefileDamaged."""
-    found = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
+class Donefile(NamedTuple):
+    """The lines that can be read, in file order, and a sentence for each of the first few that cannot."""
+
+    lines: tuple[Announcement, ...]
+    problems: tuple[str, ...]
+
+
+class _Line(BaseModel):
+    """Fields beyond the three belong to other systems. Older writers gave ids as strings, which pydantic takes."""
+
+    id: VersionId
+    key: VersionId
+    input: str
+
+
+def parse_donefile(data: bytes, path: str) -> Donefile:
+    """Any bytes give the lines that can be read: one bad line keeps no other version from going live."""
+    found: list[Announcement] = []
+    problems: list[str] = []
+    unread = 0
+    for number, text in enumerate(data.split(b"\n"), 1):
+        if not text.strip():
             continue
         try:
-            fields = json.loads(line)
-            # Older writers gave ids as strings.
-            found.append(Announcement(int(fields["id"]), int(fields["key"]), str(fields["input"])))
-        except (ValueError, KeyError, TypeError) as wrong:
-            raise DonefileDamaged(
-                f"{path} line {number} is not a JSON object with id, key and input: {line[:80]!r}; mend or remove the line"
-            ) from wrong
-    return found
+            line = read_document(_Line, text, _LINE_LIMIT)
+        except DocumentDamaged:
+            unread += 1
+            if unread <= _NAMED:
+                shown = text[:80].decode("utf-8", "replace")
+                problems.append(
+                    f"{path} line {number} is not a JSON object with id, key and input: {shown!r}; mend or remove the line"
+                )
+        else:
+            found.append(Announcement(line.id, line.key, line.input))
+    if unread > _NAMED:
+        problems.append(f"{path} has {unread - _NAMED} more such lines")
+    return Donefile(tuple(found), tuple(problems))
 
 
-def read_donefile(store: Store, path: str) -> list[Announcement]:
-    """A missing donefile means nothing new. Raises DonefileDamaged."""
+def read_donefile(store: Store, path: str) -> Donefile:
+    """A missing donefile means nothing new. Raises StoreError."""
     try:
-        text = store.get_bytes(path).decode("utf-8", "replace")
+        return parse_donefile(store.get_bytes(path), path)
     except NotInStore:
-        return []
-    return parse_donefile(text, path)
+        return Donefile((), ())
+    except FileTooLarge as large:
+        return Donefile((), (str(large),))
 
 
 def announce(store: Store) -> None:
@@ -75,7 +107,9 @@ def announce(store: Store) -> None:
         except ManifestDamaged as damaged:
             log.warning("version %d is announced as before: %s", version, damaged)
             for path, text in before.items():
-                lines[path] += [line.to_line() for line in _readable(text, path) if line.id == version]
+                lines[path] += [
+                    line.to_line() for line in parse_donefile(text or b"", path).lines if line.id == version
+                ]
             continue
         path = layout.BASE_DONEFILE if manifest.kind == "base" else layout.PATCH_DONEFILE
         lines[path].append(announcement_of(manifest).to_line())
@@ -88,13 +122,5 @@ def announce(store: Store) -> None:
 def _bytes_of(store: Store, path: str) -> bytes | None:
     try:
         return store.get_bytes(path)
-    except NotInStore:
+    except (NotInStore, FileTooLarge):
         return None
-
-
-def _readable(text: bytes | None, path: str) -> list[Announcement]:
-    """The lines of a donefile that is about to be written anew; none of one that is damaged."""
-    try:
-        return parse_donefile((text or b"").decode("utf-8", "replace"), path)
-    except DonefileDamaged:
-        return []

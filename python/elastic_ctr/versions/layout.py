@@ -12,9 +12,12 @@ BASE_DONEFILE = f"{DONEFILES}/base.txt"
 PATCH_DONEFILE = f"{DONEFILES}/patch.txt"
 
 
+VERSION_DIGITS = 18
+
+
 def is_version(name: str) -> bool:
     """Whether a file or folder name is a version's id; other names in a store are not ours."""
-    return name.isascii() and name.isdigit() and len(name) <= 18
+    return name.isascii() and name.isdigit() and len(name) <= VERSION_DIGITS and str(int(name)) == name != "0"
 
 
 def refusal(version: int) -> str:

@@ -2,21 +2,30 @@
 
 import hashlib
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.runtime.documents import DocumentDamaged, read_document
+from elastic_ctr.store import FileTooLarge, NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 
 Kind = Literal["base", "delta"]
+# Bounded, so that whatever computes with a number of a document that others may write cannot overflow.
+VersionId = Annotated[int, Field(gt=0, lt=10**layout.VERSION_DIGITS)]
+Whole = Annotated[int, Field(ge=0, lt=2**63)]
+Partition = Annotated[int, Field(ge=0, lt=1 << 16)]
+PartitionCount = Annotated[int, Field(gt=0, le=1 << 16)]
+Dim = Annotated[int, Field(gt=0, le=1 << 16)]
 
 
 class Record(BaseModel):
     """A published JSON document: camelCase outside, unknown fields kept out, never changed once made."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, allow_inf_nan=False
+    )
 
     def to_json(self) -> bytes:
         return self.model_dump_json(by_alias=True, indent=1).encode() + b"\n"
@@ -30,9 +39,9 @@ class FileEntry(Record):
     """One published file; path is relative to the store."""
 
     path: str
-    bytes: int = Field(ge=0)
+    bytes: Whole
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    records: int = Field(default=0, ge=0)
+    records: Whole = 0
 
 
 class VersionManifest(Record):
@@ -43,25 +52,25 @@ class VersionManifest(Record):
     in the files, both over the sample lines. `event_time_max` is unix seconds: the end of the newest split learned.
     """
 
-    version: int = Field(gt=0)
+    version: VersionId
     kind: Kind
-    base: int
-    parent: int | None
+    base: VersionId
+    parent: VersionId | None
     pass_id: str
-    event_time_max: int
+    event_time_max: Whole
     created_at: float
-    partitions: int = Field(gt=0)
-    dim: int = Field(gt=0)
-    keys: int = Field(ge=0, description="Keys in this version's own files.")
+    partitions: PartitionCount
+    dim: Dim
+    keys: Whole = Field(description="Keys in this version's own files.")
     slots: tuple[str, ...]
     sparse_dim: int | None
     network: str
     cube_files: tuple[FileEntry, ...]
     model_files: tuple[FileEntry, ...]
-    samples: int = Field(ge=0)
+    samples: Whole
     auc_live: float | None
     auc_published: float | None
-    left_out: int = Field(default=0, ge=0, description="Sample keys whose row or embedx the save left out.")
+    left_out: Whole = Field(default=0, description="Sample keys whose row or embedx the save left out.")
 
 
 class DictionaryManifest(Record):
@@ -71,14 +80,14 @@ class DictionaryManifest(Record):
     parts: the version itself when `kind` is full, its base otherwise.
     """
 
-    version: int = Field(gt=0)
+    version: VersionId
     kind: Literal["full", "overlay"]
-    full_version: int
-    base: int
-    parent: int | None
-    partitions: int = Field(gt=0)
-    dim: int = Field(gt=0)
-    keys: int = Field(ge=0, description="Keys in this folder's own parts.")
+    full_version: VersionId
+    base: VersionId
+    parent: VersionId | None
+    partitions: PartitionCount
+    dim: Dim
+    keys: Whole = Field(description="Keys in this folder's own parts.")
     files: tuple[FileEntry, ...]
 
     def part(self, partition: int) -> FileEntry:
@@ -95,12 +104,14 @@ class CheckpointManifest(Record):
 
     name: str
     pass_id: str
-    pass_ordinal: int
-    follows_version: int | None = Field(description="The published version that the next delta will be a change of.")
-    base_version: int | None
+    pass_ordinal: Whole
+    follows_version: VersionId | None = Field(
+        description="The published version that the next delta will be a change of."
+    )
+    base_version: VersionId | None
     created_at: float
-    partitions: int
-    rows: dict[int, int] = Field(description="Rows by partition: compared after every load.")
+    partitions: PartitionCount
+    rows: dict[Partition, Whole] = Field(description="Rows by partition: compared after every load.")
     files: tuple[FileEntry, ...]
 
 
@@ -162,12 +173,14 @@ def checked_file(store: Store, entry: FileEntry, folder: Path) -> Path:
 
 def read_version(store: Store, version: int) -> VersionManifest:
     """Raises NotInStore, ManifestDamaged."""
-    return _parsed(VersionManifest, store, layout.version_manifest(version))
+    path = layout.version_manifest(version)
+    return _of_version(version, _parsed(VersionManifest, store, path), path)
 
 
 def read_dictionary(store: Store, version: int) -> DictionaryManifest:
     """Raises NotInStore, ManifestDamaged."""
-    return _parsed(DictionaryManifest, store, layout.dictionary_manifest(version))
+    path = layout.dictionary_manifest(version)
+    return _of_version(version, _parsed(DictionaryManifest, store, path), path)
 
 
 def read_checkpoint(store: Store, name: str) -> CheckpointManifest:
@@ -178,16 +191,22 @@ def read_checkpoint(store: Store, name: str) -> CheckpointManifest:
 def published_versions(store: Store) -> list[int]:
     """Ids of all versions with a manifest, oldest first."""
     names = (name.removesuffix(".json") for name in store.list(layout.VERSIONS) if name.endswith(".json"))
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(name) for name in names if layout.is_version(name))
 
 
 R = TypeVar("R", bound=Record)
+M = TypeVar("M", VersionManifest, DictionaryManifest)
 
 
 def _parsed(kind: type[R], store: Store, path: str) -> R:
     try:
-        return kind.model_validate_json(store.get_bytes(path))
-    except ValidationError as wrong:
-        first = wrong.errors()[0]
-        where = ".".join(str(step) for step in first["loc"])
-        raise ManifestDamaged(f"{path} in {store.url} is damaged at {where or 'its start'}: {first['msg']}") from wrong
+        return read_document(kind, store.get_bytes(path))
+    except (DocumentDamaged, FileTooLarge) as wrong:
+        raise ManifestDamaged(f"{path} in {store.url} is damaged: {wrong}") from wrong
+
+
+def _of_version(version: int, manifest: M, path: str) -> M:
+    """A manifest that names another version than its path could lead a chain of parents round in a circle."""
+    if manifest.version != version:
+        raise ManifestDamaged(f"{path} is damaged: it names version {manifest.version}")
+    return manifest

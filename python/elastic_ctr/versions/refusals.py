@@ -7,18 +7,16 @@ version is refused: a refusal with damaged content still counts.
 
 from collections.abc import Iterable
 
-from pydantic import Field
-
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
-from elastic_ctr.store import AlreadyPublished, NotInStore, Store
+from elastic_ctr.store import AlreadyPublished, FileTooLarge, NotInStore, Store
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import Record
+from elastic_ctr.versions.manifest import Record, VersionId
 
 
 class Refusal(Record):
     """Final for its version. `refused_at` is in unix seconds."""
 
-    version: int = Field(gt=0)
+    version: VersionId
     reason: str
     refused_at: float
 
@@ -41,7 +39,7 @@ def read_refusals(store: Store) -> dict[int, str]:
             found[version] = read_document(Refusal, store.get_bytes(path)).reason
         except NotInStore:
             continue  # deleted with its version since it was listed
-        except DocumentDamaged as damaged:
+        except (DocumentDamaged, FileTooLarge) as damaged:
             found[version] = f"version {version} is refused, but {path} cannot be read ({damaged})"
     return found
 

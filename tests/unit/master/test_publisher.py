@@ -73,8 +73,8 @@ def test_donefiles_list_bases_and_deltas(tmp_path: Path) -> None:
     one.finish()
 
     base, delta = published_versions(one.store)
-    assert [(a.id, a.key) for a in read_donefile(one.store, layout.BASE_DONEFILE)] == [(base, base)]
-    assert [(a.id, a.key, a.input) for a in read_donefile(one.store, layout.PATCH_DONEFILE)] == [
+    assert [(a.id, a.key) for a in read_donefile(one.store, layout.BASE_DONEFILE).lines] == [(base, base)]
+    assert [(a.id, a.key, a.input) for a in read_donefile(one.store, layout.PATCH_DONEFILE).lines] == [
         (delta, base, f"/output/ctr_cube/{delta}/delta")
     ]
 
@@ -168,8 +168,8 @@ def test_a_crash_between_any_two_steps_ends_in_the_same_state(
     base, delta = published_versions(one.store)
     assert [v["id"] for v in one.ledger.versions()] == [base, delta]
     assert [(v["kind"], v["state"]) for v in one.ledger.versions()] == [("base", "published"), ("delta", "published")]
-    assert [a.id for a in read_donefile(one.store, layout.BASE_DONEFILE)] == [base]
-    assert [a.id for a in read_donefile(one.store, layout.PATCH_DONEFILE)] == [delta]
+    assert [a.id for a in read_donefile(one.store, layout.BASE_DONEFILE).lines] == [base]
+    assert [a.id for a in read_donefile(one.store, layout.PATCH_DONEFILE).lines] == [delta]
     assert [read_checkpoint(one.store, row["name"]).follows_version for row in one.ledger.checkpoints()] == [base, base]
     assert [row["follows"] for row in one.ledger.checkpoints()] == [base, base]
     assert one.coordinator.generation == 1

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,6 @@ from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import (
     Announcement,
-    DonefileDamaged,
     announce,
     announcement_of,
     parse_donefile,
@@ -25,27 +25,72 @@ def manifest(version: int, parent: int | None = None, base: int | None = None) -
     )  # fmt: skip
 
 
-@given(st.lists(st.builds(Announcement, st.integers(1), st.integers(1), st.text())))
+IDS = st.integers(1, 10**18 - 1)
+LINES = st.lists(st.builds(Announcement, IDS, IDS, st.text()))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["id", "key", "input", "x"]), inner),
+)
+
+
+@given(LINES)
 def test_a_written_donefile_is_read_again(lines: list[Announcement]) -> None:
-    assert parse_donefile("\n".join(line.to_line() for line in lines), "d") == lines
+    text = "\n".join(line.to_line() for line in lines)
+
+    assert parse_donefile(text.encode(), "d") == (tuple(lines), ())
 
 
 def test_ids_may_be_strings_and_other_fields_are_somebody_elses() -> None:
-    text = '{"id": "5", "key": "4", "input": "/x", "monitor_data": ""}\n\n'
+    text = b'{"id": "5", "key": "4", "input": "/x", "monitor_data": ""}\r\n\n'
 
-    assert parse_donefile(text, "d") == [Announcement(5, 4, "/x")]
+    assert parse_donefile(text, "d") == ((Announcement(5, 4, "/x"),), ())
 
 
-@pytest.mark.parametrize("line", ["{", "[]", "7", '{"id": 1}', '{"id": "x", "key": 1, "input": ""}', "\x00"])
-def test_a_damaged_line_is_named_with_the_way_out(line: str) -> None:
-    text = Announcement(1, 1, "/x").to_line() + "\n" + line
+GOOD = Announcement(1, 1, "/x")
 
-    with pytest.raises(DonefileDamaged, match=r"d line 2 .* mend or remove the line"):
-        parse_donefile(text, "d")
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{", b"[]", b"7", b'{"id": 1}', b'{"id": "x", "key": 1, "input": ""}', b"\x00", b"\xff\xfe", b"1e999",
+        b'{"id": 1e999, "key": 1, "input": ""}', b"[" * 100_000, b'{"id": ' + b"9" * 5000 + b', "key": 1, "input": ""}',
+        b'{"id": -1, "key": 1, "input": ""}', b'{"id": 1, "key": 1, "input": "\\ud800"}', b" " * 70_000 + b"{}",
+    ],
+)  # fmt: skip
+def test_a_damaged_line_is_named_with_the_way_out_and_the_other_lines_hold(line: bytes) -> None:
+    good = GOOD.to_line().encode()
+
+    lines, problems = parse_donefile(good + b"\n" + line + b"\n" + good, "d")
+
+    assert lines == (GOOD, GOOD)
+    assert len(problems) == 1
+    assert "d line 2 is not a JSON object" in problems[0]
+    assert "mend or remove the line" in problems[0]
+
+
+@given(LINES, st.binary() | JSON.map(lambda value: json.dumps(value).encode()), LINES)
+def test_any_bytes_between_good_lines_leave_them_readable(
+    before: list[Announcement], middle: bytes, after: list[Announcement]
+) -> None:
+    pieces = [*(line.to_line().encode() for line in before), middle, *(line.to_line().encode() for line in after)]
+
+    lines, problems = parse_donefile(b"\n".join(pieces), "d")
+
+    assert lines[: len(before)] == tuple(before)
+    assert lines[len(lines) - len(after) :] == tuple(after)
+    "".join(problems).encode()
+
+
+def test_a_file_of_garbage_is_few_sentences() -> None:
+    lines, problems = parse_donefile(b"garbage\n" * 1000, "d")
+
+    assert lines == ()
+    assert len(problems) == 4
+    assert problems[-1] == "d has 997 more such lines"
 
 
 def test_a_missing_donefile_means_nothing_new(tmp_path: Path) -> None:
-    assert read_donefile(FileStore(tmp_path), layout.BASE_DONEFILE) == []
+    assert read_donefile(FileStore(tmp_path), layout.BASE_DONEFILE) == ((), ())
 
 
 def test_the_key_of_a_patch_is_its_base_and_of_a_base_its_own() -> None:
@@ -62,8 +107,8 @@ def test_announcing_writes_a_line_for_every_manifest_and_drops_the_others(tmp_pa
     announce(store)
     announce(store)
 
-    assert [line.id for line in read_donefile(store, layout.BASE_DONEFILE)] == [4]
-    assert [line.id for line in read_donefile(store, layout.PATCH_DONEFILE)] == [5, 6]
+    assert [line.id for line in read_donefile(store, layout.BASE_DONEFILE).lines] == [4]
+    assert [line.id for line in read_donefile(store, layout.PATCH_DONEFILE).lines] == [5, 6]
 
 
 def test_a_version_whose_manifest_cannot_be_read_keeps_its_line_and_keeps_no_other_from_being_announced(
@@ -79,8 +124,8 @@ def test_a_version_whose_manifest_cannot_be_read_keeps_its_line_and_keeps_no_oth
 
     announce(store)
 
-    assert [line.id for line in read_donefile(store, layout.BASE_DONEFILE)] == [4, 6]
-    assert [line.id for line in read_donefile(store, layout.PATCH_DONEFILE)] == [5]
+    assert [line.id for line in read_donefile(store, layout.BASE_DONEFILE).lines] == [4, 6]
+    assert [line.id for line in read_donefile(store, layout.PATCH_DONEFILE).lines] == [5]
     assert "version 7 is announced as before" in caplog.text
 
 
@@ -92,7 +137,7 @@ def test_a_donefile_that_cannot_be_read_is_written_anew(tmp_path: Path) -> None:
 
     announce(store)
 
-    assert [line.id for line in read_donefile(store, layout.BASE_DONEFILE)] == [5]
+    assert [line.id for line in read_donefile(store, layout.BASE_DONEFILE).lines] == [5]
 
 
 def test_without_a_version_no_donefile_is_written(tmp_path: Path) -> None:

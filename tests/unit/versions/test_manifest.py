@@ -1,12 +1,13 @@
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from elastic_ctr.store import FileStore, NotInStore, StoreError
+from elastic_ctr.store import FileStore, NotInStore, StoreError, interface
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import (
     CheckpointManifest,
@@ -113,16 +114,49 @@ def test_a_missing_manifest_is_not_published_and_a_damaged_one_is_named(store: F
     store.put_bytes(b"{}", layout.version_manifest(7))
     store.put_bytes(b"not json", layout.dictionary_manifest(7))
 
-    with pytest.raises(ManifestDamaged, match=r"output/versions/7\.json in .* is damaged at version"):
+    with pytest.raises(ManifestDamaged, match=r"output/versions/7\.json in .* is damaged: version"):
         read_version(store, 7)
-    with pytest.raises(ManifestDamaged, match=r"manifest\.json in .* is damaged at its start"):
+    with pytest.raises(ManifestDamaged, match=r"manifest\.json in .* is damaged: the document"):
         read_dictionary(store, 7)
     with pytest.raises(NotInStore):
         read_checkpoint(store, "none")
 
 
+@given(st.binary())
+def test_a_manifest_with_any_bytes_is_damaged_and_nothing_else(content: bytes) -> None:
+    with TemporaryDirectory() as name:
+        store = FileStore(Path(name))
+        for path in (layout.version_manifest(7), layout.dictionary_manifest(7), layout.checkpoint_manifest("7")):
+            store.put_bytes(content, path)
+
+        with pytest.raises(ManifestDamaged):
+            read_version(store, 7)
+        with pytest.raises(ManifestDamaged):
+            read_dictionary(store, 7)
+        with pytest.raises(ManifestDamaged):
+            read_checkpoint(store, "7")
+
+
+def test_a_manifest_under_the_name_of_another_version_is_damaged(store: FileStore) -> None:
+    manifest = DictionaryManifest(
+        version=9, kind="full", full_version=9, base=9, parent=None, partitions=1, dim=1, keys=0, files=()
+    )
+    store.put_bytes(manifest.to_json(), layout.dictionary_manifest(7))
+
+    with pytest.raises(ManifestDamaged, match="it names version 9"):
+        read_dictionary(store, 7)
+
+
+def test_a_manifest_larger_than_any_is_damaged(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interface.small, "__defaults__", (100,))
+    store.put_bytes(b" " * 101, layout.version_manifest(7))
+
+    with pytest.raises(ManifestDamaged, match="has more than 100 bytes"):
+        read_version(store, 7)
+
+
 def test_versions_are_those_with_a_manifest_oldest_first(store: FileStore) -> None:
-    for name in ("10.json", "9.json", "x.json", "11.txt"):
+    for name in ("10.json", "9.json", "x.json", "11.txt", "\u00b2.json", "007.json", f"{'9' * 40}.json"):
         store.put_bytes(b"", f"{layout.VERSIONS}/{name}")
 
     assert published_versions(store) == [9, 10]

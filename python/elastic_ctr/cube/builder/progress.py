@@ -2,17 +2,17 @@
 
 from pydantic import Field
 
-from elastic_ctr.versions.manifest import Record
+from elastic_ctr.versions.manifest import Record, VersionId
 
 
 class BuildOrder(Record):
-    version: int = Field(gt=0)
+    version: VersionId
 
 
 class BuildProgress(Record):
     """Stages: idle, planning, building, merging, publishing, done, failed. `final`: trying again cannot help."""
 
-    version: int | None = None
+    version: VersionId | None = None
     stage: str = "idle"
     partitions_done: int = 0
     partitions: int = 0

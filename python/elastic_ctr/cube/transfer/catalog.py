@@ -10,7 +10,7 @@ from typing import NamedTuple
 from elastic_ctr.cube.placement import unbuilt_chain
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.donefile import DonefileDamaged, read_donefile
+from elastic_ctr.versions.donefile import read_donefile
 from elastic_ctr.versions.manifest import (
     DictionaryManifest,
     ManifestDamaged,
@@ -94,7 +94,7 @@ class Catalog:
                     problems.append(str(damaged))
 
     def _read_dictionaries(self, problems: list[str]) -> None:
-        folders = {int(name[:-1]) for name in self._store.list(layout.DICTIONARIES) if name[:-1].isdigit()}
+        folders = {int(name[:-1]) for name in self._store.list(layout.DICTIONARIES) if layout.is_version(name[:-1])}
         self._dictionaries = {v: d for v, d in self._dictionaries.items() if v in folders}
         for version in sorted(folders - self._dictionaries.keys()):
             try:
@@ -106,11 +106,11 @@ class Catalog:
 
     def _read_announced(self, problems: list[str]) -> set[int]:
         for path in (layout.BASE_DONEFILE, layout.PATCH_DONEFILE):
-            try:
-                self._announced[path] = {line.id for line in read_donefile(self._store, path)}
-            except DonefileDamaged as damaged:  # noqa: PERF203 (not a hot loop)
-                # The lines of the last look still hold.
-                problems.append(str(damaged))
+            donefile = read_donefile(self._store, path)
+            # What a line announced before it was damaged stays announced.
+            before = self._announced.get(path, set()) if donefile.problems else set[int]()
+            self._announced[path] = {line.id for line in donefile.lines} | before
+            problems += donefile.problems
         return {version for lines in self._announced.values() for version in lines}
 
     def _unusable(self, version: int) -> str | None:

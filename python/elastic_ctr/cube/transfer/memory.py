@@ -1,20 +1,18 @@
 """The file that transfer's state survives in: one JSON document, replaced as a whole."""
 
+import logging
 import os
 from pathlib import Path
 
-from pydantic import Field, ValidationError
-
 from elastic_ctr.cube.release import AgentReport
 from elastic_ctr.cube.transfer.state import ReleaseState
-from elastic_ctr.versions.manifest import Record
+from elastic_ctr.runtime.documents import DOCUMENT_LIMIT, DocumentDamaged, read_document
+from elastic_ctr.versions.manifest import Record, Whole
+
+log = logging.getLogger(__name__)
 
 # Revisions are published from a reserve, so that not every one costs a write.
 RESERVED = 1000
-
-
-class StateDamaged(ValueError):
-    """The state file cannot be read: which, why, and what to do."""
 
 
 class Memory(Record):
@@ -25,7 +23,7 @@ class Memory(Record):
     """
 
     state: ReleaseState
-    revisions: int = Field(ge=0)
+    revisions: Whole
     agents: tuple[AgentReport, ...] = ()
 
 
@@ -34,19 +32,26 @@ class MemoryFile:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "release.json"
+        self.error: str | None = None
 
     def read(self) -> Memory | None:
-        """None when there is no file. Raises StateDamaged, OSError."""
+        """None when there is no file. One that cannot be read is kept under another name: `error` says so. Raises OSError."""
         try:
-            text = self.path.read_bytes()
+            with self.path.open("rb") as file:
+                data = file.read(DOCUMENT_LIMIT + 1)
         except FileNotFoundError:
             return None
         try:
-            return Memory.model_validate_json(text)
-        except ValidationError as wrong:
-            raise StateDamaged(
-                f"{self.path} cannot be read ({wrong.errors()[0]['msg']}); remove it: what pods carry is taken up again"
-            ) from wrong
+            return read_document(Memory, data)
+        except DocumentDamaged as wrong:
+            aside = self.path.with_name(f"{self.path.name}.damaged")
+            self.path.replace(aside)
+            self.error = (
+                f"{self.path} could not be read ({wrong}); it is kept as {aside.name}, "
+                "and the release is learned anew from what pods carry"
+            )
+            log.warning("%s", self.error)
+            return None
 
     def write(self, memory: Memory) -> None:
         """Raises OSError; then the old file stands."""

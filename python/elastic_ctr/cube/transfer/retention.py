@@ -30,7 +30,7 @@ def delete_leftovers(store: Store, published: Collection[int], built: Collection
     for parent, keep in kept.items():
         for name in store.list(parent):
             number = name.removesuffix("/")
-            if number == name or not number.isdigit() or int(number) in keep or int(number) > newest:
+            if number == name or not layout.is_version(number) or int(number) in keep or int(number) > newest:
                 continue
             folder = f"{parent}/{number}"
             if is_leftover(store, folder, now):

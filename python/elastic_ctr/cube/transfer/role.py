@@ -18,7 +18,14 @@ from elastic_ctr.cube.placement import (
     next_to_build,
     shards_up,
 )
-from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument, RollbackOrder
+from elastic_ctr.cube.release import (
+    AgentReport,
+    Placement,
+    ReaderReport,
+    ReleaseDocument,
+    RollbackOrder,
+    following,
+)
 from elastic_ctr.cube.transfer import state as rules_of
 from elastic_ctr.cube.transfer.build import Builder
 from elastic_ctr.cube.transfer.catalog import Catalog, Scan
@@ -103,7 +110,7 @@ class CubeTransfer:
         self.builder: Builder | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until stop is set. Raises StateInUse, StateDamaged, OSError."""
+        """Work until stop is set. Raises StateInUse, OSError."""
         with StateLock(self._state_dir):
             self._remember()
             async with httpx.AsyncClient(trust_env=False) as client:
@@ -187,6 +194,7 @@ class CubeTransfer:
 
     def _remember(self) -> None:
         self._memory = self._file.read()
+        self.state_trouble = self._file.error
         self._began = time.monotonic()
         if self._memory is None:
             log.info("no state here: listening %.0f s for what pods carry", self._listen_seconds)
@@ -249,7 +257,7 @@ class CubeTransfer:
         document = rules_of.document_of(state, self._revision, self._placement_now(), holders)
         changed = document != self.document
         if changed:
-            document = document.model_copy(update={"revision": self._revision + 1})
+            document = document.model_copy(update={"revision": following(self._revision)})
         if self._kept(state, document.revision) and changed:
             self._revision = document.revision
             self.document = document
@@ -264,7 +272,9 @@ class CubeTransfer:
         reserved = memory is not None and memory.state == state and revision <= memory.revisions
         if reserved and memory is not None and (memory.agents == agents or now - self._kept_at < _KEEP_SECONDS):
             return True
-        revisions = memory.revisions if memory is not None and revision <= memory.revisions else revision + RESERVED
+        revisions = (
+            memory.revisions if memory is not None and revision <= memory.revisions else following(revision, RESERVED)
+        )
         memory = Memory(state=state, revisions=revisions, agents=agents)
         try:
             self._file.write(memory)

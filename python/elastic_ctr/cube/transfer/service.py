@@ -115,7 +115,7 @@ def run_cube_transfer(
     silent_seconds: float = 10.0,
     listen_seconds: float = 10.0,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Raises PortInUse, StateInUse, StateDamaged, StoreError."""
+    """Serve until SIGTERM or SIGINT. Raises PortInUse, StateInUse, StoreError."""
 
     async def main() -> None:
         transfer = CubeTransfer(

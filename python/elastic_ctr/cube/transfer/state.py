@@ -16,8 +16,8 @@ from elastic_ctr.cube.placement import (
     pods_behind,
     readers_verdict,
 )
-from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument
-from elastic_ctr.versions.manifest import DictionaryManifest, Record
+from elastic_ctr.cube.release import AgentReport, Generation, Placement, ReaderReport, ReleaseDocument, following
+from elastic_ctr.versions.manifest import DictionaryManifest, Record, VersionId
 
 # Past versions of which the times and the names are kept.
 REMEMBERED = 64
@@ -41,17 +41,17 @@ class Times(Record):
 class ReleaseState(Record):
     """What survives a restart. `restoring`: the candidate is the target of a rollback, live before, and not gated."""
 
-    generation: int = Field(ge=1)
-    live: int | None = None
-    previous: int | None = None
-    candidate: int | None = None
+    generation: Generation
+    live: VersionId | None = None
+    previous: VersionId | None = None
+    candidate: VersionId | None = None
     restoring: bool = False
     held: bool = False
     complete_since: float | None = None
-    refused: dict[int, str] = Field(default_factory=dict)
-    was_live: tuple[int, ...] = ()
-    deleted: tuple[int, ...] = ()
-    times: dict[int, Times] = Field(default_factory=dict)
+    refused: dict[VersionId, str] = Field(default_factory=dict)
+    was_live: tuple[VersionId, ...] = ()
+    deleted: tuple[VersionId, ...] = ()
+    times: dict[VersionId, Times] = Field(default_factory=dict)
 
     @property
     def wanted(self) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ def state_after_loss(document: ReleaseDocument | None) -> ReleaseState:
     if document is None:
         return ReleaseState(generation=1)
     return ReleaseState(
-        generation=document.generation + 1,
+        generation=following(document.generation),
         live=document.live,
         previous=document.previous,
         # A candidate is chosen again; a rollback's target too, by the operator, whose order nobody remembers.

@@ -31,7 +31,7 @@ def put_dictionary(store: FileStore, work: Path, version: int, full: int | None 
 
 
 class Counting(RemoteStore):
-    """Remembers from where files were read, and may stop in the middle."""
+    """Remembers from where parts were read, and may stop in the middle."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -39,7 +39,8 @@ class Counting(RemoteStore):
         self.cut_after: int | None = None
 
     def read_from(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        self.offsets.append(offset)
+        if path.endswith(".dict"):
+            self.offsets.append(offset)
         for sent, block in enumerate(super().read_from(path, offset)):
             step = 65536
             for start in range(0, len(block), step):

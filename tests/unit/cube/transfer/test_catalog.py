@@ -103,6 +103,24 @@ def test_a_damaged_donefile_is_a_sentence_and_its_last_lines_hold(store: FileSto
     assert "base.txt line 1" in scan.problems[0]
 
 
+@pytest.mark.parametrize(
+    "line", [b'{"id": 1e999, "key": 1, "input": ""}', b"[" * 100_000, b"\xff", b'{"id": "\xc2\xb2"}']
+)
+def test_a_bad_line_is_a_problem_and_the_next_version_may_be_built(
+    store: FileStore, tmp_path: Path, line: bytes
+) -> None:
+    publish_version(store, tmp_path, 10, KEYS)
+    good = store.get_bytes(layout.BASE_DONEFILE)
+    catalog = Catalog(store)
+
+    store.put_bytes(line + b"\n" + good, layout.BASE_DONEFILE, overwrite=True)
+    scan = catalog.scan()
+
+    assert scan.usable == (10,)
+    assert len(scan.problems) == 1
+    assert "base.txt line 1" in scan.problems[0]
+
+
 def test_a_damaged_manifest_is_a_sentence_and_a_delta_without_its_parent_another(
     store: FileStore, tmp_path: Path
 ) -> None:

@@ -1,9 +1,12 @@
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elastic_ctr.cube.release import AgentReport
-from elastic_ctr.cube.transfer.memory import Memory, MemoryFile, StateDamaged
+from elastic_ctr.cube.transfer.memory import Memory, MemoryFile
 from elastic_ctr.cube.transfer.state import ReleaseState, Times
 
 MEMORY = Memory(
@@ -35,8 +38,18 @@ def test_a_write_that_fails_leaves_the_old_state(tmp_path: Path) -> None:
     assert file.read() == MEMORY
 
 
-def test_a_damaged_file_is_named_with_the_way_out(tmp_path: Path) -> None:
-    (tmp_path / "release.json").write_text('{"state": {')
+@given(
+    st.binary() | st.sampled_from([MEMORY.to_json()[:-20], b"", b"[" * 100_000, b'{"state": {"generation": 1e999}}'])
+)
+def test_a_file_with_any_bytes_is_kept_aside_and_the_state_counts_as_lost(content: bytes) -> None:
+    with TemporaryDirectory() as name:
+        file = MemoryFile(Path(name))
+        file.path.write_bytes(content)
 
-    with pytest.raises(StateDamaged, match=r"release\.json cannot be read .* what pods carry is taken up again"):
-        MemoryFile(tmp_path).read()
+        assert file.read() is None
+
+        assert (Path(name) / "release.json.damaged").read_bytes() == content
+        assert file.error is not None
+        assert "it is kept as release.json.damaged" in file.error
+        file.write(MEMORY)
+        assert MemoryFile(Path(name)).read() == MEMORY
