@@ -70,7 +70,7 @@ def paths(folder: Path, version: int) -> dict[int, Paths]:
 
 def opened(folder: Path, dim: int, version: int) -> VersionTable:
     """Its parts mapped into this process."""
-    return VersionTable.open(version, dim, PARTITIONS, paths(folder, version), populate=True)
+    return VersionTable.open(version, dim, PARTITIONS, paths(folder, version), verify=True)
 
 
 def made(count: int, dim: int = DIM, parent: Path = FOLDER) -> Made:

@@ -7,7 +7,7 @@ import typer
 
 from elastic_ctr.cli.roles import ConfigFile, settings_of, token_of
 from elastic_ctr.config.role_files import CubeServerFile
-from elastic_ctr.cube.server.parent import CubeServer, PortInUse
+from elastic_ctr.cube.server.parent import DEFAULT_SCRUB, CubeServer, PortInUse
 
 _log = logging.getLogger(__name__)
 
@@ -22,13 +22,23 @@ def run_cube_server(
     awake_us: int,
     token: str | None,
     admin_host: str = "127.0.0.1",
+    scrub_megabytes_per_second: float = DEFAULT_SCRUB,
 ) -> None:
     """Answer lookups from the dictionary parts that the agent gives it, until told to end.
 
     Raises typer.Exit(2), after a sentence on standard error, when a port is taken.
     """
     server = CubeServer(
-        dict_dir, host, port, admin_port, workers, max_keys, token, admin_host=admin_host, awake_us=awake_us
+        dict_dir,
+        host,
+        port,
+        admin_port,
+        workers,
+        max_keys,
+        token,
+        admin_host=admin_host,
+        awake_us=awake_us,
+        scrub_megabytes_per_second=scrub_megabytes_per_second,
     )
     try:
         server.run()
@@ -50,4 +60,5 @@ def cube_server(config: ConfigFile) -> None:
         settings.cube.awake_us,
         token_of(settings.auth),
         admin_host=settings.host,
+        scrub_megabytes_per_second=settings.cube.scrub_megabytes_per_second,
     )

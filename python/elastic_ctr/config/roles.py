@@ -112,6 +112,12 @@ class CubePodConfig(Section):
         le=10_000,
         description="A worker that was asked again within so long stays awake for as long: no lookup waits for a sleeping core to wake. 0: never.",
     )
+    scrub_megabytes_per_second: int = Field(
+        default=64,
+        ge=1,
+        le=100_000,
+        description="Rate at which a cube-server verifies its mapped parts again: 64 takes 16 seconds per GB. A damaged part is no longer answered and is fetched anew.",
+    )
     lookup_timeout_ms: Count = Field(default=200, description="Past this a lookup is tried on another replica.")
     lookup_patience_ms: Count = Field(
         default=5000,

@@ -15,8 +15,9 @@ bytes, whatever their order was.
 
 import errno
 import mmap
+import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -205,8 +206,9 @@ def read_header(data: bytes, path: Path, file_bytes: int) -> PartHeader:
 class DictionaryPart:
     """A mapped part. Its arrays are views of the file and live as long as somebody refers to them."""
 
-    def __init__(self, path: Path, header: PartHeader, mapped: mmap.mmap) -> None:
+    def __init__(self, path: Path, header: PartHeader, mapped: mmap.mmap, inode: int) -> None:
         self.path = path
+        self.inode = inode
         self.header = header
         self._mapped = mapped
         self._data: NDArray[np.uint8] = np.frombuffer(mapped, np.uint8)
@@ -225,11 +227,11 @@ class DictionaryPart:
         return cast("NDArray[Any]", self._data[offset : offset + length].view(dtype))
 
     @classmethod
-    def open(cls, path: Path | str, *, populate: bool = False) -> "DictionaryPart":
+    def open(cls, path: Path | str, *, verify: bool = False) -> "DictionaryPart":
         """Map a part and check its header; the time taken does not depend on its size.
 
-        populate reads the whole file into memory now, so that no lookup waits for the disk. Raises DictionaryDamaged,
-        and OSError when the file cannot be opened or read.
+        verify also checks every byte, which reads the whole file into memory: no lookup waits for the disk. Raises
+        DictionaryDamaged, and OSError when the file cannot be opened or read.
         """
         path = Path(path)
         with path.open("rb") as stream:
@@ -238,6 +240,7 @@ class DictionaryPart:
                 # Too short to be mapped, perhaps, and refused for certain.
                 stream.seek(0)
                 read_header(stream.read(size), path, size)
+            inode = os.fstat(stream.fileno()).st_ino
             mapped = mmap.mmap(stream.fileno(), size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         # Before anything of the file is read, the header included: what the kernel reads in without knowing this, it reads in
         # small pages.
@@ -245,11 +248,20 @@ class DictionaryPart:
             mapped.madvise(mmap.MADV_HUGEPAGE)
         except (AttributeError, OSError):
             pass  # only speed is lost where the kernel has no huge pages for files
-        _read_in(mapped, path, 0, size if populate else HEADER_BYTES)
-        return cls(path, read_header(mapped[:HEADER_BYTES], path, size), mapped)
+        _read_in(mapped, path, 0, HEADER_BYTES)
+        part = cls(path, read_header(mapped[:HEADER_BYTES], path, size), mapped, inode)
+        if verify:
+            part.verify()
+        return part
 
-    def verify(self) -> None:
-        """Read every byte: checksums, padding, sub-part counts. Raises DictionaryDamaged, OSError."""
+    def verify(self, on_bytes: Callable[[int], None] = lambda _: None) -> None:
+        """Read every mapped byte: header, checksums, padding, sub-part counts. Raises DictionaryDamaged, OSError.
+
+        on_bytes is called after each piece with its size; it may wait, or raise to end the check.
+        """
+        _read_in(self._mapped, self.path, 0, HEADER_BYTES)
+        if read_header(self._mapped[:HEADER_BYTES], self.path, len(self._mapped)) != self.header:
+            raise DictionaryDamaged(self.path, "its header has changed since it was mapped")
         at = HEADER_BYTES
         for name in _SECTIONS:
             offset, length, checksum = self.header.sections[name]
@@ -261,6 +273,7 @@ class DictionaryPart:
                 end = min(start + _CHUNK, offset + length)
                 _read_in(self._mapped, self.path, start, end)
                 digest.update(self._data[start:end].data)
+                on_bytes(end - start)
             if digest.intdigest() != checksum:
                 raise DictionaryDamaged(self.path, f"the checksum of its {name} does not match")
             at = offset + length

@@ -48,9 +48,12 @@ class Paths(NamedTuple):
     full: Path
     overlay: Path | None = None
 
-    def open(self, *, populate: bool = False) -> Parts:
-        overlay = DictionaryPart.open(self.overlay, populate=populate) if self.overlay is not None else None
-        return Parts(DictionaryPart.open(self.full, populate=populate), overlay)
+    def files(self) -> list[Path]:
+        return [path for path in self if path is not None]
+
+    def open(self, *, verify: bool = False) -> Parts:
+        overlay = DictionaryPart.open(self.overlay, verify=verify) if self.overlay is not None else None
+        return Parts(DictionaryPart.open(self.full, verify=verify), overlay)
 
 
 @lru_cache(maxsize=32)
@@ -168,10 +171,10 @@ class VersionTable:
 
     @classmethod
     def open(
-        cls, version: int, dim: int, partitions: int, paths: Mapping[int, Paths], *, populate: bool = False
+        cls, version: int, dim: int, partitions: int, paths: Mapping[int, Paths], *, verify: bool = False
     ) -> "VersionTable":
         """Map the parts of a version. Raises DictionaryDamaged, PartsDoNotFit, OSError."""
-        return cls(version, dim, partitions, {number: path.open(populate=populate) for number, path in paths.items()})
+        return cls(version, dim, partitions, {number: path.open(verify=verify) for number, path in paths.items()})
 
     def merged(self, parts: Mapping[int, Parts]) -> "VersionTable":
         """This version with more, or newer, parts."""

@@ -1,19 +1,21 @@
 """The admin door of cube-server, HTTP and JSON: health, status, metrics, and what to hold.
 
-    GET  /healthz /readyz /status /metrics /held
+    GET  /healthz /readyz /status /metrics
+    GET  /held    {"versions": {version: partitions}, "damaged": {version: {partition: sentence}}, "lastAskedSeconds",
+                   "draining", "lastLookupSeconds"}
     POST /load    {"version", "dim", "partitions", "parts": {"17": {"full": path, "overlay": path or null}}}
     POST /unload  {"version", "partitions": [..] or null}
     POST /drain   {"draining": bool}
 
 A POST needs `authorization: Bearer <token>` where a token is set. 200 means that every worker has done it; on any
 other answer nothing has changed: 400 not understood, 401 no token, 409 does not fit what is held, 422 files refused,
-503 no worker is there, or this server ends. That it drains is shown from the order on, before every worker says so.
+503 no worker is there. A partition whose files are found damaged after the load is answered no longer: it leaves
+`versions` and stands in `damaged` until it is loaded again. That it drains is shown from the order on, before every worker says so.
 """
 
 import asyncio
 import hmac
-import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,11 +28,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from elastic_ctr.cube.dictionary.format import MAX_DIM, DictionaryDamaged
+from elastic_ctr.cube.dictionary.format import MAX_DIM, DictionaryDamaged, DictionaryPart
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit, Paths, check_fit
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.activity import Activity
 from elastic_ctr.cube.server.holdings import Assignments, DoesNotFit
+from elastic_ctr.cube.server.scrubber import Scrubber
 from elastic_ctr.cube.server.workers import NoWorker, WorkerRefused, Workers
 
 _METRICS = {
@@ -85,16 +88,22 @@ class Admin:
     """What the admin door does. `facts` are the fixed parts of the status."""
 
     def __init__(
-        self, workers: Workers, activity: Activity, dict_dir: Path, token: str | None, facts: Mapping[str, Any]
+        self,
+        workers: Workers,
+        activity: Activity,
+        scrubber: Scrubber,
+        dict_dir: Path,
+        token: str | None,
+        facts: Mapping[str, Any],
     ) -> None:
         self._workers = workers
+        self._scrubber = scrubber
         self._activity = activity
         self._dict_dir = dict_dir.resolve()
         self._token = token
         self._facts = dict(facts)
-        self._ending = threading.Event()
         self._registry = CollectorRegistry()
-        self._registry.register(_Metrics(workers))
+        self._registry.register(_Metrics(workers, scrubber))
 
     def app(self) -> Starlette:
         return Starlette(
@@ -110,12 +119,10 @@ class Admin:
             ]
         )
 
-    def end(self) -> None:
-        """Verify no more files."""
-        self._ending.set()
-
     def look(self) -> None:
-        self._activity.look({version: own.place for version, own in self._workers.assigned.versions.items()})
+        assigned = self._workers.assigned
+        self._scrubber.keep_only(assigned.files())
+        self._activity.look({version: own.place for version, own in assigned.versions.items()})
 
     async def healthz(self, _: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -132,12 +139,19 @@ class Admin:
     def _held(self) -> dict[str, Any]:
         return {
             "versions": {str(version): numbers for version, numbers in self._workers.assigned.held().items()},
+            "damaged": self._damaged(),
             "lastAskedSeconds": {
                 str(version): seconds for version, seconds in self._activity.last_asked_seconds().items()
             },
             "draining": self._workers.draining,
             "lastLookupSeconds": self._activity.last_lookup_seconds(),
         }
+
+    def _damaged(self) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {}
+        for (version, number), sentence in sorted(self._workers.damaged.items()):
+            found.setdefault(str(version), {})[str(number)] = sentence
+        return found
 
     async def status(self, _: Request) -> Response:
         self.look()
@@ -149,6 +163,7 @@ class Admin:
                 **self._facts,
                 **self._held(),
                 "ready": self._workers.ready,
+                "scrub": self._scrubber.status(),
                 "dim": dim,
                 "partitions": partitions,
                 "lookups": self._workers.path,
@@ -163,7 +178,7 @@ class Admin:
         return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def load(self, request: Request) -> Response:
-        """Verify the files once, here, then have every worker hold them."""
+        """Have every worker verify and hold the files."""
         body = _parse(Load, await request.body())
         paths = {_partition(number): self._paths(files) for number, files in body.parts.items()}
 
@@ -172,14 +187,17 @@ class Admin:
 
         # Before the files are read: a load that cannot fit says so at once.
         rule(self._workers.assigned)
-        await asyncio.to_thread(_verify, body.partitions, body.dim, paths, self._ending)
+        parts = await asyncio.to_thread(_open, body.partitions, body.dim, paths)
         await self._workers.change(rule)
+        self._scrubber.watch(parts)
+        self._forget_damage(body.version, paths)
         self.look()
         return JSONResponse({"versions": self._held()["versions"]})
 
     async def unload(self, request: Request) -> Response:
         body = _parse(Unload, await request.body())
         await self._workers.change(lambda assigned: assigned.unloaded(body.version, body.partitions))
+        self._forget_damage(body.version, body.partitions)
         self.look()
         return JSONResponse({"versions": self._held()["versions"]})
 
@@ -187,6 +205,11 @@ class Admin:
         body = _parse(Drain, await request.body())
         await self._workers.drain(draining=body.draining)
         return JSONResponse({"draining": self._workers.draining})
+
+    def _forget_damage(self, version: int, partitions: Collection[int] | None) -> None:
+        for each, number in list(self._workers.damaged):
+            if each == version and (partitions is None or number in partitions):
+                del self._workers.damaged[each, number]
 
     def _paths(self, files: PartFiles) -> Paths:
         def checked(name: str) -> Path:
@@ -219,8 +242,9 @@ class Admin:
 
 
 class _Metrics(Collector):
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, scrubber: Scrubber) -> None:
         self._workers = workers
+        self._scrubber = scrubber
 
     def collect(self) -> Iterable[Metric]:
         sums = self._workers.counts.sum(axis=0)
@@ -237,22 +261,27 @@ class _Metrics(Collector):
         yield CounterMetricFamily(
             "elastic_ctr_cube_worker_restarts", "Workers started again after they ended.", value=self._workers.restarts
         )
+        yield CounterMetricFamily(
+            "elastic_ctr_cube_scrubbed_bytes",
+            "Bytes of mapped parts verified again in the background.",
+            value=self._scrubber.verified_bytes,
+        )
+        yield CounterMetricFamily(
+            "elastic_ctr_cube_damaged_partitions",
+            "Partitions no longer answered because a file was found damaged.",
+            value=self._workers.damaged_parts,
+        )
         held = GaugeMetricFamily("elastic_ctr_cube_held_partitions", "Partitions held, by version.", labels=["version"])
         for version, numbers in self._workers.assigned.held().items():
             held.add_metric([str(version)], len(numbers))
         yield held
 
 
-def _verify(partitions: int, dim: int, paths: Mapping[int, Paths], ending: threading.Event) -> None:
-    """Read every byte of the files. Raises DictionaryDamaged, PartsDoNotFit, OSError, and Refused when the server ends."""
-    for number, files in paths.items():
-        if ending.is_set():
-            raise Refused(503, "this cube-server is ending")
-        parts = files.open()
-        check_fit(partitions, dim, {number: parts})
-        for part in parts:
-            if part is not None:
-                part.verify()
+def _open(partitions: int, dim: int, paths: Mapping[int, Paths]) -> list[DictionaryPart]:
+    """The files, mapped and not verified. Raises DictionaryDamaged, PartsDoNotFit, OSError."""
+    opened = {number: files.open() for number, files in paths.items()}
+    check_fit(partitions, dim, opened)
+    return [part for parts in opened.values() for part in parts if part is not None]
 
 
 def _partition(number: str) -> int:

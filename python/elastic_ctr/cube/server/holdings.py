@@ -3,11 +3,12 @@
 `Assignment`s are what the parent of the server was told, by file; `Holdings` are the same opened, in a worker.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from elastic_ctr.cube.dictionary.format import DictionaryPart
 from elastic_ctr.cube.dictionary.table import Parts, Paths, VersionTable
 from elastic_ctr.cube.server.counters import MAX_VERSIONS
 
@@ -60,6 +61,24 @@ class Assignments:
         if rest:
             return self._with(version, replace(own, parts=rest))
         return Assignments({other: theirs for other, theirs in self.versions.items() if other != version})
+
+    def files(self) -> set[Path]:
+        return {path for own in self.versions.values() for paths in own.parts.values() for path in paths.files()}
+
+    def partitions_of(self, files: Collection[Path]) -> dict[int, list[int]]:
+        """Version to the partitions that one of these files answers for."""
+        found = {
+            version: [number for number, paths in own.parts.items() if not set(files).isdisjoint(paths.files())]
+            for version, own in self.versions.items()
+        }
+        return {version: numbers for version, numbers in found.items() if numbers}
+
+    def without(self, files: Collection[Path]) -> "Assignments":
+        """These without every partition that one of the files answers for."""
+        rest = self
+        for version, numbers in self.partitions_of(files).items():
+            rest = rest.unloaded(version, numbers)
+        return rest
 
     def adds_to(self, before: "Assignments") -> bool:
         """Whether there are files of it that were not assigned before."""
@@ -125,23 +144,28 @@ class Holdings:
     def of(cls, *tables: VersionTable) -> "Holdings":
         return cls({table.version: table for table in tables}, {table.version: at for at, table in enumerate(tables)})
 
-    def changed(self, assigned: Assignments, *, populate: bool = True) -> "Holdings":
-        """What is assigned, opening only the files that are not open yet.
+    def changed(self, assigned: Assignments) -> "Holdings":
+        """What is assigned, opening and verifying the files that are not open yet.
 
         Raises DictionaryDamaged, PartsDoNotFit, OSError.
         """
-        tables = {version: self._table(version, own, populate) for version, own in assigned.versions.items()}
-        return Holdings(tables, {version: own.place for version, own in assigned.versions.items()}, assigned)
-
-    def _table(self, version: int, own: Assignment, populate: bool) -> VersionTable:
-        before = self.assigned.versions.get(version)
-        if before == own:
-            return self.tables[version]
-        known: dict[Paths, Parts] = {}
-        if before is not None:
-            known = {paths: self.tables[version].parts[number] for number, paths in before.parts.items()}
-        parts = {
-            number: known[paths] if paths in known else paths.open(populate=populate)
-            for number, paths in own.parts.items()
+        mapped = {
+            part.path: part for table in self.tables.values() for pair in table.parts.values() for part in pair if part
         }
-        return VersionTable(version, own.dim, own.partitions, parts)
+
+        def opened(path: Path) -> DictionaryPart:
+            if path not in mapped:
+                mapped[path] = DictionaryPart.open(path, verify=True)
+            return mapped[path]
+
+        def table(version: int, own: Assignment) -> VersionTable:
+            if self.assigned.versions.get(version) == own:
+                return self.tables[version]
+            parts = {
+                number: Parts(opened(paths.full), None if paths.overlay is None else opened(paths.overlay))
+                for number, paths in own.parts.items()
+            }
+            return VersionTable(version, own.dim, own.partitions, parts)
+
+        tables = {version: table(version, own) for version, own in assigned.versions.items()}
+        return Holdings(tables, {version: own.place for version, own in assigned.versions.items()}, assigned)

@@ -14,12 +14,14 @@ import uvicorn
 from elastic_ctr.cube.server.activity import Activity
 from elastic_ctr.cube.server.admin import Admin
 from elastic_ctr.cube.server.loop import AWAKE_US, MAX_CONNECTIONS
-from elastic_ctr.cube.server.workers import Workers
+from elastic_ctr.cube.server.scrubber import Scrubber
+from elastic_ctr.cube.server.workers import WorkerRefused, Workers
 from elastic_ctr.runtime.lifecycle import bind, reserve
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_MAX_KEYS = 65536
+DEFAULT_SCRUB = 64.0
 _LOOK_SECONDS = 1.0
 # What is under way at the admin door has so long when the server ends: a worker may owe its answer for much longer.
 _LAST_SECONDS = 3.0
@@ -59,6 +61,7 @@ class CubeServer:
         admin_host: str = "127.0.0.1",
         max_connections: int = MAX_CONNECTIONS,
         awake_us: int = AWAKE_US,
+        scrub_megabytes_per_second: float = DEFAULT_SCRUB,
     ) -> None:
         if not 1 <= max_keys <= 1 << 24:
             raise ValueError(f"a request of {max_keys} keys cannot be: set it between 1 and {1 << 24}")
@@ -73,6 +76,7 @@ class CubeServer:
         self._max_keys = max_keys
         self._max_connections = max_connections
         self._awake_us = awake_us
+        self._scrub_megabytes_per_second = scrub_megabytes_per_second
         self._token = token
         self._reserved: socket.socket | None = None
         self._admin_socket: socket.socket | None = None
@@ -110,10 +114,23 @@ class CubeServer:
             self.host, self.port, self._worker_count, self._max_keys, self._max_connections, self._awake_us
         )
         facts = {"address": f"{self.host}:{self.port}", "maxKeys": self._max_keys}
-        admin = Admin(workers, Activity(workers.counts), self.dict_dir, self._token, facts)
+
+        async def drop(path: Path, sentence: str) -> None:
+            try:
+                await workers.drop({path: sentence})
+            except WorkerRefused:
+                _log.exception("%s is still answered; it is looked at again in the next round", path)
+            admin.look()
+
+        def on_damage(path: Path, sentence: str) -> None:
+            asyncio.run_coroutine_threadsafe(drop(path, sentence), loop)
+
+        scrubber = Scrubber(self._scrub_megabytes_per_second, on_damage)
+        admin = Admin(workers, Activity(workers.counts), scrubber, self.dict_dir, self._token, facts)
         config = uvicorn.Config(admin.app(), log_level="warning", access_log=False, lifespan="off")
         http = _AdminServer(config)
         workers.start()
+        scrubber.start()
         looking = asyncio.create_task(_look(admin))
         serving = asyncio.create_task(http.serve(sockets=[self._admin_socket]))
         _log.info(
@@ -125,13 +142,12 @@ class CubeServer:
         done, _ = await asyncio.wait([stopping, serving, looking, keeping], return_when=asyncio.FIRST_COMPLETED)
         _log.info("ending")
         http.should_exit = True
-        admin.end()
         for task in (stopping, looking, keeping):
             task.cancel()
         await asyncio.wait([serving], timeout=_LAST_SECONDS)
         await workers.stop()
-        # With the workers the orders have ended that were still waited for; whatever else is, is no reason to stay. Only the
-        # partition that is being verified is read to its end: a thread cannot be broken off, and asyncio.run waits for it.
+        scrubber.stop()
+        # With the workers the orders have ended that were still waited for; whatever else is, is no reason to stay.
         await asyncio.wait([serving], timeout=_LAST_SECONDS)
         serving.cancel()
         await asyncio.gather(serving, stopping, looking, keeping, return_exceptions=True)

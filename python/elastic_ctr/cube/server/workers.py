@@ -8,11 +8,11 @@ import os
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from elastic_ctr.cube.dictionary.format import DictionaryDamaged
-from elastic_ctr.cube.dictionary.table import PartsDoNotFit, check_fit
+from elastic_ctr.cube.dictionary.format import DictionaryDamaged, DictionaryPart
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.holdings import Assignments
 from elastic_ctr.runtime import child, patience
@@ -122,6 +122,9 @@ class Workers:
         self.draining = False
         self.restarts = 0
         self.path: str | None = None
+        # Partitions that are answered no longer because a file of theirs is damaged, until they are loaded again.
+        self.damaged: dict[tuple[int, int], str] = {}
+        self.damaged_parts = 0
         self._address = (host, port)
         self._limits = {"max-keys": max_keys, "max-connections": max_connections, "awake-us": awake_us}
         self._descriptor, self.counts = counters.create(count)
@@ -182,6 +185,22 @@ class Workers:
                 await self._order_all(_hold(self.assigned, self.draining))
                 raise wrong[0]
             self.assigned = wanted
+
+    async def drop(self, damaged: Mapping[Path, str]) -> None:
+        """Answer no partition any more that one of these files answers for; path to what is wrong with it.
+
+        Raises WorkerRefused.
+        """
+        before = self.assigned
+        await self.change(lambda assigned: assigned.without(damaged))
+        self._note(before, damaged)
+
+    def _note(self, before: Assignments, damaged: Mapping[Path, str]) -> None:
+        for version, numbers in before.partitions_of(damaged).items():
+            for number in numbers:
+                files = before.versions[version].parts[number].files()
+                self.damaged[version, number] = next(damaged[path] for path in files if path in damaged)
+                self.damaged_parts += 1
 
     async def drain(self, *, draining: bool) -> None:
         """Have every worker tell readers to ask another holder, or no longer. Raises WorkerRefused.
@@ -270,15 +289,16 @@ class Workers:
         Those are the partitions whose files cannot be read; where all can, it is something else, and everything goes.
         """
         before = self.assigned
-        rest = await asyncio.to_thread(_readable, before, self._ending)
+        damaged = await asyncio.to_thread(_unreadable, before, self._ending)
         async with self._changing:
             if self._serving or self.assigned is not before or not before.versions:
                 return  # one can hold it after all, or something else is to be held now, or it is not what they hold
             self._refused.clear()
-            self.assigned = Assignments() if rest == before else rest
+            self.assigned = before.without(damaged) if damaged else Assignments()
+            self._note(before, damaged)
             _log.error(
-                "no worker can hold what was loaded: %s is given up, and answered by other holders only until it is loaded again",
-                "everything" if rest == before else "what cannot be read of it",
+                "no worker can load %s: unloaded here; other replicas serve it until it is loaded again",
+                ", ".join(map(str, damaged)) or "what is assigned, though every file is whole",
             )
 
     async def _look(self) -> None:
@@ -304,16 +324,15 @@ def _refusals(outcomes: list[dict[str, Any] | BaseException]) -> list[BaseExcept
     return [each for each in outcomes if isinstance(each, BaseException) and not isinstance(each, WorkerLost)]
 
 
-def _readable(assigned: Assignments, ending: threading.Event) -> Assignments:
-    """What can be opened and read of it, as a worker would; all that was not looked at, when the server ends."""
-    rest = assigned
-    for version, own in assigned.versions.items():
-        for number, paths in own.parts.items():
-            if ending.is_set():
-                return rest
-            try:
-                check_fit(own.partitions, own.dim, {number: paths.open(populate=True)})
-            except (DictionaryDamaged, PartsDoNotFit, OSError) as wrong:
-                _log.error("partition %d of version %d cannot be held any more: %s", number, version, wrong)
-                rest = rest.unloaded(version, [number])
-    return rest
+def _unreadable(assigned: Assignments, ending: threading.Event) -> dict[Path, str]:
+    """Files that cannot be read or are damaged, and what is wrong; none that was not looked at when the server ends."""
+    found: dict[Path, str] = {}
+    for path in assigned.files():
+        if ending.is_set():
+            break
+        try:
+            DictionaryPart.open(path, verify=True)
+        except (DictionaryDamaged, OSError) as wrong:
+            _log.error("%s cannot be held any more: %s", path, wrong)
+            found[path] = str(wrong)
+    return found

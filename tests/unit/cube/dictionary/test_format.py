@@ -152,7 +152,7 @@ def test_a_part_that_is_read_in_at_once_holds_the_same(
 ) -> None:
     monkeypatch.setattr(dictionary, "_POPULATE_READ", advice)
 
-    part = DictionaryPart.open(overlay, populate=True)
+    part = DictionaryPart.open(overlay, verify=True)
 
     part.verify()
     assert part.header == DictionaryPart.open(overlay).header

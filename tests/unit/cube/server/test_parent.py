@@ -12,7 +12,7 @@ import typer
 
 from cube.parts import as_keys, values_for, write_parts
 from cube.peers import Peer
-from cube.running import ServerProcess, gone, until
+from cube.running import ServerProcess, gone, until, workers_that
 from cube.server.asking import KEYS, every_worker_answers, peers_of
 from elastic_ctr.cli.cube_server import run_cube_server
 from elastic_ctr.cube.server.parent import CubeServer, PortInUse
@@ -249,13 +249,13 @@ def test_told_to_end_it_verifies_no_more_files(tmp_path: Path) -> None:
     slowly = f"""
 import time
 from elastic_ctr.cube.dictionary.format import DictionaryPart
-def verify(self):
+def verify(self, on_bytes=None):
     with open({str(verified)!r}, "a") as list:
         list.write("one more\\n")
-    time.sleep(1)
+    time.sleep(2)
 DictionaryPart.verify = verify
 """
-    server = ServerProcess(tmp_path, before=slowly)
+    server = ServerProcess(tmp_path, before=workers_that(slowly))
     paths = write_parts(tmp_path, KEYS, partitions=10)
 
     def load() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from cube.parts import values_for, write_parts
 from cube.peers import HungUp, Peer
-from cube.running import ServerProcess, gone, until
+from cube.running import ServerProcess, gone, until, workers_that
 from cube.server.asking import KEYS, every_worker_answers, peers_of, refuses
 from elastic_ctr.cube.wire import Status
 
@@ -133,18 +133,6 @@ def test_after_a_standstill_of_all_processes_nobody_is_killed(tmp_path: Path) ->
     assert server.stop() == 0
 
 
-def _workers_that(code: str) -> str:
-    """For the parent: its workers run that first."""
-    return f"""
-import subprocess
-popen = subprocess.Popen
-def changed(command, **more):
-    code = {code!r} + "\\nfrom elastic_ctr.cube.server.worker import main\\nmain()"
-    return popen([command[0], "-c", code, *command[3:]], **more)
-subprocess.Popen = changed
-"""
-
-
 def _holding(version: int, does: str) -> str:
     """For a worker: what happens when it is told to hold that version."""
     return f"""
@@ -162,7 +150,7 @@ Holdings.changed = change
 def test_a_load_waits_for_a_worker_while_the_only_one_is_replaced(tmp_path: Path) -> None:
     none = tmp_path / "none"
     waits = f"import os, time\nwhile os.path.exists({str(none)!r}): time.sleep(0.1)"
-    server = ServerProcess(tmp_path, before=_workers_that(waits))
+    server = ServerProcess(tmp_path, before=workers_that(waits))
     paths = write_parts(tmp_path, KEYS, partitions=3)
     answers: list[httpx.Response] = []
     none.touch()
@@ -186,7 +174,7 @@ def test_while_no_worker_comes_a_load_is_refused_in_the_end_and_a_drain_is_not(t
     few = "from elastic_ctr.cube.server import workers; workers._NO_WORKER_SECONDS = 1"
     none = tmp_path / "none"
     ends = f"import os; os.path.exists({str(none)!r}) and os._exit(3)"
-    server = ServerProcess(tmp_path, before=few + _workers_that(ends))
+    server = ServerProcess(tmp_path, before=few + workers_that(ends))
     server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
     none.touch()
     os.kill(server.status()["workers"][0], signal.SIGKILL)
@@ -234,7 +222,7 @@ def _drains(port: int) -> bool:
 
 def test_a_drain_that_a_worker_cannot_carry_out_is_refused_and_may_be_ordered_again(tmp_path: Path) -> None:
     full = tmp_path / "full"
-    server = ServerProcess(tmp_path, workers=2, env=_FAST, before=_workers_that(_no_room_for(1, full)))
+    server = ServerProcess(tmp_path, workers=2, env=_FAST, before=workers_that(_no_room_for(1, full)))
     server.load(1, write_parts(tmp_path, KEYS, partitions=3))
     full.touch()
 
@@ -277,7 +265,7 @@ def test_a_file_that_no_worker_can_open_any_more_is_given_up_and_the_rest_is_ans
 
 def test_everything_is_given_up_when_no_worker_can_hold_it_though_the_files_are_whole(tmp_path: Path) -> None:
     full = tmp_path / "full"
-    server = ServerProcess(tmp_path, env=_FAST, before=_workers_that(_no_room_for(1, full)))
+    server = ServerProcess(tmp_path, env=_FAST, before=workers_that(_no_room_for(1, full)))
     paths = write_parts(tmp_path / "v1", KEYS, partitions=3)
     server.load(1, paths)
     server.http.post("/drain", json={"draining": True})
@@ -322,7 +310,7 @@ def refuse(*given, **more):
     return bind(*given, **more)
 worker.bind = refuse
 """
-    server = ServerProcess(tmp_path, env=_FAST, before=_workers_that(refusing))
+    server = ServerProcess(tmp_path, env=_FAST, before=workers_that(refusing))
     server.load(1, write_parts(tmp_path, KEYS, partitions=3))
 
     no_port.touch()
@@ -338,7 +326,7 @@ worker.bind = refuse
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_load_that_ends_every_worker_is_refused_and_what_was_held_is_held_again(tmp_path: Path, workers: int) -> None:
-    server = ServerProcess(tmp_path, workers=workers, before=_workers_that(_holding(2, "os._exit(3)")))
+    server = ServerProcess(tmp_path, workers=workers, before=workers_that(_holding(2, "os._exit(3)")))
     server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
 
     refused = server.load(2, write_parts(tmp_path / "v2", KEYS, partitions=3, version=2))
@@ -353,7 +341,7 @@ def test_a_load_that_ends_every_worker_is_refused_and_what_was_held_is_held_agai
 
 def test_a_load_that_is_stuck_until_its_worker_is_killed_is_refused(tmp_path: Path) -> None:
     soon = "from elastic_ctr.cube.server import workers; workers._ORDER_SECONDS = 4"
-    server = ServerProcess(tmp_path, before=soon + _workers_that(_holding(2, "time.sleep(1_000_000)")))
+    server = ServerProcess(tmp_path, before=soon + workers_that(_holding(2, "time.sleep(1_000_000)")))
     server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
 
     refused = server.load(2, write_parts(tmp_path / "v2", KEYS, partitions=3, version=2))
@@ -366,7 +354,7 @@ def test_a_load_that_is_stuck_until_its_worker_is_killed_is_refused(tmp_path: Pa
 
 
 def test_a_worker_that_finds_no_memory_for_a_load_refuses_it_and_lives(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, workers=2, before=_workers_that(_holding(2, "raise MemoryError('no room')")))
+    server = ServerProcess(tmp_path, workers=2, before=workers_that(_holding(2, "raise MemoryError('no room')")))
     server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
 
     refused = server.load(2, write_parts(tmp_path / "v2", KEYS, partitions=3, version=2))
@@ -388,7 +376,7 @@ def hang():
         time.sleep(1_000_000)
 """
     code = "hang()" if where == "in its imports" else _holding(1, "self.tables or hang()")
-    server = ServerProcess(tmp_path, workers=2, before=_workers_that(hang + code))
+    server = ServerProcess(tmp_path, workers=2, before=workers_that(hang + code))
     server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
     from_now_on.touch()
     os.kill(server.status()["workers"][0], signal.SIGKILL)
@@ -413,7 +401,7 @@ def fail(self, peer):
     take(self, peer)
 PythonLoop._take_requests = fail
 """
-    server = ServerProcess(tmp_path, env={"ELASTIC_CTR_LOOKUP": "numpy"}, before=_workers_that(failing))
+    server = ServerProcess(tmp_path, env={"ELASTIC_CTR_LOOKUP": "numpy"}, before=workers_that(failing))
     server.load(1, write_parts(tmp_path, KEYS, partitions=3))
 
     with Peer(server.port) as peer:
@@ -426,7 +414,7 @@ PythonLoop._take_requests = fail
 
 def test_a_worker_that_reads_a_slow_disk_in_is_not_taken_for_one_that_hangs(tmp_path: Path) -> None:
     # As reading in does, it keeps the interpreter: nothing can be said meanwhile.
-    slow = _workers_that(_holding(1, "ctypes.PyDLL(None).sleep(8)"))
+    slow = workers_that(_holding(1, "ctypes.PyDLL(None).sleep(8)"))
     server = ServerProcess(tmp_path, before=_patient(4) + slow)
 
     assert server.load(1, write_parts(tmp_path, KEYS, partitions=3)).status_code == 200

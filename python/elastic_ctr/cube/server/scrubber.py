@@ -1,0 +1,103 @@
+"""Verifies the mapped dictionary parts of a cube-server again and again, slowly: memory and disks lose bits.
+
+A part is checked as lookups see it: through the page cache. Damage to bytes in memory is noticed within one round over
+all parts. Damage on the disk is noticed once those pages are read again: in the round after they were evicted, or when
+a process maps the part anew.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from elastic_ctr.cube.dictionary.format import DictionaryDamaged, DictionaryPart
+
+_log = logging.getLogger(__name__)
+
+ROUND_PAUSE_SECONDS = 1.0
+_LOWEST_PRIORITY = 19
+
+
+class _Stopped(Exception):
+    pass
+
+
+class Scrubber:
+    """One thread of the parent process. `on_damage(path, sentence)` is called in it."""
+
+    def __init__(self, megabytes_per_second: float, on_damage: Callable[[Path, str], None]) -> None:
+        self.verified_bytes = 0
+        self.round_finished_at: float | None = None
+        self._seconds_per_byte = 1 / (megabytes_per_second * 1e6)
+        self._on_damage = on_damage
+        # Replaced, never changed: the thread reads it at any time.
+        self._parts: dict[Path, DictionaryPart] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="scrubber", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    def watch(self, parts: Collection[DictionaryPart]) -> None:
+        """Verify these, too, from now on."""
+        self._parts = {**self._parts, **{part.path: part for part in parts}}
+
+    def keep_only(self, files: Collection[Path]) -> None:
+        """Verify no others any more."""
+        if not self._parts.keys() <= set(files):
+            self._parts = {path: part for path, part in self._parts.items() if path in files}
+
+    def status(self) -> dict[str, object]:
+        finished = self.round_finished_at
+        return {
+            "verifiedBytes": self.verified_bytes,
+            "lastRoundSeconds": None if finished is None else round(time.monotonic() - finished, 3),
+        }
+
+    def _run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        try:
+            while not self._stopping.wait(ROUND_PAUSE_SECONDS):
+                for path in list(self._parts):
+                    self._verify(path)
+                self.round_finished_at = time.monotonic()
+        except _Stopped:
+            pass
+
+    def _verify(self, path: Path) -> None:
+        try:
+            for part in self._mapped_as(path):
+                part.verify(self._pace)
+        except DictionaryDamaged as damaged:
+            self._say(path, str(damaged))
+        except OSError as failed:
+            self._say(path, f"dictionary part {path} cannot be read: {failed.strerror}; fetch it again")
+        except _Stopped:
+            raise
+        except Exception:  # noqa: BLE001 - the others are still to be verified
+            _log.exception("%s cannot be verified; the next round tries again", path)
+
+    def _say(self, path: Path, sentence: str) -> None:
+        if path in self._parts:
+            _log.error("%s; it is answered no longer", sentence)
+            self._on_damage(path, sentence)
+
+    def _mapped_as(self, path: Path) -> Iterator[DictionaryPart]:
+        """The file that was loaded; and the one that a worker started since maps, if the file was replaced."""
+        part = self._parts.get(path)
+        if part is not None:
+            yield part
+            if path.exists() and path.stat().st_ino != part.inode:
+                yield DictionaryPart.open(path)
+
+    def _pace(self, count: int) -> None:
+        self.verified_bytes += count
+        if self._stopping.wait(count * self._seconds_per_byte):
+            raise _Stopped

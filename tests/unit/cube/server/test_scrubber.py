@@ -1,0 +1,142 @@
+"""`cube-server` as processes, with dictionary parts that change in place under them."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cube.parts import values_for, write_parts
+from cube.peers import Peer
+from cube.running import ServerProcess, until
+from cube.server.asking import KEYS, every_worker_answers
+from elastic_ctr.cube.dictionary.format import DictionaryPart
+from elastic_ctr.cube.dictionary.table import Paths
+from elastic_ctr.cube.wire import Status
+
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    running = ServerProcess(tmp_path_factory.getbasetemp(), workers=2, scrub_megabytes_per_second=1000)
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture
+def server(shared: ServerProcess) -> Iterator[ServerProcess]:
+    yield shared
+    for version in (1, 2):
+        shared.http.post("/unload", json={"version": version, "partitions": None})
+
+
+def _flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        [byte] = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def _value_of(path: Path) -> int:
+    """Where a byte of a value stands that a key of the tests has."""
+    part = DictionaryPart.open(path)
+    return int(part.header.sections["records"].offset + (part.keys == KEYS[0]).argmax() * part.header.stride + 8)
+
+
+def _damage_partition_1(paths: dict[int, Paths]) -> None:
+    assert KEYS[0] % PARTITIONS == 1
+    _flip(paths[1].full, _value_of(paths[1].full))
+
+
+def test_a_part_that_changes_in_place_is_dropped_while_the_others_are_answered(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    paths = write_parts(tmp_path / "v1", KEYS, partitions=PARTITIONS)
+    server.load(1, paths)
+    every_worker_answers(server, 1)
+
+    _damage_partition_1(paths)
+
+    until(lambda: "damaged" in str(server.held()["damaged"].get("1", {}).get("1")))
+    assert server.held()["versions"] == {"1": [0, 2]}
+    every_worker_answers(server, 1, Status.PARTITION_NOT_HELD)
+    whole = KEYS[KEYS % PARTITIONS != 1]
+    with Peer(server.port) as peer:
+        assert peer.ask(1, whole, 4).values.tobytes() == values_for(whole, 4, 1).tobytes()
+    assert "elastic_ctr_cube_damaged_partitions_total 0.0" not in server.http.get("/metrics").text
+    assert server.status()["damaged"] == server.held()["damaged"]
+
+
+def test_after_the_damage_is_told_no_wrong_value_is_answered_and_a_fetched_part_is(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    paths = write_parts(tmp_path / "v1", KEYS, partitions=PARTITIONS)
+    whole = paths[1].full.read_bytes()
+    server.load(1, paths)
+    _damage_partition_1(paths)
+    until(lambda: bool(server.held()["damaged"]))
+
+    refused = server.load(1, {1: paths[1]}, partitions=PARTITIONS)
+    every_worker_answers(server, 1, Status.PARTITION_NOT_HELD)
+    # As the agent does it: another file in its place.
+    paths[1].full.unlink()
+    paths[1].full.write_bytes(whole)
+    server.load(1, {1: paths[1]}, partitions=PARTITIONS)
+
+    assert refused.status_code == 422
+    assert "checksum of its records does not match; fetch or build it again" in refused.json()["error"]
+    assert server.held()["damaged"] == {}
+    every_worker_answers(server, 1)
+
+
+def test_a_damaged_part_below_overlays_is_dropped_from_every_version(server: ServerProcess, tmp_path: Path) -> None:
+    below = write_parts(tmp_path / "v1", KEYS, partitions=PARTITIONS)
+    above = write_parts(tmp_path / "v2", KEYS, partitions=PARTITIONS, overlay_keys=KEYS[:10])
+    shared = {number: paths._replace(full=below[number].full) for number, paths in above.items()}
+    server.load(1, below)
+    server.load(2, shared)
+
+    _damage_partition_1(below)
+
+    until(lambda: server.held()["versions"] == {"1": [0, 2], "2": [0, 2]})
+    assert {version: list(found) for version, found in server.held()["damaged"].items()} == {"1": ["1"], "2": ["1"]}
+
+
+def test_a_header_that_changes_in_place_is_damage_too(server: ServerProcess, tmp_path: Path) -> None:
+    paths = write_parts(tmp_path / "v1", KEYS, partitions=PARTITIONS)
+    server.load(1, paths)
+
+    _flip(paths[2].full, 100)
+
+    until(lambda: server.held()["versions"] == {"1": [0, 1]})
+    assert "header" in server.held()["damaged"]["1"]["2"]
+
+
+def test_a_part_that_is_cut_while_it_is_mapped_is_dropped_and_no_worker_ends(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    paths = write_parts(tmp_path / "v1", KEYS, partitions=PARTITIONS)
+    server.load(1, paths)
+
+    os.truncate(paths[0].full, 4096)
+
+    until(lambda: server.held()["versions"] == {"1": [1, 2]})
+    assert "cannot be read" in server.held()["damaged"]["1"]["0"]
+    assert server.status()["workerRestarts"] == 0
+
+
+def test_what_is_unloaded_is_verified_no_longer(server: ServerProcess, tmp_path: Path) -> None:
+    server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=PARTITIONS))
+    until(lambda: server.status()["scrub"]["verifiedBytes"] > 0)
+    server.http.post("/unload", json={"version": 1, "partitions": None})
+
+    def is_at_rest() -> bool:
+        before = server.status()["scrub"]["verifiedBytes"]
+        until(lambda: server.status()["scrub"]["lastRoundSeconds"] < 0.5)
+        until(lambda: server.status()["scrub"]["lastRoundSeconds"] > 0.5)
+        until(lambda: server.status()["scrub"]["lastRoundSeconds"] < 0.5)
+        return bool(server.status()["scrub"]["verifiedBytes"] == before)
+
+    until(is_at_rest)
