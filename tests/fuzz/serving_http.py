@@ -13,7 +13,11 @@ from fuzz.mutation import Mutator
 
 _REPLY = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r]*\r\n(?:[^\r\n]+\r\n)*?content-length: (\d+)\r\n(?:[^\r\n]+\r\n)*\r\n")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_SPLIT = (b"\r\n", b"\r\n\r\n", b"content-length: 7\r\n", b"transfer-encoding: chunked\r\n", b"connection: close\r\n")
+_OFFER = b"connection: upgrade\r\nupgrade: websocket\r\n"
+_SPLIT = (
+    b"\r\n", b"\r\n\r\n", b"content-length: 7\r\n", b"transfer-encoding: chunked\r\n", b"connection: close\r\n", _OFFER
+)  # fmt: skip
+_OFFERS = (b"", _OFFER, b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n")
 
 
 class ServingHttp:
@@ -40,10 +44,11 @@ class ServingHttp:
         return answered
 
     async def _talk(self, address: str, count: int) -> int:
-        streams = [self._stream() for _ in range(count)]
+        streams = [self._stream() if number % 4 else self._whole() for number in range(count)]
         answers = await asyncio.gather(*(self._said(address, stream) for stream in streams))
-        for stream, answer in zip(streams, answers, strict=True):
-            _judge(stream, answer)
+        for number, (stream, answer) in enumerate(zip(streams, answers, strict=True)):
+            found = _judge(stream, answer)
+            assert number % 4 or found == _due(stream), f"{stream!r} is answered with {found}"
         return sum(b'"err_code":0}' in answer for answer in answers)
 
     async def _said(self, address: str, stream: bytes) -> bytes:
@@ -70,6 +75,22 @@ class ServingHttp:
             stream = stream[:at] + draw.choice(_SPLIT) + stream[at:]
         return self._mutator.mutated(stream)
 
+    def _whole(self) -> bytes:
+        """Requests that are all answered with a prediction or 400: some offer another protocol, some hide another request."""
+        draw = self._mutator.random
+        stream = b""
+        for _ in range(draw.randrange(1, 7)):
+            hidden = draw.random() < 0.3
+            head, _, body = _request([{}]).partition(b"\r\n\r\n")
+            body = _HIDDEN if hidden else body
+            line = _REFUSED if hidden else head.split(b"\r\n")[0] + b"\r\n"
+            stream += line + b"host: a\r\n" + draw.choice(_OFFERS)
+            if draw.random() < 0.5:
+                stream += b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+            else:
+                stream += b"content-length: %d\r\n\r\n%b" % (len(body), body)
+        return stream + b"CONNECT a:80 HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (len(_HIDDEN), _HIDDEN)
+
     def _rows(self) -> list[dict[str, list[int]]]:
         draw = self._mutator.random
         return [
@@ -84,10 +105,21 @@ def _request(rows: list[dict[str, list[int]]]) -> bytes:
     return f"POST {SOURCE_PATH} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def _judge(stream: bytes, answer: bytes) -> None:
-    """Whole replies; who says probabilities says those of bodies that stand in the stream, in their order."""
+_HIDDEN = b"GET /v2/health/live HTTP/1.1\r\nhost: hidden\r\n\r\n"
+_REFUSED = f"POST {SOURCE_PATH}?hidden HTTP/1.1\r\n".encode()
+
+
+def _due(stream: bytes) -> list[int]:
+    """One answer to each request of `_whole`, and none to what stands in a body."""
+    lines = re.findall(rb"POST [^ ]* HTTP/1\.1\r\n", stream)
+    return [400 if line == _REFUSED else 200 for line in lines] + [400]
+
+
+def _judge(stream: bytes, answer: bytes) -> list[int]:
+    """The statuses of whole replies; who says probabilities says those of bodies that stand in the stream, in their order."""
     sums = _bodies(stream)
     at = place = 0
+    statuses = []
     while at < len(answer):
         if answer.startswith(_CONTINUE, at):
             at += len(_CONTINUE)
@@ -97,6 +129,7 @@ def _judge(stream: bytes, answer: bytes) -> None:
         body = answer[found.end() : found.end() + int(found[2])]
         assert len(body) == int(found[2]), f"{stream!r} is answered with a piece: {answer[at:]!r}"
         at = found.end() + len(body)
+        statuses.append(int(found[1]))
         predictions = json.loads(body).get("predictions") if found[1] == b"200" else None
         if predictions is not None:
             values = [each["prob1"] for each in predictions]
@@ -104,6 +137,7 @@ def _judge(stream: bytes, answer: bytes) -> None:
                 place += 1
             assert place < len(sums), f"{stream!r} is answered with {values}"
             place += 1
+    return statuses
 
 
 def _near(values: list[float], sums: list[float]) -> bool:

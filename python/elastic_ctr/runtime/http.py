@@ -18,9 +18,11 @@ import uvicorn
 from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import listen
@@ -121,7 +123,26 @@ def application(
         shared.append(Route("/status", show))
     if metrics is not None:
         shared.append(Route("/metrics", measure))
-    return Starlette(routes=[*routes, *shared], exception_handlers={HTTPException: _refusal, Exception: _failure})
+    return Starlette(
+        routes=[*routes, *shared],
+        middleware=[Middleware(_OneFraming)],
+        exception_handlers={HTTPException: _refusal, Exception: _failure},
+    )
+
+
+class _OneFraming:
+    """Refuses a request with both framings and closes its connection (RFC 9112, 6.3); h11 would go on with one of them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope.get("headers", ())}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            sentence = "Content-Length stands beside Transfer-Encoding; send one of them"
+            await JSONResponse({"error": sentence}, 400, {"connection": "close"})(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 async def _refusal(request: Request, error: Exception) -> Response:

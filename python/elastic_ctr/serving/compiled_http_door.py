@@ -23,11 +23,12 @@ from elastic_ctr.serving import door_sockets, http_batches
 from elastic_ctr.serving.compiled_door import Asked, CompiledDoor, Room, now
 from elastic_ctr.serving.door_sockets import Batch
 from elastic_ctr.serving.http_batches import LEAST_REPLY, LEAVES, REPLY_BYTES, ROW_BYTES, UNKNOWN, Rules, owed
-from elastic_ctr.serving.http_door import Door, Request, response
-from elastic_ctr.serving.http_heads import HEAD_END, LONGEST_HEAD, Heads, Learned
+from elastic_ctr.serving.http_door import JSON_TYPE, Door, Request, date_line, response
+from elastic_ctr.serving.http_heads import LONGEST_HEAD, Heads, Learned
 from elastic_ctr.serving.instances import Instances
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.refusal import Refusal, refusal_of
+from elastic_ctr.serving.request_head import HEAD_END
 from elastic_ctr.serving.rounds import ModelVersion
 from elastic_ctr.serving.scan import SHORTEST_FEASIGN, slot_names
 from elastic_ctr.serving.service import PARSED_INLINE, PREDICTIONS, SOURCE_PATH, Service
@@ -117,7 +118,7 @@ class CompiledHttpDoor(CompiledDoor):
 
     def _answer(self, asked: Asked, probabilities: Floats, version: int) -> None:
         del version
-        http_batches.answer(self._buffers, asked.batch, asked.begin, asked.end, _pairs(probabilities), now())
+        http_batches.answer(self._buffers, asked.batch, asked.begin, asked.end, _date(), _pairs(probabilities), now())
         self._service.count(PREDICTIONS, 200, asked.count)
 
     def _refuse(self, asked: Asked, error: Exception) -> None:
@@ -128,7 +129,7 @@ class CompiledHttpDoor(CompiledDoor):
     def _refusal(self, refusal: Refusal, count: int) -> bytes:
         """The reply, to so many requests."""
         self._service.count(PREDICTIONS, refusal.status, count)
-        return response(refusal.status, inference_refusal(refusal), last=False)
+        return response(refusal.status, inference_refusal(refusal))
 
     def _known(self, asked: Asked, outcome: Floats | Exception, version: int) -> None:
         if isinstance(outcome, _ReadAgain):
@@ -149,8 +150,8 @@ class CompiledHttpDoor(CompiledDoor):
                 self._put(descriptor, serial, replies[number], owed(rows))
 
         def ask(number: int, body: bytes) -> None:
-            def reply(status: int, payload: bytes) -> None:
-                replies[number] = response(status, payload, last=False)
+            def reply(status: int, payload: bytes, headers: bytes = JSON_TYPE, /) -> None:
+                replies[number] = response(status, payload, headers)
                 if len(replies) == len(requests):
                     self._send_in_order(asked, send)
 
@@ -254,13 +255,17 @@ class CompiledHttpDoor(CompiledDoor):
     def _try_out(self) -> None:
         """Compile now, not under the first request."""
         http_batches.gather(self._buffers, self._free[0], self._rules, 0)
-        http_batches.answer(self._buffers, self._free[0], 0, 0, _pairs(np.zeros(0, np.float32)), 0)
+        http_batches.answer(self._buffers, self._free[0], 0, 0, _date(), _pairs(np.zeros(0, np.float32)), 0)
         door_sockets.put(self._buffers, 0, 1, np.frombuffer(b"none", np.uint8), 0, 0)
         door_sockets.left_over(self._buffers, self._buffers.sockets.connections[0], 0)
         door_sockets.hang_up(self._buffers, 0)
         door_sockets.let_go(self._buffers, 0)
         door_sockets.settle(self._buffers, 0, 0)
         door_sockets.listen_again(self._buffers)
+
+
+def _date() -> NDArray[np.uint8]:
+    return np.frombuffer(date_line(int(time.time())), np.uint8)
 
 
 def _pairs(probabilities: Floats) -> NDArray[np.uint8]:

@@ -1,6 +1,6 @@
 """The batches of the HTTP door in machine code: everyday requests are recognized and read in one call, and answered in one.
 
-HTTP is not parsed here: a head is one that httptools has read before (`http_heads`), a body is one that `scan` reads, or the
+HTTP is not parsed here: a head is one that `request_head` has read before (`http_heads`), a body is one that `scan` reads, or the
 connection goes to the door in Python with all that it has sent. Nothing that a peer sends is used before its length was
 checked.
 """
@@ -53,7 +53,7 @@ from elastic_ctr.serving.scan import SHORTEST_FEASIGN, SHORTEST_INSTANCE, scan
 # Why something is set aside: its head is not known, it goes to the door in Python, no version is live.
 UNKNOWN, LEAVES, NO_VERSION = range(3)
 # Of a reply: all but its rows, one row, and what may be said instead.
-REPLY_BYTES, ROW_BYTES = 160, 70
+REPLY_BYTES, ROW_BYTES = 200, 70
 LEAST_REPLY = 4096
 
 _CHECKED = bounds_checked()
@@ -69,7 +69,8 @@ def _text(text: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(text, np.uint8).copy()
 
 
-_REPLY_HEAD = _text(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ")
+_REPLY_HEAD = _text(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
+_CONTENT_LENGTH = _text(b"content-length: ")
 _REPLY_HEAD_END = _text(b"\r\n\r\n")
 _BEGIN, _END = _text(b'{"predictions":['), _text(b'],"err_code":0}')
 _PROB0, _PROB1, _ROW_END = _text(b'{"prob0":'), _text(b',"prob1":'), _text(b"}")
@@ -327,7 +328,7 @@ def _copy(to: Any, at: Any, text: Any, begin: Any, end: Any) -> Any:
 
 
 @compiled
-def _reply(to: Any, at: Any, text: Any, value: Any, rows: Any) -> Any:
+def _reply(to: Any, at: Any, date: Any, text: Any, value: Any, rows: Any) -> Any:
     """(Where the reply ends, where the next row's numbers begin); (-1, …) when there is no room for it."""
     end = value
     for _ in range(rows):
@@ -336,7 +337,7 @@ def _reply(to: Any, at: Any, text: Any, value: Any, rows: Any) -> Any:
     length = _BEGIN.size + (end - value) + rows * _ROW_MORE + _END.size
     if at + REPLY_BYTES + length > to.size:
         return np.int64(_NONE), end + 1
-    at = _put_number(to, _put(to, at, _REPLY_HEAD), length)
+    at = _put_number(to, _put(to, _put(to, _put(to, at, _REPLY_HEAD), date), _CONTENT_LENGTH), length)
     at = _put(to, _put(to, at, _REPLY_HEAD_END), _BEGIN)
     for number in range(rows):
         if number > 0:
@@ -352,10 +353,10 @@ def _reply(to: Any, at: Any, text: Any, value: Any, rows: Any) -> Any:
 
 
 @compiled
-def answer(b: Any, batch: Any, begin: Any, end: Any, text: Any, now: Any) -> None:
+def answer(b: Any, batch: Any, begin: Any, end: Any, date: Any, text: Any, now: Any) -> None:
     """Send the replies to requests `begin` to `end` in their order; those of one connection go in one piece.
 
-    `text`: the numbers of all their rows as a list of pairs, `[[0.75,0.25],[0.5,0.5]]` in u8.
+    `date`: the line of that header. `text`: the numbers of all their rows as a list of pairs, `[[0.75,0.25],[0.5,0.5]]` in u8.
     """
     replies = np.uint64(b.replies.ctypes.data)
     value = np.int64(1)
@@ -370,9 +371,9 @@ def answer(b: Any, batch: Any, begin: Any, end: Any, text: Any, now: Any) -> Non
         ):  # fmt: skip
             rows = batch.requests[number, REQUEST_ROWS]
             if size >= 0:
-                size, value = _reply(b.replies, size, text, value, rows)
+                size, value = _reply(b.replies, size, date, text, value, rows)
             else:
-                value = _reply(b.replies, b.replies.size, text, value, rows)[1]
+                value = _reply(b.replies, b.replies.size, date, text, value, rows)[1]
             due += owed(rows)
             flights += 1
             number += 1

@@ -1,35 +1,48 @@
-"""The HTTP door: HTTP/1.1 on an asyncio protocol, with httptools. Knows nothing of predictions.
+"""The HTTP frontend on asyncio: every HTTP/1.1 request that the native frontend does not take. Knows nothing of predictions.
 
-A head that httptools has read once is known by its bytes from then on: programs send the same one again and again.
+This module finds where a request begins and ends; `request_head` reads its head, `chunked_body` a chunked body. Whatever the
+bytes are, one request gets one answer. An offer to speak another protocol is ignored, and its body is read as any other.
 
-Pipelined requests are answered in their order. No client can hold more than the limits say: heads, bodies and time are
-bounded, answers that nobody reads stop the reading of further requests, and what cannot be parsed gets a 400.
+Pipelined requests are answered in their order. Heads, bodies, trailers and time are bounded for every client. A client that
+does not read its answers is not read either.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from email.utils import formatdate
+from functools import lru_cache, partial
 from http import HTTPStatus
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
-import httptools
 import orjson
 
-from elastic_ctr.serving.asyncio_door import AsyncioDoor, Peer
-from elastic_ctr.serving.http_heads import HEAD_END, LONGEST_HEAD, UNUSUAL
+from elastic_ctr.runtime.waiting import happened
+from elastic_ctr.serving.chunked_body import ChunkedBody
 from elastic_ctr.serving.refusal import Refusal
+from elastic_ctr.serving.request_head import ENCODINGS, HEAD_END, RequestHead, check_begun, read_head
 
-Reply = Callable[[int, bytes], None]
-"""Answer a request: status and JSON body. To be called once, whenever it is known."""
+JSON_TYPE = b"content-type: application/json\r\n"
+_LONGEST_LOOK = 1.0
+# Programs send the same heads again and again. Together these take less than one body.
+_MOST_KNOWN = 4096
+_LONGEST_KNOWN = 2048
+
+
+class Reply(Protocol):
+    """Answers a request. To be called once, whenever the answer is known; `headers` are whole lines."""
+
+    def __call__(self, status: int, body: bytes, headers: bytes = JSON_TYPE, /) -> None: ...
 
 
 class Limits(NamedTuple):
-    """What one client may ask of the door. Seconds: of a head, of a whole request, between two requests, and for one more
-    request when the door stops: a client that sends it while the connection is closed under it would get no answer.
+    """Limits of one client. Seconds: of a head, of a whole request, between two requests, and for one more
+    request when the frontend stops: a client that sends it while the connection is closed would get no answer.
     """
 
     max_body_bytes: int = 64 << 20
@@ -46,24 +59,13 @@ class Limits(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One whole request; `path` is decoded as ASCII and without its query."""
+    """One whole request; `path` is as it was sent, without its query. `encoding` is gzip, deflate or nothing."""
 
     method: str
     path: str
     body: bytes
-
-
-class _Head(NamedTuple):
-    """What httptools has said of a head."""
-
-    method: str
-    path: str
-    length: int
-    last: bool
-
-
-# Of known heads: together they take less than one body.
-_MOST_HEADS = 4096
+    json_length: int | None = None
+    encoding: str = ""
 
 
 @dataclass(slots=True)
@@ -76,11 +78,11 @@ class _Answer:
 
 
 @dataclass
-class Door(AsyncioDoor):
+class Door:
     """The server's side of all connections.
 
-    `handle(request, reply)` must not raise and must call `reply` once. `refused(status)` is told of what the door
-    answers by itself.
+    `handle(request, reply)` must not raise and must call `reply` once. `refused(status)` is called for each answer of the
+    frontend itself.
     """
 
     handle: Callable[[Request, Reply], None]
@@ -88,10 +90,40 @@ class Door(AsyncioDoor):
     refused: Callable[[int], None] = lambda _status: None
 
     def __post_init__(self) -> None:
-        super().__init__(self.limits.head_seconds)
-        self.heads: dict[bytes, _Head] = {}
+        self.connections: set[Connection] = set()
+        self.stopping = False
         self.pending_bytes = 0
         self.farewell = 0.0
+        self.read_known = lru_cache(_MOST_KNOWN)(partial(read_head, max_headers=self.limits.max_headers))
+        self._server: asyncio.Server | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._emptied = asyncio.Event()
+
+    async def listen(self, socket: socket.socket) -> None:
+        """Accept on a bound socket."""
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self), sock=socket, backlog=2048
+        )
+        self._look_from_now_on()
+
+    async def adopt(self, peer: socket.socket, came: bytes) -> None:
+        """Take a connection that another frontend has accepted, and what was read of it. Raises OSError."""
+        self._look_from_now_on()
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: Connection(self, came), peer)
+
+    def accept_no_more(self) -> None:
+        """Connections stay open."""
+        if self._server is not None:
+            self._server.close()
+
+    def say_good_bye(self, grace_seconds: float) -> None:
+        """From now on every answer is the last of its connection; `stop` must follow."""
+        if not self.stopping:
+            self.farewell = min(self.limits.farewell_seconds, grace_seconds / 2)
+            self.stopping = True
+            self.accept_no_more()
+            for connection in list(self.connections):
+                connection.rest()
 
     async def stop(self, grace_seconds: float) -> None:
         """Accept no more, answer what has been asked and what idle clients ask within their farewell, close.
@@ -99,68 +131,76 @@ class Door(AsyncioDoor):
         Every answer says that the connection closes after it. What is not done after the grace is cut.
         """
         self.say_good_bye(grace_seconds)
-        await super().stop(grace_seconds)
+        if self.connections:
+            # It may have been empty before: others have been adopted since.
+            self._emptied.clear()
+            await happened(self._emptied, grace_seconds)
+        for connection in list(self.connections):
+            connection.abort()
+        if self._looking is not None:
+            self._looking.cancel()
 
-    def say_good_bye(self, grace_seconds: float) -> None:
-        """From now on every answer is the last of its connection; `stop` must follow."""
-        if not self.stopping:
-            self.farewell = min(self.limits.farewell_seconds, grace_seconds / 2)
-            self.begin_to_stop()
+    def left(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if self.stopping and not self.connections:
+            self._emptied.set()
 
-    async def adopt(self, peer: socket.socket, came: bytes) -> None:
-        """Take a connection that somebody else has accepted, and what was read of it. Raises OSError."""
-        self._look_from_now_on()
-        await asyncio.get_running_loop().connect_accepted_socket(lambda: Connection(self, came), peer)
+    def _look_from_now_on(self) -> None:
+        if self._looking is None:
+            self._look()
 
-    def _new_peer(self) -> Connection:
-        return Connection(self)
+    def _look(self) -> None:
+        """Deadlines are looked at twice as often as the shortest of them."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self.connections):
+            if connection.deadline is not None and connection.deadline < now:
+                connection.time_is_up()
+        self._looking = loop.call_later(min(_LONGEST_LOOK, self.limits.head_seconds / 2), self._look)
 
 
-class Connection(Peer):
-    """One client; `came` is what it has said to somebody else already."""
-
-    deadline: float | None = None
+class Connection(asyncio.Protocol):
+    """One client; `came` is what another frontend has read of it."""
 
     def __init__(self, door: Door, came: bytes = b"") -> None:
-        super().__init__(door)
+        self.deadline: float | None = None
+        self._loop = asyncio.get_running_loop()
+        self._transport = cast("asyncio.Transport", None)
         self._came = came
         self._door = door
         self._limits = door.limits
-        self._parser: Any = httptools.HttpRequestParser(self)
         self._answers: deque[_Answer] = deque()
+        self._writable = self._reading = True
         self._discarding = False
+        # What has come and is not taken yet. The first `_searched` bytes of a head have no end in them.
+        self._data = bytearray()
+        self._searched = 0
+        # The request that is being received.
         self._receiving = False
-        # Bytes of the head that the parser reads now, while they may become a known one.
-        self._raw: bytes | None = None
-        # Of the request that is being received.
-        self._url = b""
-        self._body: list[bytes] = []
-        self._headers = 0
-        self._head_bytes = 0
-        self._head_done = False
-        self._length = 0
+        self._head: RequestHead | None = None
+        self._chunks: ChunkedBody | None = None
         self._held = 0
-        self._expect = b""
-        self._encoding = b""
 
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._rest()
+        self._transport = cast("asyncio.Transport", transport)
+        self._door.connections.add(self)
+        self.rest()
         if self._came:
-            # Now: whoever called begins to read when this is over, and the end of what the client says may be next.
+            # Now: the caller begins to read after this, and the end of what the client says may be next.
             self.data_received(self._came)
             self._came = b""
             self._loop.call_soon(self._read_as_wanted)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        del exc
         self._discarding = True
-        self._let_go(self._held)
+        self._let_go()
         for answer in self._answers:
-            self._let_go(answer.held)
+            self._door.pending_bytes -= answer.held
             answer.held = 0
-        super().connection_lost(exc)
+        self._door.left(self)
 
     def eof_received(self) -> bool:
         """A client may close its half after asking; it still gets what it asked for."""
@@ -177,178 +217,119 @@ class Connection(Peer):
 
     def resume_writing(self) -> None:
         self._writable = True
-        self._rest()
+        self.rest()
         self._read_or_not()
 
     def data_received(self, data: bytes) -> None:
-        if self._discarding:
-            return
-        if not self._receiving:
-            data = self._take_known(data)
-            if not data:
-                self._read_or_not()
-                return
-        try:
-            self._feed(data)
-        except httptools.HttpParserError as wrong:
-            if not self._discarding:
-                self._refuse(Refusal(400, f"this is not an HTTP/1.1 request: {wrong}"))
-            return
-        if self._receiving and not self._head_done:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._limits.max_head_bytes:
-                self._refuse_head()
-        self._read_or_not()
-
-    def _take_known(self, data: bytes) -> bytes:
-        """Take whole requests whose heads are known; what is left is for the parser, which stands between requests."""
-        door = self._door
-        while data and not self._discarding:
-            end = data.find(HEAD_END) + len(HEAD_END)
-            # A blank line or a line end of its own kind is for the parser to judge.
-            if not len(HEAD_END) <= end <= LONGEST_HEAD or not data[0:1].isalpha():
-                self._raw = None
-                return data
-            raw = data[:end]
-            head = door.heads.get(raw)
-            if head is None:
-                self._raw = raw if raw.count(b"\n") == raw.count(b"\r\n") else None
-                return data
-            whole = end + head.length
-            held = door.pending_bytes + head.length
-            if len(data) < whole or held > self._limits.max_pending_bodies * self._limits.max_body_bytes:
-                self._raw = None
-                return data
-            door.pending_bytes = held
-            self.deadline = None
-            body = data[end:whole]
-            data = data[whole:]
-            self._handle(head.method, head.path, body, _Answer(last=head.last, held=head.length))
-        return b"" if self._discarding else data
-
-    def _feed(self, data: bytes) -> None:
-        while True:
+        if not self._discarding:
+            self._data += data
             try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                # An offer to speak another protocol may be passed over: go on with what follows the request.
-                self._parser = httptools.HttpRequestParser(self)
-                data = data[upgrade.args[0] :]
-                if data and not self._discarding:
-                    continue
-            return
+                while self._take_head() if self._head is None else self._take_body(self._head):
+                    pass
+            except Refusal as refusal:
+                self._refuse(refusal)
+            self._read_or_not()
 
-    # -- httptools
+    # -- requests
 
-    def on_message_begin(self) -> None:
+    def _take_head(self) -> bool:
+        """Take a head from what has come; whether it was there."""
         if self._discarding:
-            return
-        self._begin()
-        self._receiving = True
-        self.deadline = self._loop.time() + self._limits.head_seconds
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers += 1
-        self._head_bytes += len(name) + len(value or b"")
-        name = name.lower()
-        if name in UNUSUAL:
-            self._raw = None
-        if name == b"content-length":
-            # The parser has refused what is no number.
-            self._length = int(value)
-        elif name == b"expect":
-            self._expect = value.lower()
-        elif name == b"content-encoding":
-            self._encoding = value.lower()
-
-    def on_headers_complete(self) -> None:
-        if self._discarding:
-            return
-        self._head_done = True
+            return False
+        data = self._data
+        if data.startswith((b"\r", b"\n")):
+            # Blank lines before a request are passed over (RFC 9112, 2.2).
+            data = self._data = data.lstrip(b"\r\n")
+        if not data:
+            return False
+        if not self._receiving:
+            self._receiving = True
+            self.deadline = self._loop.time() + self._limits.head_seconds
+        end = data.find(HEAD_END, self._searched)
+        size = end + len(HEAD_END) if end >= 0 else len(data)
+        if size > self._limits.max_head_bytes:
+            raise Refusal(431, f"the head is above {self._limits.max_head_bytes >> 10} KiB; send less")
+        if end < 0:
+            check_begun(data)
+            self._searched = max(0, size - len(HEAD_END) + 1)
+            return False
+        self._searched = 0
+        raw = bytes(data[:size])
+        del data[:size]
+        head = self._door.read_known(raw) if size <= _LONGEST_KNOWN else read_head(raw, self._limits.max_headers)
+        if head.length > self._limits.max_body_bytes:
+            raise self._too_large()
+        self._head = head
+        self._chunks = ChunkedBody(self._limits.max_head_bytes, self._limits.max_headers) if head.chunked else None
         self.deadline = self._loop.time() + self._limits.request_seconds
-        if self._headers > self._limits.max_headers or self._head_bytes > self._limits.max_head_bytes:
-            self._refuse_head()
-        elif self._length > self._limits.max_body_bytes:
-            self._refuse_body()
-        elif self._encoding not in (b"", b"identity"):
-            named = self._encoding[:40].decode("latin-1")
-            self._refuse(Refusal(415, f"content-encoding {named!r} is not understood; send the body plain"))
-        elif self._expect == b"100-continue":
+        if head.expects_continue:
             self._answers.append(_Answer(b"HTTP/1.1 100 Continue\r\n\r\n"))
             self._flush()
-        elif self._expect:
-            self._refuse(Refusal(417, "only the expectation 100-continue is understood"))
-        self._head_bytes = 0
+        return True
 
-    def on_body(self, body: bytes) -> None:
-        if self._discarding:
-            return
-        self._held += len(body)
-        self._door.pending_bytes += len(body)
-        if self._held > self._limits.max_body_bytes:
-            self._refuse_body()
-        elif self._door.pending_bytes > self._limits.max_pending_bodies * self._limits.max_body_bytes:
-            self._refuse(Refusal(503, "too many large requests are under way; ask again later"))
+    def _take_body(self, head: RequestHead) -> bool:
+        """Take the body and answer the request; whether the body is whole."""
+        data, chunks = self._data, self._chunks
+        if chunks is not None:
+            whole = chunks.take(data)
+            if chunks.size > self._limits.max_body_bytes:
+                raise self._too_large()
+            self._hold(len(chunks.body))
+            if not whole:
+                return False
+            body = bytes(chunks.body)
         else:
-            self._body.append(body)
-
-    def on_message_complete(self) -> None:
-        if self._discarding:
-            return
+            self._hold(min(len(data), head.length))
+            if len(data) < head.length:
+                return False
+            body = bytes(memoryview(data)[: head.length])
+            del data[: head.length]
+        answer = _Answer(last=head.last, held=self._held)
+        self._head = self._chunks = self.deadline = None
         self._receiving = False
-        self.deadline = None
-        last = not self._parser.should_keep_alive()
-        answer = _Answer(last=last, held=self._held)
         self._held = 0
-        method = self._parser.get_method().decode("ascii")
-        body = b"".join(self._body)
-        self._body = []
-        try:
-            path = httptools.parse_url(self._url).path.decode("ascii")
-        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
-            path = None
-        raw, self._raw = self._raw, None
-        if raw is not None and path is not None:
-            heads = self._door.heads
-            if len(heads) >= _MOST_HEADS:
-                heads.clear()
-            heads[raw] = _Head(method, path, len(body), last)
-        self._handle(method, path, body, answer)
+        self._handle(head, body, answer)
+        return True
 
-    def _handle(self, method: str, path: str | None, body: bytes, answer: _Answer) -> None:
+    def _hold(self, size: int) -> None:
+        """Count what is held of a body."""
+        self._door.pending_bytes += size - self._held
+        self._held = size
+        if self._door.pending_bytes > self._limits.max_pending_bodies * self._limits.max_body_bytes:
+            raise Refusal(503, "too many large requests are under way; ask again later")
+
+    def _let_go(self) -> None:
+        """Of a request that is not received to its end."""
+        self._door.pending_bytes -= self._held
+        self._held = 0
+        self._data.clear()
+        self._chunks = None
+
+    def _too_large(self) -> Refusal:
+        allowed = self._limits.max_body_bytes
+        return Refusal(413, f"the body has more than {allowed} bytes (maxBodyBytes); send several requests")
+
+    def _handle(self, head: RequestHead, body: bytes, answer: _Answer) -> None:
         self._answers.append(answer)
         if answer.last:
             self._discarding = True
 
-        def reply(status: int, payload: bytes) -> None:
-            self._let_go(answer.held)
+        def reply(status: int, payload: bytes, headers: bytes = JSON_TYPE, /) -> None:
+            self._door.pending_bytes -= answer.held
             answer.held = 0
             if self._door.stopping:
                 answer.last = True
-            answer.payload = response(status, payload, last=answer.last, bodiless=method == "HEAD")
+            if answer.last:
+                headers += b"connection: close\r\n"
+            elif head.kept_alive:
+                # A client of HTTP/1.0 waits for the end of the connection otherwise.
+                headers += b"connection: keep-alive\r\n"
+            answer.payload = response(status, payload, headers, bodiless=head.method == "HEAD")
             self._flush()
 
-        if path is None:
-            self._door.refused(400)
-            reply(400, _error(Refusal(400, "the request's target is not a path")))
-            return
-        self._door.handle(Request(method, path, body), reply)
+        self._door.handle(Request(head.method, head.path, body, head.json_length, head.encoding), reply)
 
-    # -- ours
-
-    def _begin(self) -> None:
-        self._url = b""
-        self._body = []
-        self._headers = 0
-        self._head_bytes = 0
-        self._head_done = False
-        self._length = 0
-        self._held = 0
-        self._expect = b""
-        self._encoding = b""
+    # -- answers
 
     def _flush(self) -> None:
         answers = self._answers
@@ -365,11 +346,11 @@ class Connection(Peer):
         if ready:
             self._transport.write(b"".join(ready))
         if not answers:
-            self._rest()
+            self.rest()
         self._read_or_not()
 
-    def _rest(self) -> None:
-        """Nothing is owed: the client's idle time begins, unless it is in the middle of asking."""
+    def rest(self) -> None:
+        """When no answer is due the client's idle time begins, unless it is in the middle of a request."""
         if self._answers or self._receiving or self._discarding:
             return
         door = self._door
@@ -377,36 +358,31 @@ class Connection(Peer):
 
     def _read_or_not(self) -> None:
         wanted = self._discarding or (self._writable and len(self._answers) < self._limits.max_pipelined)
-        if wanted != self._reading:
-            self._read(wanted)
+        if wanted != self._reading and not self._transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
 
     def _read_as_wanted(self) -> None:
-        """What was said about it within `connection_made` is forgotten by uvloop."""
+        """A pause within `connection_made` is forgotten by uvloop."""
         if not self._reading and not self._transport.is_closing():
             self._transport.pause_reading()
 
-    def _refuse_head(self) -> None:
-        kib = self._limits.max_head_bytes >> 10
-        self._refuse(Refusal(431, f"the head is above {kib} KiB or {self._limits.max_headers} headers; send less"))
-
-    def _refuse_body(self) -> None:
-        allowed = self._limits.max_body_bytes
-        self._refuse(Refusal(413, f"the body has more than {allowed} bytes (maxBodyBytes); send several requests"))
-
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer, and hear no more from this client: where its next request begins is not known."""
+        """Answer, and read nothing more of this client: where its next request begins is not known."""
         self._discarding = True
         self._receiving = False
         self.deadline = None
-        self._let_go(self._held)
-        self._held = 0
-        self._body = []
+        self._let_go()
         self._door.refused(refusal.status)
-        self._answers.append(_Answer(response(refusal.status, _error(refusal), last=True), last=True))
+        headers = JSON_TYPE + b"connection: close\r\n"
+        if refusal.status == HTTPStatus.UNSUPPORTED_MEDIA_TYPE:
+            headers += b"accept-encoding: " + ", ".join(ENCODINGS).encode() + b"\r\n"
+        payload = response(refusal.status, orjson.dumps({"error": refusal.sentence}), headers)
+        self._answers.append(_Answer(payload, last=True))
         self._flush()
-
-    def _let_go(self, held: int) -> None:
-        self._door.pending_bytes -= held
 
     def _linger(self) -> None:
         """Close our half and drop what still comes: closing at once would reset an answer still on its way."""
@@ -418,11 +394,8 @@ class Connection(Peer):
         else:
             self._transport.close()
 
-    def take_leave(self) -> None:
-        """The door stops: an idle client has its farewell from now on."""
-        self._rest()
-
     def time_is_up(self) -> None:
+        """The deadline is over."""
         if self._receiving and not self._discarding:
             self._refuse(Refusal(408, "the request took too long to arrive; the connection is closed"))
         elif self._writable and not self._discarding:
@@ -430,20 +403,21 @@ class Connection(Peer):
         else:
             self.abort()
 
-
-def _error(refusal: Refusal) -> bytes:
-    return orjson.dumps({"error": refusal.sentence})
-
-
-_HEADS = {
-    int(
-        status
-    ): f"HTTP/1.1 {int(status)} {status.phrase}\r\ncontent-type: application/json\r\ncontent-length: ".encode()
-    for status in HTTPStatus
-}
+    def abort(self) -> None:
+        self._transport.abort()
 
 
-def response(status: int, body: bytes, *, last: bool, bodiless: bool = False) -> bytes:
-    """A whole answer, the `last` of its connection or not; `bodiless` says the length alone."""
-    close = b"\r\nconnection: close\r\n\r\n" if last else b"\r\n\r\n"
-    return b"%b%d%b%b" % (_HEADS[status], len(body), close, b"" if bodiless else body)
+_STATUS_LINES = {int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+def response(status: int, body: bytes, headers: bytes = JSON_TYPE, *, bodiless: bool = False) -> bytes:
+    """A whole answer; `bodiless` gives the length alone."""
+    return b"%b%b%bcontent-length: %d\r\n\r\n%b" % (
+        _STATUS_LINES[status], headers, date_line(int(time.time())), len(body), b"" if bodiless else body
+    )  # fmt: skip
+
+
+@lru_cache(1)
+def date_line(now: int) -> bytes:
+    """The Date header of RFC 9110, 6.6.1."""
+    return f"date: {formatdate(now, usegmt=True)}\r\n".encode()

@@ -1,7 +1,7 @@
-"""Heads of everyday requests: what httptools has read once is known from then on, but for its length and what means nothing here.
+"""Heads of everyday requests: a head that `request_head` has read once is known from then on, whatever its length and its other values.
 
 A program sends the same headers again and again, and only the number in `content-length` changes, and what whoever passes a request
-on writes into it: the numbers of traces, addresses, dates. So a head that httptools found to be an everyday one is kept in pieces
+on writes into it: the numbers of traces, addresses, dates. So an everyday head is kept in pieces
 with holes between them: one for the length, one for the value of each header that no door looks at. Another with the same pieces
 means the same. Nothing else is understood here: every other head is for the door in Python.
 """
@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import httptools
 import numpy as np
 from numpy.typing import NDArray
 
-HEAD_END = b"\r\n\r\n"
+from elastic_ctr.serving.refusal import Refusal
+from elastic_ctr.serving.request_head import HEAD_END, read_head
+
 LONGEST_HEAD = 2048
 # Headers that make more of a request than its head and its body.
-UNUSUAL = frozenset([b"expect", b"content-encoding", b"transfer-encoding", b"upgrade"])
-# Headers whose values tell the parser whether the connection stays.
-_TELLING = frozenset([b"connection", b"proxy-connection"])
+UNUSUAL = frozenset(
+    [b"expect", b"content-encoding", b"transfer-encoding", b"upgrade", b"inference-header-content-length"]
+)
+# Headers whose values are checked: another value is another head.
+_TELLING = frozenset([b"connection", b"host"])
 # What a value may have in it: everybody reads these alike.
 _VALUE = re.compile(rb"[\t\x20-\x7e]*")
 _LENGTH = re.compile(rb"([ \t]*)([1-9][0-9]{0,8})([ \t]*)")
@@ -48,55 +51,28 @@ class HeadTable(NamedTuple):
     holes: NDArray[np.int64]  # [kept, MOST_PIECES]
 
 
-class _Reading:
-    """What httptools says of a head."""
-
-    def __init__(self) -> None:
-        self.url = b""
-        self.names: list[bytes] = []
-        self.lengths: list[bytes] = []
-        self.done = False
-
-    def on_url(self, url: bytes) -> None:
-        self.url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.names.append(name.lower())
-        if self.names[-1] == b"content-length":
-            self.lengths.append(value)
-
-    def on_headers_complete(self) -> None:
-        self.done = True
-
-
 def form_of(head: bytes, path: str, max_headers: int) -> Form | None:
     """The form of the head of a POST to `path` that keeps the connection; None of others."""
-    # A line end of its own kind, or a blank line before the request, is for the door in Python to judge.
-    if not head[:1].isalpha() or head.count(b"\n") != head.count(b"\r\n") or len(head) > LONGEST_HEAD:
+    if len(head) > LONGEST_HEAD:
         return None
-    reading = _Reading()
-    parser: Any = httptools.HttpRequestParser(reading)
     try:
-        parser.feed_data(head)
-        path_read = httptools.parse_url(reading.url).path if reading.done else None
-    except (httptools.HttpParserError, httptools.HttpParserUpgrade, httptools.HttpParserInvalidURLError):
+        read = read_head(head, max_headers)
+    except Refusal:
         return None
     everyday = (
-        path_read == path.encode("ascii")
-        and parser.get_method() == b"POST"
-        and parser.get_http_version() == "1.1"
-        and parser.should_keep_alive()
-        and len(reading.names) <= max_headers
-        and UNUSUAL.isdisjoint(reading.names)
-        and len(reading.lengths) == 1
+        (read.method, read.path) == ("POST", path)
+        and read.length > 0
+        and not read.last
+        and not read.kept_alive
+        and UNUSUAL.isdisjoint(read.names)
     )
-    return _cut(head, reading.names, reading.lengths[0]) if everyday else None
+    return _cut(head, read.names) if everyday else None
 
 
-def _cut(head: bytes, names: list[bytes], number: bytes) -> Form | None:
-    """The form of a head in which httptools has found headers of these names, and this length; None where its lines are others."""
+def _cut(head: bytes, names: tuple[bytes, ...]) -> Form | None:
+    """The form of a head in which httptools has found headers of these names; None where its lines are others."""
     line, *lines = head.removesuffix(HEAD_END).split(b"\r\n")
-    if [each.partition(b":")[0].lower() for each in lines] != names:
+    if tuple(each.partition(b":")[0].lower() for each in lines) != names:
         return None
     pieces: list[bytes] = []
     holes: list[int] = []
@@ -108,7 +84,7 @@ def _cut(head: bytes, names: list[bytes], number: bytes) -> Form | None:
             piece += value
             continue
         length = _LENGTH.fullmatch(value) if name == b"content-length" else None
-        if _VALUE.fullmatch(value) is None or (name == b"content-length" and (length is None or length[2] != number)):
+        if _VALUE.fullmatch(value) is None or (name == b"content-length" and length is None):
             return None
         pieces.append(piece if length is None else piece + length[1])
         holes.append(VALUE if length is None else LENGTH)

@@ -15,7 +15,7 @@ import orjson
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving import open_inference, source_protocol
 from elastic_ctr.serving.counters import Counters
-from elastic_ctr.serving.http_door import Reply, Request
+from elastic_ctr.serving.http_door import JSON_TYPE, Reply, Request
 from elastic_ctr.serving.instances import Instances
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.refusal import Refusal, refusal_of
@@ -76,19 +76,23 @@ class Service:
 
     def handle(self, request: Request, reply: Reply) -> None:
         """Answer one request, now or later. Never raises."""
-        route = self._routes.get(request.path.rstrip("/") or "/") or self._routes.get(unquote(request.path))
+        # An encoded slash is no separator (RFC 3986, 2.2).
+        path = request.path if "%2f" in request.path.lower() else unquote(request.path)
+        route = self._routes.get(path.rstrip("/") or "/")
         if route is None:
             self.count("none", 404)
             reply(404, _error(self._not_found(request.path)))
             return
         if request.method != route.method and not (request.method == "HEAD" and route.method == "GET"):
             self.count(route.door, 405)
-            reply(405, _error(f"{request.path} is asked with {route.method}, not with {request.method}"))
+            allowed = "GET, HEAD" if route.method == "GET" else route.method
+            headers = JSON_TYPE + f"allow: {allowed}\r\n".encode()
+            reply(405, _error(f"{request.path} is asked with {route.method}, not with {request.method}"), headers)
             return
 
-        def counted(status: int, body: bytes) -> None:
+        def counted(status: int, body: bytes, headers: bytes = JSON_TYPE, /) -> None:
             self.count(route.door, status)
-            reply(status, body)
+            reply(status, body, headers)
 
         route.answer(request, counted)
 

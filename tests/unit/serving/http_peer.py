@@ -62,7 +62,7 @@ async def said(it: Doors, pieces: list[bytes]) -> bytes:
         except ConnectionError:
             return b"?"
     # To who says no more in any case it need not be said.
-    return answers.replace(b"connection: close\r\n", b"")
+    return re.sub(rb"date: [^\r]*\r\n", b"", answers.replace(b"connection: close\r\n", b""))
 
 
 async def until(condition: Callable[[], Any]) -> None:

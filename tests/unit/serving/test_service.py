@@ -14,7 +14,7 @@ from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lent_thread import LentThread
 from elastic_ctr.serving.counters import Counters
-from elastic_ctr.serving.http_door import Request
+from elastic_ctr.serving.http_door import JSON_TYPE, Request
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.rounds import ModelVersion, Rounds
 from elastic_ctr.serving.service import SOURCE_PATH, Service
@@ -53,11 +53,19 @@ class Asked:
         self.network = network
 
     async def ask(self, method: str, path: str, body: Any = b"") -> tuple[int, Any]:
-        answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.service.handle(Request(method, path, sent), lambda status, answer: answered.set_result((status, answer)))
-        status, answer = await answered
+        status, answer, _ = await self.request(Request(method, path, sent))
         return status, json.loads(answer)
+
+    async def request(self, request: Request) -> tuple[int, bytes, bytes]:
+        """Status, body and headers."""
+        answered: asyncio.Future[tuple[int, bytes, bytes]] = asyncio.get_running_loop().create_future()
+
+        def reply(status: int, body: bytes, headers: bytes = JSON_TYPE, /) -> None:
+            answered.set_result((status, body, headers))
+
+        self.service.handle(request, reply)
+        return await answered
 
 
 @asynccontextmanager

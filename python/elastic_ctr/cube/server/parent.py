@@ -127,7 +127,9 @@ class CubeServer:
 
         scrubber = Scrubber(self._scrub_megabytes_per_second, on_damage)
         admin = Admin(workers, Activity(workers.counts), scrubber, self.dict_dir, self._token, facts)
-        config = uvicorn.Config(admin.app(), log_level="warning", access_log=False, lifespan="off")
+        config = uvicorn.Config(
+            admin.app(), log_level="warning", access_log=False, lifespan="off", http="h11", ws="none"
+        )
         http = _AdminServer(config)
         workers.start()
         scrubber.start()

@@ -320,3 +320,15 @@ def test_settings_that_answer_nothing_are_refused(tmp_path: Path) -> None:
         CubeServer(tmp_path, workers=0)
     with pytest.raises(ValueError, match="between 1 and"):
         CubeServer(tmp_path, max_keys=0)
+
+
+def test_a_body_behind_an_offer_of_another_protocol_is_no_request_of_its_own(server: ServerProcess) -> None:
+    hidden = b"POST /drain HTTP/1.1\r\nHost: a\r\nContent-Length: 17\r\n\r\n" + b'{"draining":true}'
+    offer = b"POST /none HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.admin_port), timeout=30) as connection:
+        connection.sendall(offer % len(hidden) + hidden + b"GET /held HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+
+    assert answer.count(b"HTTP/1.1 ") == 2
+    assert b"HTTP/1.1 404 " in answer
+    assert b"HTTP/1.1 200 " in answer
