@@ -25,14 +25,18 @@ HDFS_CONTEXT ?=
 
 IMAGES := $(if $(REGISTRY),$(REGISTRY)/)elastic-ctr
 CLUSTER_IMAGES := $(if $(REGISTRY),$(REGISTRY)/)elastic-ctr-test
+LOCK = uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate
 BUILD = $(DOCKER) build --quiet --build-arg VERSION=$(TAG) --build-arg REVISION=$$(git rev-parse --verify --quiet HEAD || echo unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo package images test-images cluster-images kind-up kind-load cluster-test kind-down test test-unit test-chart check format generate lock bench fuzz clean
+.PHONY: help setup setup-dev demo package images test-images cluster-images kind-up kind-load cluster-test kind-down test test-unit test-chart check format generate lock bench fuzz clean
 
 ##@ Use
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make .venv with what runs elastic-ctr (Python 3.10 to 3.12, locked packages); nothing to do when it is current
+	@tools/setup
 
 demo: setup ## Train, publish and serve four hours of synthetic clicks (about two minutes); report in build/demo/report.json
 	@rm -rf build/demo
@@ -40,7 +44,7 @@ demo: setup ## Train, publish and serve four hours of synthetic clicks (about tw
 	@$(BIN)/elastic-ctr local run -f build/demo/data/values.yaml -f examples/demo.yaml --dir build/demo/run --report build/demo/report.json
 	@echo "report: build/demo/report.json; logs: build/demo/run/logs"
 
-package: setup ## Pack the chart into build/; `helm install` and `helm push` take it
+package: setup-dev ## Pack the chart into build/; `helm install` and `helm push` take it
 	@$(BIN)/python tools/generate.py --check
 	@mkdir -p build
 	@$(BIN)/python -c 'import helm_python; print(helm_python.package("charts/elastic-ctr", destination="build"))'
@@ -52,7 +56,7 @@ images: ## Build the images of cube, trainer and serving as elastic-ctr/NAME:$(T
 	@$(BUILD) --build-arg TRAINER_IMAGE=$(IMAGES)/trainer:$(TAG) --file images/serving/Dockerfile --tag $(IMAGES)/serving:$(TAG) .
 	@DOCKER=$(DOCKER) images/sizes $(IMAGES) $(TAG) $(PYTHON_IMAGE)
 
-test-images: setup ## Test the images that `make images` built: what is in them, and that every role starts
+test-images: setup-dev ## Test the images that `make images` built: what is in them, and that every role starts
 	@ELASTIC_CTR_IMAGES=$(IMAGES) ELASTIC_CTR_TAG=$(TAG) DOCKER=$(DOCKER) $(BIN)/python -m pytest tests/images
 
 cluster-images: ## Build what the cluster tests need beside them: nginx and MLflow where no registry is reached, HDFS
@@ -70,23 +74,23 @@ kind-load: ## Load the images that were built into the cluster's workers
 	done | xargs kind load docker-image --name $(CLUSTER) --nodes "$$(tests/cluster/workers)"
 	@$(DOCKER) image prune --force >/dev/null
 
-cluster-test: setup ## Test a release in the cluster that KUBECONFIG names; KEEP=1 leaves it there. After kind-up and kind-load
+cluster-test: setup-dev ## Test a release in the cluster that KUBECONFIG names; KEEP=1 leaves it there. After kind-up and kind-load
 	@ELASTIC_CTR_TAG=$(TAG) $(BIN)/python -m pytest -p helm-charts -W "ignore:cannot discover fixture:pytest.PytestWarning" --durations=0 --durations-min=5 $(CLUSTER_TESTS)
 
 kind-down: ## Delete the cluster
 	@kind delete cluster --name $(CLUSTER)
 
 ##@ Develop
-setup: ## Make .venv (Python 3.10 to 3.12, locked requirements); nothing to do when it is current
-	@tools/setup
+setup-dev: ## Make .venv with what checks and tests the code, too
+	@tools/setup dev
 
-test: setup build/machine-code ## Run every test that needs no cluster (unit, contract, chart, pipeline), JOBS files at once; then the 50 slowest
+test: setup-dev build/machine-code ## Run every test that needs no cluster (unit, contract, chart, pipeline), JOBS files at once; then the 50 slowest
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=50 tests/pipeline tests/contract tests/unit tests/chart
 
-test-unit: setup build/machine-code ## Run the tests that need nothing
+test-unit: setup-dev build/machine-code ## Run the tests that need nothing
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/unit
 
-test-chart: setup ## Run the tests of the rendered chart
+test-chart: setup-dev ## Run the tests of the rendered chart
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/chart
 
 # Processes of one run share numba's cache, and find in it what all roles run.
@@ -94,32 +98,31 @@ build/machine-code: $(shell find python -name '*.py') requirements/dev.txt
 	@$(BIN)/python images/steps/compile.py & $(BIN)/python -m elastic_ctr.cube.server.warm 9; wait $$!
 	@mkdir -p build && touch $@
 
-check: setup ## Lint, types, layers, and that what is generated is current
+check: setup-dev ## Lint, types, layers, and that what is generated is current
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/generate.py --check
 
-format: setup ## Format the code
+format: setup-dev ## Format the code
 	@$(BIN)/ruff check --fix-only -q .
 	@$(BIN)/ruff format -q .
 
-generate: setup ## Write what is generated: the control protocol's code, the configuration reference, the chart's schema and README
+generate: setup-dev ## Write what is generated: the control protocol's code, the configuration reference, the chart's schema and README
 	@$(BIN)/python tools/generate.py
 
-lock: ## Lock the requirements anew (needs uv)
-	@for name in dev paddle cube bench; do \
-	  uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \
-	    $$([ $$name = dev ] || echo --constraint requirements/dev.txt) \
-	    requirements/$$name.in --output-file requirements/$$name.txt; \
-	done
+lock: ## Lock the requirements anew (needs uv): of the extras in pyproject.toml, of developers and of benchmarks
+	@$(LOCK) --extra local pyproject.toml requirements/dev.in --output-file requirements/dev.txt
+	@$(LOCK) --constraint requirements/dev.txt --extra local pyproject.toml --output-file requirements/run.txt
+	@$(LOCK) --constraint requirements/dev.txt --extra cube pyproject.toml --output-file requirements/cube.txt
+	@$(LOCK) --constraint requirements/dev.txt requirements/bench.in --output-file requirements/bench.txt
 
-bench: setup ## Measure beside Redis and FastAPI (half an hour): build/bench/results.json and .png. QUICK=1, ONLY="cube build", ROWS="30 keys"
+bench: setup-dev ## Measure beside Redis and FastAPI (half an hour): build/bench/results.json and .png. QUICK=1, ONLY="cube build", ROWS="30 keys"
 	@bench/setup
 	@.venv-bench/bin/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROWS),--rows "$(ROWS)")
 
-fuzz: setup ## Give every parser of foreign bytes a million inputs with bounds checking on. INPUTS=10000, ONLY="cube-server"
+fuzz: setup-dev ## Give every parser of foreign bytes a million inputs with bounds checking on. INPUTS=10000, ONLY="cube-server"
 	@cd tests && ../$(BIN)/python -m fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(ONLY),--only $(ONLY))
 
 clean: ## Remove what make made, but for .venv

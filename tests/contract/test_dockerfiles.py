@@ -52,7 +52,7 @@ def test_nothing_runs_as_root(file: Path) -> None:
 
 @pytest.mark.parametrize("name", ["cube", "trainer"])
 def test_packages_are_locked_with_hashes(name: str) -> None:
-    lock = {"cube": "cube", "trainer": "paddle"}[name]
+    lock = {"cube": "cube", "trainer": "run"}[name]
     run = next(
         step for step in steps(ROOT / "images" / name / "Dockerfile") if "steps/environment" in step and "RUN" in step
     )
@@ -92,5 +92,5 @@ def test_a_build_is_sent_what_it_needs_alone() -> None:
 
     assert "*" in lines
     assert {line[1:] for line in lines if line.startswith("!")} == {
-        "images", "pyproject.toml", "python", "README.md", "requirements/cube.txt", "requirements/paddle.txt",
+        "images", "pyproject.toml", "python", "README.md", "requirements/cube.txt", "requirements/run.txt",
     }  # fmt: skip

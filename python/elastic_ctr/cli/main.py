@@ -4,6 +4,7 @@ A command's modules are imported when that command is asked for: a machine that 
 """
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 
 import typer
@@ -42,6 +43,21 @@ def version() -> None:
     typer.echo(__version__)
 
 
+def _absent(name: str, cause: ModuleNotFoundError) -> Callable[[], None]:
+    """A command in place of one whose packages are not installed, for it to be listed and to name what it needs."""
+    if (cause.name or "").startswith("elastic_ctr"):
+        raise cause
+    extra = "local" if name in ("local", "trainer", "pserver", "serving") else "cube"
+    needs = f"needs {cause.name}, which is not installed: pip install 'elastic-ctr[{extra}]'"
+
+    def command() -> None:
+        typer.echo(f"elastic-ctr {name} {needs}", err=True)
+        raise typer.Exit(2)
+
+    command.__doc__ = f"Absent: {needs}."
+    return command
+
+
 def build(only: str | None = None) -> typer.Typer:
     """The command line, or just the one command that is asked for."""
     app = typer.Typer(
@@ -54,7 +70,10 @@ def build(only: str | None = None) -> typer.Typer:
     app.callback()(lambda: None)
     for name, (module, attribute, panel) in COMMANDS.items():
         if only in (None, name):
-            command = getattr(import_module(module), attribute)
+            try:
+                command = getattr(import_module(module), attribute)
+            except ModuleNotFoundError as absent:
+                command = _absent(name, absent)
             if isinstance(command, typer.Typer):
                 app.add_typer(command, name=name, rich_help_panel=panel)
             else:

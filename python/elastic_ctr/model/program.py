@@ -103,7 +103,7 @@ def start_paddle(model: Model) -> None:
     import paddle
 
     if not paddle.__version__.startswith(SUPPORTED):
-        raise RuntimeError(f"paddlepaddle {paddle.__version__} is not {SUPPORTED}*; install requirements/paddle.txt")
+        raise RuntimeError(f"paddlepaddle {paddle.__version__} is not {SUPPORTED}*; install requirements/run.txt")
     paddle.enable_static()
     paddle.seed(model.seed)
 

@@ -1,0 +1,95 @@
+"""What pip installs: the wheel's extras, and that each is enough for what it promises."""
+
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from packaging.requirements import Requirement
+from setuptools.config.pyprojecttoml import load_file
+
+from needs import needs
+
+ROOT = Path(__file__).parents[2]
+ABOUT = load_file(ROOT / "pyproject.toml")["project"]
+EXTRAS: dict[str, list[str]] = ABOUT["optional-dependencies"]
+
+
+def locked(name: str) -> set[str]:
+    return set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements" / f"{name}.txt").read_text(), re.MULTILINE))
+
+
+def required(extra: str) -> set[str]:
+    """The packages of an extra, those of the extras it names included."""
+    found = {Requirement(each).name for each in ABOUT["dependencies"]}
+    for each in map(Requirement, EXTRAS[extra]):
+        if each.name == ABOUT["name"]:
+            found = found.union(*map(required, each.extras))
+        else:
+            found.add(each.name)
+    return found
+
+
+@pytest.mark.parametrize(("extra", "lock"), [("cube", "cube"), ("local", "run"), ("local", "dev")])
+def test_a_lock_holds_every_package_of_its_extra(extra: str, lock: str) -> None:
+    assert required(extra) <= locked(lock)
+
+
+def test_paddle_is_in_none_but_the_trainers_extra() -> None:
+    assert [extra for extra in EXTRAS if "paddlepaddle" in required(extra)] == ["trainer", "local"]
+    assert "paddlepaddle" not in locked("cube")
+
+
+class Installed(NamedTuple):
+    """An environment that holds the wheel with one extra."""
+
+    folder: Path
+
+    def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [str(self.folder / "bin" / command[0]), *command[1:]],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel with [client], from a registry."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    [wheel] = folder.glob("elastic_ctr-*.whl")
+    venv.create(folder / "venv", with_pip=False)
+    target = ["--python", str(folder / "venv" / "bin" / "python"), "install", "--retries", "0", f"{wheel}[client]"]
+    done = subprocess.run([*pip, *target], capture_output=True, text=True, check=False)
+    if "Failed to establish a new connection" in done.stderr or "No matching distribution" in done.stderr:
+        pytest.skip(needs("a package registry", "make test on a machine that reaches PyPI or a mirror of it"))
+    assert done.returncode == 0, done.stderr
+    return Installed(folder / "venv")
+
+
+def test_the_client_alone_is_small_and_encodes_instances(client: Installed) -> None:
+    program = (
+        "import sys; from elastic_ctr.serving.client import ServingClient;"
+        "assert not {'numba', 'paddle', 'grpc', 'uvicorn'} & set(sys.modules); print(ServingClient.__name__)"
+    )
+
+    done = client.run("python", "-c", program)
+
+    assert (done.stdout, done.stderr) == ("ServingClient\n", "")
+
+
+def test_help_works_without_extras_and_an_absent_command_names_its_extra(client: Installed) -> None:
+    whole, absent = client.run("elastic-ctr", "--help"), client.run("elastic-ctr", "master")
+
+    assert whole.returncode == 0, whole.stderr
+    assert "cube-transfer" in whole.stdout
+    assert (absent.returncode, absent.stdout) == (2, "")
+    assert absent.stderr.endswith("is not installed: pip install 'elastic-ctr[cube]'\n")
