@@ -1,5 +1,6 @@
 """What every command promises a person: complete help, exit codes as documented, a sentence for each refusal."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from answering import Said, saying
 from elastic_ctr import __version__
 from elastic_ctr.cli.main import COMMANDS, build
 from elastic_ctr.runtime.lifecycle import listen
@@ -50,6 +52,7 @@ def test_every_command_and_each_of_its_options_says_what_it_does(words: str) -> 
     silent = [each.name for each in command.params if not (getattr(each, "help", None) or "").strip()]
     assert silent == []
     assert call(*words.split()[1:], "--help").exit_code == 0
+    assert call(*words.split()[1:], "-h").exit_code == 0
 
 
 def test_each_command_is_there_when_it_alone_is_built() -> None:
@@ -60,11 +63,58 @@ def test_each_command_is_there_when_it_alone_is_built() -> None:
 
 def test_the_command_itself_shows_help_and_its_version() -> None:
     without = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=False)
-    version = subprocess.run([COMMAND, "version"], capture_output=True, text=True, check=False)
-
     assert without.returncode == 0
     assert all(name in without.stdout for name in COMMANDS)
-    assert (version.returncode, version.stdout.strip()) == (0, __version__)
+    for asked in ("version", "--version"):
+        version = subprocess.run([COMMAND, asked], capture_output=True, text=True, check=False)
+        assert (version.returncode, version.stdout.strip()) == (0, __version__)
+
+
+@pytest.mark.parametrize(("typed", "offered"), [("elastic-ctr st", "status"), ("elastic-ctr local d", "down")])
+def test_a_shell_is_told_how_words_go_on(typed: str, offered: str) -> None:
+    words = typed.split()
+    asked = {"_ELASTIC_CTR_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)}
+
+    done = subprocess.run([COMMAND], capture_output=True, text=True, check=False, env={**os.environ, **asked})
+
+    assert offered in done.stdout.split()
+
+
+def test_predictions_that_nobody_reads_on_end_without_a_word() -> None:
+    def answer(method: str, path: str, body: Any) -> Said:
+        if path.endswith("/ready"):
+            return 200, {}
+        if method == "GET":
+            return 200, {"inputs": [{"name": "5", "datatype": "UINT64"}]}
+        count = body["inputs"][0]["shape"][0]
+        outputs = [{"name": "probability", "data": [0.5] * count}, {"name": "version", "data": [7] * count}]
+        return 200, {"outputs": outputs}
+
+    with saying(answer) as address:
+        done = subprocess.run(
+            ["bash", "-c", f"yes '1 0 5:5' | head -60000 | {COMMAND} predict - -a {address} | head -1"],
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+
+    assert done.stdout == "0.5\n"
+    assert "Broken pipe" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_typo_in_values_is_answered_with_the_file_and_the_setting_that_was_meant(tmp_path: Path) -> None:
+    base, above = tmp_path / "values.yaml", tmp_path / "ports.yaml"
+    base.write_text(VALUES.replace("start: 20200401/00", "start: 2025-11-03"))
+    above.write_text("cube: {config: {shard: 3}}\nsurving: {replicas: 2}\nmodel: {zebra: 1}\n")
+
+    refused = call("local", "run", "-f", base, "-f", above, "--dir", tmp_path / "run")
+
+    assert refused.exit_code == 2
+    assert set(refused.output.splitlines()) == {
+        f"{base}: data.start: 2025-11-03 is a date to YAML; write a split, YYYYMMDD/HH, such as 20200401/00",
+        f"{above}: cube.config.shard is not a setting; did you mean shards?",
+        f"{above}: surving is not a setting; did you mean serving?",
+        f"{above}: model.zebra is not a setting; remove it or mend its spelling",
+    }
 
 
 @pytest.mark.parametrize(
@@ -172,13 +222,13 @@ ROLES = ["master", "trainer", "pserver", "cube-transfer", "cube-builder", "cube-
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_refuses_a_file_it_cannot_read_or_does_not_know_with_2(role: str, tmp_path: Path) -> None:
     strange = tmp_path / "config.yaml"
-    strange.write_text("shrads: 3\n")
+    strange.write_text("zebra: 3\n")
 
     absent, unknown = call(role, "--config", tmp_path / "nowhere.yaml"), call(role, "--config", strange)
 
     assert (absent.exit_code, unknown.exit_code) == (2, 2)
     assert f"{tmp_path}/nowhere.yaml cannot be read" in absent.output
-    assert f"{strange}: shrads is not a setting; remove it or mend its spelling" in unknown.output
+    assert f"{strange}: zebra is not a setting; remove it or mend its spelling" in unknown.output
 
 
 def test_files_that_are_damaged_or_not_there_are_named(tmp_path: Path) -> None:
@@ -191,5 +241,6 @@ def test_files_that_are_damaged_or_not_there_are_named(tmp_path: Path) -> None:
     assert [each.exit_code for each in (dict_absent, dict_junk, seq_absent, seq_junk)] == [2, 2, 2, 1]
     for each in (dict_absent, seq_absent):
         assert "no." in each.output
+        assert "Errno" not in each.output
     for each in (dict_junk, seq_junk):
         assert "part-00000.dict" in "".join(each.output.split())

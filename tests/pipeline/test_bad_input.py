@@ -56,7 +56,7 @@ def below(folder: Path) -> list[psutil.Process]:
             {"data": {"slots": []}, "trainer": {"replcas": 3}, "cube": {"config": {"shards": "two"}}},
             [
                 "data.slots: ",
-                "trainer.replcas is not a setting; remove it or mend its spelling",
+                "trainer.replcas is not a setting; did you mean replicas?",
                 "cube.config.shards: ",
             ],
         ),

@@ -335,7 +335,7 @@ def test_a_rollback_holds_until_it_is_resumed(system: Standing) -> None:
     system.goes_live(newer)
 
     assert (unknown.returncode, never.returncode, back.returncode, both.returncode, on.returncode) == (2, 2, 0, 2, 0)
-    assert "with the right token" in unknown.stderr
+    assert "has another token than the one that was given" in unknown.stderr
     assert "version 1 " in never.stderr
     assert "until `elastic-ctr rollback --resume`" in back.stdout
     assert held

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from elastic_ctr.cli.roles import reason_of
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, describe
 
 app = typer.Typer(name="dict", help="Look into dictionary parts.", no_args_is_help=True)
@@ -27,7 +28,7 @@ def stat(
         try:
             facts = describe(file)
         except (DictionaryDamaged, OSError) as refused:
-            typer.echo(str(refused), err=True)
+            typer.echo(reason_of(refused), err=True)
             failed = True
             continue
         if as_json:

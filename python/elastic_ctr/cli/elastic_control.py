@@ -96,7 +96,7 @@ def translate(data_config: File, slot_conf: File, options: Options) -> Translati
     try:
         Values.model_validate(values)
     except ValidationError as refused:
-        raise ValuesRefused("\n".join(map(_in_their_words, sentences(refused)))) from refused
+        raise ValuesRefused("\n".join(map(_in_their_words, sentences(refused, Values)))) from refused
     return Translation(values, notes)
 
 

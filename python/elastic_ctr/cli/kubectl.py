@@ -21,6 +21,7 @@ _ASK_SECONDS = 30
 _LISTEN_SECONDS = 20.0
 _END_SECONDS = 5
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
+_KLOG = re.compile(r"[EWIF]\d{4} \d\d:\d\d:\d\d")
 _FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> ")
 
 
@@ -168,5 +169,6 @@ def ending_in_order() -> Iterator[None]:
 
 
 def _last_words(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    """Without the lines of klog, which say the same for developers."""
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not _KLOG.match(line)]
     return " ".join(lines[-3:])[-500:] or "it ended without a word"

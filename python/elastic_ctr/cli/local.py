@@ -58,9 +58,7 @@ def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, obj
 
 def load_values(files: list[Path], set_files: list[str] | None) -> Values:
     """Raises ConfigRefused."""
-    given: dict[str, object] = {}
-    for file in files:
-        given = _merged(given, read_yaml(file))
+    parts: dict[str, dict[str, object]] = {str(file): read_yaml(file) for file in files}
     for each in set_files or []:
         key, equals, file_name = each.partition("=")
         if not equals:
@@ -69,10 +67,15 @@ def load_values(files: list[Path], set_files: list[str] | None) -> Values:
             value: object = Path(file_name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as failed:
             raise ConfigRefused(f"--set-file {each!r}: {reason_of(failed)}") from failed
-        for step in reversed(key.split(".")):
-            value = {step: value}
-        given = _merged(given, value)  # type: ignore[arg-type]
-    return settings(Values, given, " + ".join(map(str, files)))
+        *steps, last = key.split(".")
+        part: dict[str, object] = {last: value}
+        for step in reversed(steps):
+            part = {step: part}
+        parts[f"--set-file {each}"] = part
+    given: dict[str, object] = {}
+    for part in parts.values():
+        given = _merged(given, part)
+    return settings(Values, given, " + ".join(map(str, files)), parts)
 
 
 def _places(files: list[Path], set_files: list[str] | None, folder: Path) -> Places:

@@ -6,6 +6,7 @@ A command's modules are imported when that command is asked for: a machine that 
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from typing import Annotated
 
 import typer
 
@@ -58,16 +59,30 @@ def _absent(name: str, cause: ModuleNotFoundError) -> Callable[[], None]:
     return command
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    del version
+
+
 def build(only: str | None = None) -> typer.Typer:
     """The command line, or just the one command that is asked for."""
     app = typer.Typer(
         help="Click-through-rate training and serving: hours of clicks in, versioned predictions out.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     # A callback keeps the command's name on the line when there is only one.
-    app.callback()(lambda: None)
+    app.callback()(_common)
     for name, (module, attribute, panel) in COMMANDS.items():
         if only in (None, name):
             try:

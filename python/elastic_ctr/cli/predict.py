@@ -95,6 +95,9 @@ def predict(
                 for answer in _ask(client, name, asked):
                     tally.add(answer)
                     out.write(_written(answer, as_json=as_json))
+    except BrokenPipeError:
+        # Nobody reads on, as in `… | head`: click ends the command without a word.
+        raise
     except (NotAnswered, KubectlFailed, OSError) as failed:
         typer.echo(reason_of(failed), err=True)
         raise typer.Exit(NOT_ANSWERED) from failed

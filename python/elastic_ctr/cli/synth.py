@@ -11,6 +11,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from elastic_ctr.cli.roles import reason_of
 from elastic_ctr.features.hours import HOUR, TRUTH, HoursRefused, HourTree, hour_name, parse_hour
 from elastic_ctr.features.synth import PRESETS, Truth, auc, logloss, parts, probability_text
 
@@ -58,7 +59,7 @@ def synth(
                 clicks.append(lines.clicks)
             tree.publish(truth.slots, first, first + HOUR * (hours - 1))
     except (HoursRefused, OSError) as error:
-        typer.echo(str(error), err=True)
+        typer.echo(reason_of(error), err=True)
         raise typer.Exit(1) from error
     all_probabilities, all_clicks = np.concatenate(probabilities), np.concatenate(clicks)
     rate = float(all_clicks.mean())

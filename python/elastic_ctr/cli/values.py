@@ -21,12 +21,6 @@ _LOG = (
 _CLIENT = "-c fetched a client; this program is one now: `elastic-ctr predict FILE --namespace NAMESPACE`"
 
 
-def _show_help(context: typer.Context, asked: bool) -> None:
-    if asked:
-        typer.echo(context.get_help())
-        raise typer.Exit
-
-
 def _instead(*names: str, sentence: str) -> Any:
     """An option that was a command: whatever else is given, it says which command it is now."""
 
@@ -74,9 +68,6 @@ def values(
     apply: Annotated[bool, _instead("-a", "--apply", sentence=_APPLY)] = False,
     log: Annotated[bool, _instead("-l", "--log", sentence=_LOG)] = False,
     config_client: Annotated[bool, _instead("-c", "--config_client", sentence=_CLIENT)] = False,
-    short_help: Annotated[
-        bool, typer.Option("-h", is_eager=True, callback=_show_help, help="Show this message.", rich_help_panel=_OLD)
-    ] = False,
 ) -> None:
     """Write a values file from a data.config, a slot.conf and the options of elastic-control.sh.
 
@@ -84,7 +75,7 @@ def values(
 
     Exit codes: 0 written; 2 refused, with one sentence for each thing wrong.
     """
-    del config_resource, verbose, apply, log, config_client, short_help
+    del config_resource, verbose, apply, log, config_client
     try:
         found = translate(
             _read(data_config, "--data-config"),

@@ -76,12 +76,31 @@ def load(kind: type[S], path: Path) -> S:
     return settings(kind, read_yaml(path), str(path))
 
 
-def settings(kind: type[S], given: Mapping[str, Any], name: str) -> S:
-    """Raises ConfigRefused."""
+def settings(
+    kind: type[S], given: Mapping[str, Any], name: str, files: Mapping[str, Mapping[str, Any]] | None = None
+) -> S:
+    """Raises ConfigRefused; a refusal names the last of the `files`, merged in this order, that has the key."""
     try:
         return kind.model_validate(given)
     except ValidationError as wrong:
-        raise ConfigRefused("\n".join(f"{name}: {sentence}" for sentence in sentences(wrong))) from wrong
+        named = [
+            f"{_holder(files or {}, error['loc']) or name}: {sentence}"
+            for error, sentence in zip(wrong.errors(), sentences(wrong, kind), strict=True)
+        ]
+        raise ConfigRefused("\n".join(named)) from wrong
+
+
+def _holder(files: Mapping[str, Mapping[str, Any]], place: tuple[int | str, ...]) -> str | None:
+    holders = [name for name, content in files.items() if place and _has(content, place)]
+    return holders[-1] if holders else None
+
+
+def _has(content: Any, place: tuple[int | str, ...]) -> bool:
+    for step in place:
+        if not isinstance(content, Mapping) or step not in content:
+            return False
+        content = content[step]
+    return True
 
 
 def dump(file: Section) -> str:

@@ -1,8 +1,10 @@
 """The values file: what a chart installs and a laptop runs. Kubernetes' own keys are the chart's and pass unread here."""
 
+from datetime import date
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model
@@ -144,6 +146,24 @@ class ServingBlock(Block):
     config: ServingConfig = ServingConfig()
 
 
+class Local(Section):
+    """A run on one machine, by `elastic-ctr local`; the chart reads nothing of it."""
+
+    port_base: int | None = Field(
+        default=None,
+        ge=1024,
+        le=60000,
+        description="First port of the run: every port that is not set itself moves with it. A second run on the same machine "
+        "needs another base, 1000 higher. Absent: 8300.",
+    )
+    tracking_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/\s]+",
+        description="http://host:port of an MLflow server that is told of the run, in an experiment named after the folder of the "
+        "run. `tracking.enabled` is the chart's, which brings a server of its own.",
+    )
+
+
 class Values(Block):
     """The whole file."""
 
@@ -158,8 +178,11 @@ class Values(Block):
     cube: CubeBlock = CubeBlock()
     cube_transfer: CubeTransferBlock = CubeTransferBlock()
     serving: ServingBlock = ServingBlock()
+    local: Local = Local()
 
-    @field_validator("store", "master", "trainer", "pserver", "cube", "cube_transfer", "serving", mode="before")
+    @field_validator(
+        "local", "store", "master", "trainer", "pserver", "cube", "cube_transfer", "serving", mode="before"
+    )
     @classmethod
     def _empty_block(cls, given: Any) -> Any:
         # `master:` with nothing under it is YAML's null.
@@ -187,15 +210,22 @@ class Values(Block):
         return self
 
 
-def sentences(wrong: ValidationError) -> list[str]:
-    """One sentence for each refusal, naming the key as it stands in the file."""
+def sentences(wrong: ValidationError, kind: type[BaseModel]) -> list[str]:
+    """One sentence for each refusal, naming the key as it stands in the file; `kind` is the class that refused."""
     found = []
     for error in wrong.errors():
         where = ".".join(str(step) for step in error["loc"]) or "the file"
         if error["type"] == "extra_forbidden":
-            found.append(f"{where} is not a setting; remove it or mend its spelling")
+            near = get_close_matches(str(error["loc"][-1]), _settings_beside(kind, error["loc"]), 1)
+            way_out = f"did you mean {near[0]}?" if near else "remove it or mend its spelling"
+            found.append(f"{where} is not a setting; {way_out}")
         elif error["type"] == "missing":
             found.append(f"{where} is missing")
+        elif isinstance(error["input"], date):
+            # YAML reads 2025-11-03 as a date of its own.
+            found.append(
+                f"{where}: {error['input']} is a date to YAML; write a split, YYYYMMDD/HH, such as 20200401/00"
+            )
         elif error["type"] == "value_error":
             # What concerns several blocks names them itself.
             found.append(f"{where}: {error['ctx']['error']}" if error["loc"] else str(error["ctx"]["error"]))
@@ -203,3 +233,14 @@ def sentences(wrong: ValidationError) -> list[str]:
             shown = repr(error["input"])
             found.append(f"{where}: {error['msg'][0].lower()}{error['msg'][1:]}, not {shown[:80]}")
     return found
+
+
+def _settings_beside(kind: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+    """The settings of the section in which a key stands."""
+    section: type[BaseModel] = kind
+    for step in place[:-1]:
+        below = {field.alias or name: field.annotation for name, field in section.model_fields.items()}.get(str(step))
+        if not (isinstance(below, type) and issubclass(below, BaseModel)):
+            return []
+        section = below
+    return [field.alias or name for name, field in section.model_fields.items()]

@@ -19,7 +19,7 @@ def ask(url: str, body: Any = None, timeout: float = 5.0, token: str | None = No
             raise EndpointUnavailable(f"{parts.netloc!r} is no HOST:PORT")
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
         data = None if body is None else json.dumps(body)
-        # As runtime.http.bearer, whose module brings a whole web server along.
+        # As runtime.http.bearer: importing that module would import a whole web server.
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         if data is not None:
             headers["content-type"] = "application/json"
@@ -27,6 +27,11 @@ def ask(url: str, body: Any = None, timeout: float = 5.0, token: str | None = No
         connection.request("GET" if body is None else "POST", path, data, headers)
         answer = connection.getresponse()
         text = answer.read()
+        if answer.status == http.HTTPStatus.UNAUTHORIZED:
+            wrong = "needs the token of its run" if token is None else "has another token than the one that was given"
+            raise EndpointUnavailable(
+                f"{url} {wrong}; say --dir FOLDER for a run on this machine, or --token-file FILE"
+            )
         if answer.status != http.HTTPStatus.OK:
             raise EndpointUnavailable(f"{url} answers {answer.status}: {_sentence(text)}")
         return json.loads(text)

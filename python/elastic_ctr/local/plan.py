@@ -16,9 +16,10 @@ from elastic_ctr.config.role_files import (
     PserverFile,
     RoleFile,
     ServingFile,
+    Tracking,
     TrainerFile,
 )
-from elastic_ctr.config.roles import StoreConfig
+from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.config.values import Values
 from elastic_ctr.local.run_folder import RunInfo
 
@@ -26,6 +27,7 @@ HOST = "127.0.0.1"
 GENERATION_PORTS = 16
 CUBE_PORTS = 3
 SERVING_PORTS = 4
+_FIRST_PORT = CubeTransferConfig().port
 _LAST_PORT = 65535
 
 
@@ -59,6 +61,24 @@ def ports(values: Values) -> Iterator[tuple[str, range]]:
             yield name, range(first, first + count * step, step)
 
 
+def at_port_base(values: Values) -> Values:
+    """With every port that the file does not set moved to `local.portBase`."""
+    base = values.local.port_base
+    if base is None:
+        return values
+    blocks = {}
+    for name in ("master", "trainer", "pserver", "cube", "cube_transfer", "serving"):
+        block = getattr(values, name)
+        config = block.config
+        moved = {
+            field: getattr(config, field) - _FIRST_PORT + base
+            for field in type(config).model_fields
+            if field.endswith("port") and field not in config.model_fields_set
+        }
+        blocks[name] = block.model_copy(update={"config": config.model_copy(update=moved)})
+    return values.model_copy(update=blocks)
+
+
 @dataclass(frozen=True)
 class Role:
     """One process: its name (a pod's name in the cluster), the command that runs it, its settings, where it says it is well."""
@@ -79,6 +99,7 @@ class Places:
 
     def __post_init__(self) -> None:
         """Raises ConfigRefused when two processes would need the same port."""
+        object.__setattr__(self, "values", at_port_base(self.values))
         taken: dict[int, str] = {}
         for name, found in ports(self.values):
             for port in found:
@@ -103,6 +124,12 @@ class Places:
     @property
     def auth(self) -> Auth:
         return Auth(token_file=str(self.token_file))
+
+    @property
+    def tracking(self) -> Tracking | None:
+        """Each folder is an experiment: all trainings on one machine bear the same name."""
+        url = self.values.local.tracking_url
+        return None if url is None else Tracking(url=url, experiment=f"elastic-ctr {self.folder}"[-250:])
 
     def state(self, role: str) -> str:
         """What must outlive the role's process."""
@@ -173,7 +200,7 @@ def _master(places: Places) -> Role:
     master = values.master.config.model_copy(update={"state_dir": places.state("master")})
     file = MasterFile(
         host=HOST, auth=places.auth, data=values.data, model=values.model, store=places.store,
-        master=master, trainer=values.trainer.config, pservers=values.pserver.replicas,
+        master=master, trainer=values.trainer.config, pservers=values.pserver.replicas, tracking=places.tracking,
     )  # fmt: skip
     return Role("ctr-master-0", "master", file, _well(master.status_port))
 
@@ -220,7 +247,7 @@ def _trainer(places: Places, index: int) -> Role:
     trainer = given.model_copy(update={"admin_port": given.admin_port + index, "scratch_dir": places.scratch(name)})
     file = TrainerFile(
         host=HOST, auth=places.auth, data=values.data, model=values.model, store=places.store,
-        trainer=trainer, master_address=places.master,
+        trainer=trainer, master_address=places.master, tracking=places.tracking,
     )  # fmt: skip
     return Role(f"ctr-{name}", "trainer", file, _well(trainer.admin_port), ends=True)
 

@@ -50,6 +50,8 @@ def build(status: Mapping[str, Any], live: int | None, seen: Observed, restarts:
                 "keys": each["keys"],
                 "secondsToLive": None if went_live is None or trained is None else round(went_live - trained, 3),
                 "aucServed": None if asked is None else asked.auc,
+                "samplesServed": None if asked is None else asked.samples,
+                "maxAbsDiff": None if asked is None else asked.max_abs_diff,
                 "aucPublished": None if asked is None else asked.auc_published,
             }
         )
@@ -84,8 +86,7 @@ def table(report: Mapping[str, Any]) -> Table:
         "kind",
         "keys",
         "to live, s",
-        "AUC served",
-        "AUC published",
+        "largest difference",
     ):
         shown.add_column(name, justify="left" if name in ("pass", "kind") else "right")
     for each in report["passes"]:
@@ -99,8 +100,7 @@ def table(report: Mapping[str, Any]) -> Table:
             each["kind"] or "-",
             f"{each['keys']:,}",
             "-" if each["secondsToLive"] is None else f"{each['secondsToLive']:.1f}",
-            number(each["aucServed"]),
-            number(each["aucPublished"]),
+            "-" if each["maxAbsDiff"] is None else f"{each['maxAbsDiff']:.1e} of {each['samplesServed']}",
         )
     return shown
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.doors import Said, pages, saying
+from answering import Said, pages, saying
 from cli.test_check_serving import server
 from elastic_ctr.cli import check
 from elastic_ctr.cli.check import app, until

@@ -7,7 +7,7 @@ import pytest
 from cube.parts import write_parts
 from cube.running import Running
 
-from cli.doors import pages, saying
+from answering import pages, saying
 from elastic_ctr.cli import check_cube
 from elastic_ctr.cli.check_cube import verify_cube
 from elastic_ctr.cli.checked import CheckFailed

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from cli.doors import Said, pages, saying
+from answering import Said, pages, saying
 from elastic_ctr.cli.check_serving import ServingChecked, verify_serving
 from elastic_ctr.cli.checked import CheckFailed
 

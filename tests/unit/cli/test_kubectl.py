@@ -197,7 +197,16 @@ def test_signals_are_the_main_threads_alone() -> None:
 
 @pytest.mark.parametrize(
     ("said", "told"),
-    [("", "it ended without a word"), ("a\n\n b \n", "a b"), ("1\n2\n3\n4\n", "2 3 4"), ("x" * 900, "x" * 500)],
+    [
+        ("", "it ended without a word"),
+        ("a\n\n b \n", "a b"),
+        ("1\n2\n3\n4\n", "2 3 4"),
+        ("x" * 900, "x" * 500),
+        (
+            'E1123 21:00:00.1 7 memcache.go:265] "Unhandled Error" err="get"\nThe connection was refused',
+            "The connection was refused",
+        ),
+    ],
 )
 def test_last_words_are_a_sentence_s_worth(said: str, told: str) -> None:
     assert last_words(said) == told

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.doors import Said, saying
+from answering import Said, saying
 from cli.fake_kubectl import FakeKubectl
 from cli.test_check_serving import metadata
 from elastic_ctr.cli.main import build

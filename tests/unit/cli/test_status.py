@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from answering import Said, pages, saying
 from cli.answers import DELTA, answers
-from cli.doors import Said, pages, saying
 from cli.fake_kubectl import SERVICES, FakeKubectl, environment, pod
 from elastic_ctr.cli import status as module
 from elastic_ctr.cli.main import build

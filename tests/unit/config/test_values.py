@@ -65,7 +65,7 @@ def test_the_empty_file_says_what_is_missing() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ("trainers: {}", "trainers is not a setting; remove it or mend its spelling"),
+        ("trainers: {}", "trainers is not a setting; did you mean trainer?"),
         ("cube: {config: {shrads: 3}}", "cube.config.shrads is not a setting"),
         ("data: {source: {urll: x}}", "data.source.urll is not a setting"),
         ("model: {embeddingDim: nine}", "model.embeddingDim: input should be a valid integer"),
@@ -79,7 +79,7 @@ def test_the_empty_file_says_what_is_missing() -> None:
         ("data: {slots: {a: 1}}", "data.slots: slots is a list, or text with one slot a line"),
         ("data: {slots: [9007199254740993]}", "data.slots: the slot 9007199254740993 is not below 2^53"),
         ("data: {start: 20200401/05}", "data: end 20200401/03 is before start 20200401/05; swap them"),
-        ("data: {start: 2020-04-01}", "data.start: input should be a valid string"),
+        ("data: {start: 2020-04-01}", "data.start: 2020-04-01 is a date to YAML; write a split, YYYYMMDD/HH"),
         ("data: {start: 20200401}", "data.start: input should be a valid string"),
         ("data: {start: '20200401'}", "data.start: '20200401' is not YYYYMMDD/HH or YYYYMMDD/HHMM"),
         ("data: {start: 20200401/24}", "data.start: '20200401/24' names a time that does not exist"),

@@ -153,3 +153,31 @@ def test_all_roles_ask_for_the_same_token_and_find_each_other() -> None:
     assert files["ctr-trainer-0"].master_address == f"{HOST}:{master.master.port}"  # type: ignore[attr-defined]
     assert serving.transfer_address == one.transfer
     assert one.config_file(next(roles(one))) == Path("/run/local/config/ctr-master-0.yaml")
+
+
+def test_a_port_base_moves_every_port_that_is_not_set_itself() -> None:
+    def taken(one: Places) -> set[int]:
+        return {port for _, found in ports(one.values) for port in found}
+
+    first = taken(places())
+    moved = places(local={"portBase": 12300}, serving={"config": {"grpcPort": 0}})
+    some = places(local={"portBase": 12300}, master={"config": {"statusPort": 9999}})
+
+    assert taken(moved) == {port + 4000 for port in first} - {8402 + 4000}
+    assert (some.master, some.master_status) == (f"{HOST}:12700", f"http://{HOST}:9999")
+    assert (moved.info.predictions, moved.info.serving_admin) == ([f"{HOST}:12400"], f"{HOST}:12401")
+    written = {port for role in roles(moved) for port in own_ports(role)} - {0}
+    assert min(written) >= 12300
+    assert set(Places(Path("/run/local"), moved.values).info.predictions) == set(moved.info.predictions)
+
+
+def test_an_mlflow_server_is_told_of_the_run_in_an_experiment_of_its_folder() -> None:
+    tracked = places(local={"trackingUrl": "http://mlflow:5000"})
+
+    files = {role.command: role.file for role in roles(tracked)}
+
+    for command in ("master", "trainer"):
+        told = files[command].tracking  # type: ignore[attr-defined]
+        assert (told.url, told.experiment) == ("http://mlflow:5000", "elastic-ctr /run/local")
+    assert MasterFile.model_validate(files["master"].model_dump()).tracking is not None
+    assert places().tracking is None

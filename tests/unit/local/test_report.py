@@ -83,8 +83,9 @@ def test_the_table_shows_the_same() -> None:
 
     lines = [line.replace("│", " ").split() for line in out.getvalue().splitlines()]
     first, second = (line for line in lines if line and line[0].startswith("2020"))
-    assert first == ["20200401/00", "1,000", "1", "-", "0.7500", "7", "base", "1,234", "3.2", "0.7000", "0.7100"]
+    assert first == ["20200401/00", "1,000", "1", "-", "0.7500", "7", "base", "1,234", "3.2", "1.0e-06", "of", "512"]
     assert second[5:7] == ["-", "-"]
+    assert "AUC served" not in out.getvalue()
 
 
 def test_a_number_that_is_not_there_is_a_dash() -> None:
