@@ -23,8 +23,9 @@ from elastic_ctr.config.values import Values
 ROOT = Path(__file__).parent.parent
 PROTOS = {
     "elastic_ctr/control/control.proto": ("python", "pyi", "grpc_python"),
-    # Its door is served by names: it needs the messages alone.
+    # Their methods are registered by name: they need the messages alone.
     "elastic_ctr/serving/open_inference.proto": ("python", "pyi"),
+    "elastic_ctr/serving/health.proto": ("python", "pyi"),
 }
 CHART = ROOT / "charts" / "elastic-ctr"
 

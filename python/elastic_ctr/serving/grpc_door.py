@@ -4,14 +4,18 @@ It lives in each worker, on the worker's own event loop, and the workers share t
 join the rounds of the other doors, which are its batching window, and a core more is a door more. In a process of its
 own every request would be parsed twice and travel once more. Refusals are gRPC statuses: 400 INVALID_ARGUMENT,
 404 NOT_FOUND, 413 RESOURCE_EXHAUSTED, 503 UNAVAILABLE, 500 INTERNAL, each with the sentence that REST would give.
-`grpc.health.v1.Health/Check` answers probes. The messages are in `open_inference.proto`.
+`grpc.health.v1.Health` answers probes. The messages are in `open_inference.proto`.
+
+gRPC has read a message before the door sees it, and parsing multiplies its size: an empty input takes 2 bytes on the wire
+and a hundred as an object. So the elements of a large message are counted on its bytes first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -23,17 +27,19 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from elastic_ctr.serving import health_pb2 as health
 from elastic_ctr.serving import open_inference
 from elastic_ctr.serving import open_inference_pb2 as messages
-from elastic_ctr.serving.instances import Instances
+from elastic_ctr.serving.instances import MAX_FEASIGNS, Instances, too_many_feasigns
 from elastic_ctr.serving.open_inference import Inference, Tensor
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.refusal import Refusal, refusal_of, shown
-from elastic_ctr.serving.service import Service
+from elastic_ctr.serving.service import PARSED_INLINE, Service
 
 DOOR = "grpc"
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
+NO_MESSAGE = "the message is no {}"
 
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -44,8 +50,16 @@ _CODES = {
 # Of one process; more are refused by gRPC itself with RESOURCE_EXHAUSTED.
 _MAX_CALLS = 2048
 _IDLE_MS = 300_000
-# grpc.health.v1.HealthCheckResponse: field 1, SERVING or NOT_SERVING.
-_HEALTHY, _UNHEALTHY = b"\x08\x01", b"\x08\x02"
+# gRPC's default is 5 minutes: a client that pings every 10 s, as many do, was sent away after 40 s.
+_PING_MS = 1000
+# Of every method but ModelInfer.
+_SMALL_BYTES = 64 << 10
+# Fields of a ModelInferRequest besides one for each instance: names, shapes, parameters of thousands of tensors.
+_MAX_FIELDS = 1 << 16
+# Messages in memory at once, in multiples of the largest.
+_MAX_PENDING = 4
+_WATCH_SECONDS = 0.5
+_STATUS = health.HealthCheckResponse.ServingStatus
 
 _CONTENTS = {
     "BYTES": "bytes_contents",
@@ -56,6 +70,9 @@ _CONTENTS = {
 }
 _RAW = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8"}
 _LENGTH_BYTES = 4
+# Wire types of protobuf, and numbers of fields in open_inference.proto: inputs of a request is contents of an input.
+_VARINT, _LENGTH_DELIMITED, _FIXED = 0, 2, {1: 8, 5: 4}
+_NESTED, _OUTPUTS, _SHAPE, _BYTES_CONTENTS = 5, 6, 3, 8
 
 Context = Any
 
@@ -66,6 +83,8 @@ class GrpcDoor:
     def __init__(self, service: Service, max_bytes: int) -> None:
         self._service = service
         self._max_bytes = max_bytes
+        self._pending_bytes = 0
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="grpc-parser")
         self._server: Any = None
 
     async def listen(self, host: str, port: int) -> int:
@@ -76,6 +95,8 @@ class GrpcDoor:
                 ("grpc.max_receive_message_length", self._max_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_connection_idle_ms", _IDLE_MS),
+                ("grpc.http2.min_ping_interval_without_data_ms", _PING_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
             ],
             maximum_concurrent_rpcs=_MAX_CALLS,
         )
@@ -90,7 +111,14 @@ class GrpcDoor:
         self._server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(SERVICE, {name: self._handler(do) for name, do in calls.items()}),
-                grpc.method_handlers_generic_handler(HEALTH, {"Check": self._handler(self._check)}),
+                grpc.method_handlers_generic_handler(
+                    HEALTH,
+                    {
+                        "Check": self._handler(self._check),
+                        "List": self._handler(self._list),
+                        "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+                    },
+                ),
             )
         )
         bound = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
@@ -103,8 +131,9 @@ class GrpcDoor:
         """Accept no more calls, finish those under way; what is not done after the grace is cut."""
         if self._server is not None:
             await self._server.stop(grace_seconds)
+        self._parser.shutdown(wait=False)
 
-    def _handler(self, do: Callable[[bytes], Awaitable[Message | bytes]]) -> Any:
+    def _handler(self, do: Callable[[bytes], Awaitable[Message]]) -> Any:
         async def call(request: bytes, context: Context) -> bytes:
             try:
                 answer = await do(request)
@@ -114,7 +143,7 @@ class GrpcDoor:
                 await context.abort(_CODES.get(refusal.status, grpc.StatusCode.INTERNAL), refusal.sentence)
                 raise
             self._service.count(DOOR, 200)
-            return answer if isinstance(answer, bytes) else answer.SerializeToString()
+            return answer.SerializeToString()
 
         return grpc.unary_unary_rpc_method_handler(call)
 
@@ -143,20 +172,50 @@ class GrpcDoor:
         self._named(asked.name)
         self._versioned(asked.version)
         told = self._service.model_metadata()
-        tensors = {
-            kind: [messages.ModelMetadataResponse.TensorMetadata(**each) for each in told[kind]]
+        inputs, outputs = (
+            [messages.ModelMetadataResponse.TensorMetadata(**each) for each in told[kind]]
             for kind in ("inputs", "outputs")
-        }
+        )
         return messages.ModelMetadataResponse(
-            name=told["name"], versions=told["versions"], platform=told["platform"], **tensors
+            name=told["name"],
+            versions=told["versions"],
+            platform=told["platform"],
+            inputs=inputs,
+            outputs=outputs,
+            properties={"max_instances": str(self._service.max_instances)},
         )
 
-    async def _check(self, request: bytes) -> bytes:
-        # HealthCheckRequest: field 1, the service's name; short enough for a length of one byte.
-        name = request[2:].decode("utf-8", "replace")
+    async def _check(self, request: bytes) -> Message:
+        name = _read(health.HealthCheckRequest, request).service
         if name not in {"", SERVICE}:
             raise Refusal(404, f"{shown(name)} is not a service of this server; {SERVICE} is")
-        return _UNHEALTHY if self._service.version() is None else _HEALTHY
+        return self._health()
+
+    async def _list(self, request: bytes) -> Message:
+        _read(health.HealthListRequest, request)
+        return health.HealthListResponse(statuses={name: self._health() for name in ("", SERVICE)})
+
+    async def _watch(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
+        """The status now, and each time it changes, until the client goes."""
+        try:
+            name = _read(health.HealthCheckRequest, request).service
+        except Refusal as refusal:
+            await context.abort(_CODES[refusal.status], refusal.sentence)
+            raise
+        told = None
+        while True:
+            now = (
+                self._health() if name in {"", SERVICE} else health.HealthCheckResponse(status=_STATUS.SERVICE_UNKNOWN)
+            )
+            if now != told:
+                yield now.SerializeToString()
+                told = now
+            await asyncio.sleep(_WATCH_SECONDS)
+
+    def _health(self) -> health.HealthCheckResponse:
+        return health.HealthCheckResponse(
+            status=_STATUS.NOT_SERVING if self._service.version() is None else _STATUS.SERVING
+        )
 
     def _named(self, name: str) -> None:
         if name != self._service.model_name:
@@ -172,10 +231,19 @@ class GrpcDoor:
     # -- predictions
 
     async def _model_infer(self, request: bytes) -> Message:
-        asked = _read(messages.ModelInferRequest, request)
-        self._named(asked.model_name)
-        self._versioned(asked.model_version)
-        inference = inference_of(asked)
+        if self._pending_bytes and self._pending_bytes + len(request) > _MAX_PENDING * self._max_bytes:
+            raise Refusal(503, f"requests of {self._pending_bytes} bytes are waiting already; ask again later")
+        self._pending_bytes += len(request)
+        try:
+            return await self._inferred(request)
+        finally:
+            self._pending_bytes -= len(request)
+
+    async def _inferred(self, request: bytes) -> Message:
+        if len(request) <= PARSED_INLINE:
+            asked, inference = self._parsed(request)
+        else:
+            asked, inference = await asyncio.get_running_loop().run_in_executor(self._parser, self._parsed, request)
         answered: asyncio.Future[tuple[Floats, int]] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Floats | Exception, version: int) -> None:
@@ -196,8 +264,79 @@ class GrpcDoor:
             raise Refusal(404, f"the live version changed to {version} meanwhile; leave model_version empty")
         return answer_of(asked, inference, probabilities, version)
 
+    def _parsed(self, request: bytes) -> tuple[Any, Inference]:
+        """Raises Refusal."""
+        if len(request) > PARSED_INLINE:
+            check_counts(request, self._service.max_instances)
+        asked = _parse(messages.ModelInferRequest, request)
+        self._named(asked.model_name)
+        self._versioned(asked.model_version)
+        return asked, inference_of(asked, self._service.max_instances)
 
-def inference_of(asked: Any) -> Inference:
+
+def check_counts(request: bytes, max_instances: int) -> None:
+    """Refuse a serialized ModelInferRequest that would become far more objects than any sensible request has.
+
+    Raises Refusal: 413, or 400 where the bytes are no message without groups.
+    """
+    fields = values = 0
+    most = _MAX_FIELDS + max_instances
+    # The tensors and outputs of the request, and the contents of the tensors; nothing that is repeated lies deeper.
+    spans = [(0, len(request), 0)]
+    while spans:
+        begin, end, depth = spans.pop()
+        for number, start, stop in _wire_fields(request, begin, end):
+            fields += 1
+            if fields > most:
+                raise Refusal(413, f"the message has more than {most} fields; send several requests")
+            if start == stop:
+                continue
+            if (depth < 2 and number == _NESTED) or (depth == 0 and number == _OUTPUTS):
+                spans.append((start, stop, depth + 1))
+            elif (depth == 1 and number == _SHAPE) or (depth == 2 and number != _BYTES_CONTENTS):
+                # Packed: every number ends with a byte below 128.
+                packed = np.frombuffer(request, dtype=np.uint8, count=stop - start, offset=start)
+                values += int(np.count_nonzero(packed < 0x80))
+                if values > MAX_FEASIGNS:
+                    raise too_many_feasigns(values)
+
+
+def _wire_fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """(number, start, stop) of each field; start is stop where the value has no length."""
+    while at < end:
+        tag, at = _varint(message, at, end)
+        number, kind = tag >> 3, tag & 7
+        start = stop = at
+        if kind == _VARINT:
+            _, stop = _varint(message, at, end)
+            start = stop
+        elif kind == _LENGTH_DELIMITED:
+            length, start = _varint(message, at, end)
+            stop = start + length
+        elif kind in _FIXED:
+            start = stop = at + _FIXED[kind]
+        else:
+            stop = end + 1
+        if stop > end:
+            raise Refusal(400, NO_MESSAGE.format(messages.ModelInferRequest.DESCRIPTOR.full_name))
+        yield number, start, stop
+        at = stop
+
+
+def _varint(message: bytes, at: int, end: int) -> tuple[int, int]:
+    """The number, and where it ends; of one that is cut off, beyond the end."""
+    number = shift = 0
+    while at < end and shift < 70:
+        byte = message[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+    return 0, end + 1
+
+
+def inference_of(asked: Any, max_instances: int) -> Inference:
     """A ModelInferRequest as the REST door would have read it. Raises Refusal."""
     if not asked.inputs:
         raise Refusal(400, open_inference.NO_INPUTS)
@@ -216,7 +355,7 @@ def inference_of(asked: Any) -> Inference:
             if given.HasField("contents"):
                 raise Refusal(400, f"{where}.contents stands beside raw_input_contents; give one of them")
             where_data = f"raw_input_contents[{place}]"
-            data = _raw(raw[place], given.datatype, where_data)
+            data = _raw(raw[place], given.datatype, where_data, max_instances)
         else:
             where_data = f"{where}.contents"
             data = _contents(given.contents, given.datatype, where_data)
@@ -246,10 +385,17 @@ def answer_of(asked: Any, inference: Inference, probabilities: Floats, version: 
 
 
 def _read(kind: Any, request: bytes) -> Any:
+    """A message of a small method. Raises Refusal."""
+    if len(request) > _SMALL_BYTES:
+        raise Refusal(413, f"the message has {len(request)} bytes; {_SMALL_BYTES} are the most of this method")
+    return _parse(kind, request)
+
+
+def _parse(kind: Any, request: bytes) -> Any:
     try:
         return kind.FromString(request)
     except DecodeError:
-        raise Refusal(400, f"the message is no {SERVICE.partition('.')[0]}.{kind.DESCRIPTOR.name}") from None
+        raise Refusal(400, NO_MESSAGE.format(kind.DESCRIPTOR.full_name)) from None
 
 
 def _contents(contents: Any, datatype: str, where: str) -> Any:
@@ -258,10 +404,11 @@ def _contents(contents: Any, datatype: str, where: str) -> Any:
         if other.name != field and len(getattr(contents, other.name)):
             raise Refusal(400, f"{where} has {other.name}; {datatype} stands in {field}")
     values = getattr(contents, field)
-    return list(values) if datatype == "BYTES" else np.array(values, dtype=_RAW[datatype])
+    # fromiter: an array of a repeated field is made by way of a list, which takes five times as much.
+    return list(values) if datatype == "BYTES" else np.fromiter(values, dtype=_RAW[datatype], count=len(values))
 
 
-def _raw(data: bytes, datatype: str, where: str) -> Any:
+def _raw(data: bytes, datatype: str, where: str, max_elements: int) -> Any:
     if datatype != "BYTES":
         dtype = np.dtype(_RAW[datatype])
         if len(data) % dtype.itemsize:
@@ -275,4 +422,6 @@ def _raw(data: bytes, datatype: str, where: str) -> Any:
         if start > len(data) or at > len(data):
             raise Refusal(400, f"{where} ends inside its element {len(elements)}")
         elements.append(data[start:at])
+        if len(elements) > max_elements:
+            raise Refusal(413, f"{where} has more than {max_elements} elements; send several requests")
     return elements

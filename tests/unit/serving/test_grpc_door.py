@@ -13,6 +13,7 @@ import pytest
 
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lent_thread import LentThread
+from elastic_ctr.serving import health_pb2 as health
 from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.grpc_door import HEALTH, SERVICE, GrpcDoor
@@ -23,19 +24,22 @@ from serving.doors import SLOTS, Table
 
 
 class Standing:
-    def __init__(self, door: GrpcDoor, rounds: Rounds, table: Table, counters: Counters, channel: Any) -> None:
+    def __init__(
+        self, door: GrpcDoor, port: int, rounds: Rounds, table: Table, counters: Counters, channel: Any
+    ) -> None:
         self.door = door
         self.rounds = rounds
         self.table = table
         self.counters = counters
-        self._channel = channel
+        self.port = port
+        self.channel = channel
 
     def release(self, version: int, slots: SlotList = SLOTS) -> None:
         self.rounds.add(ModelVersion(version, slots, None, 1, 0, Sum(), self.table))
         self.rounds.pin(version)
 
     async def raw(self, method: str, request: bytes) -> bytes:
-        call = self._channel.unary_unary(method)
+        call = self.channel.unary_unary(method)
         answer: bytes = await call(request, wait_for_ready=True, timeout=30)
         return answer
 
@@ -70,7 +74,7 @@ async def standing(
     running = asyncio.create_task(rounds.run())
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
-            it = Standing(door, rounds, table, counters, channel)
+            it = Standing(door, port, rounds, table, counters, channel)
             if live is not None:
                 it.release(live)
             yield it
@@ -220,10 +224,52 @@ async def test_metadata_says_what_may_be_sent() -> None:
 
     assert (server.name, server.version) == ("elastic-ctr", "1.2")
     assert (model.name, list(model.versions), model.platform) == ("ctr", ["7"], "elastic-ctr")
+    assert dict(model.properties) == {"max_instances": "100"}
+    assert model.DESCRIPTOR.fields_by_name["properties"].number == 6
     assert [(each.name, each.datatype, list(each.shape)) for each in model.inputs] == [
         ("line", "BYTES", [-1]), ("a", "UINT64", [-1]), ("a/lengths", "INT32", [-1]), ("b", "UINT64", [-1]),
         ("b/lengths", "INT32", [-1]),
     ]  # fmt: skip
+
+
+async def test_health_is_watched_and_listed_as_it_changes() -> None:
+    async with standing(live=None) as it:
+        watching = it.channel.unary_stream(f"/{HEALTH}/Watch")(b"", timeout=30)
+        unknown = it.channel.unary_stream(f"/{HEALTH}/Watch")(b"\n\x01x", timeout=30)
+        seen = [await watching.read(), await unknown.read()]
+        before = health.HealthListResponse.FromString(await it.raw(f"/{HEALTH}/List", b""))
+        it.release(7)
+        seen.append(await watching.read())
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await it.raw(f"/{HEALTH}/Check", b"\n\x01x")
+
+    assert seen == [b"\x08\x02", b"\x08\x03", b"\x08\x01"]
+    assert {name: status.status for name, status in before.statuses.items()} == {"": 2, SERVICE: 2}
+    assert refused.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_client_that_pings_without_calls_is_not_sent_away() -> None:
+    """Frames by hand: a gRPC client pings every 10 s at most."""
+    pong, goaway = 6, 7
+
+    async with standing() as it:
+        reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04\x00" + bytes(4))
+        kinds = []
+        for _ in range(4):
+            writer.write(b"\x00\x00\x08\x06\x00" + bytes(4) + b"pingpong")
+            while True:
+                head = await reader.readexactly(9)
+                payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
+                assert head[3] != goaway, payload
+                if head[3] == pong and head[4] & 1:
+                    kinds.append(payload)
+                    break
+            await asyncio.sleep(1.1)
+        writer.close()
+        await writer.wait_closed()
+
+    assert kinds == [b"pingpong"] * 4
 
 
 async def test_calls_that_come_while_a_round_runs_are_one_round() -> None:

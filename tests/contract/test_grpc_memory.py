@@ -1,0 +1,148 @@
+"""Requests that are small on the wire and large in memory, against real server processes."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from contract import serving_world
+from contract.serving_world import FEATURES, FIRST, Cube, Exported, Transfer, line_of, put_version, serving
+from elastic_ctr.serving import open_inference_pb2 as messages
+from elastic_ctr.serving.grpc_door import SERVICE
+from elastic_ctr.store import FileStore
+from ports import free_port
+
+# pytest finds fixtures by the names of a module.
+exports, started_cube, cube = serving_world.exports, serving_world.started_cube, serving_world.cube
+store, transfer, scratch = serving_world.store, serving_world.transfer, serving_world.scratch
+
+MIB = 1 << 20
+OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_send_message_length", -1)]
+
+
+def peak_mib(pid: int) -> float:
+    """The most memory that a process has ever had resident."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def nested(field: int, inside: bytes) -> bytes:
+    length, size = len(inside), b""
+    while length > 127:
+        size += bytes([length & 127 | 128])
+        length >>= 7
+    return bytes([field << 3 | 2]) + size + bytes([length]) + inside
+
+
+def request_of(inside: bytes) -> bytes:
+    return nested(1, b"ctr") + nested(5, nested(1, b"line") + nested(2, b"BYTES") + inside)
+
+
+BYTES = 32 * MIB
+SMALL_THAT_GROW: dict[str, Callable[[], bytes]] = {
+    "empty inputs": lambda: nested(1, b"ctr") + b"\x2a\x00" * (BYTES // 2),
+    "empty raw entries": lambda: nested(1, b"ctr") + b"\x3a\x00" * (BYTES // 2),
+    "empty lines": lambda: request_of(nested(5, b"\x42\x00" * (BYTES // 2))),
+    "a packed shape": lambda: request_of(nested(3, bytes(BYTES))),
+    "packed numbers": lambda: request_of(nested(5, nested(5, bytes(BYTES)))),
+    "numbers one by one": lambda: request_of(nested(5, b"\x28\x00" * (BYTES // 2))),
+    "parameters of an output": lambda: nested(1, b"ctr") + nested(6, b"\x12\x00" * (BYTES // 2)),
+    "behind a group": lambda: b"\x7b\x7c" + b"\x2a\x00" * (BYTES // 2),
+    "raw elements": lambda: request_of(nested(3, b"\x01")) + nested(7, bytes(BYTES)),
+}
+
+
+async def test_requests_that_would_grow_in_memory_are_refused_and_others_are_answered_meanwhile(
+    exports: dict[int, Exported], cube: Cube, store: FileStore, transfer: Transfer, scratch: Path
+) -> None:
+    put_version(store, exports[FIRST])
+    await transfer.publish(live=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
+    everyday = request_of(nested(3, b"\x01") + nested(5, nested(8, line_of(FEATURES[0]).encode())))
+    refused = {}
+    async with serving(store, transfer, scratch, grpc_port=0) as running:
+        await running.until_version(FIRST)
+        [worker] = running.process.workers.in_order()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{running.process.grpc_port}", options=OPTIONS) as channel:
+            infer = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+            await infer(everyday, timeout=60)
+            before = peak_mib(worker.process.pid)
+            for name, made in SMALL_THAT_GROW.items():
+                asked = asyncio.create_task(infer(made(), timeout=120).code())
+                while not asked.done():
+                    answer = messages.ModelInferResponse.FromString(await infer(everyday, timeout=120))
+                    assert answer.outputs[0].contents.fp32_contents[0] == pytest.approx(
+                        exports[FIRST].probability(FEATURES[0]), abs=1e-5
+                    )
+                refused[name] = await asked
+            grown = peak_mib(worker.process.pid) - before
+
+    code = dict.fromkeys(SMALL_THAT_GROW, grpc.StatusCode.RESOURCE_EXHAUSTED)
+    assert refused == {**code, "behind a group": grpc.StatusCode.INVALID_ARGUMENT}
+    # gRPC has the message twice while it puts it together, and the last one may not have been given back.
+    assert grown < 8 * BYTES / MIB
+
+
+async def test_a_large_request_to_a_small_method_is_refused(
+    store: FileStore, transfer: Transfer, scratch: Path
+) -> None:
+    await transfer.publish()
+    async with serving(store, transfer, scratch, grpc_port=0) as running:
+        await running.until(lambda: any(each.listening for each in running.process.workers.in_order()))
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{running.process.grpc_port}", options=OPTIONS) as channel:
+            for method in ("inference.GRPCInferenceService/ModelMetadata", "grpc.health.v1.Health/Check"):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await channel.unary_unary(f"/{method}")(nested(1, bytes(MIB)), wait_for_ready=True, timeout=60)
+                assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+MASTER = """
+import sys, time
+from elastic_ctr.master.servicer import ControlServicer, start_server
+
+class Coordinator:
+    def join(self, *_):
+        from elastic_ctr.control import control_pb2
+        return control_pb2.JoinReply(trainer_id=7)
+
+server = start_server(ControlServicer(Coordinator(), lambda *_: None, "the token"), "127.0.0.1", int(sys.argv[1]))
+print("up", flush=True)
+time.sleep(3600)
+"""
+
+
+@pytest.fixture
+def master() -> Iterator[tuple[int, int]]:
+    """The pid and port of a process with the master's gRPC server."""
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "-c", MASTER, str(port)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"up\n"
+        yield process.pid, port
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_the_master_reads_no_message_of_a_caller_without_the_token(master: tuple[int, int]) -> None:
+    pid, port = master
+    before = peak_mib(pid)
+    message = bytes(200 * MIB)
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
+        asked = [channel.unary_unary("/elastic_ctr.control.Control/SyncPserver").future(message) for _ in range(3)]
+        codes = [each.code() for each in asked]
+        with_token = [("authorization", "Bearer the token")]
+        answer = channel.unary_unary("/elastic_ctr.control.Control/JoinTrainer")(b"", metadata=with_token, timeout=60)
+        with pytest.raises(grpc.RpcError) as too_large:
+            channel.unary_unary("/elastic_ctr.control.Control/JoinTrainer")(bytes(2 * MIB), metadata=with_token)
+
+    assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 3
+    assert answer == b"\x10\x07"
+    assert too_large.value.code() == grpc.StatusCode.INTERNAL
+    assert peak_mib(pid) - before < 100
