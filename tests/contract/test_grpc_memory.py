@@ -70,6 +70,8 @@ async def test_requests_that_would_grow_in_memory_are_refused_and_others_are_ans
         async with grpc.aio.insecure_channel(f"127.0.0.1:{running.process.grpc_port}", options=OPTIONS) as channel:
             infer = channel.unary_unary(f"/{SERVICE}/ModelInfer")
             await infer(everyday, timeout=60)
+            # Machine code that is compiled meanwhile takes memory, too.
+            await running.until(lambda: not worker.patience.busy)
             before = peak_mib(worker.process.pid)
             for name, made in SMALL_THAT_GROW.items():
                 asked = asyncio.create_task(infer(made(), timeout=120).code())
