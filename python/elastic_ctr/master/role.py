@@ -57,6 +57,18 @@ def remember_settings(ledger: Ledger, data: Data, model_digest: str) -> None:
             )
 
 
+# What the ledger adds up; a recovery takes some of it back.
+_COUNTED = {
+    "files": "Files found.",
+    "records": "Lines of the files that were read.",
+    "trained": "Lines trained.",
+    "refused": "Lines refused as malformed.",
+    "parked": "Lines of parked tasks.",
+    "repeated": "Lines trained more than once.",
+    "rolledBack": "Lines whose training a recovery took back.",
+}
+
+
 class Master:
     """Owns the state directory; everything else asks it over its doors."""
 
@@ -109,7 +121,7 @@ class Master:
     def run(self, stop: threading.Event) -> int:
         """0 once `stop` is set. Raises OSError when a port is taken."""
         metrics = Metrics("master")
-        gauges = {name: metrics.gauge(name.lower(), f"The ledger's {name}.") for name in self._coordinator.counted()}
+        gauges = {name: metrics.gauge(name.lower(), _COUNTED[name]) for name in self._coordinator.counted()}
         generation = metrics.gauge("generation", "Sets of pserver processes so far.")
         for name, gauge in gauges.items():
             gauge.set_function(lambda name=name: self._coordinator.counted()[name])  # type: ignore[misc]

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import listen
-from elastic_ctr.runtime.metrics import CONTENT_TYPE, Metrics
+from elastic_ctr.runtime.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -115,8 +115,10 @@ def application(
     async def show(request: Request) -> Response:  # noqa: ARG001
         return JSONResponse(status() if status is not None else {})
 
-    async def measure(request: Request) -> Response:  # noqa: ARG001
-        return Response(metrics.render() if metrics is not None else b"", headers={"content-type": CONTENT_TYPE})
+    async def measure(request: Request) -> Response:
+        assert metrics is not None
+        body, content_type = metrics.render(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
 
     shared = [Route("/healthz", healthz), Route("/readyz", readyz)]
     if status is not None:

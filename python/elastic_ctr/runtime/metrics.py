@@ -1,20 +1,35 @@
 """Prometheus metrics of one process: a registry of its own, so that two roles in one process never mix."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+import platform
+from collections.abc import Callable, Iterable
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from elastic_ctr import __version__
 
 
 class Metrics:
-    """Metrics of a role, named `elastic_ctr_<role>_<name>`; made once each, kept by their name."""
+    """Metrics of a role, named `elastic_ctr_<role>_<name>`; made once each, kept by their name.
+
+    Every role has `elastic_ctr_build_info` and the usual `process_*` besides.
+    """
 
     def __init__(self, role: str) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._prefix = f"elastic_ctr_{role.replace('-', '_')}"
+        ProcessCollector(registry=self.registry)
+        build = Info("elastic_ctr_build", "Version of elastic-ctr and of Python.", registry=self.registry)
+        build.info({"role": role, "version": __version__, "python": platform.python_version()})
 
     def counter(self, name: str, what: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(f"{self._prefix}_{name}", what, labels, registry=self.registry)
+
+    def counter_of(self, name: str, what: str, count: Callable[[], float]) -> None:
+        """A counter that somebody else keeps; `count` is asked at every scrape."""
+        self.registry.register(_Counted(f"{self._prefix}_{name}", what, count))
 
     def gauge(self, name: str, what: str, labels: tuple[str, ...] = ()) -> Gauge:
         return Gauge(f"{self._prefix}_{name}", what, labels, registry=self.registry)
@@ -24,6 +39,18 @@ class Metrics:
     ) -> Histogram:
         return Histogram(f"{self._prefix}_{name}", what, labels, buckets=buckets, registry=self.registry)
 
-    def render(self) -> bytes:
-        """The text that Prometheus reads; its content type is CONTENT_TYPE."""
-        return generate_latest(self.registry)
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """Body and content type: OpenMetrics for a scraper that accepts it, else Prometheus' text."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+
+class _Counted(Collector):
+    def __init__(self, name: str, what: str, count: Callable[[], float]) -> None:
+        self._name, self._what, self._count = name, what, count
+
+    def describe(self) -> Iterable[Metric]:
+        return [CounterMetricFamily(self._name, self._what)]
+
+    def collect(self) -> Iterable[Metric]:
+        yield CounterMetricFamily(self._name, self._what, value=self._count())

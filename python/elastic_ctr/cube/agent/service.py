@@ -44,9 +44,7 @@ def agent_app(agent: CubeAgent, stop: asyncio.Event, token: str | None) -> Starl
     metrics.gauge("held_partitions", "Partitions that the server answers, over all versions.").set_function(
         lambda: float(sum(map(len, agent.held.versions.values())) if agent.held else 0)
     )
-    metrics.gauge("fetched_bytes", "Bytes of parts that came from the store since the agent started.").set_function(
-        lambda: float(agent.fetched_bytes)
-    )
+    metrics.counter_of("fetched_bytes", "Bytes of parts that came from the store.", lambda: agent.fetched_bytes)
     routes = [Route("/drain", drain, methods=["POST"])]
     return application(routes, ready=agent.ready, status=agent.status, metrics=metrics)
 
