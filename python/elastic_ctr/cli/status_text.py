@@ -200,8 +200,8 @@ def _load(serving: Answer) -> str:
     if serving["p50Seconds"] is None or serving["p99Seconds"] is None:
         return f"{serving['rows']:,} lines so far"
     return (
-        f"{serving['rows']:,} lines so far, p50 {serving['p50Seconds'] * 1e3:.1f} ms, "
-        f"p99 {serving['p99Seconds'] * 1e3:.1f} ms"
+        f"{serving['rows']:,} lines so far, p50 ≤ {serving['p50Seconds'] * 1e3:.1f} ms, "
+        f"p99 ≤ {serving['p99Seconds'] * 1e3:.1f} ms"
     )
 
 

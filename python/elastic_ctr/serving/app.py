@@ -180,6 +180,7 @@ class ServingProcess:
             "transfer": {"url": self.follower.url, "trouble": self.follower.trouble},
             "requests": sum(counted.requests.values()),
             "rows": counted.totals["rows"],
+            # Upper bounds of the histogram's buckets.
             "p50Seconds": seconds.quantile(0.5),
             "p99Seconds": seconds.quantile(0.99),
             "workers": [
@@ -200,7 +201,8 @@ class ServingProcess:
     def knowledge_age(self) -> float | None:
         """Seconds since the newest event that the answers know of."""
         newest = self.event_time_max()
-        return None if newest is None else time.time() - newest
+        # An event may be ahead of this node's clock, or the clock was set back.
+        return None if newest is None else max(0.0, time.time() - newest)
 
 
 class ServingMetrics(Collector):

@@ -31,10 +31,10 @@ class Histogram:
         self.sum += other.sum
 
     def quantile(self, share: float) -> float | None:
-        """Upper bound of the bucket that holds this share of what was seen; None of nothing, the last bound above it."""
+        """Upper bound of the bucket that holds this share of what was seen; None of nothing, and above the last bound."""
         total = sum(self.counts)
         seen = 0
-        for bound, count in zip((*self.bounds, self.bounds[-1]), self.counts, strict=True):
+        for bound, count in zip((*self.bounds, None), self.counts, strict=True):
             seen += count
             if total and seen >= share * total:
                 return bound

@@ -34,7 +34,7 @@ def test_every_stage_of_a_run_is_shown() -> None:
     assert line_of(said, "ctr-cube-s0-1") == f"ctr-cube-s0-1 6 {BASE}: 6 draining"
     assert line_of(said, "1 ") == f"1 1 ctr-cube-s1-0 6 {BASE}: 6 up"
     assert line_of(said, "serving  ") == (
-        f"serving version {DELTA} is live and answered with; 2,048 lines so far, p50 5.0 ms, p99 10.0 ms"
+        f"serving version {DELTA} is live and answered with; 2,048 lines so far, p50 ≤ 5.0 ms, p99 ≤ 10.0 ms"
     )
     assert line_of(said, "ctr-serving-0") == f"ctr-serving-0 passed {DELTA} 8.9e-08 -"
     assert line_of(said, "freshness") == (

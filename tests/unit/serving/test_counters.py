@@ -7,7 +7,7 @@ def test_a_quantile_is_the_bound_below_which_that_share_lies() -> None:
         histogram.observe(value)
 
     assert histogram.counts == [2, 1, 1, 1]
-    assert [histogram.quantile(share) for share in (0.4, 0.5, 0.99)] == [1.0, 2.0, 4.0]
+    assert [histogram.quantile(share) for share in (0.4, 0.5, 0.8, 0.99)] == [1.0, 2.0, 4.0, None]
     assert Histogram((1.0,)).quantile(0.5) is None
 
 
