@@ -62,6 +62,7 @@ class Engine:
         self._runtime = fleet.fleet._runtime_handle  # noqa: SLF001
         self._worker = self._runtime._worker  # noqa: SLF001
         self._dense_map = get_the_one_recv_context(self._runtime.context, split_dense_table=False)
+        self._sparse_tables = list(get_the_one_recv_context(self._runtime.context, is_dense=False))
         self._predict_program = self._without_learning()
         self._pull_program = static.normalize_program(self._main, self._graph.slots, self._graph.pooled)
         self._build_head()
@@ -208,7 +209,7 @@ class Engine:
     def save(self, folder: str, mode: str) -> None:
         """Have every server write its partitions under `folder` in its own working directory.
 
-        delta and base zero what a later delta is chosen by, batch ages rows: such a save is never repeated.
+        A delta or base save resets `delta_score` and a batch save adds 1 to `unseen_days`, so no save is ever repeated.
         """
         self._worker.save_all_model(folder, MODES[mode])
 
@@ -216,6 +217,10 @@ class Engine:
         """Wait until every gradient pushed has been taken by a server."""
         self._worker.client_flush()
 
-    def shrink(self, threshold: float | None = None) -> None:
-        """Decay shows and clicks, delete what falls below the thresholds. Changes the table."""
-        self._fleet.shrink(threshold)
+    def shrink(self) -> None:
+        """Decay shows and clicks of every sparse table and delete the rows that the thresholds name. Never repeated.
+
+        `fleet.shrink` does nothing unless the trainer id is 0, and the master counts trainers from 1.
+        """
+        for table in self._sparse_tables:
+            self._worker.shrink_sparse_table(table, 0)

@@ -1,0 +1,46 @@
+"""A trainer process that tests order about: `python engine_driver.py SPEC.json`, one JSON command a line, one answer a line."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from elastic_ctr.config.model import Model
+from elastic_ctr.model.program import prepare_environment
+from elastic_ctr.trainer.engine import Engine
+
+
+def main() -> None:
+    spec = json.loads(Path(sys.argv[1]).read_text())
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    scratch = Path(spec["scratch"])
+    prepare_environment(scratch)
+    engine = Engine(Model.model_validate(spec["model"]), spec["slots"], spec["endpoints"], batch_size=1, threads=1)
+    engine.connect(spec["trainer"])
+    if spec["initialise"]:
+        engine.initialise()
+    answers.write('"ready"\n')
+    for line in sys.stdin:
+        name, *given = json.loads(line)
+        answer = None
+        if name == "train":
+            rows = given[0]
+            file = scratch / "lines.txt"
+            file.write_text("".join(f"{row}\n" for row in rows))
+            dataset = engine.ready(engine.preload(file), len(rows))
+            engine.train(dataset)
+            dataset.release_memory()
+            engine.flush()
+        elif name == "pull":
+            import numpy as np
+
+            answer = engine.pull(np.array(given[0], np.uint64)).tolist()
+        elif name in ("save", "shrink", "load"):
+            getattr(engine, name)(*given)
+        answers.write(json.dumps(answer) + "\n")
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

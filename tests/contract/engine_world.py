@@ -1,0 +1,164 @@
+"""A started engine: Paddle's server processes and trainer processes as the roles start them, ordered about by a test."""
+
+import contextlib
+import gzip
+import http.client
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elastic_ctr.config.model import Model
+from elastic_ctr.runtime.lifecycle import dies_with_this_process
+from ports import free_port
+
+DRIVER = Path(__file__).with_name("engine_driver.py")
+Clicks = tuple[int, int, dict[str, list[int]]]
+"""Shows, clicks, keys by slot."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the sparse table as the server saves it; `rest` is the first-order weight and everything after it."""
+
+    unseen_days: float
+    delta_score: float
+    show: float
+    click: float
+    rest: tuple[float, ...]
+
+
+class Trainer:
+    """One trainer process with the id that it is given."""
+
+    def __init__(self, process: "subprocess.Popen[str]", slots: Sequence[str]) -> None:
+        self._process = process
+        self._slots = slots
+        self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the trainer ended with {self._process.wait()}"
+        return json.loads(line)
+
+    def _order(self, *command: Any) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def train(self, lines: Sequence[Clicks]) -> None:
+        """Each line is a batch of its own."""
+        rows = []
+        for show, click, keys in lines:
+            tokens = [f"1 {show} 1 {click}"]
+            for slot in self._slots:
+                found = keys.get(slot) or [0]
+                tokens.append(f"{len(found)} {' '.join(map(str, found))}")
+            rows.append(" ".join(tokens))
+        self._order("train", rows)
+
+    def save(self, folder: str, mode: str) -> None:
+        self._order("save", folder, mode)
+
+    def shrink(self) -> None:
+        self._order("shrink")
+
+    def pull(self, keys: Sequence[int]) -> list[list[float]]:
+        found: list[list[float]] = self._order("pull", list(keys))
+        return found
+
+
+class StartedEngine:
+    """Server processes and trainers. `rows` reads a folder that they saved, whichever server wrote it."""
+
+    def __init__(self, scratch: Path, trainers: Sequence[Trainer], pservers: int) -> None:
+        self._scratch = scratch
+        self.trainers = list(trainers)
+        self._pservers = pservers
+        self._saves = 0
+
+    def files(self, folder: str) -> list[Path]:
+        return [
+            f
+            for i in range(self._pservers)
+            for f in sorted((self._scratch / f"pserver-{i}" / folder / "000").iterdir())
+        ]
+
+    def rows(self, folder: str) -> dict[int, Row]:
+        found = {}
+        for file in self.files(folder):
+            text = gzip.decompress(file.read_bytes()).decode() if file.suffix == ".gz" else file.read_text()
+            for line in text.splitlines():
+                key, _, *rest = line.split()
+                unseen, delta, show, click, *values = map(float, rest)
+                found[int(key)] = Row(unseen, delta, show, click, tuple(values))
+        return found
+
+    def saved(self, mode: str = "checkpoint", trainer: int = 0) -> dict[int, Row]:
+        """Save in this mode now and read what was written. `checkpoint` changes nothing in the table."""
+        self._saves += 1
+        folder = f"save-{self._saves}"
+        self.trainers[trainer].save(folder, mode)
+        return self.rows(folder)
+
+
+def _reachable(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def engine(
+    scratch: Path,
+    model: Model,
+    slots: Sequence[str] = ("a", "b"),
+    *,
+    pservers: int = 1,
+    trainer_ids: Sequence[int] = (1,),
+) -> Iterator[StartedEngine]:
+    """The first trainer pushes the first dense values, as the master has it."""
+    ports = [free_port() for _ in range(pservers)]
+    common = {
+        "model": model.model_dump(mode="json", by_alias=True),
+        "slots": list(slots),
+        "endpoints": [f"127.0.0.1:{port}" for port in ports],
+    }
+    with contextlib.ExitStack() as stack:
+
+        def start(name: str, command: list[str], spec: dict[str, Any]) -> "subprocess.Popen[str]":
+            folder = scratch / name
+            folder.mkdir(parents=True)
+            (folder / "spec.json").write_text(json.dumps({**common, "scratch": str(folder), **spec}))
+            log = stack.enter_context((folder / "log").open("w"))
+            process = subprocess.Popen(
+                [sys.executable, *command, str(folder / "spec.json")],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE if "driver" in command[-1] else log, stderr=log, text=True,
+                preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
+            )  # fmt: skip
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        for index in range(pservers):
+            start(f"pserver-{index}", ["-m", "elastic_ctr.pserver.child"], {"index": index})
+        ends = time.monotonic() + 120
+        while not all(map(_reachable, ports)):
+            assert time.monotonic() < ends, f"the servers do not answer; logs in {scratch}"
+            time.sleep(0.1)
+        trainers = [
+            Trainer(start(f"trainer-{id_}", [str(DRIVER)], {"trainer": id_, "initialise": n == 0}), slots)
+            for n, id_ in enumerate(trainer_ids)
+        ]
+        yield StartedEngine(scratch, trainers, pservers)

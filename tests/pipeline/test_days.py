@@ -1,0 +1,41 @@
+"""Days of training with decay and expiry: the table that master, trainers and pservers leave, row by row beside the formulas."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+from bench.days import FIRST, KEEP_VERSIONS, OF_A_PASS, Days
+
+from pipeline.running import values_for
+
+
+@pytest.mark.timeout(420)
+def test_each_day_end_decays_and_expires_rows_once_whichever_process_is_lost_in_it(tmp_path: Path) -> None:
+    values = values_for(
+        tmp_path, [], "", "", trainer={"replicas": 1}, master={"config": {"keepCheckpoints": 1}},
+        cube={"config": {"shards": 1}}, cubeTransfer={"config": {"keepVersions": KEEP_VERSIONS}},
+    )  # fmt: skip
+    days = Days(tmp_path, 3, values)
+
+    def lose_a_process(day: int) -> None:
+        if day == 1:
+            return
+        # Its checkpoint cannot be written: the table is decayed and aged, and the save is not over.
+        generation = (days.session.status or {})["generation"]
+        blocked = days.session.places.folder / f"store/checkpoints/{FIRST:%Y%m}0{day}-12-g{generation}"
+        blocked.touch()
+        days.until(lambda: any(each["error"] for each in (days.session.status or {})["pservers"]), "the upload fails")
+        name = "ctr-pserver-0" if day == 2 else "ctr-master-0"
+        process = psutil.Process(days.session.supervisor.pids()[name])
+        (process.children()[0] if day == 2 else process).kill()
+        if day == 2:
+            days.until(lambda: (days.session.status or {})["generation"] > generation, "a recovery begins")
+        blocked.unlink()
+
+    with days.session.running():
+        found = list(days.run(lose_a_process))
+
+    assert [day.differs for day in found] == [[], [], []]
+    assert [day.rows for day in found] == [day.rows_by_formula for day in found]
+    assert abs(found[2].rows - found[1].rows) < OF_A_PASS, "the keys of the first day are still there"
+    assert (days.session.status or {})["generation"] == 2
