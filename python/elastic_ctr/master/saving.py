@@ -28,8 +28,11 @@ class PublishRefused(Exception):
 
 
 def folder_of(save: SaveRow, step: str) -> str:
-    """In each pserver's working directory. Never used twice: generation and pass name it."""
-    return f"save/{save.ordinal}-{save.generation}-{step}"
+    """In each pserver's working directory. Generation and pass name it, so that no other save writes there.
+
+    The batch save is made to age rows, and nobody reads its files: the checkpoint that follows it writes over them.
+    """
+    return f"save/{save.ordinal}-{save.generation}-{'checkpoint' if step == 'batch' else step}"
 
 
 def checkpoint_name(one: PassRow, generation: int) -> str:

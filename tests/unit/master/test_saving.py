@@ -195,6 +195,14 @@ def test_folders_and_checkpoints_of_two_generations_have_different_names() -> No
     assert folder_of(save_row((), None), "base") == "save/4-2-base"
 
 
+def test_every_folder_that_a_day_end_writes_is_uploaded_and_so_deleted() -> None:
+    save = save_row(("shrink", "base", "batch", "checkpoint"), "base")
+
+    written = {folder_of(save, step) for step in save.steps if step != "shrink"}
+
+    assert written == {job.folder for job in jobs_of(save, b"keys", [])}
+
+
 def test_refusals_are_told_most_frequent_first_with_an_example() -> None:
     told = describe_refusals({"empty": (3, []), "no_colon": (12, ["1 0 17", "x"])})
 
