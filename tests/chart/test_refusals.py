@@ -159,6 +159,10 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"model": {"table": {"embed": {"weightBounds": [10, -10]}}}},
         ["model.table.embed.weightBounds [10, -10]"],
     ),
+    "a vector threshold beside decay": (
+        {"model": {"table": {"embedxThreshold": 10}}},
+        ["model.table.embedxThreshold 10", "model.table.showClickDecayRate 1"],
+    ),
     "a name too long": ({"fullnameOverride": "n" * 40}, ["fullnameOverride", "34"]),
 }
 

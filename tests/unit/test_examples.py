@@ -55,8 +55,7 @@ def test_the_online_trainers_numbers_reach_paddle_under_its_own_names() -> None:
         f"table_parameters.{TABLE}.table_class": "MemorySparseTable", f"table_parameters.{TABLE}.shard_num": 60,
         "accessor_class": "SparseAccessor", "fea_dim": 11, "embedx_dim": 8, "embedx_threshold": 10,
         "nonclk_coeff": 0.1, "click_coeff": 1, "base_threshold": 1.5, "delta_threshold": 0.25, "delta_keep_days": 16,
-        "show_click_decay_rate": 0.98, "delete_threshold": 0.8, "delete_after_unseen_days": 30,
-        "ssd_unseenday_threshold": 1,
+        "show_click_decay_rate": 1, "delete_threshold": 0.8, "delete_after_unseen_days": 30,
     }  # fmt: skip
     for block in ("embed_sgd_param.", "embedx_sgd_param."):
         assert {key.removeprefix(block): value for key, value in given.items() if key.startswith(block)} == rule

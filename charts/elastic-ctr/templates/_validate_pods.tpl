@@ -144,3 +144,11 @@ model.table.{{ $block }}.weightBounds [{{ first . }}, {{ last . }}] leave no roo
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{- define "elastic-ctr.validate.embedxThreshold" -}}
+{{- with $.Values.model.table | default dict }}
+{{- if and (gt (.embedxThreshold | default 0 | float64) 0.0) (lt (dig "showClickDecayRate" 0.98 . | float64) 1.0) -}}
+model.table.embedxThreshold {{ .embedxThreshold }} needs model.table.showClickDecayRate 1: the parameter server saves a key without its vector while its score is below embedxThreshold, and scores decay at day end; set showClickDecayRate to 1 or embedxThreshold to 0
+{{- end }}
+{{- end }}
+{{- end }}

@@ -48,10 +48,6 @@ def _rule_settings(rule: SparseRule) -> dict[str, Any]:
     }
     if message == "adagrad":
         settings["adagrad.initial_g2sum"] = rule.initial_g2sum
-    if message == "adam":
-        settings["adam.beta1_decay_rate"] = rule.beta1_decay_rate
-        settings["adam.beta2_decay_rate"] = rule.beta2_decay_rate
-        settings["adam.ada_epsilon"] = rule.ada_epsilon
     return settings
 
 
@@ -75,7 +71,6 @@ def table_settings(model: Model) -> dict[str, dict[str, Any]]:
         "show_click_decay_rate",
         "delete_threshold",
         "delete_after_unseen_days",
-        "ssd_unseenday_threshold",
     ):
         settings[f"accessor.ctr_accessor_param.{field}"] = getattr(table, field)
     for block, rule in (("embed_sgd_param", table.embed), ("embedx_sgd_param", table.embedx)):

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from elastic_ctr.config.model import Model, SparseRule, digest_of_model
+from elastic_ctr.config.model import Model, SparseRule, Table, digest_of_model
 
 
 def test_equal_settings_have_one_digest_however_they_were_written() -> None:
@@ -39,6 +39,18 @@ def test_thresholds_let_everything_through_unless_told() -> None:
 
     assert (table.base_threshold, table.embedx_threshold, table.delete_threshold) == (0, 0, 0)
     assert table.embedx.initial_range == 1e-2
+
+
+def test_a_vector_threshold_beside_decay_is_refused_with_the_reason_and_the_way_out() -> None:
+    with pytest.raises(ValidationError) as refused:
+        Table(embedx_threshold=10)
+
+    assert (
+        "embedxThreshold 10 with showClickDecayRate 0.98 would lose vectors: the parameter server saves a key without its "
+        "vector while its score is below embedxThreshold, and scores decay at day end; set showClickDecayRate to 1 or "
+        "embedxThreshold to 0" in str(refused.value)
+    )
+    assert Table(embedx_threshold=10, show_click_decay_rate=1).embedx_threshold == 10
 
 
 def test_a_rule_needs_room_between_its_bounds() -> None:
