@@ -92,7 +92,7 @@ def run_bare(data: Path, folder: Path, rows: int) -> None:
     (folder / "spec.json").write_text(json.dumps(spec))
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "elastic_ctr.pserver.child", str(folder / "spec.json")], stdout=log, stderr=log
+            [sys.executable, "-m", "elastic_ctr.pserver.process", str(folder / "spec.json")], stdout=log, stderr=log
         )
     try:
         from elastic_ctr.model.program import prepare_environment

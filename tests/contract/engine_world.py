@@ -152,7 +152,7 @@ def engine(
             return process
 
         for index in range(pservers):
-            start(f"pserver-{index}", ["-m", "elastic_ctr.pserver.child"], {"index": index})
+            start(f"pserver-{index}", ["-m", "elastic_ctr.pserver.process"], {"index": index})
         ends = time.monotonic() + 120
         while not all(map(_reachable, ports)):
             assert time.monotonic() < ends, f"the servers do not answer; logs in {scratch}"

@@ -17,7 +17,7 @@ PROGRAM = """
 import sys
 from types import SimpleNamespace
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.trainer import child
+from elastic_ctr.trainer import process
 from elastic_ctr.trainer.engine import Engine
 
 class WithoutServers(Engine):
@@ -40,9 +40,9 @@ class Master:
     def call_once(self, method, request, timeout=10):
         return control.Acknowledgement()
 
-child.Engine, child.MasterClient = WithoutServers, Master
-child.Watchdog.start = lambda self: None
-child.main()
+process.Engine, process.MasterClient = WithoutServers, Master
+process.Watchdog.start = lambda self: None
+process.main()
 """
 
 

@@ -1,7 +1,6 @@
 """elastic-ctr pserver"""
 
 import threading
-from pathlib import Path
 
 from elastic_ctr.cli.roles import (
     ConfigFile,
@@ -16,7 +15,7 @@ from elastic_ctr.cli.roles import (
 )
 from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.control.client import MasterClient
-from elastic_ctr.pserver.parent import PserverParent
+from elastic_ctr.pserver.supervisor import PserverSupervisor
 from elastic_ctr.store import StoreError, open_store
 
 
@@ -32,21 +31,14 @@ def pserver(config: ConfigFile) -> None:
         refuse(str(wrong))
 
     def run(stop: threading.Event) -> int:
-        parent = PserverParent(
+        supervisor = PserverSupervisor(
             index,
-            count=settings.pservers,
+            settings,
             host=advertised_host(settings.host, settings.pod_domain),
-            port=settings.pserver.port,
-            admin_port=settings.pserver.admin_port,
-            scratch=Path(settings.pserver.scratch_dir),
             client=MasterClient(settings.master_address, token_of(settings.auth) or ""),
             store=store,
-            model=settings.model,
-            slots=settings.data.slots,
-            training=settings.training,
-            ends=settings.ends,
         )
-        with health_server("pserver", parent.status, settings.host, settings.pserver.admin_port):
-            return parent.run(stop)
+        with health_server("pserver", supervisor.status, settings.host, settings.pserver.admin_port):
+            return supervisor.run(stop)
 
     run_until_signal(run)

@@ -8,8 +8,8 @@ from elastic_ctr.cli.roles import ConfigFile, health_server, pod_name, run_until
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.runtime.tracking import TrackingServer
-from elastic_ctr.trainer.host import HostTracking
-from elastic_ctr.trainer.parent import TrainerParent
+from elastic_ctr.trainer.host_metrics import HostMetrics
+from elastic_ctr.trainer.supervisor import TrainerSupervisor
 
 
 def trainer(config: ConfigFile) -> None:
@@ -32,12 +32,12 @@ def trainer(config: ConfigFile) -> None:
     }
 
     def run(stop: threading.Event) -> int:
-        parent = TrainerParent(spec, Path(settings.trainer.scratch_dir))
+        supervisor = TrainerSupervisor(spec, Path(settings.trainer.scratch_dir))
         with ExitStack() as ends:
             if (tracked := settings.tracking) is not None:
                 server = TrackingServer(tracked.url)
-                ends.callback(HostTracking(server, name, settings.training, tracked.experiment).start().stop)
-            ends.enter_context(health_server("trainer", parent.status, settings.host, settings.trainer.admin_port))
-            return parent.run(stop)
+                ends.callback(HostMetrics(server, name, settings.training, tracked.experiment).start().stop)
+            ends.enter_context(health_server("trainer", supervisor.status, settings.host, settings.trainer.admin_port))
+            return supervisor.run(stop)
 
     run_until_signal(run)

@@ -1,4 +1,4 @@
-"""What the server process writes to and reads from scratch, and where it goes in the store.
+"""The folders that the server process saves to and loads from, and their files in the store.
 
 Paddle's layout: `000/part-<server>-<partition>[.gz]` is the sparse table by partition, `001/part-<server>.gz` the dense
 one by server. A server writes only its own contiguous partitions, and loads only those, but wants exactly one file name
@@ -71,12 +71,12 @@ class Folders:
         for file in sorted((self._root / folder / "001").iterdir()):
             entry = publish_once(self._store, file, f"{target}/001/{file.name}", 0)
             result.files.append(control.File(path=entry.path, bytes=entry.bytes, sha256=entry.sha256))
-        # Everything is in the store: scratch is for the next one.
+        # Every file is in the store now. Scratch must not grow.
         shutil.rmtree(self._root / folder, ignore_errors=True)
         return result
 
     def fetch_checkpoint(self, name: str) -> None:
-        """Lay `load/` ready: own partitions and the whole dense part, placeholders for the rest.
+        """Fill `load/`: own partitions, the whole dense part, and a placeholder for every other partition.
 
         Raises NotInStore, StoreError, ManifestDamaged.
         """
@@ -97,7 +97,7 @@ class Folders:
     # -- export ----------------------------------------------------------------------------------------------------
 
     def export(self, job: control.Job) -> control.JobResult:
-        """Partition files as SequenceFiles in the store, and what they say about the sample's keys."""
+        """Upload the partitions as SequenceFiles. The result holds the values of the sample's keys as written."""
         result = control.JobResult()
         wanted = np.frombuffer(job.sample_keys, "<u8")
         sample = SampleValues(wanted, self._model.embedding_dim)

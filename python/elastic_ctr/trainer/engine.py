@@ -21,7 +21,7 @@ MODES = {"checkpoint": 0, "delta": 1, "base": 2, "batch": 3}
 
 
 class Engine:
-    """A trainer's hold on the tables: train, predict, pull, save. One per process, never rebuilt."""
+    """A trainer's access to the tables: train, predict, pull, save. One per process, never rebuilt."""
 
     def __init__(
         self, model: Model, slots: Sequence[str], endpoints: Sequence[str], *, batch_size: int, threads: int
@@ -36,8 +36,8 @@ class Engine:
     # -- life ------------------------------------------------------------------------------------------------------
 
     def connect(self, trainer_id: int) -> None:
-        """Join as a trainer: dense values are the servers' afterwards (zeros when nobody initialised them)."""
-        # Paddle takes SIGTERM when it is imported and ends the process at once, with its tasks half done.
+        """Join as a trainer and pull the dense values: zeros if the servers were not initialised."""
+        # Importing Paddle installs a SIGTERM handler that ends the process at once, in the middle of a task.
         with termination_kept():
             import paddle
             from paddle import static
@@ -68,15 +68,15 @@ class Engine:
         self._build_head()
 
     def initialise(self) -> None:
-        """Push this trainer's first dense values: what the one initializer does in a fresh generation."""
+        """Push this trainer's first dense values. One trainer does this in a new generation."""
         for name, value in self._first_values.items():
             self._scope.find_var(name).get_tensor().set(value, self._place)
         self._runtime._init_all_params(self._runtime.scopes, self._runtime._send_ctx, self._dense_map)  # noqa: SLF001
         self.pull_dense()
 
     def load(self, folder: str) -> None:
-        """Have every server load a checkpoint from `folder` in its own working directory. Returns even when a server
-        loaded nothing: count rows afterwards.
+        """Have every server load a checkpoint from `folder` in its own working directory. Count rows afterwards: this
+        returns even when a server loaded nothing.
         """
         self._worker.load_model(folder, MODES["checkpoint"])
         self.pull_dense()
@@ -85,9 +85,9 @@ class Engine:
         self._fleet.stop_worker()
 
     def _without_learning(self) -> Any:
-        """The forward pass alone for dataset runs: 2.7 times the speed of the training program with its pushes skipped.
+        """The forward pass alone for dataset runs: 2.7 times as fast as the training program without its pushes.
 
-        The device worker finds its dense tables by the identity of the program, so the clone is entered beside it.
+        The device worker looks up its dense tables by the program's id, so the clone's id is registered too.
         """
         forward = self._main.clone(for_test=True)
         options = self._main._fleet_opt  # noqa: SLF001
@@ -120,7 +120,7 @@ class Engine:
         return dataset
 
     def ready(self, dataset: Any, records: int) -> Any:
-        """Wait for a preload. A missing file gives no records and no error, so they are counted."""
+        """Wait for a preload and count its records: Paddle reads a missing file as empty, without an error."""
         dataset.wait_preload_done()
         found = dataset.get_memory_data_size()
         if found != records:
@@ -137,7 +137,7 @@ class Engine:
         return self._run(dataset, self._main, self._executor.train_from_dataset)
 
     def predict(self, dataset: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """The same without learning: creates no rows, pushes nothing."""
+        """Like `train`, but creates no rows and pushes nothing."""
         self.pull_dense()
         return self._run(dataset, self._predict_program, self._executor.infer_from_dataset)
 
@@ -154,12 +154,12 @@ class Engine:
         return np.array(self._scope.find_var(name).get_tensor())
 
     def pull_dense(self) -> None:
-        """The servers' dense parameters into this process: training leaves a local copy that lags behind."""
+        """Copy the servers' dense parameters into this process, whose own copy lags behind after training."""
         self._runtime._pull_all_dense(self._runtime.scopes, self._runtime._send_ctx, self._dense_map)  # noqa: SLF001
 
     def pull(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-        """What the forward pass sees for these keys: [n, dim]; zeros where the table has none. Creates rows for unknown
-        keys, as a training pull does; ask for known ones.
+        """Values of these keys as the forward pass sees them: [n, dim], zeros for a key without a row. Pull only known keys:
+        like a training pull, this creates rows for unknown ones.
         """
         if not len(keys):
             # Paddle refuses a feed without rows.

@@ -24,7 +24,7 @@ from elastic_ctr.versions.manifest import FileEntry
 
 
 class Saver:
-    """Called while no task is open: the tables stand still. `stepped`: a step of the save was begun, so they may be others now."""
+    """Called while no task is open, so the tables do not change. `stepped`: a step has begun, and the tables may have changed."""
 
     def __init__(self, engine: Engine, store: Store, slots: SlotList, model: Model, scratch: Path) -> None:
         self.stepped = False
@@ -36,7 +36,7 @@ class Saver:
         self._scratch = scratch
 
     def save(self, order: control.SaveOrder) -> control.SaveResult:
-        """Everything that may fail without harm first; then the steps that change the table, each once."""
+        """First everything whose failure changes nothing; then the steps that change the tables, each once."""
         seconds: dict[str, float] = {}
         began = time.monotonic()
         self._engine.flush()
@@ -66,15 +66,15 @@ class Saver:
 
     def _score(self, sample: SampleKeys, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         pooled = sample.pooled(values)
-        # Spelt out: with no line, or no key, there is nothing to find a size from.
+        # Both sizes are given: without lines or keys, reshape cannot infer one.
         return self._engine.score(pooled.reshape(sample.rows // len(self._slots), len(self._slots) * self._dim))
 
     def _publish(self, file: Path, version: int) -> control.File:
-        # While the tables stand still an attempt that was cut off wrote the same bytes; others may be committed by now.
+        # An interrupted attempt wrote the same bytes, for the tables have not changed. Other bytes may be committed already.
         return _told(publish_once(self._store, file, f"{layout.model_folder(version)}/{file.name}", 0))
 
     def score(self, order: control.SaveOrder) -> control.SaveResult:
-        """What the network says to the values that were written: what serving must say too."""
+        """Score the sample with the values as written. Serving must give the same scores."""
         began = time.monotonic()
         self._engine.pull_dense()
         sample = sample_keys([each.line for each in order.samples], self._slots, self._sparse_dim)
@@ -92,8 +92,8 @@ class Saver:
         return result
 
     def _publish_scores(self, lines: Sequence[Mapping[str, Any]], version: int) -> control.SaveResult:
-        """Once: what an attempt before this one has published stands, if it says the same but for rounding. Another machine
-        may round otherwise.
+        """Publish the sample once. The file of an earlier attempt stays if its scores agree within rounding, which may differ
+        between machines.
         """
         path = f"{layout.model_folder(version)}/sample.jsonl"
         data = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
@@ -138,5 +138,5 @@ def _scores_in(there: bytes, lines: Sequence[Mapping[str, Any]]) -> npt.NDArray[
 
 
 def _unscored(line: Mapping[str, Any]) -> str:
-    # As text: there a NaN is equal to a NaN.
+    # Compared as text, where NaN equals NaN.
     return json.dumps({**line, "published": 0}, sort_keys=True)

@@ -1,7 +1,7 @@
-"""A trainer's second thread: keeps its leases, and asks every pserver every half second whether it still lives.
+"""A trainer's watchdog thread: renews its leases, and probes every pserver each half second.
 
-Paddle itself would sleep 300 s after losing a pserver and then train on an empty table without a word. So a trainer that
-cannot reach one ends at once and rejoins; the master decides what was lost.
+After losing a pserver Paddle sleeps 300 s and then trains on an empty table without an error. So a trainer that cannot reach
+a pserver exits at once and rejoins; the master decides what was lost.
 """
 
 import http.client
@@ -69,7 +69,7 @@ class Watchdog(threading.Thread):
         self._end = end or _end_process
 
     def state(self) -> dict[str, Any]:
-        """What another process needs to go on with this one's duty: see `taken_over`."""
+        """State from which another process continues this watchdog: see `from_state`."""
         with self._lock:
             return {
                 "trainerId": self._trainer_id,
@@ -81,8 +81,8 @@ class Watchdog(threading.Thread):
             }
 
     @staticmethod
-    def taken_over(client: MasterClient, state: Mapping[str, Any], end: Callable[[str], None]) -> "Watchdog":
-        """The same duty, done round by round by whoever calls `round`; `end` is called instead of ending the process."""
+    def from_state(client: MasterClient, state: Mapping[str, Any], end: Callable[[str], None]) -> "Watchdog":
+        """A watchdog whose caller calls `round`. It calls `end` instead of ending the process."""
         watchdog = Watchdog(
             client, state["trainerId"], state["generation"], state["endpoints"], state["leaseSeconds"], end
         )
@@ -103,14 +103,14 @@ class Watchdog(threading.Thread):
             self._held.discard(attempt)
 
     def release_all(self) -> None:
-        """The trainer leaves: nothing that this finds out, now or in a round under way, ends the process any more."""
+        """The trainer leaves: the watchdog, even in a round under way, no longer ends the process."""
         with self._lock:
             self._held.clear()
             self._running = ""
             self._over = True
 
     def running(self, attempt: str) -> None:
-        """Its records are being trained from now on: the master hears it before the first gradient is pushed."""
+        """The task's records are trained from now on. Returns once the master knows, before the first gradient is pushed."""
         with self._lock:
             self._running = attempt
         while attempt and not self._renew():
@@ -133,7 +133,7 @@ class Watchdog(threading.Thread):
             self._end(reason)
 
     def _renew(self) -> bool:
-        """Whether the master has heard it."""
+        """Renew the leases. False if the master did not answer."""
         with self._lock:
             held, running = sorted(self._held), self._running
         request = control.RenewRequest(
@@ -145,7 +145,7 @@ class Watchdog(threading.Thread):
             log.warning("the master did not take a renewal: %s", failed.code().name)
             return False
         with self._lock:
-            # What was given back meanwhile is not missed.
+            # A lease released meanwhile is not missed.
             still = set(held) <= self._held
         if answer.rejoin and still:
             self._rejoin(answer.reason)
@@ -176,9 +176,9 @@ class Watchdog(threading.Thread):
 
 
 @contextmanager
-def handed_over(watchdog: Watchdog, file: Path) -> Iterator[None]:
-    """While the engine holds the interpreter's lock (a save, a load), no thread of this process runs: the parent
-    finds the duty in `file` and does it. Raises ScratchFailed.
+def delegated_to_parent(watchdog: Watchdog, file: Path) -> Iterator[None]:
+    """Let the supervisor run the watchdog from the state in `file`: during a save or load the engine holds the GIL, and no
+    thread of this process runs. Raises ScratchFailed.
     """
     temporary = file.with_suffix(".part")
     with on_scratch(file):

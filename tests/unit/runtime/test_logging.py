@@ -46,7 +46,7 @@ def test_a_library_that_sets_the_roots_level_does_not_silence_us() -> None:
     configure("trainer", stream=out)
 
     logging.getLogger().setLevel(logging.WARNING)
-    logging.getLogger("elastic_ctr.trainer.child").info("trainer 3 works in generation 1")
+    logging.getLogger("elastic_ctr.trainer.process").info("trainer 3 works in generation 1")
 
     assert "trainer 3 works in generation 1" in out.getvalue()
 

@@ -7,7 +7,7 @@ import pytest
 
 from elastic_ctr.master.tracking import Tracking, numbers_of, settings_of
 from elastic_ctr.runtime.tracking import TrackingServer, TrackingUnavailable
-from elastic_ctr.trainer.host import HostTracking
+from elastic_ctr.trainer.host_metrics import HostMetrics
 from runtime.tracking_server import Server
 
 PASS = {
@@ -108,7 +108,7 @@ def test_a_run_is_finished_with_its_last_pass_and_runs_again_when_there_are_more
 def test_tracking_goes_on_after_its_experiment_or_its_run_was_deleted(server: Server, what: str) -> None:
     passes = [PASS]
     one = tracking(server, passes)
-    host = HostTracking(server.client(), "ctr-trainer-0", "ctr-train-1", "clicks")
+    host = HostMetrics(server.client(), "ctr-trainer-0", "ctr-train-1", "clicks")
     one.round()
     host.round()
     server.delete_experiment() if what == "experiment" else server.delete_runs()
@@ -151,7 +151,7 @@ def test_no_server_at_all_is_a_sentence() -> None:
 
 
 def test_a_host_waits_for_the_masters_run_and_then_tells_its_load(server: Server) -> None:
-    host = HostTracking(server.client(), "ctr-trainer-0", "ctr-train-1", "clicks")
+    host = HostMetrics(server.client(), "ctr-trainer-0", "ctr-train-1", "clicks")
 
     host.round()
     assert server.metrics == []

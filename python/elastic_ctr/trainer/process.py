@@ -1,6 +1,6 @@
-"""The process that trains. It ends with 75 whenever it no longer belongs; its parent starts it again.
+"""The process that trains. It exits with 75 to rejoin; its supervisor then starts it again.
 
-python -m elastic_ctr.trainer.child SPEC.json
+python -m elastic_ctr.trainer.process SPEC.json
 """
 
 import json
@@ -29,23 +29,23 @@ from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.store import NotNow, Patience, Store, open_store
 from elastic_ctr.store.source import open_source
 from elastic_ctr.trainer.engine import Engine
-from elastic_ctr.trainer.parent import WATCH_FILE
 from elastic_ctr.trainer.saver import Saver
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
+from elastic_ctr.trainer.supervisor import WATCH_FILE
 from elastic_ctr.trainer.tasks import convert_task, quarantine, result_of
-from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, handed_over
+from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, delegated_to_parent
 
 log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 1800.0
-# Of the time for a save, how much a saver waits for a store that is away: it may do so for more than one file, and is to tell
-# the master before its time is over.
+# Share of saveTimeoutSeconds that a save waits for an unreachable store: it may wait for several files, and must report to
+# the master before the timeout.
 _SAVER_PATIENCE = 0.2
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What the parent hands down."""
+    """Settings from the supervisor."""
 
     name: str
     master: str
@@ -79,30 +79,30 @@ class Spec:
         )
 
 
-class TrainerChild:
-    """Joins, works off tasks until told to leave."""
+class TrainerProcess:
+    """Joins the training and works on tasks until the master or SIGTERM ends it."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
         self._leaving = False
-        # The master needs it once more: it goes when the master says so.
+        # A handover needs this trainer for one more save; the master then tells it to leave.
         self._stays = False
         self._patience = 0.0
         self._trainer_id = 0
         self._belonging = Belonging()
         self._client = MasterClient(spec.master, spec.token)
-        # A task or a save that fails is counted, and a few of them stop the pass: better to wait for what comes back.
+        # Retry for long: failed tasks and saves are counted, and a few of them stop the pass.
         patience = Patience(_PATIENCE_SECONDS, give_up=self._may_go)
         self._source = open_source(spec.data.source.url, spec.data.source.user, patience)
         self._store = self._open_store(patience)
         self._converter = Converter(spec.data.slot_list, spec.model.sparse_dim, spec.data.max_line_bytes)
         self._tasks = spec.scratch / "tasks"
-        # Until the process is over, whatever unwinds it: a dataset that is dropped while it loads aborts the process, and
-        # nobody sees the exit code.
+        # Datasets are kept until the process ends: one that is freed while it loads aborts the process, and the exit code is
+        # lost.
         self._datasets: list[Any] = []
 
     def stop(self, *_: object) -> None:
-        """SIGTERM: finish the task under way, then leave."""
+        """SIGTERM: finish the current task, then leave."""
         self._leaving = True
 
     def _may_go(self) -> bool:
@@ -143,9 +143,9 @@ class TrainerChild:
                 self._stays = True
                 self._work()
         except ScratchFailed as failed:
-            # Reported as a failure it would be counted against the task, and a few of those stop the pass.
+            # Not reported as a failure of the task: a few of those stop the pass.
             log.error("trainer %d gives back what it holds and ends: %s", self._trainer_id, failed)  # noqa: TRY400 (one sentence)
-            # Released first: a renewal would find that the leases are gone.
+            # Released first: otherwise the next renewal would be told to rejoin.
             self._watchdog.release_all()
             self._leave(str(failed))
             return 1
@@ -156,7 +156,7 @@ class TrainerChild:
         return open_store(self._spec.store_url, user=self._spec.store_user, token=self._spec.token, patience=patience)
 
     def _leave(self, reason: str = "") -> bool:
-        """Whether the master needs it once more; one that is away is asked for a while."""
+        """Leave the training. True if the master needs this trainer for a handover. An unreachable master is retried."""
         leaver = self._member()
         if reason:
             leaver.reason, leaver.untouched = reason, not self._saver.stepped
@@ -197,15 +197,15 @@ class TrainerChild:
 
     def _initialise(self, *, load: bool) -> None:
         if load:
-            with handed_over(self._watchdog, self._spec.scratch / WATCH_FILE):
+            with delegated_to_parent(self._watchdog, self._spec.scratch / WATCH_FILE):
                 self._engine.load("load")
-                # Servers say nothing about what they loaded: written out again, the rows can be counted.
+                # Servers do not report what they loaded. The supervisors count the rows of this save.
                 self._engine.save("verify", mode="checkpoint")
         else:
             self._engine.initialise()
-        self._obey(self._client.call("ReportInitialised", self._member()))
+        self._handle_ack(self._client.call("ReportInitialised", self._member()))
 
-    def _obey(self, answer: control.Acknowledgement) -> None:
+    def _handle_ack(self, answer: control.Acknowledgement) -> None:
         if answer.rejoin:
             log.warning("rejoining: %s", answer.reason)
             raise SystemExit(REJOIN)
@@ -213,7 +213,7 @@ class TrainerChild:
     # -- working ---------------------------------------------------------------------------------------------------
 
     def _lease(self, *, ahead: bool = False) -> control.Task | None:
-        """Wait for a task; None when it is time to leave, or when there is none to prepare ahead."""
+        """Wait for a task. None when it is time to leave or, with `ahead`, when no task can be prepared now."""
         while not self._may_go():
             reply = self._client.call(
                 "LeaseTask",
@@ -228,7 +228,7 @@ class TrainerChild:
             if reply is None or reply.verdict == control.LeaseReply.LEAVE:
                 return None
             if reply.verdict == control.LeaseReply.REJOIN:
-                self._obey(control.Acknowledgement(rejoin=True, reason=reply.reason))
+                self._handle_ack(control.Acknowledgement(rejoin=True, reason=reply.reason))
             if reply.verdict == control.LeaseReply.WORK:
                 self._watchdog.hold(reply.task.attempt)
                 return reply.task  # type: ignore[no-any-return]
@@ -277,10 +277,10 @@ class TrainerChild:
         result.task_id = task.id
         result.attempt = task.attempt
         result.seconds = time.monotonic() - began
-        # Released first: once the master has the result, a renewal would find the lease gone.
+        # Released first: after the report, a renewal would be told that the lease is gone.
         self._watchdog.release(task.attempt)
         self._watchdog.running("")
-        self._obey(self._client.call("ReportTask", result))
+        self._handle_ack(self._client.call("ReportTask", result))
 
     def _converted(self, task: control.Task) -> Path:
         return self._tasks / f"{task.id}.txt"
@@ -307,7 +307,7 @@ class TrainerChild:
         return result
 
     def _prepare(self, task: control.Task) -> Any:
-        """A dataset on its way into memory; None (and a report) when the task cannot be converted."""
+        """Start loading the task's dataset. None, and a failure reported, if the task cannot be converted."""
         file = self._converted(task)
         try:
             if not file.exists():
@@ -352,9 +352,9 @@ class TrainerChild:
 
     def _save(self, task: control.Task) -> control.TaskResult:
         work = self._saver.save if task.phase == control.SAVE else self._saver.score
-        # Of this save; the hand-over may fail before it begins.
+        # Reset before the watchdog is delegated, which may fail.
         self._saver.stepped = False
-        with handed_over(self._watchdog, self._spec.scratch / WATCH_FILE):
+        with delegated_to_parent(self._watchdog, self._spec.scratch / WATCH_FILE):
             return control.TaskResult(save=work(task.save))
 
 
@@ -367,7 +367,7 @@ def main() -> None:
     try:
         with on_scratch(spec.scratch):
             prepare_environment(spec.scratch / "engine")
-        child = TrainerChild(spec)
+        child = TrainerProcess(spec)
         signal.signal(signal.SIGTERM, child.stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = child.run()

@@ -1,6 +1,6 @@
-"""The process that is Paddle's parameter server. It holds the GIL for good: whoever starts it watches it from outside.
+"""The process that runs Paddle's parameter server. It never releases the GIL, so its supervisor watches it from outside.
 
-    python -m elastic_ctr.pserver.child SPEC.json
+    python -m elastic_ctr.pserver.process SPEC.json
 
 SPEC: {"model": …, "slots": […], "endpoints": […], "index": 0, "scratch": "…"}. Ends with its parent.
 """

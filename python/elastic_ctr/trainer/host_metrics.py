@@ -10,7 +10,7 @@ from elastic_ctr.runtime.tracking import Reporter, TrackingServer
 _PERIOD = 15.0
 
 
-class HostTracking:
+class HostMetrics:
     """A thread of the trainer's parent; the master begins the run."""
 
     def __init__(self, server: TrackingServer, name: str, training: str, experiment: str) -> None:

@@ -1,6 +1,6 @@
-"""The small parent of a training process: starts it again when it ends to rejoin, passes on the wish to leave.
+"""The supervisor of a training process: restarts it when it ends to rejoin, and passes SIGTERM on to it.
 
-A restart by the cluster would come with a growing pause; a rejoin should take seconds.
+Kubernetes would restart it with a growing back-off; a rejoin should take seconds.
 """
 
 import json
@@ -24,13 +24,13 @@ WATCH_FILE = "watch.json"
 
 STOPPED = 143
 _REJOIN = 75
-# Starting it again would not help: its settings are not the master's.
+# A restart would not help: the process has other settings than the master.
 _REFUSED = 2
 _SHORTEST_LIFE = 1.0
 
 
-class TrainerParent:
-    """Owns one child at a time."""
+class TrainerSupervisor:
+    """Owns one training process at a time."""
 
     def __init__(self, spec: Mapping[str, Any], scratch: Path, grace_seconds: float = 600) -> None:
         self._spec = spec
@@ -48,14 +48,14 @@ class TrainerParent:
         }
 
     def run(self, stop: threading.Event) -> int:
-        """The child's last exit code: 0 when the training is over; 143 when `stop` was set before.
+        """Run until the training process ends for good: its exit code, or 143 if `stop` was set.
 
-        143 = 128 + SIGTERM: whoever counts completed pods must not take one that was stopped for one that has done its work.
+        143 is 128 + SIGTERM, so that Volcano does not count a stopped pod as a completed one.
         """
         try:
             return self._run(stop)
         except ScratchFailed as failed:
-            # Not its settings' fault: when there is room again, or on another machine, starting it again helps.
+            # A restart helps once the disk has room again, or on another machine.
             log.error("the trainer ends: %s", failed)  # noqa: TRY400 (one sentence)
             return 1
 
@@ -66,11 +66,11 @@ class TrainerParent:
             file.write_text(json.dumps(dict(self._spec)))
         while True:
             with on_scratch(self._scratch):
-                # What a dead child left is nobody's duty.
+                # A dead process may have left its watchdog state.
                 (self._scratch / WATCH_FILE).unlink(missing_ok=True)
             began = time.monotonic()
             child = subprocess.Popen(
-                [sys.executable, "-m", "elastic_ctr.trainer.child", str(file)],
+                [sys.executable, "-m", "elastic_ctr.trainer.process", str(file)],
                 preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
             )
             self._child, self._starts = child.pid, self._starts + 1
@@ -81,13 +81,13 @@ class TrainerParent:
             if code != _REJOIN and not waits:
                 if code:
                     log.error("the training process ended with %s", code)
-                # A crash in the engine ends only this process; the table is what the master says it is.
+                # A crash in the engine ends only this process. The master decides whether the table is still good.
                 return code if code in (0, _REFUSED) else 1
             stop.wait(max(0.0, _SHORTEST_LIFE - (time.monotonic() - began)))
 
     def _wait(self, child: "subprocess.Popen[bytes]", stop: threading.Event) -> int:
         told_at = None
-        duty = _Duty(self._spec, self._scratch / WATCH_FILE, child.pid)
+        duty = _DelegatedWatchdog(self._spec, self._scratch / WATCH_FILE, child.pid)
         while (code := _ended(child, 0.2)) is None:
             if reason := duty.round():
                 log.warning("the training process is ended to rejoin: %s", reason)
@@ -103,8 +103,8 @@ class TrainerParent:
         return code
 
 
-class _Duty:
-    """The watchdog's work while the child hands it over: its own threads stand still in a save or a load."""
+class _DelegatedWatchdog:
+    """Runs the training process's watchdog during saves and loads, while the engine holds the GIL there."""
 
     def __init__(self, spec: Mapping[str, Any], file: Path, child: int) -> None:
         self._spec = spec
@@ -115,24 +115,24 @@ class _Duty:
         self._next = 0.0
 
     def round(self) -> str:
-        """Once a period; why the child no longer belongs, else nothing."""
+        """One round of the watchdog, at most one a period: why the training process must rejoin, or an empty string."""
         if not self._file.exists():
             self._watchdog, self._reasons = None, []
             return ""
         if time.monotonic() < self._next or _is_stopped(self._child):
-            # A child that was stopped is lost, like one that is dead.
+            # A process stopped by a signal counts as lost: its leases are not renewed.
             return ""
         try:
             state = json.loads(self._file.read_text())
         except (OSError, ValueError):
             return ""
         if self._watchdog is None or state != self._watchdog.state():
-            # Another duty than the last one seen: two saves may follow each other between two rounds.
+            # A new state: two saves may follow each other between two rounds.
             self._reasons = []
-            self._watchdog = Watchdog.taken_over(self._client(), state, self._reasons.append)
+            self._watchdog = Watchdog.from_state(self._client(), state, self._reasons.append)
         self._watchdog.round()
         self._next = time.monotonic() + self._watchdog.period
-        # Taken back meanwhile: what this round asked was out of date.
+        # Without the file the process runs its own watchdog again, and this round's answer is stale.
         return self._reasons[0] if self._reasons and self._file.exists() else ""
 
     def _client(self) -> MasterClient:

@@ -6,11 +6,14 @@ from typing import Any
 import grpc
 import pytest
 
+from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.model import Model
+from elastic_ctr.config.role_files import PserverFile
+from elastic_ctr.config.roles import PserverConfig, StoreConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.belonging import Belonging
 from elastic_ctr.pserver.folders import Folders
-from elastic_ctr.pserver.parent import PserverParent, _do, _save_of
+from elastic_ctr.pserver.supervisor import PserverSupervisor, _do, _save_of
 from elastic_ctr.store import FileStore
 
 MODEL = Model(partitions=2, embedding_dim=2)
@@ -53,24 +56,26 @@ def master() -> Master:
 
 
 @pytest.fixture
-def parent(tmp_path: Path, master: Master) -> PserverParent:
-    made = PserverParent(
+def parent(tmp_path: Path, master: Master) -> PserverSupervisor:
+    made = PserverSupervisor(
         0,
-        count=1,
+        PserverFile(
+            data=Data(source=Source(url="file:///data"), start="20200401/00", slots=("a",)),
+            model=MODEL,
+            store=StoreConfig(),
+            pserver=PserverConfig(port=1, admin_port=2, scratch_dir=str(tmp_path / "scratch")),
+            pservers=1,
+            master_address="127.0.0.1:1",
+        ),
         host="127.0.0.1",
-        port=1,
-        admin_port=2,
-        scratch=tmp_path / "scratch",
         client=master,  # type: ignore[arg-type]
         store=FileStore(tmp_path / "store"),
-        model=MODEL,
-        slots=["a"],
     )
     made._turn()
     return made
 
 
-def save(parent: PserverParent, folder: str) -> None:
+def save(parent: PserverSupervisor, folder: str) -> None:
     for kind, name in (("000", "part-000-00000"), ("000", "part-000-00001"), ("001", "part-000.gz")):
         file = parent._folder() / folder / kind / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -81,12 +86,14 @@ def checkpoint_job(name: str = "3-1-checkpoint") -> control.Job:
     return control.Job(id=name, kind=control.CHECKPOINT, folder=f"save/{name}", checkpoint=f"c-{name}")
 
 
-def told_results(parent: PserverParent, master: Master) -> list[str]:
+def told_results(parent: PserverSupervisor, master: Master) -> list[str]:
     parent._turn()
     return [result.id for result in master.told[-1].results]
 
 
-def test_a_job_is_done_and_its_result_is_told_until_the_master_has_it(parent: PserverParent, master: Master) -> None:
+def test_a_job_is_done_and_its_result_is_told_until_the_master_has_it(
+    parent: PserverSupervisor, master: Master
+) -> None:
     save(parent, "save/3-1-checkpoint")
     master.orders.jobs.append(checkpoint_job())
 
@@ -97,7 +104,7 @@ def test_a_job_is_done_and_its_result_is_told_until_the_master_has_it(parent: Ps
     assert told_results(parent, master) == []
 
 
-def test_a_master_that_restarted_hears_of_a_job_whose_folder_is_gone(parent: PserverParent, master: Master) -> None:
+def test_a_master_that_restarted_hears_of_a_job_whose_folder_is_gone(parent: PserverSupervisor, master: Master) -> None:
     save(parent, "save/3-1-checkpoint")
     master.orders.jobs.append(checkpoint_job())
     until(lambda: told_results(parent, master) == ["3-1-checkpoint"])
@@ -113,7 +120,7 @@ def test_a_master_that_restarted_hears_of_a_job_whose_folder_is_gone(parent: Pse
     assert master.told[-1].results[0] == first
 
 
-def test_results_of_an_older_save_are_forgotten(parent: PserverParent, master: Master) -> None:
+def test_results_of_an_older_save_are_forgotten(parent: PserverSupervisor, master: Master) -> None:
     for name in ("3-1-checkpoint", "4-1-checkpoint"):
         save(parent, f"save/{name}")
         del master.orders.jobs[:]
@@ -123,7 +130,7 @@ def test_results_of_an_older_save_are_forgotten(parent: PserverParent, master: M
     assert list(parent._results) == ["4-1-checkpoint"]
 
 
-def test_rows_that_were_loaded_are_counted_again_when_asked_again(parent: PserverParent, master: Master) -> None:
+def test_rows_that_were_loaded_are_counted_again_when_asked_again(parent: PserverSupervisor, master: Master) -> None:
     job = control.Job(id="verify-1", kind=control.COUNT, folder="verify")
     save(parent, "verify")
     master.orders.jobs.append(job)
@@ -139,9 +146,9 @@ def test_rows_that_were_loaded_are_counted_again_when_asked_again(parent: Pserve
 
 
 def test_a_job_that_fails_is_told_in_words_and_tried_again(
-    parent: PserverParent, master: Master, monkeypatch: pytest.MonkeyPatch
+    parent: PserverSupervisor, master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elastic_ctr.pserver.parent._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("elastic_ctr.pserver.supervisor._RETRY_SECONDS", 0.0)
     master.orders.jobs.append(checkpoint_job())
     until(lambda: not told_results(parent, master) and "save/3-1-checkpoint" in master.told[-1].error)
 
@@ -151,7 +158,7 @@ def test_a_job_that_fails_is_told_in_words_and_tried_again(
     assert parent.status()["error"] == ""
 
 
-def test_a_new_generation_forgets_the_old_ones_work_and_its_folder(parent: PserverParent, master: Master) -> None:
+def test_a_new_generation_forgets_the_old_ones_work_and_its_folder(parent: PserverSupervisor, master: Master) -> None:
     save(parent, "save/3-1-checkpoint")
     old = parent._folder()
     master.orders.jobs.append(checkpoint_job())
@@ -167,14 +174,14 @@ def test_a_new_generation_forgets_the_old_ones_work_and_its_folder(parent: Pserv
     assert parent._folder().exists()
 
 
-def test_a_master_that_is_away_changes_nothing(parent: PserverParent, master: Master) -> None:
+def test_a_master_that_is_away_changes_nothing(parent: PserverSupervisor, master: Master) -> None:
     master.away = True
 
     assert parent._turn() is False
     assert parent._generation == 1
 
 
-def test_the_order_to_leave_ends_it(parent: PserverParent, master: Master) -> None:
+def test_the_order_to_leave_ends_it(parent: PserverSupervisor, master: Master) -> None:
     master.orders.leave = True
 
     assert parent._turn() is True
@@ -197,7 +204,7 @@ class Ended:
 
 
 def test_a_server_process_that_ends_is_lost_until_the_next_generation_and_counted_once(
-    parent: PserverParent, master: Master
+    parent: PserverSupervisor, master: Master
 ) -> None:
     (parent._folder() / "server.log").write_text("starting\nRuntimeError: no memory\n")
     parent._child = Ended()  # type: ignore[assignment]
@@ -213,15 +220,15 @@ def test_a_server_process_that_ends_is_lost_until_the_next_generation_and_counte
 
 
 def test_a_pause_before_a_start_stays_bounded_however_often_it_failed(
-    parent: PserverParent, monkeypatch: pytest.MonkeyPatch
+    parent: PserverSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("elastic_ctr.pserver.parent._prepare", lambda _folders, _name, pause: pauses.append(pause))
+    monkeypatch.setattr("elastic_ctr.pserver.supervisor._prepare", lambda _folders, _name, pause: pauses.append(pause))
     monkeypatch.setattr(parent, "_start_child", lambda: None)
     parent._endpoints = ["127.0.0.1:1"]
     for failed in (0, 1, 2, 10_000):
         parent._failed_starts, parent._preparing = failed, None
-        parent._grow()
+        parent._start_when_ready()
         until(lambda failed=failed: len(pauses) == [0, 1, 2, 10_000].index(failed) + 1)  # type: ignore[misc]
 
     assert pauses == [0.0, 1.0, 3.0, 30.0]
@@ -239,9 +246,9 @@ def test_a_jobs_save_is_its_pass_and_generation() -> None:
 
 
 def test_a_pserver_that_does_not_end_waits_without_a_table_and_begins_anew(
-    parent: PserverParent, master: Master
+    parent: PserverSupervisor, master: Master
 ) -> None:
-    parent._ends = False
+    parent._settings = parent._settings.model_copy(update={"ends": False})
     master.orders = control.PserverOrders(leave=True, reason="every hour is trained")
 
     assert not parent._turn()
@@ -257,7 +264,7 @@ def test_a_pserver_that_does_not_end_waits_without_a_table_and_begins_anew(
 
 
 def test_a_pserver_whose_training_was_replaced_asks_on_without_a_table_and_ends(
-    parent: PserverParent, master: Master
+    parent: PserverSupervisor, master: Master
 ) -> None:
     now = [0.0]
     parent._belonging = Belonging(lambda: now[0])
@@ -273,7 +280,7 @@ def test_a_pserver_whose_training_was_replaced_asks_on_without_a_table_and_ends(
 
 
 def test_a_pserver_that_met_the_master_before_its_own_begins_when_its_own_is_there(
-    parent: PserverParent, master: Master
+    parent: PserverSupervisor, master: Master
 ) -> None:
     master.orders = control.PserverOrders(leave=True, foreign=True, reason="training local was replaced by a")
     assert not parent._turn()
@@ -297,7 +304,7 @@ class Lives(Ended):
 
 
 @pytest.fixture
-def serving(parent: PserverParent, monkeypatch: pytest.MonkeyPatch) -> PserverParent:
+def serving(parent: PserverSupervisor, monkeypatch: pytest.MonkeyPatch) -> PserverSupervisor:
     """A parent whose child serves, told to end by the first call of `_hand_over`."""
     parent._child = Lives()  # type: ignore[assignment]
     monkeypatch.setattr(parent, "_serving", lambda: True)
@@ -305,7 +312,7 @@ def serving(parent: PserverParent, monkeypatch: pytest.MonkeyPatch) -> PserverPa
 
 
 def test_a_pserver_that_is_told_to_end_goes_as_soon_as_the_master_does_not_need_it(
-    serving: PserverParent, master: Master
+    serving: PserverSupervisor, master: Master
 ) -> None:
     master.orders = control.PserverOrders(generation=1, patience_seconds=30)
     serving._turn()
@@ -317,7 +324,7 @@ def test_a_pserver_that_is_told_to_end_goes_as_soon_as_the_master_does_not_need_
 
 
 def test_a_pserver_whose_table_is_handed_over_writes_what_is_saved_and_then_goes(
-    serving: PserverParent, master: Master
+    serving: PserverSupervisor, master: Master
 ) -> None:
     master.orders = control.PserverOrders(generation=1, patience_seconds=30, stay=True, jobs=[checkpoint_job()])
     serving._turn()
@@ -331,7 +338,7 @@ def test_a_pserver_whose_table_is_handed_over_writes_what_is_saved_and_then_goes
         return orders
 
     master.call_once = until_written  # type: ignore[method-assign]
-    serving._ends = False
+    serving._settings = serving._settings.model_copy(update={"ends": False})
     serving._hand_over()
 
     assert [result.id for result in master.told[-1].results] == ["3-1-checkpoint"]
@@ -339,7 +346,7 @@ def test_a_pserver_whose_table_is_handed_over_writes_what_is_saved_and_then_goes
 
 
 def test_a_pserver_that_is_told_to_end_while_the_master_restarts_waits_for_its_word(
-    serving: PserverParent, master: Master
+    serving: PserverSupervisor, master: Master
 ) -> None:
     master.orders = control.PserverOrders(generation=1, patience_seconds=30)
     serving._turn()
@@ -360,7 +367,7 @@ def test_a_pserver_that_is_told_to_end_while_the_master_restarts_waits_for_its_w
 
 @pytest.mark.parametrize("patience", [0, 0.01])
 def test_a_pserver_does_not_wait_for_ever_for_a_master_that_is_away(
-    serving: PserverParent, master: Master, patience: float
+    serving: PserverSupervisor, master: Master, patience: float
 ) -> None:
     master.orders = control.PserverOrders(generation=1, patience_seconds=patience)
     serving._turn()
@@ -371,7 +378,7 @@ def test_a_pserver_does_not_wait_for_ever_for_a_master_that_is_away(
     assert len(master.told) == asked
 
 
-def test_a_pserver_without_a_table_goes_without_asking(parent: PserverParent, master: Master) -> None:
+def test_a_pserver_without_a_table_goes_without_asking(parent: PserverSupervisor, master: Master) -> None:
     master.orders = control.PserverOrders(generation=1, patience_seconds=30, stay=True)
     parent._turn()
     asked = len(master.told)
@@ -382,7 +389,7 @@ def test_a_pserver_without_a_table_goes_without_asking(parent: PserverParent, ma
 
 
 def test_a_master_that_is_away_for_long_is_said_once_and_that_it_is_back(
-    parent: PserverParent, master: Master, caplog: pytest.LogCaptureFixture
+    parent: PserverSupervisor, master: Master, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     master.away = True

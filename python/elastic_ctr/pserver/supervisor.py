@@ -1,8 +1,8 @@
-"""The small parent of Paddle's server process: health, and everything that the server itself cannot do.
+"""The supervisor of Paddle's server process: health, recovery, and the files that the server saves.
 
-The child holds the GIL, never exits by itself and loses its table with its life. The parent tells the master every half
-second how the child is; a new generation means a new child on another port; what the child saves to scratch, the parent
-counts, uploads, or turns into SequenceFiles.
+The server process holds the GIL, never exits by itself, and its table is lost when it ends. The supervisor reports its state to the master every
+half second. A new generation is a new server process on another port. The supervisor counts, uploads or converts to
+SequenceFiles the folders that the server process saves to scratch.
 """
 
 import http.client
@@ -21,7 +21,7 @@ from typing import Any
 
 import grpc
 
-from elastic_ctr.config.model import Model
+from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.belonging import Belonging
 from elastic_ctr.control.client import MasterClient
@@ -39,37 +39,17 @@ _VERIFY = "verify-"
 _SILENT_SECONDS = 60.0
 
 
-class PserverParent:
-    """Owns one child at a time."""
+class PserverSupervisor:
+    """Owns one server process at a time. Other pods reach it at `host`."""
 
-    def __init__(
-        self,
-        index: int,
-        *,
-        count: int,
-        host: str,
-        port: int,
-        admin_port: int,
-        scratch: Path,
-        client: MasterClient,
-        store: Store,
-        model: Model,
-        slots: Sequence[str],
-        training: str = "local",
-        ends: bool = True,
-    ) -> None:
+    def __init__(self, index: int, settings: PserverFile, *, host: str, client: MasterClient, store: Store) -> None:
         self._index = index
-        self._count = count
+        self._settings = settings
         self._host = host
-        self._port = port
-        self._admin_port = admin_port
-        self._scratch = scratch
+        self._port = settings.pserver.port
+        self._scratch = Path(settings.pserver.scratch_dir)
         self._client = client
         self._store = store
-        self._model = model
-        self._slots = list(slots)
-        self._training = training
-        self._ends = ends
         self._belonging = Belonging()
         self._idle = ""
         self._leaving = False
@@ -88,11 +68,11 @@ class PserverParent:
         self._error = ""
         self._wanted: set[str] = set()
         self._failed_starts = 0
-        self._mourned = 0
+        self._reported_dead_pid = 0
         self._answered_at = 0.0
         self._alone_since: float | None = None
 
-    # -- what others ask -------------------------------------------------------------------------------------------
+    # -- status ----------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         return {
@@ -109,10 +89,10 @@ class PserverParent:
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def run(self, stop: threading.Event) -> int:
-        """0 when training is over, 143 when `stop` was set before.
+        """Run until training is over (exit code 0) or `stop` is set (143).
 
-        143 = 128 + SIGTERM: whoever counts completed pods must not take one that was stopped for one that has done its work.
-        A table that is handed over to another training stays until it is saved.
+        143 is 128 + SIGTERM, so that Volcano does not count a stopped pod as a completed one. While the master hands the table
+        over to another training, the server process runs on until the table is saved.
         """
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir(parents=True, exist_ok=True)
@@ -129,10 +109,10 @@ class PserverParent:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _hand_over(self) -> None:
-        """Goes on for as long as the master needs this table; a master that is away is asked for a while."""
+        """Run on while the master still needs this table. An unreachable master is retried for `patience_seconds`."""
         self._leaving = True
         gives_up_at = time.monotonic() + self._patience
-        # Without patience it goes at once: nobody here hands over.
+        # Without patience no handover is possible, and the process ends at once.
         while self._patience and self._alive():
             try:
                 if self._sync() or not self._stays:
@@ -153,7 +133,7 @@ class PserverParent:
         try:
             over = self._sync()
         except grpc.RpcError as failed:
-            # The table lives on without its master.
+            # The server process keeps its table while the master is down.
             if self._alone_since is None:
                 log.warning(
                     "the master does not answer: %s: %s; it is asked again", failed.code().name, failed.details()
@@ -170,7 +150,7 @@ class PserverParent:
         orders = self._client.call_once("SyncPserver", self._state(), timeout=10)
         may_end = self._belonging.may_end(foreign=orders.foreign)
         if orders.leave:
-            return self._leave(orders.reason or "training is over", may_end=may_end and self._ends)
+            return self._leave(orders.reason or "training is over", may_end=may_end and self._settings.ends)
         self._patience, self._stays = orders.patience_seconds, orders.stay
         if orders.reason and orders.reason != self._idle:
             log.info("%s", orders.reason)
@@ -178,12 +158,12 @@ class PserverParent:
         if orders.generation != self._generation:
             self._begin(orders.generation)
         self._endpoints, self._checkpoint = list(orders.endpoints), orders.checkpoint
-        self._grow()
+        self._start_when_ready()
         self._work(orders.jobs)
         return False
 
     def _leave(self, reason: str, *, may_end: bool) -> bool:
-        """Whether this process ends; else it waits, without a table, for another generation."""
+        """True if this process ends. Otherwise it drops its table and waits for another generation."""
         if may_end or self._leaving:
             log.info("%s", reason)
             return True
@@ -191,7 +171,7 @@ class PserverParent:
             log.info("%s; waiting for more work", reason)
             self._idle = reason
             self._end_child()
-            # Whatever comes next begins anew, even under the same number.
+            # The next generation starts a new server process, even under the same number.
             self._generation = 0
         return False
 
@@ -200,14 +180,14 @@ class PserverParent:
         if serving:
             self._answered_at = time.monotonic()
         elif self._alive() and time.monotonic() - self._answered_at > _SILENT_SECONDS:
-            # One that cannot listen says so in its log and stays; one that hangs blocks every trainer without a word.
+            # A server that cannot listen logs an error but keeps running. A server that hangs blocks every trainer.
             log.error("the server process has not answered for %.0f s and is ended", _SILENT_SECONDS)
             self._child.kill()  # type: ignore[union-attr]
             self._child.wait()  # type: ignore[union-attr]
         lost = self._child is not None and self._child.poll() is not None
-        if lost and self._child is not None and self._mourned != self._child.pid:
-            # Once: it stays lost until the master has heard of it and begins another generation.
-            self._mourned = self._child.pid
+        if lost and self._child is not None and self._reported_dead_pid != self._child.pid:
+            # Counted once: the process is reported as lost until the master begins another generation.
+            self._reported_dead_pid = self._child.pid
             self._failed_starts += 1
             self._error = f"its server process ended with {self._child.returncode}: {self._last_words()}"
             log.error("%s", self._error)
@@ -225,13 +205,13 @@ class PserverParent:
             incarnation=self._incarnation,
             host=self._host,
             port=self._port,
-            admin_port=self._admin_port,
+            admin_port=self._settings.pserver.admin_port,
             generation=self._generation,
             serving=not lost and serving,
             lost=lost,
             results=[result for name, result in self._results.items() if name in self._wanted],
             error=self._error,
-            training=self._training,
+            training=self._settings.training,
             leaving=self._leaving,
         )
 
@@ -241,7 +221,7 @@ class PserverParent:
         return self._scratch / f"generation-{self._generation}"
 
     def _begin(self, generation: int) -> None:
-        """A generation is a set of fresh processes: loading into a used one would not clear it."""
+        """Start afresh: Paddle's load does not clear a table, so each generation has new server processes."""
         self._end_child()
         old = self._folder()
         self._generation = generation
@@ -254,9 +234,9 @@ class PserverParent:
         log.info("pserver %d enters generation %d", self._index, generation)
 
     def _folders(self) -> Folders:
-        return Folders(self._folder(), self._store, self._model, self._index, self._count)
+        return Folders(self._folder(), self._store, self._settings.model, self._index, self._settings.pservers)
 
-    def _grow(self) -> None:
+    def _start_when_ready(self) -> None:
         if self._child is not None or not self._endpoints:
             return
         if self._preparing is None:
@@ -280,8 +260,8 @@ class PserverParent:
 
     def _start_child(self) -> None:
         spec = {
-            "model": self._model.model_dump(mode="json", by_alias=True),
-            "slots": self._slots,
+            "model": self._settings.model.model_dump(mode="json", by_alias=True),
+            "slots": list(self._settings.data.slots),
             "endpoints": self._endpoints,
             "index": self._index,
             "scratch": str(self._folder()),
@@ -291,7 +271,7 @@ class PserverParent:
         self._answered_at = time.monotonic()
         with (self._folder() / "server.log").open("ab") as out:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "elastic_ctr.pserver.child", str(file)],
+                [sys.executable, "-m", "elastic_ctr.pserver.process", str(file)],
                 stdout=out,
                 stderr=out,
                 preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
@@ -327,7 +307,7 @@ class PserverParent:
 
     def _end_child(self) -> None:
         if self._child is not None:
-            # The server ignores every gentler word.
+            # The server process ignores SIGTERM: it holds the GIL.
             self._child.kill()
             self._child.wait()
             self._child = None
@@ -337,7 +317,7 @@ class PserverParent:
     def _work(self, jobs: Sequence[control.Job]) -> None:
         self._wanted = {job.id for job in jobs}
         saves = {_save_of(name) for name in self._wanted}
-        # A master that has restarted asks for results again whose folders are gone: those of its last save are kept.
+        # Results of the last save are kept: a restarted master asks for them again, and their folders are deleted.
         self._results = {
             name: result
             for name, result in self._results.items()
@@ -350,7 +330,7 @@ class PserverParent:
 
 
 def _save_of(job: str) -> str:
-    """Job ids begin with their save: `<pass>-<generation>-…`."""
+    """The first two parts of a job id name its save: `<pass>-<generation>-…`."""
     return "-".join(job.split("-")[:2])
 
 
@@ -361,7 +341,7 @@ def _prepare(folders: Folders, checkpoint: str, pause: float) -> None:
 
 
 def _do(folders: Folders, job: control.Job) -> control.JobResult:
-    """Never raises: what failed is told, and tried again."""
+    """Never raises: a failure is reported in the result, and the job is retried."""
     began = time.monotonic()
     try:
         if job.kind == control.COUNT:

@@ -15,8 +15,8 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.belonging import Belonging
 from elastic_ctr.model.metrics import BUCKETS
 from elastic_ctr.store import NotNow, StoreError
-from elastic_ctr.trainer import child as module
-from elastic_ctr.trainer.child import Spec, TrainerChild
+from elastic_ctr.trainer import process as module
+from elastic_ctr.trainer.process import Spec, TrainerProcess
 from elastic_ctr.trainer.watchdog import REJOIN
 
 LINES = b"1 0 5:a\n2 1 6:a\n1 0 17\n"
@@ -152,7 +152,7 @@ def task(number: int, phase: "control.Phase", path: str = "log", records: int = 
     )
 
 
-Made = Callable[..., tuple[TrainerChild, Client]]
+Made = Callable[..., tuple[TrainerProcess, Client]]
 
 
 @pytest.fixture
@@ -179,8 +179,8 @@ def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
 
     def made(
         *tasks: control.Task | control.LeaseReply, reply: control.JoinReply | None = None
-    ) -> tuple[TrainerChild, Client]:
-        found = TrainerChild(spec)
+    ) -> tuple[TrainerProcess, Client]:
+        found = TrainerProcess(spec)
         found._client.close()
         client = Client(reply or joined(), list(tasks))
         found._client = client  # type: ignore[assignment]
@@ -449,7 +449,7 @@ def test_a_trainer_that_met_the_master_before_its_own_joins_when_its_own_is_ther
     def its_own_comes(_: float) -> None:
         client.joined = joined()
 
-    monkeypatch.setattr("elastic_ctr.trainer.child.time.sleep", its_own_comes)
+    monkeypatch.setattr("elastic_ctr.trainer.process.time.sleep", its_own_comes)
 
     assert one.run() == 0
 
@@ -469,7 +469,7 @@ def test_a_trainer_whose_training_was_replaced_asks_for_a_while_and_ends(
     def later(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr("elastic_ctr.trainer.child.time.sleep", later)
+    monkeypatch.setattr("elastic_ctr.trainer.process.time.sleep", later)
 
     assert one.run() == 0
 
@@ -520,7 +520,7 @@ def test_a_trainer_that_is_told_to_end_stays_for_the_save_where_the_master_needs
         return trained(self, dataset)
 
     monkeypatch.setattr(Engine, "train", train)
-    monkeypatch.setattr(TrainerChild, "_save", lambda _self, _task: control.TaskResult())
+    monkeypatch.setattr(TrainerProcess, "_save", lambda _self, _task: control.TaskResult())
 
     assert one.run() == 0
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.trainer import parent as module
-from elastic_ctr.trainer.parent import WATCH_FILE
-from elastic_ctr.trainer.watchdog import Watchdog, handed_over
+from elastic_ctr.trainer import supervisor as module
+from elastic_ctr.trainer.supervisor import WATCH_FILE
+from elastic_ctr.trainer.watchdog import Watchdog, delegated_to_parent
 
 
 class Rounds(Watchdog):
@@ -28,22 +28,22 @@ class Rounds(Watchdog):
             self._end("the lease went to another trainer")
 
     @staticmethod
-    def taken_over(client: object, state: object, end: object) -> Watchdog:  # noqa: ARG004
+    def from_state(client: object, state: object, end: object) -> Watchdog:  # noqa: ARG004
         return Rounds(client, 1, 1, [], 0.1, end)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def duty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[module._Duty]:
+def duty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[module._DelegatedWatchdog]:
     monkeypatch.setattr(module, "Watchdog", Rounds)
     monkeypatch.setattr(module, "MasterClient", lambda *_: None)
     Rounds.done, Rounds.refuse_after = 0, 10**9
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    yield module._Duty({"master": "127.0.0.1:1"}, tmp_path / WATCH_FILE, sleeper.pid)
+    yield module._DelegatedWatchdog({"master": "127.0.0.1:1"}, tmp_path / WATCH_FILE, sleeper.pid)
     sleeper.kill()
     sleeper.wait()
 
 
-def rounds(duty: module._Duty, count: int) -> list[str]:
+def rounds(duty: module._DelegatedWatchdog, count: int) -> list[str]:
     found = []
     for _ in range(count):
         found.append(duty.round())
@@ -51,16 +51,16 @@ def rounds(duty: module._Duty, count: int) -> list[str]:
     return found
 
 
-def test_without_a_hand_over_the_parent_does_nothing(duty: module._Duty) -> None:
+def test_without_a_hand_over_the_parent_does_nothing(duty: module._DelegatedWatchdog) -> None:
     assert rounds(duty, 3) == [""] * 3
     assert Rounds.done == 0
 
 
-def test_what_is_handed_over_is_done_until_it_is_taken_back(duty: module._Duty, tmp_path: Path) -> None:
+def test_what_is_handed_over_is_done_until_it_is_taken_back(duty: module._DelegatedWatchdog, tmp_path: Path) -> None:
     watchdog = Watchdog(None, 7, 2, ["127.0.0.1:1"], 10)  # type: ignore[arg-type]
     watchdog.hold("save:1")
 
-    with handed_over(watchdog, tmp_path / WATCH_FILE):
+    with delegated_to_parent(watchdog, tmp_path / WATCH_FILE):
         state = json.loads((tmp_path / WATCH_FILE).read_text())
         rounds(duty, 3)
     seen = Rounds.done
@@ -72,14 +72,14 @@ def test_what_is_handed_over_is_done_until_it_is_taken_back(duty: module._Duty, 
     assert Rounds.done == seen
 
 
-def test_a_child_that_no_longer_belongs_is_named_for_ending(duty: module._Duty, tmp_path: Path) -> None:
+def test_a_child_that_no_longer_belongs_is_named_for_ending(duty: module._DelegatedWatchdog, tmp_path: Path) -> None:
     Rounds.refuse_after = 0
     (tmp_path / WATCH_FILE).write_text("{}")
 
     assert "the lease went to another trainer" in rounds(duty, 2)
 
 
-def test_nobody_speaks_for_a_child_that_is_stopped(duty: module._Duty, tmp_path: Path) -> None:
+def test_nobody_speaks_for_a_child_that_is_stopped(duty: module._DelegatedWatchdog, tmp_path: Path) -> None:
     (tmp_path / WATCH_FILE).write_text("{}")
     os.kill(duty._child, signal.SIGSTOP)
     while Path(f"/proc/{duty._child}/stat").read_text().rpartition(")")[2].split()[0] != "T":
