@@ -1,24 +1,28 @@
 """`elastic-ctr import`: click logs of other systems as hours that can be trained on."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from elastic_ctr.features.hours import HoursRefused, HourTree, parse_hour
+from elastic_ctr.cli.options import grouped
+from elastic_ctr.cli.roles import reason_of
+from elastic_ctr.features.hours import VALUES, HoursRefused, HourTree, parse_hour
 from elastic_ctr.features.importers import (
-    DEFAULT_TIME_FORMAT,
     EPOCH,
+    ISO,
     CsvFormat,
     ImportRefused,
     LibfmFormat,
     Rows,
     Summary,
+    columns_of,
     criteo_rows,
     criteo_slots,
     import_files,
@@ -34,123 +38,149 @@ app = typer.Typer(
 
 Files = Annotated[list[Path], typer.Argument(help="Files to read, in this order; .gz is unzipped.", exists=True)]
 Out = Annotated[Path, typer.Argument(help="The folder to write; it must be empty or absent.")]
-Start = Annotated[str, typer.Option(metavar="YYYYMMDD/HH", help="The first hour, for rows without a time.")]
-RowsPerHour = Annotated[
-    int | None,
-    typer.Option(min=1, help="Rows that make an hour, for rows without a time; all are in one if it is not given."),
-]
-MaxRefusedShare = Annotated[
-    float, typer.Option(min=0, max=1, help="Refused rows among all: above this nothing is written.")
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace the hours and slot.conf that are in OUT.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
-
-_START = "20200401/00"
 
 
-@app.command("csv")
-def csv_files(
-    files: Files,
-    out: Out,
-    fields: Annotated[str, typer.Option(metavar="A,B,…", help="Columns that become slots, with commas between.")],
-    label: Annotated[str | None, typer.Option(help="Column of the label: 1 is a click, 0 and -1 are none.")] = None,
-    show: Annotated[str | None, typer.Option(help="Column of show, instead of a label; goes with --click.")] = None,
-    click: Annotated[str | None, typer.Option(help="Column of click, instead of a label; goes with --show.")] = None,
+@dataclass(frozen=True)
+class Writing:
+    """Options of every importer: which hours, and what becomes of a folder that is there."""
+
+    rows_per_hour: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rows that make an hour, for rows without a time; all are in one if it is not given."),
+    ] = None
+    start: Annotated[str, typer.Option(metavar="YYYYMMDD/HH", help="The first hour, for rows without a time.")] = (
+        "20200401/00"
+    )
+    max_refused_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Refused rows among all: above this nothing is written.")
+    ] = 0.01
+    append: Annotated[
+        bool, typer.Option("--append", help="Add hours after those in OUT; the slots must be the same.")
+    ] = False
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete the hours, slot.conf and values.yaml in OUT, and write new ones.")
+    ] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a CSV file are what."""
+
+    fields: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="Columns that become slots, with commas between.")
+    ] = None
+    without: Annotated[
+        str | None,
+        typer.Option("--except", metavar="A,B,…", help="Instead of --fields: every column but these, label and time."),
+    ] = None
+    label: Annotated[
+        str | None, typer.Option(help="Column of the label: 1 or true is a click, 0, -1 and false are none.")
+    ] = None
+    show: Annotated[str | None, typer.Option(help="Column of show, instead of a label; goes with --click.")] = None
+    click: Annotated[str | None, typer.Option(help="Column of click, instead of a label; goes with --show.")] = None
     time: Annotated[
         str | None, typer.Option(help="Column of the time; rows go to their own hours, whatever their order.")
-    ] = None,
+    ] = None
     time_format: Annotated[
-        str, typer.Option(help=f"Of the time column, as in Python's strptime, or {EPOCH} for seconds since 1970.")
-    ] = DEFAULT_TIME_FORMAT,
-    rows_per_hour: RowsPerHour = None,
-    start: Start = _START,
-    delimiter: Annotated[str, typer.Option(help="One character between columns, or tab.")] = ",",
+        str,
+        typer.Option(
+            help=f"Of the time column: {ISO} (ISO 8601; without an offset it is UTC), {EPOCH} (seconds since 1970), or as in "
+            "Python's strptime."
+        ),
+    ] = ISO
+    max_hours: Annotated[
+        int, typer.Option(min=1, help="More hours between the first and the last row are refused as a mistake.")
+    ] = 24 * 366
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a CSV file is written."""
+
+    delimiter: Annotated[str, typer.Option(help="One character between columns, or tab.")] = ","
     quote: Annotated[
         str | None,
         typer.Option(
             help='One character around values that hold delimiters, or none; if it is not given, " is, and none between tabs.'
         ),
-    ] = None,
+    ] = None
     header: Annotated[
         bool, typer.Option("--header/--no-header", help="Whether the first line of each file names its columns.")
-    ] = True,
+    ] = True
     columns: Annotated[
         str, typer.Option(metavar="A,B,…", help="Names for files without header; else columns are called 0, 1, 2, …")
-    ] = "",
-    max_hours: Annotated[
-        int, typer.Option(min=1, help="More hours between the first and the last row are refused as a mistake.")
-    ] = 24 * 366,
-    max_refused_share: MaxRefusedShare = 0.01,
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
+    ] = ""
+
+    @property
+    def between(self) -> str:
+        return "\t" if self.delimiter in {"tab", "\\t"} else self.delimiter
+
+    @property
+    def around(self) -> str | None:
+        """Files with tabs between hold quotes as they are, as Criteo's do."""
+        if self.quote is None:
+            return None if self.between == "\t" else '"'
+        return None if self.quote == "none" else self.quote
+
+
+@app.command("csv")
+@grouped
+def csv_files(files: Files, out: Out, which: Columns, dialect: Dialect, writing: Writing) -> None:
     """CSV files with a label, or with show and click; every other column may become a slot of the same name.
 
     Example: elastic-ctr import csv clicks.csv --label is_attributed --fields ip,app,os --time click_time hours
     """
     with _refusals():
-        if time is not None and rows_per_hour is not None:
+        if which.time is not None and writing.rows_per_hour is not None:
             raise ImportRefused("--time and --rows-per-hour exclude each other; give one of them.")
-        between = "\t" if delimiter in {"tab", "\\t"} else delimiter
+        if (which.fields is None) == (which.without is None):
+            raise ImportRefused("say either --fields, or --except for every other column.")
         kind = CsvFormat(
-            fields=_names(fields),
-            label=label,
-            show=show,
-            click=click,
-            time=time,
-            time_format=time_format,
-            delimiter=between,
-            quote=_quote(quote, between),
-            header=header,
-            columns=_names(columns),
+            fields=_names(which.fields or "") or _others(files[0], which, dialect),
+            label=which.label,
+            show=which.show,
+            click=which.click,
+            time=which.time,
+            time_format=which.time_format,
+            delimiter=dialect.between,
+            quote=dialect.around,
+            header=dialect.header,
+            columns=_names(dialect.columns),
         )
-        _import(
-            files,
-            kind.rows,
-            kind.slots(),
-            out,
-            start=start,
-            rows_per_hour=rows_per_hour,
-            max_hours=max_hours,
-            max_refused_share=max_refused_share,
-            force=force,
-            as_json=as_json,
-        )
+        _import(files, kind.rows, kind.slots(), out, writing, which.max_hours)
+
+
+def _others(file: Path, which: Columns, dialect: Dialect) -> tuple[str, ...]:
+    """Every column but those of --except, the label and the time."""
+    if which.without is None:
+        return ()
+    first = columns_of(file, dialect.between, dialect.around)
+    names = first if dialect.header else list(_names(dialect.columns)) or [str(number) for number in range(len(first))]
+    left_out = _names(which.without)
+    if unknown := [name for name in left_out if name not in names]:
+        raise ImportRefused(f"{file} has no column {unknown[0]!r}; its columns are: {', '.join(names[:100])}.")
+    return tuple(name for name in names if name not in {*left_out, which.label, which.show, which.click, which.time})
 
 
 @app.command()
-def criteo(
-    files: Files,
-    out: Out,
-    rows_per_hour: RowsPerHour = None,
-    start: Start = _START,
-    max_refused_share: MaxRefusedShare = 0.01,
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
+@grouped
+def criteo(files: Files, out: Out, writing: Writing) -> None:
     """Criteo's display advertising data: tabs between, no header, label, 13 counts, 26 categories.
 
     Gives 39 slots, I1 to I13 and C1 to C26. A count above 2 becomes the square of its logarithm, rounded down; what is
     empty gives its slot no feature.
     """
     with _refusals():
-        _import(
-            files,
-            criteo_rows,
-            criteo_slots(),
-            out,
-            start=start,
-            rows_per_hour=rows_per_hour,
-            max_refused_share=max_refused_share,
-            force=force,
-            as_json=as_json,
-        )
+        _import(files, criteo_rows, criteo_slots(), out, writing)
 
 
 @app.command()
+@grouped
 def libfm(
     files: Files,
     out: Out,
+    writing: Writing,
     fields: Annotated[
         int | None,
         typer.Option(
@@ -159,26 +189,11 @@ def libfm(
             "Otherwise all are in one slot, `features`.",
         ),
     ] = None,
-    rows_per_hour: RowsPerHour = None,
-    start: Start = _START,
-    max_refused_share: MaxRefusedShare = 0.01,
-    force: Force = False,
-    as_json: AsJson = False,
 ) -> None:
     """Files of libFM and libSVM: `label index:value …`, with labels 1 and 0 or 1 and -1."""
     with _refusals():
         kind = LibfmFormat(fields)
-        _import(
-            files,
-            kind.rows,
-            kind.slots(),
-            out,
-            start=start,
-            rows_per_hour=rows_per_hour,
-            max_refused_share=max_refused_share,
-            force=force,
-            as_json=as_json,
-        )
+        _import(files, kind.rows, kind.slots(), out, writing)
 
 
 def _import(
@@ -186,27 +201,47 @@ def _import(
     rows: Callable[[TextIO, str], Rows],
     slots: SlotList,
     out: Path,
-    *,
-    start: str,
-    rows_per_hour: int | None,
-    max_refused_share: float,
-    force: bool,
-    as_json: bool,
+    writing: Writing,
     max_hours: int = 24 * 366 * 10,
 ) -> None:
-    first = parse_hour(start)
-    with HourTree(out, force=force) as tree:
+    first = parse_hour(writing.start)
+    if writing.append and writing.force:
+        raise ImportRefused("--append and --force exclude each other; give one of them.")
+    with HourTree(out, force=writing.force, append=writing.append) as tree, _progress() as report:
         summary = import_files(
             files,
             rows,
             slots,
             tree,
             start=first,
-            rows_per_hour=rows_per_hour,
+            rows_per_hour=writing.rows_per_hour,
             max_hours=max_hours,
-            max_refused_share=max_refused_share,
+            max_refused_share=writing.max_refused_share,
+            report=report,
         )
-    typer.echo(json.dumps(summary.as_dict()) if as_json else _told(summary, out))
+    if writing.as_json:
+        typer.echo(json.dumps({**summary.as_dict(), "deletedHours": tree.deleted}))
+        return
+    typer.echo(_told(summary, out))
+    if tree.deleted:
+        typer.echo(f"  deleted before: {len(tree.deleted)} hours, {tree.deleted[0]} to {tree.deleted[-1]}")
+    if writing.append:
+        typer.echo(
+            f"  {out / VALUES} is as it was: training goes on to {summary.end} if its data.end does, or is left out"
+        )
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int], None]]:
+    """On a terminal a line that changes, elsewhere a line for each report."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda name, rows: typer.echo(f"{rows:,} rows are read, now from {name}", err=True)
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("rows are read")
+        yield lambda name, rows: shown.update(task, description=f"{rows:,} rows are read, now from {name}")
 
 
 def _told(summary: Summary, out: Path) -> str:
@@ -225,17 +260,10 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
-def _quote(given: str | None, delimiter: str) -> str | None:
-    """Files with tabs between hold quotes as they are, as Criteo's do."""
-    if given is None:
-        return None if delimiter == "\t" else '"'
-    return None if given == "none" else given
-
-
 @contextmanager
 def _refusals() -> Iterator[None]:
     try:
         yield
     except (ImportRefused, HoursRefused, OSError) as error:
-        typer.echo(str(error), err=True)
+        typer.echo(reason_of(error), err=True)
         raise typer.Exit(1) from error

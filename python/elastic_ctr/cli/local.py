@@ -56,9 +56,20 @@ def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, obj
     return result
 
 
+def _with_absolute_source(file: Path) -> dict[str, object]:
+    """The values in a file, with a `data.source.url` such as `file:.` counted from the folder of the file."""
+    values = read_yaml(file)
+    data = values.get("data")
+    source = data.get("source") if isinstance(data, dict) else None
+    url = source.get("url") if isinstance(source, dict) else None
+    if isinstance(source, dict) and isinstance(url, str) and url.startswith("file:") and not url.startswith("file:/"):
+        source["url"] = (file.resolve().parent / url.removeprefix("file:")).resolve().as_uri()
+    return values
+
+
 def load_values(files: list[Path], set_files: list[str] | None) -> Values:
     """Raises ConfigRefused."""
-    parts: dict[str, dict[str, object]] = {str(file): read_yaml(file) for file in files}
+    parts: dict[str, dict[str, object]] = {str(file): _with_absolute_source(file) for file in files}
     for each in set_files or []:
         key, equals, file_name = each.partition("=")
         if not equals:

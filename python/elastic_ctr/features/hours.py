@@ -23,6 +23,7 @@ TRUTH = "truth"
 
 _HELD_BYTES = 64 << 20
 _STAGING = ".staging"
+_HOUR_FOLDERS = "[0-9]" * 8 + "/[0-9][0-9]"
 _OURS = re.compile(rf"\d{{8}}|{re.escape(SLOT_CONF)}|{re.escape(VALUES)}|{TRUTH}|{re.escape(_STAGING)}")
 
 
@@ -49,12 +50,12 @@ def parse_hour(text: str) -> datetime:
     raise HoursRefused(f"{text!r} is not an hour; write it as 20200401/00.")
 
 
-def values_text(out: Path, slots: SlotList, first: datetime, last: datetime) -> str:
+def values_text(slots: SlotList, first: datetime, last: datetime) -> str:
     """The smallest values file that trains the tree: `elastic-ctr local run -f OUT/values.yaml`."""
     names = "".join(f"    {json.dumps(name)},\n" for name in slots)
     return (
         "data:\n"
-        f"  source: {{url: {json.dumps(out.resolve().as_uri())}}}\n"
+        '  source: {url: "file:."}    # the folder of this file; a cluster needs hdfs:// or a mounted file:///\n'
         "  path: /\n"
         f"  start: {hour_name(first)}\n"
         f"  end: {hour_name(last)}\n"
@@ -70,17 +71,24 @@ class HourTree:
     Args:
         out: the folder of the tree.
         force: replace a tree that is there; other files beside it are kept.
+        append: add hours after those that are there; nothing that is there is changed.
 
     Raises:
         HoursRefused: `out` holds something and `force` is not given, or it is not a folder.
     """
 
-    def __init__(self, out: Path, *, force: bool = False, held_bytes: int = _HELD_BYTES) -> None:
+    def __init__(self, out: Path, *, force: bool = False, append: bool = False, held_bytes: int = _HELD_BYTES) -> None:
         if out.exists() and not out.is_dir():
             raise HoursRefused(f"{out} is not a folder; name another one.")
-        if out.is_dir() and not force and any(path.name != _STAGING for path in out.iterdir()):
-            raise HoursRefused(f"{out} is not empty; name another folder, or say --force to replace what is there.")
+        if out.is_dir() and not (force or append) and any(path.name != _STAGING for path in out.iterdir()):
+            raise HoursRefused(
+                f"{out} is not empty; say --append to add later hours, --force to replace what is there, or name another folder."
+            )
+        if append and not (out / SLOT_CONF).exists():
+            raise HoursRefused(f"{out} has no {SLOT_CONF}: --append needs a folder that was imported before.")
         self._out = out
+        self._append = append
+        self.deleted = [] if append else sorted(f"{hour.parent.name}/{hour.name}" for hour in out.glob(_HOUR_FOLDERS))
         self._staging = out / _STAGING
         shutil.rmtree(self._staging, ignore_errors=True)
         self._limit = held_bytes
@@ -98,9 +106,15 @@ class HourTree:
         """Make the tree visible: all hours from first to last, each with its donefile when it is complete.
 
         An hour without files gets an empty one. Returns the number of hours.
+
+        Raises:
+            HoursRefused: the tree cannot be added to the one that is there.
         """
+        if self._append:
+            self._stage()
+            return self._publish_hours(self._after_those_there(slots, first), last)
         self.append(SLOT_CONF, slots.text().encode())
-        self.append(VALUES, values_text(self._out, slots, first, last).encode())
+        self.append(VALUES, values_text(slots, first, last).encode())
         self._stage()
         for path in sorted(self._out.iterdir()):
             if path != self._staging and _OURS.fullmatch(path.name):
@@ -108,6 +122,24 @@ class HourTree:
         for name in (SLOT_CONF, VALUES, TRUTH):
             if (self._staging / name).exists():
                 (self._staging / name).rename(self._out / name)
+        return self._publish_hours(first, last)
+
+    def _after_those_there(self, slots: SlotList, first: datetime) -> datetime:
+        """The hour after the last one that is there: those between it and the first one of these are empty."""
+        there = SlotList.parse((self._out / SLOT_CONF).read_text())
+        if there.names != slots.names:
+            raise HoursRefused(
+                f"{self._out / SLOT_CONF} has the slots {', '.join(there)}, and these rows {', '.join(slots)}; they must be the same."
+            )
+        hours = [f"{hour.parent.name}/{hour.name}" for hour in sorted(self._out.glob(_HOUR_FOLDERS))]
+        last = max((parse_hour(hour) for hour in hours), default=first - HOUR)
+        if first <= last:
+            raise HoursRefused(
+                f"the rows begin in {hour_name(first)}, and {self._out} has hours up to {hour_name(last)}; --append adds later ones."
+            )
+        return last + HOUR
+
+    def _publish_hours(self, first: datetime, last: datetime) -> int:
         hours = (last - first) // HOUR + 1
         for number in range(hours):
             name = hour_name(first + HOUR * number)

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from pathlib import Path
 from typing import ParamSpec, TextIO
@@ -28,15 +28,20 @@ from elastic_ctr.features.line import COUNT_LIMIT
 from elastic_ctr.features.slots import SlotList
 
 EXAMPLES = 5
-DEFAULT_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+ISO = "iso"
 EPOCH = "epoch"
 CRITEO_INTEGERS = tuple(f"I{number}" for number in range(1, 14))
 CRITEO_CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
 LIBFM_SLOT = "features"
 
 _ONE_ROW = "by their quotes they are one row"
+_REPORT_ROWS = 100_000
+_ISO_TIME = re.compile(
+    r"(\d{4})-?(\d\d)-?(\d\d)(?:[Tt ](\d\d):?(\d\d)(?::?(\d\d)(?:[.,](\d{1,9}))?)?\s*(?:[Zz]|([+-])(\d\d):?(\d\d)?)?)?"
+)
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.\-]")
 _EXAMPLE_CHARACTERS = 120
+_TRUTH = {"true": 1.0, "false": 0.0}
 
 
 class ImportRefused(ValueError):
@@ -120,14 +125,14 @@ def slot_names(fields: Sequence[str]) -> SlotList:
 
 
 def clicked(label: str) -> int:
-    """1 for the label 1, 0 for 0 and -1, however they are written.
+    """1 for the label 1 or true, 0 for 0, -1 or false, however they are written.
 
     Raises:
         RowRefused: for any other label.
     """
-    number = _float(label)
+    number = _TRUTH.get(label.strip().lower(), _float(label))
     if number not in {1.0, 0.0, -1.0}:
-        raise RowRefused("label", f"the label {label!a:.120} is not 1, 0 or -1")
+        raise RowRefused("label", f"the label {label!a:.120} is not 1, 0, -1, true or false")
     return int(number == 1.0)
 
 
@@ -143,9 +148,11 @@ class CsvFormat:
     Attributes:
         fields: columns that become slots.
         label: column of the label; or instead show and click.
-        time: column of the time of a row, in `time_format`: of strptime, or `epoch` for seconds since 1970.
-        quote: stands around a value that holds delimiters; None where quotes are characters like others. Line ends in a value
-            are refused: most often the quote is a stray one, and all rows up to the next would be one value, unseen.
+        time: column of the time of a row, in `time_format`: `iso` for ISO 8601, `epoch` for seconds since 1970, or as strptime
+            takes it.
+        quote: stands around a value that holds delimiters or line ends; None where quotes are characters like others. A value is
+            refused if it begins with the rest of a row and ends with the beginning of one: then its quotes are stray ones, and
+            the rows between them would be one value, unseen.
         header: the first line names the columns.
         columns: names of the columns of files without header; without them columns are called 0, 1, 2, …
     """
@@ -155,7 +162,7 @@ class CsvFormat:
     show: str | None = None
     click: str | None = None
     time: str | None = None
-    time_format: str = DEFAULT_TIME_FORMAT
+    time_format: str = ISO
     delimiter: str = ","
     quote: str | None = '"'
     header: bool = True
@@ -170,6 +177,15 @@ class CsvFormat:
             raise ImportRefused(f"the quote {self.quote!r} is neither one character nor none.")
         if not self.fields:
             raise ImportRefused("name at least one field that becomes a slot.")
+        if known := [name for name in self.fields if name in self.answers()]:
+            raise ImportRefused(
+                f"{', '.join(known)} cannot be a feature: it is the label, or what else is known only of rows that were shown"
+                " (--time, --show, --click); take it out of --fields."
+            )
+
+    def answers(self) -> list[str]:
+        """The columns of the label and the time."""
+        return [name for name in (self.label, self.show, self.click, self.time) if name is not None]
 
     def slots(self) -> SlotList:
         """One slot a field."""
@@ -210,19 +226,27 @@ class CsvFormat:
                 if cells is None:
                     return
                 lines = reader.line_num - done
-                if lines > 1:
+                if lines > 1 and (len(cells) != len(names) or self._swallowed_rows(cells)):
                     yield RowRefused("not_csv", self._not_csv(done + 1, reader.line_num, _ONE_ROW), lines)
                 else:
                     yield _at_line(reader.line_num, self._row, cells, len(names), place, slots)
             done = reader.line_num
+
+    def _swallowed_rows(self, cells: list[str]) -> bool:
+        """Whether a value of several lines begins with the rest of a row and ends with the beginning of one."""
+        for place, cell in enumerate(cells):
+            first, line_end, rest = cell.partition("\n")
+            after = rest.rpartition("\n")[2].count(self.delimiter)
+            if line_end and first.count(self.delimiter) == len(cells) - 1 - place and after == place:
+                return True
+        return False
 
     def _not_csv(self, first: int, last: int, error: csv.Error | str) -> str:
         sentence = f"{_lines(first, last)} {'is' if first == last else 'are'} not CSV ({error})"
         return sentence if self.quote is None else f"{sentence}; where quotes are part of values, say --quote none"
 
     def _wanted(self) -> list[str]:
-        named = [self.label, self.show, self.click, self.time]
-        return [*self.fields, *(name for name in named if name is not None)]
+        return [*self.fields, *self.answers()]
 
     def _row(self, cells: list[str], width: int, place: dict[str, int], slots: list[tuple[str, int]]) -> Row:
         if len(cells) != width:
@@ -235,6 +259,17 @@ class CsvFormat:
             show, click = _show_click(cells[place[self.show]], cells[place[self.click]])
         time = None if self.time is None else _time(cells[place[self.time]].strip(), self.time_format)
         return Row(show, click, time, tuple(_feature(slot, cells[at]) for slot, at in slots if cells[at]))
+
+
+def columns_of(file: Path, delimiter: str, quote: str | None) -> list[str]:
+    """The first row of a CSV file."""
+    with open_lines(file) as binary, io.TextIOWrapper(binary, "utf-8-sig", "surrogateescape", "") as stream:
+        rows = (
+            csv.reader(stream, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+            if quote is None
+            else csv.reader(stream, delimiter=delimiter, quotechar=quote)
+        )
+        return next(rows, [])
 
 
 def criteo_rows(stream: TextIO, name: str) -> Rows:  # noqa: ARG001 - as CsvFormat.rows
@@ -310,6 +345,7 @@ def import_files(
     rows_per_hour: int | None = None,
     max_hours: int = 24 * 366,
     max_refused_share: float = 0.01,
+    report: Callable[[str, int], None] = lambda _, __: None,
 ) -> Summary:
     """Read files into hours and publish them.
 
@@ -322,13 +358,16 @@ def import_files(
         rows_per_hour: how many rows without a time make an hour; without it all are in one.
         max_hours: a longer tree is refused: one wrong date would make years of empty hours.
         max_refused_share: more refused rows than this share, and nothing is published.
+        report: called with the file and the rows read so far, every 100,000 rows.
 
     Raises:
         ImportRefused: with what was wrong; nothing was published.
     """
     summary = Summary(slots=len(slots))
     first = last = None
-    for name, row in _read(files, rows):
+    for number, (name, row) in enumerate(_read(files, rows), 1):
+        if number % _REPORT_ROWS == 0:
+            report(name, number)
         if isinstance(row, RowRefused):
             summary.refuse(row, name)
             continue
@@ -344,9 +383,11 @@ def import_files(
         summary.shows += row.show
         summary.clicks += row.click
     if summary.refused_share > max_refused_share:
+        counted = ", ".join(f"{count} for {reason}" for reason, count in summary.refused.most_common())
+        hint = "; --time-format says how times are written" if "time" in summary.refused else ""
         raise ImportRefused(
-            f"{summary.refused.total()} of {summary.rows} rows were refused ({dict(summary.refused)}), which is more than "
-            f"the share of {max_refused_share:g}; nothing was written. First: {'; '.join(summary.examples)}."
+            f"{summary.refused.total()} of {summary.rows} rows were refused ({counted}), more than the share of "
+            f"{max_refused_share:g}; nothing was written. First: {summary.examples[0]}{hint}."
         )
     if first is None or last is None:
         raise ImportRefused(f"there is no row in {', '.join(str(path) for path in files)}; nothing was written.")
@@ -421,6 +462,8 @@ def _show_click(show_text: str, click_text: str) -> tuple[int, int]:
 @lru_cache(maxsize=1 << 16)
 def _parsed_time(text: str, time_format: str) -> datetime | None:
     try:
+        if time_format == ISO:
+            return _iso_time(text)
         if time_format == EPOCH:
             return datetime.fromtimestamp(float(text), timezone.utc)
         time = datetime.strptime(text, time_format)  # noqa: DTZ007 - the zone is given below
@@ -429,8 +472,20 @@ def _parsed_time(text: str, time_format: str) -> datetime | None:
     return time.replace(tzinfo=timezone.utc) if time.tzinfo is None else time.astimezone(timezone.utc)
 
 
+def _iso_time(text: str) -> datetime | None:
+    """As `datetime.fromisoformat` of Python 3.11, which 3.10 does not have; without an offset it is UTC."""
+    if (match := _ISO_TIME.fullmatch(text)) is None:
+        return None
+    year, month, day, hour, minute, second, fraction, sign, hours, minutes = match.groups(default="0")
+    offset = timedelta(hours=int(hours), minutes=int(minutes)) * (-1 if sign == "-" else 1)
+    return datetime(
+        int(year), int(month), int(day), int(hour), int(minute), int(second), int(fraction.ljust(6, "0")[:6]), timezone.utc
+    ) - offset  # fmt: skip
+
+
 def _time(text: str, time_format: str) -> datetime:
     time = _parsed_time(text, time_format)
     if time is None:
-        raise RowRefused("time", f"the time {text!a:.120} is not {time_format}")
+        form = "ISO 8601, such as 2020-04-01T03:10:00Z" if time_format == ISO else time_format
+        raise RowRefused("time", f"the time {text!a:.120} is not {form}")
     return time

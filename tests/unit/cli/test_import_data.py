@@ -51,7 +51,67 @@ def test_a_folder_that_is_not_empty_is_only_replaced_when_forced(clicks: Path, t
 
     assert call(*arguments).exit_code == 0
     assert call(*arguments).exit_code == 1
-    assert call(*arguments, "--force").exit_code == 0
+    forced = call(*arguments, "--force")
+    assert forced.exit_code == 0
+    assert "deleted before: 1 hours, 20200401/00 to 20200401/00" in forced.output
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_later_hours_are_added_and_nothing_that_is_there_changes(clicks: Path, tmp_path: Path) -> None:
+    options = ["--label", "y", "--fields", "app", "--time", "at"]
+    assert call("csv", clicks, tmp_path / "out", *options).exit_code == 0
+    before = files_of(tmp_path / "out")
+    later = tmp_path / "later.csv"
+    later.write_text("at,app,y,new\n2020-04-01T06:00:00Z,x,1,n\n")
+
+    same = call("csv", clicks, tmp_path / "out", *options, "--append")
+    slots = call("csv", later, tmp_path / "out", *options, "--fields", "app,new", "--append")
+    nowhere = call("csv", later, tmp_path / "nowhere", *options, "--append")
+    both = call("csv", later, tmp_path / "out", *options, "--append", "--force")
+    unchanged = files_of(tmp_path / "out")
+    added = call("csv", later, tmp_path / "out", *options, "--append")
+    after = files_of(tmp_path / "out")
+
+    assert [each.exit_code for each in (same, slots, nowhere, both, added)] == [1, 1, 1, 1, 0]
+    assert "has hours up to 20200401/03; --append adds later ones" in same.stderr
+    assert "has the slots app, and these rows app, new; they must be the same" in slots.stderr
+    assert "has no slot.conf" in nowhere.stderr
+    assert unchanged == before
+    new = {name: text for name, text in after.items() if name not in before}
+    assert {name: after[name] for name in before} == before
+    # The hours between are empty ones: training goes through them one by one.
+    assert new == {
+        "20200401/04/part-00000": "", "20200401/04/donefile": "",
+        "20200401/05/part-00000": "", "20200401/05/donefile": "",
+        "20200401/06/part-00000": f"1 1 {feasign_of('app', 'x')}:app\n", "20200401/06/donefile": "",
+    }  # fmt: skip
+    assert "values.yaml is as it was" in added.output
+
+
+def test_every_column_but_some_may_become_a_slot_and_never_label_or_time(clicks: Path, tmp_path: Path) -> None:
+    clicks.write_text("at,app,y,id\n2020-04-01 03:10:00,x,1,7\n")
+    but = call("csv", clicks, tmp_path / "out", "--label", "y", "--except", "id", "--time", "at")
+    label = call("csv", clicks, tmp_path / "other", "--label", "y", "--fields", "app,y")
+    neither = call("csv", clicks, tmp_path / "other", "--label", "y")
+    unknown = call("csv", clicks, tmp_path / "other", "--label", "y", "--except", "idd")
+
+    assert but.exit_code == 0, but.output
+    assert (tmp_path / "out" / "slot.conf").read_text() == "app\n"
+    assert [each.exit_code for each in (label, neither, unknown)] == [1, 1, 1]
+    assert "y cannot be a feature: it is the label" in label.stderr
+    assert "say either --fields, or --except" in neither.stderr
+    assert "has no column 'idd'; its columns are: at, app, y, id" in unknown.stderr
+
+
+def test_a_long_import_says_how_far_it_is(tmp_path: Path) -> None:
+    (tmp_path / "long.csv").write_text("y,a\n" + "1,x\n" * 100_001)
+
+    done = call("csv", tmp_path / "long.csv", tmp_path / "out", "--label", "y", "--fields", "a")
+
+    assert done.stderr.splitlines() == [f"100,000 rows are read, now from {tmp_path / 'long.csv'}"]
 
 
 def test_more_refused_rows_than_allowed_end_with_1(tmp_path: Path) -> None:
@@ -62,7 +122,7 @@ def test_more_refused_rows_than_allowed_end_with_1(tmp_path: Path) -> None:
     allowed = call(*arguments, "--max-refused-share", "0.5")
     assert allowed.exit_code == 0
     assert "1 rows were refused: label 1. First:" in allowed.output
-    assert "line 3: the label '?' is not 1, 0 or -1" in allowed.output
+    assert "line 3: the label '?' is not 1, 0, -1, true or false" in allowed.output
 
 
 def test_tabs_can_be_named(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from elastic_ctr.cli.local import load_values
 from elastic_ctr.features.hours import HoursRefused, HourTree, hour_name, parse_hour
 from elastic_ctr.features.slots import SlotList
 
@@ -50,9 +51,10 @@ def test_the_values_file_beside_the_hours_names_them_and_the_slots(tmp_path: Pat
 
     values = yaml.safe_load((tmp_path / "out put" / "values.yaml").read_text())
 
-    source = {"url": (tmp_path / "out put").as_uri()}
+    assert str(tmp_path) not in (tmp_path / "out put" / "values.yaml").read_text()
+    assert load_values([tmp_path / "out put" / "values.yaml"], None).data.source.url == (tmp_path / "out put").as_uri()
     assert values["data"] == {
-        "source": source,
+        "source": {"url": "file:."},
         "path": "/",
         "start": "20200401/22",
         "end": "20200402/01",
@@ -83,7 +85,7 @@ def test_a_folder_that_is_not_empty_is_refused_unless_forced(tmp_path: Path) -> 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("old")
 
-    with pytest.raises(HoursRefused, match="is not empty; name another folder, or say --force"):
+    with pytest.raises(HoursRefused, match="is not empty; say --append to add later hours, --force to replace"):
         HourTree(tmp_path)
     with HourTree(tmp_path, force=True) as tree:
         tree.append("20200401/22/part-00000", b"1\n")

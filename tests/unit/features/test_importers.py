@@ -117,6 +117,13 @@ def test_rows_go_to_their_own_hours_whatever_their_order(tmp_path: Path) -> None
         ("epoch", "1413867600"),
         ("epoch", "1413867600.5"),
         ("%Y-%m-%dT%H:%M:%S%z", "2014-10-21T07:00:00+0200"),
+        ("iso", "2014-10-21 05:00:00"),
+        ("iso", "2014-10-21T05:59:59Z"),
+        ("iso", "2014-10-21T05:00:00.123456"),
+        ("iso", "2014-10-21 05:00:00.123456789+00:00"),
+        ("iso", "2014-10-21T07:30+02"),
+        ("iso", "2014-10-20T23:30:00-0530"),
+        ("iso", "20141021T050000Z"),
     ],
 )
 def test_a_time_may_be_written_in_many_ways(tmp_path: Path, time_format: str, text: str) -> None:
@@ -147,7 +154,19 @@ def test_show_and_click_may_be_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "click"), [("1", 1), ("+1", 1), ("1.0", 1), ("0", 0), ("-1", 0), ("0.0", 0), (" 1", 1)]
+    ("text", "click"),
+    [
+        ("1", 1),
+        ("+1", 1),
+        ("1.0", 1),
+        ("0", 0),
+        ("-1", 0),
+        ("0.0", 0),
+        (" 1", 1),
+        ("True", 1),
+        ("false", 0),
+        ("FALSE", 0),
+    ],
 )
 def test_labels_are_one_and_zero_or_one_and_minus_one(text: str, click: int) -> None:
     assert clicked(text) == click
@@ -155,7 +174,7 @@ def test_labels_are_one_and_zero_or_one_and_minus_one(text: str, click: int) -> 
 
 @pytest.mark.parametrize("text", ["", "2", "yes", "nan", "0.5", "-2", "1,0"])
 def test_other_labels_are_refused(text: str) -> None:
-    with pytest.raises(RowRefused, match="is not 1, 0 or -1"):
+    with pytest.raises(RowRefused, match="is not 1, 0, -1, true or false"):
         clicked(text)
 
 
@@ -169,7 +188,7 @@ def test_bad_rows_are_counted_with_the_first_examples(tmp_path: Path) -> None:
     assert summary.refused == {"columns": 3, "label": 11}
     assert summary.examples[:2] == [
         f"{tmp_path / 'in.txt'}: line 3: 1 columns instead of 2",
-        f"{tmp_path / 'in.txt'}: line 4: the label 'maybe' is not 1, 0 or -1",
+        f"{tmp_path / 'in.txt'}: line 4: the label 'maybe' is not 1, 0, -1, true or false",
     ]
     assert len(summary.examples) == 5
     assert summary.as_dict()["refusedShare"] == 14 / 16
@@ -177,7 +196,7 @@ def test_bad_rows_are_counted_with_the_first_examples(tmp_path: Path) -> None:
 
 def test_too_many_bad_rows_write_nothing(tmp_path: Path) -> None:
     with pytest.raises(
-        ImportRefused, match=r"1 of 50 rows were refused \(\{'label': 1\}\), which is more than .* 0.01"
+        ImportRefused, match=r"1 of 50 rows were refused \(1 for label\), more than the share of 0.01; nothing"
     ):
         run_text(CsvFormat(("a",), label="y"), tmp_path, "y,a\n" + "1,x\n" * 49 + "?,x\n")
 
@@ -256,6 +275,30 @@ def test_rows_between_two_lone_quotes_that_happen_to_make_a_value_are_counted_to
     assert "lines 3 to 54 are not CSV (by their quotes they are one row)" in example
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_quoted_value_may_have_several_lines(tmp_path: Path, place: int) -> None:
+    cells = ["x", "y", "z"]
+    cells[place] = '"first, of\n\nthree"'
+    text = "a,b,c,l\n" + ",".join(cells) + ",1\nu,v,w,0\n"
+
+    summary = run_text(CsvFormat(("a", "b", "c"), label="l"), tmp_path, text)
+
+    named = dict(zip("abc", [cell.strip('"') for cell in cells], strict=True))
+    assert hours(tmp_path / "out")["20200401/00"] == [line(1, 1, **named), line(1, 0, a="u", b="v", c="w")]
+    assert (summary.rows, summary.records) == (2, 2)
+
+
+def test_rows_refused_for_one_reason_are_one_short_sentence(tmp_path: Path) -> None:
+    kind = CsvFormat(("a",), label="y", time="t", time_format="epoch")
+    with pytest.raises(ImportRefused) as refused:
+        run_text(kind, tmp_path, "t,y,a\n" + "2014-10-21,0,x\n" * 50)
+
+    assert str(refused.value) == (
+        "50 of 50 rows were refused (50 for time), more than the share of 0.01; nothing was written. First: "
+        f"{tmp_path / 'in.txt'}: line 2: the time '2014-10-21' is not epoch; --time-format says how times are written."
+    )
+
+
 def test_a_first_row_of_several_lines_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ImportRefused, match="lines 1 to 2 are not CSV"):
         run_text(CsvFormat(("a",), label="y"), tmp_path, 'y,"a\n1,b"\n1,x\n')
@@ -314,6 +357,9 @@ def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
         {"click": "c"},
         {"label": "y", "delimiter": ",,"},
         {"label": "y", "quote": "''"},
+        {"label": "a"},
+        {"label": "y", "time": "a"},
+        {"show": "s", "click": "a"},
     ],
 )
 def test_a_format_that_makes_no_sense_is_refused(options: dict[str, str]) -> None:
