@@ -1,6 +1,8 @@
 {{/* Every resource name. Only what is said here may be a name; a test pins the whole set of a default install. */}}
 
+{{/* Every object is named before anything else of it is written, so this is where `podDefaults` reach the blocks. */}}
 {{- define "elastic-ctr.fullname" -}}
+{{- include "elastic-ctr.podDefaults" . }}
 {{- .Values.fullnameOverride | default .Release.Name -}}
 {{- end }}
 

@@ -1,3 +1,22 @@
+{{/* Give each component's block, in place, what it does not say of `podDefaults`; done again it changes nothing. */}}
+{{- define "elastic-ctr.podDefaults" -}}
+{{- range list "fileServer" "master" "trainer" "pserver" "cube" "cubeTransfer" "serving" "tracking" }}
+{{- include "elastic-ctr.fillIn" (dict "given" (get $.Values .) "defaults" $.Values.podDefaults) }}
+{{- end }}
+{{- end }}
+
+{{/* Maps are filled in key by key. A key that is given stays as it is, also when it is false, empty or null. */}}
+{{- define "elastic-ctr.fillIn" -}}
+{{- $given := .given }}
+{{- range $key, $default := .defaults }}
+{{- if not (hasKey $given $key) }}
+{{- $_ := set $given $key (kindIs "map" $default | ternary (deepCopy $default) $default) }}
+{{- else if and (kindIs "map" $default) (kindIs "map" (get $given $key)) }}
+{{- include "elastic-ctr.fillIn" (dict "given" (get $given $key) "defaults" $default) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Shared fields of every pod; (list $ "cube" .Values.cube). `persistent` (a fourth) is true for pods with a volume. */}}
 {{- define "elastic-ctr.pod" -}}
 {{- $root := index . 0 }}
