@@ -29,7 +29,7 @@ LOCK = uv pip compile --quiet --universal --python-version 3.10 --generate-hashe
 BUILD = $(DOCKER) build --quiet --build-arg VERSION=$(TAG) --build-arg REVISION=$$(git rev-parse --verify --quiet HEAD || echo unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo package images test-images cluster-images kind-up kind-load cluster-test kind-down test test-unit test-chart check format generate lock bench fuzz clean
+.PHONY: help setup setup-dev demo package images test-images cluster-images kind-up kind-load cluster-test kind-down test test-unit test-chart check format generate lock bench fuzz house clean
 
 ##@ Use
 help: ## Show this help
@@ -124,6 +124,9 @@ bench: setup-dev ## Measure beside Redis and FastAPI (half an hour): build/bench
 
 fuzz: setup-dev ## Give every parser of foreign bytes a million inputs with bounds checking on. INPUTS=10000, ONLY="cube-server"
 	@cd tests && ../$(BIN)/python -m fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(ONLY),--only $(ONLY))
+
+house: setup-dev ## Count what makes the code hard to read, beside the bounds that it should keep
+	@$(BIN)/python tools/house.py
 
 clean: ## Remove what make made, but for .venv
 	@rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

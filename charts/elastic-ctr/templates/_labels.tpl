@@ -11,6 +11,7 @@ app.kubernetes.io/component: {{ last . }}
 app.kubernetes.io/part-of: elastic-ctr
 app.kubernetes.io/version: {{ (first .).Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ (first .).Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" (first .).Chart.Name (first .).Chart.Version | replace "+" "_" | trunc 63 | quote }}
 {{- end }}
 
 {{/* Labels of a pod: nothing that a new chart version would change without need; (list $ "cube" .Values.cube) */}}

@@ -187,7 +187,7 @@ topologySpreadConstraints:
 {{- define "elastic-ctr.resources" -}}
 {{- $given := include "elastic-ctr.given" . | fromYaml }}
 {{- if not (hasKey $given "requests") }}
-{{- $requests := pick $given "cpu" "memory" }}
+{{- $requests := pick $given "cpu" "memory" "ephemeral-storage" }}
 {{- $limits := merge (dict) ($given.limits | default dict) (pick $given "memory") }}
 {{- $given = dict }}
 {{- with $requests }}{{ $_ := set $given "requests" . }}{{ end }}
