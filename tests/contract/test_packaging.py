@@ -1,6 +1,7 @@
 """What pip installs: the wheel's extras, and that each is enough for what it promises."""
 
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -63,7 +64,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The wheel with [client], from a registry."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
+    # Building writes beside the sources.
+    source = folder / "source"
+    shutil.copytree(ROOT / "python", source / "python", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, source)
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
     subprocess.run(build, check=True, capture_output=True)
     [wheel] = folder.glob("elastic_ctr-*.whl")
     venv.create(folder / "venv", with_pip=False)
