@@ -26,7 +26,9 @@ def test_the_chart_names_a_maintainer() -> None:
 
 
 def test_every_object_carries_the_charts_name_and_version_and_no_pod_does(rendered: Rendered) -> None:
-    ours = [each for each in rendered.objects if "app.kubernetes.io/version" in each.raw["metadata"].get("labels", {})]
+    ours = [
+        each for each in rendered.objects if "app.kubernetes.io/component" in each.raw["metadata"].get("labels", {})
+    ]
     assert ours
     for each in ours:
         assert each.raw["metadata"]["labels"]["helm.sh/chart"] == "elastic-ctr-0.1.0"

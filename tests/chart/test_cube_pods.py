@@ -123,5 +123,9 @@ def test_server_and_agent_have_needs_of_their_own(render: Renderer) -> None:
         cube={"resources": {"cpu": 2, "memory": "3Gi"}, "agentResources": {"cpu": "10m", "memory": "64Mi"}}
     ).pod_of("cube")
 
-    assert pod.container("cube-server").raw["resources"]["requests"] == {"cpu": 2, "memory": "3Gi"}
+    assert pod.container("cube-server").raw["resources"]["requests"] == {
+        "cpu": 2,
+        "memory": "3Gi",
+        "ephemeral-storage": "1Gi",
+    }
     assert pod.container("cube-agent").raw["resources"]["limits"] == {"memory": "64Mi"}

@@ -145,6 +145,6 @@ def test_the_chart_takes_what_elastic_ctr_values_writes(render: Renderer) -> Non
 def test_cpu_is_asked_for_and_memory_is_asked_for_and_held_to(
     render: Renderer, given: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    rendered = render(below=merged(SMALLEST, {"serving": {"resources": given}}))
+    rendered = render(below=merged(SMALLEST, {"serving": {"resources": {"ephemeral-storage": None, **given}}}))
 
     assert rendered.pod_of("serving").containers[0].raw["resources"] == expected

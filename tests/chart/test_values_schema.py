@@ -112,7 +112,11 @@ def test_an_integer_that_helm_rounds_is_refused_though_it_was_rounded(render: Re
 
 def test_every_key_of_the_schema_is_shown_in_values_yaml() -> None:
     def shown(key: str) -> bool:
+        head, _, rest = key.partition(".")
         tree: Any = DEFAULTS
+        # Keys of all pods are shown once.
+        if head in COMPONENTS and rest.partition(".")[0] in DEFAULTS["podDefaults"]:
+            key = f"podDefaults.{rest}"
         for step in key.split("."):
             if not isinstance(tree, dict) or (step not in tree and tree in ({}, None)):
                 return True
@@ -148,7 +152,7 @@ def test_the_example_with_everything_on_has_everything_on() -> None:
     def of_a_component(key: str) -> str:
         """A key that all components have is on where one of them has it."""
         head, _, rest = key.partition(".")
-        return rest if head in COMPONENTS else key
+        return rest if head in (*COMPONENTS, "podDefaults") else key
 
     below = {key for key in KEYS if any(other.startswith(f"{key}.") for other in KEYS)}
     leaves = {
@@ -163,16 +167,10 @@ def test_all_components_have_the_same_keys_in_the_same_order() -> None:
     orders = {tuple(key for key in DEFAULTS[name] if key in common) for name in COMPONENTS}
 
     assert len(orders) == 1
-    assert common >= {
-        "image",
-        "resources",
-        "persistence",
-        "probes",
-        "nodeSelector",
-        "tolerations",
-        "affinity",
-        "extraEnv",
-    }
+    assert common >= {"image", "resources", "persistence"}
+    of_all_pods = set(DEFAULTS["podDefaults"])
+    assert of_all_pods >= {"probes", "nodeSelector", "tolerations", "affinity", "extraEnv"}
+    assert not any(of_all_pods & set(DEFAULTS[name]) for name in COMPONENTS)
 
 
 def test_every_value_says_what_it_does() -> None:

@@ -65,6 +65,7 @@ _TOP = frozenset(
         "log",
         "metrics",
         "networkPolicy",
+        "podDefaults",
         "priorityClasses",
         "serviceAccount",
         "tmpSizeLimit",
