@@ -132,3 +132,14 @@ def test_the_changelog_begins_with_what_is_newest() -> None:
 
     assert heads
     assert heads[0] == "Unreleased" or re.match(r"\d+\.\d+\.\d+", heads[0])
+
+
+def test_the_contents_of_the_manual_are_its_sections() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    listed = re.findall(r"^- \[(.+)\]\(#(.+)\)$", text, re.MULTILINE)
+    sections = re.findall(r"^## (.+)$", text, re.MULTILINE)
+
+    assert [name for name, _ in listed] == sections
+    assert [anchor for _, anchor in listed] == [
+        re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-") for name in sections
+    ]
