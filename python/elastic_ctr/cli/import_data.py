@@ -29,6 +29,8 @@ from elastic_ctr.features.importers import (
 )
 from elastic_ctr.features.slots import SlotList
 
+_REPORT_ROWS = 100_000
+
 app = typer.Typer(
     name="import",
     no_args_is_help=True,
@@ -210,14 +212,13 @@ def _import(
     with HourTree(out, force=writing.force, append=writing.append) as tree, _progress() as report:
         summary = import_files(
             files,
-            rows,
+            lambda stream, name: _reported(rows(stream, name), name, report),
             slots,
             tree,
             start=first,
             rows_per_hour=writing.rows_per_hour,
             max_hours=max_hours,
             max_refused_share=writing.max_refused_share,
-            report=report,
         )
     if writing.as_json:
         typer.echo(json.dumps({**summary.as_dict(), "deletedHours": tree.deleted}))
@@ -231,17 +232,24 @@ def _import(
         )
 
 
+def _reported(rows: Rows, name: str, report: Callable[[str], None]) -> Rows:
+    for number, row in enumerate(rows, 1):
+        if number % _REPORT_ROWS == 0:
+            report(f"{number:,} rows of {name} are read")
+        yield row
+
+
 @contextmanager
-def _progress() -> Iterator[Callable[[str, int], None]]:
+def _progress() -> Iterator[Callable[[str], None]]:
     """On a terminal a line that changes, elsewhere a line for each report."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda name, rows: typer.echo(f"{rows:,} rows are read, now from {name}", err=True)
+        yield lambda sentence: typer.echo(sentence, err=True)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as shown:
         task = shown.add_task("rows are read")
-        yield lambda name, rows: shown.update(task, description=f"{rows:,} rows are read, now from {name}")
+        yield lambda sentence: shown.update(task, description=sentence)
 
 
 def _told(summary: Summary, out: Path) -> str:

@@ -1,16 +1,16 @@
 """`elastic-ctr synth`: click logs with a known truth."""
 
-from __future__ import annotations
-
 import enum
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
+from elastic_ctr.cli.options import grouped
 from elastic_ctr.cli.roles import reason_of
 from elastic_ctr.features.hours import HOUR, TRUTH, HoursRefused, HourTree, hour_name, parse_hour
 from elastic_ctr.features.synth import PRESETS, Truth, auc, logloss, parts, probability_text
@@ -23,18 +23,26 @@ class PresetName(str, enum.Enum):
     SPARSE = "sparse"
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """What decides the lines."""
+
+    seed: Annotated[int, typer.Option(min=0, help="Decides which lines are drawn.")] = 1
+    truth_seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Decides the truth; the seed if not given. Held-out lines: same truth, other seed."),
+    ] = None
+    preset: Annotated[PresetName, typer.Option(help="easy has 1,000 keys in each of 8 slots, sparse 100,000.")] = (
+        PresetName.EASY
+    )
+
+
+@grouped
 def synth(
     out: Annotated[Path, typer.Argument(help="The folder to write; it must be empty or absent.")],
     hours: Annotated[int, typer.Option(min=1, help="Hours to write.")],
     rows: Annotated[int, typer.Option(min=1, help="Lines in all, spread evenly over the hours.")],
-    seed: Annotated[int, typer.Option(min=0, help="Decides which lines are drawn.")] = 1,
-    truth_seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="Decides the truth; the seed if not given. Held-out lines: same truth, other seed."),
-    ] = None,
-    preset: Annotated[
-        PresetName, typer.Option(help="easy has 1,000 keys in each of 8 slots, sparse 100,000.")
-    ] = PresetName.EASY,
+    drawing: Drawing,
     start: Annotated[str, typer.Option(metavar="YYYYMMDD/HH", help="The first hour.")] = "20200401/00",
     files_per_hour: Annotated[int, typer.Option(min=1, max=10_000, help="Files of each hour.")] = 2,
     force: Annotated[bool, typer.Option("--force", help="Replace the hours and slot.conf that are in OUT.")] = False,
@@ -45,12 +53,13 @@ def synth(
     Writes OUT/YYYYMMDD/HH/part-0000k with a donefile, OUT/slot.conf, and the true probability of each line, in the
     order of the lines, to OUT/truth/YYYYMMDD/HH/part-0000k. The same options give the same bytes.
     """
-    truth = Truth(PRESETS[preset.value], seed if truth_seed is None else truth_seed)
+    truth_seed = drawing.seed if drawing.truth_seed is None else drawing.truth_seed
+    truth = Truth(PRESETS[drawing.preset.value], truth_seed)
     probabilities, clicks = [], []
     try:
         first = parse_hour(start)
         with HourTree(out, force=force) as tree:
-            for hour, file, share, dice in parts(rows, hours, files_per_hour, seed):
+            for hour, file, share, dice in parts(rows, hours, files_per_hour, drawing.seed):
                 lines = truth.draw(share, dice)
                 name = f"{hour_name(first + HOUR * hour)}/part-{file:05d}"
                 tree.append(name, truth.text(lines))
@@ -68,9 +77,9 @@ def synth(
         "clicks": int(all_clicks.sum()),
         "hours": hours,
         "slots": len(truth.slots),
-        "preset": preset.value,
-        "seed": seed,
-        "truthSeed": seed if truth_seed is None else truth_seed,
+        "preset": drawing.preset.value,
+        "seed": drawing.seed,
+        "truthSeed": truth_seed,
         "auc": auc(all_probabilities, all_clicks),
         "logloss": logloss(all_probabilities, all_clicks),
         "loglossOfTheRate": logloss(np.full(rows, rate), all_clicks),

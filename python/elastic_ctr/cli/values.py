@@ -3,12 +3,14 @@
 import json
 import os
 import tempfile
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from elastic_ctr.cli.elastic_control import File, Options, ValuesRefused, text_of, translate
+from elastic_ctr.cli.options import grouped
 from elastic_ctr.cli.roles import refuse
 
 _MOST_BYTES = 1 << 20
@@ -33,6 +35,43 @@ def _instead(*names: str, sentence: str) -> Any:
     )
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """The options of elastic-control.sh that said how much of what."""
+
+    cpu: Annotated[
+        int | None, typer.Option("--cpu", "-u", min=1, help="Cores that each trainer and each pserver asks for.")
+    ] = None
+    mem: Annotated[
+        int | None, typer.Option("--mem", "-m", min=1, help="Memory of each trainer and each pserver, in GiB.")
+    ] = None
+    trainer: Annotated[int | None, typer.Option("--trainer", "-t", min=1, help="Trainers.")] = None
+    pserver: Annotated[int | None, typer.Option("--pserver", "-p", min=1, help="Parameter servers.")] = None
+    cube: Annotated[int | None, typer.Option("--cube", "-b", min=1, help="Shards of the cube.")] = None
+    hdfs_address: Annotated[
+        str | None,
+        typer.Option(
+            "--hdfs-address", "-hd", "--hdfs_address", help="hdfs://NAMENODE:9000, whatever HDFS_ADDRESS says."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Commands:
+    """The options of elastic-control.sh that were commands."""
+
+    config_resource: Annotated[
+        bool, typer.Option("-r", "--config_resource", help="That is this command.", rich_help_panel=_OLD)
+    ] = False
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Changed nothing, and does not.", rich_help_panel=_OLD)
+    ] = False
+    apply: Annotated[bool, _instead("-a", "--apply", sentence=_APPLY)] = False
+    log: Annotated[bool, _instead("-l", "--log", sentence=_LOG)] = False
+    config_client: Annotated[bool, _instead("-c", "--config_client", sentence=_CLIENT)] = False
+
+
+@grouped
 def values(
     data_config: Annotated[
         Path, typer.Option("--data-config", "-f", "--datafile", help="Assignments of a shell; none is executed.")
@@ -40,34 +79,12 @@ def values(
     slot_conf: Annotated[
         Path, typer.Option("--slot-conf", "-s", "--slot_conf", help="The slots that are trained, one a line.")
     ] = Path("slot.conf"),
-    cpu: Annotated[
-        int | None, typer.Option("--cpu", "-u", min=1, help="Cores that each trainer and each pserver asks for.")
-    ] = None,
-    mem: Annotated[
-        int | None, typer.Option("--mem", "-m", min=1, help="Memory of each trainer and each pserver, in GiB.")
-    ] = None,
-    trainer: Annotated[int | None, typer.Option("--trainer", "-t", min=1, help="Trainers.")] = None,
-    pserver: Annotated[int | None, typer.Option("--pserver", "-p", min=1, help="Parameter servers.")] = None,
-    cube: Annotated[int | None, typer.Option("--cube", "-b", min=1, help="Shards of the cube.")] = None,
-    hdfs_address: Annotated[
-        str | None,
-        typer.Option(
-            "--hdfs-address", "-hd", "--hdfs_address", help="hdfs://NAMENODE:9000, whatever HDFS_ADDRESS says."
-        ),
-    ] = None,
+    sizes: Sizes = Sizes(),
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write there, whole or not at all, instead of to stdout.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, which helm and `local run` take as well.")] = False,
-    config_resource: Annotated[
-        bool, typer.Option("-r", "--config_resource", help="That is this command.", rich_help_panel=_OLD)
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Changed nothing, and does not.", rich_help_panel=_OLD)
-    ] = False,
-    apply: Annotated[bool, _instead("-a", "--apply", sentence=_APPLY)] = False,
-    log: Annotated[bool, _instead("-l", "--log", sentence=_LOG)] = False,
-    config_client: Annotated[bool, _instead("-c", "--config_client", sentence=_CLIENT)] = False,
+    commands: Commands = Commands(),
 ) -> None:
     """Write a values file from a data.config, a slot.conf and the options of elastic-control.sh.
 
@@ -75,12 +92,12 @@ def values(
 
     Exit codes: 0 written; 2 refused, with one sentence for each thing wrong.
     """
-    del config_resource, verbose, apply, log, config_client
+    del commands
     try:
         found = translate(
             _read(data_config, "--data-config"),
             _read(slot_conf, "--slot-conf"),
-            Options(cpu, mem, trainer, pserver, cube, hdfs_address),
+            Options(*astuple(sizes)),
         )
         text = json.dumps(found.values, indent=2) + "\n" if as_json else text_of(found.values)
         if output is None:

@@ -35,7 +35,6 @@ CRITEO_CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
 LIBFM_SLOT = "features"
 
 _ONE_ROW = "by their quotes they are one row"
-_REPORT_ROWS = 100_000
 _ISO_TIME = re.compile(
     r"(\d{4})-?(\d\d)-?(\d\d)(?:[Tt ](\d\d):?(\d\d)(?::?(\d\d)(?:[.,](\d{1,9}))?)?\s*(?:[Zz]|([+-])(\d\d):?(\d\d)?)?)?"
 )
@@ -345,7 +344,6 @@ def import_files(
     rows_per_hour: int | None = None,
     max_hours: int = 24 * 366,
     max_refused_share: float = 0.01,
-    report: Callable[[str, int], None] = lambda _, __: None,
 ) -> Summary:
     """Read files into hours and publish them.
 
@@ -358,16 +356,13 @@ def import_files(
         rows_per_hour: how many rows without a time make an hour; without it all are in one.
         max_hours: a longer tree is refused: one wrong date would make years of empty hours.
         max_refused_share: more refused rows than this share, and nothing is published.
-        report: called with the file and the rows read so far, every 100,000 rows.
 
     Raises:
         ImportRefused: with what was wrong; nothing was published.
     """
     summary = Summary(slots=len(slots))
     first = last = None
-    for number, (name, row) in enumerate(_read(files, rows), 1):
-        if number % _REPORT_ROWS == 0:
-            report(name, number)
+    for name, row in _read(files, rows):
         if isinstance(row, RowRefused):
             summary.refuse(row, name)
             continue

@@ -111,7 +111,7 @@ def test_a_long_import_says_how_far_it_is(tmp_path: Path) -> None:
 
     done = call("csv", tmp_path / "long.csv", tmp_path / "out", "--label", "y", "--fields", "a")
 
-    assert done.stderr.splitlines() == [f"100,000 rows are read, now from {tmp_path / 'long.csv'}"]
+    assert done.stderr.splitlines() == [f"100,000 rows of {tmp_path / 'long.csv'} are read"]
 
 
 def test_more_refused_rows_than_allowed_end_with_1(tmp_path: Path) -> None:
