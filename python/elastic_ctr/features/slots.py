@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,10 @@ class SlotList:
     def text(self) -> str:
         """The slot.conf that gives this list."""
         return "".join(f"{name}\n" for name in self.names)
+
+    def check(self) -> int:
+        """CRC-32 of the slot.conf that gives this list: names and their order."""
+        return zlib.crc32(self.text().encode("ascii"))
 
     def __len__(self) -> int:
         return len(self.names)

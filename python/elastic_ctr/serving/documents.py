@@ -21,13 +21,13 @@ def json_object(body: bytes) -> dict[str, Any]:
     return document
 
 
-def fields(value: Any, where: str, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
-    """A JSON object with these fields and no other."""
+def fields(value: Any, where: str, required: Collection[str], optional: Collection[str] | None = ()) -> dict[str, Any]:
+    """A JSON object with these fields and no other; any others where `optional` is None."""
     if type(value) is not dict:
         raise Refusal(400, f"{where} is {shown(value)}; it must be an object")
-    for name in value:
-        if name not in required and name not in optional:
-            known = ", ".join((*required, *optional))
+    for name in value if optional is not None else ():
+        if name not in required and name not in (optional or ()):
+            known = ", ".join((*required, *(optional or ())))
             raise Refusal(400, f"{_joined(where, name)} is not known; the fields here are {known}")
     for name in required:
         if name not in value:

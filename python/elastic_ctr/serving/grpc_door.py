@@ -68,8 +68,6 @@ _CONTENTS = {
     "UINT32": "uint_contents",
     "UINT64": "uint64_contents",
 }
-_RAW = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8"}
-_LENGTH_BYTES = 4
 # Wire types of protobuf, and numbers of fields in open_inference.proto: inputs of a request is contents of an input.
 _VARINT, _LENGTH_DELIMITED, _FIXED = 0, 2, {1: 8, 5: 4}
 _NESTED, _OUTPUTS, _SHAPE, _BYTES_CONTENTS = 5, 6, 3, 8
@@ -355,7 +353,7 @@ def inference_of(asked: Any, max_instances: int) -> Inference:
             if given.HasField("contents"):
                 raise Refusal(400, f"{where}.contents stands beside raw_input_contents; give one of them")
             where_data = f"raw_input_contents[{place}]"
-            data = _raw(raw[place], given.datatype, where_data, max_instances)
+            data = open_inference.raw_values(raw[place], given.datatype, where_data, max_instances)
         else:
             where_data = f"{where}.contents"
             data = _contents(given.contents, given.datatype, where_data)
@@ -405,23 +403,5 @@ def _contents(contents: Any, datatype: str, where: str) -> Any:
             raise Refusal(400, f"{where} has {other.name}; {datatype} stands in {field}")
     values = getattr(contents, field)
     # fromiter: an array of a repeated field is made by way of a list, which takes five times as much.
-    return list(values) if datatype == "BYTES" else np.fromiter(values, dtype=_RAW[datatype], count=len(values))
-
-
-def _raw(data: bytes, datatype: str, where: str, max_elements: int) -> Any:
-    if datatype != "BYTES":
-        dtype = np.dtype(_RAW[datatype])
-        if len(data) % dtype.itemsize:
-            raise Refusal(400, f"{where} has {len(data)} bytes; values of {datatype} have {dtype.itemsize} each")
-        return np.frombuffer(data, dtype=dtype)
-    elements: list[bytes] = []
-    at = 0
-    while at < len(data):
-        start = at + _LENGTH_BYTES
-        at = start + int.from_bytes(data[at:start], "little")
-        if start > len(data) or at > len(data):
-            raise Refusal(400, f"{where} ends inside its element {len(elements)}")
-        elements.append(data[start:at])
-        if len(elements) > max_elements:
-            raise Refusal(413, f"{where} has more than {max_elements} elements; send several requests")
-    return elements
+    dtype = open_inference.RAW.get(datatype)
+    return list(values) if datatype == "BYTES" else np.fromiter(values, dtype=dtype, count=len(values))

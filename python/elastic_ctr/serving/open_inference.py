@@ -1,6 +1,6 @@
-"""The Open Inference Protocol, version 2, REST (KServe): `/v2`, `/v2/health/*`, `/v2/models/<name>[/ready|/infer]`.
+"""The Open Inference Protocol, version 2, REST (KServe): `/v2`, `/v2/health/*`, `/v2/models/<name>[/versions/<v>][/ready|/infer]`.
 
-Inputs of an inference, either
+Inputs of an inference, one of
 
 * one BYTES tensor `line` of shape [n] or [n, 1]: feature lines as in training, without show and click. As in training,
   slots that are not in the slot list are ignored.
@@ -8,6 +8,12 @@ Inputs of an inference, either
   [n]): how many of its values belong to each instance. Without lengths its shape says it: [n] or [n, 1] is one value an
   instance, [n, k] is k. Slots may be absent; a tensor that is no slot of the model is refused. INT64 is taken as the
   same 64 bits as UINT64, and a value may be a number or decimal text.
+* all slots in two tensors, the form with the least work: `feasigns` (UINT64, shape [n]), by instance, then by slot in the
+  order of the slot list, and `lengths` (UINT16 or as above, shape [instances, slots]): how many of them belong to each. The
+  request parameter `slot_list_check`, the CRC-32 of the slot list, refuses a request for another slot list.
+
+Values stand in `data`, or little-endian behind the JSON, whose length is `Inference-Header-Content-Length` then
+(the binary tensor data extension: `binary_data_size` of an input; `binary_data` of an output, `binary_data_output` of all).
 
 Outputs: `probability` FP32 [n] and `version` UINT64 [n], the model version that answered.
 """
@@ -37,10 +43,13 @@ from elastic_ctr.serving.source_protocol import named
 
 LINE = "line"
 LENGTHS = "/lengths"
+ALL_FEASIGNS, ALL_LENGTHS = "feasigns", "lengths"
 OUTPUTS = ("probability", "version")
 NO_INPUTS = f"inputs is empty; give a BYTES tensor {LINE!r}, or a UINT64 tensor for each slot"
 
-_COUNT_TYPES = ("INT32", "INT64", "UINT32", "UINT64")
+_COUNT_TYPES = ("INT32", "INT64", "UINT32", "UINT64", "UINT16")
+RAW = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8", "UINT16": "<u2"}
+_ELEMENT_LENGTH_BYTES = 4
 _FEASIGN_TYPES = ("UINT64", "INT64")
 
 
@@ -63,49 +72,97 @@ class Inference(NamedTuple):
     id: str | None
     outputs: tuple[str, ...]
     tensors: dict[str, Tensor]
+    binary_outputs: frozenset[str] = frozenset()
+    slot_list_check: int | None = None
 
     def instances(self, slots: SlotList, max_instances: int) -> Instances:
         """Raises Refusal."""
+        if self.slot_list_check not in (None, slots.check()):
+            raise Refusal(
+                409, f"the slot list is not that of the model, which has {len(slots)} slots; ask for it again"
+            )
+        if self.tensors.keys() == {ALL_FEASIGNS, ALL_LENGTHS} and not (ALL_FEASIGNS in slots and ALL_LENGTHS in slots):
+            return _of_arrays(self.tensors, slots, max_instances)
         line = self.tensors.get(LINE)
         if line is not None and (line.datatype == "BYTES" or LINE not in slots):
             return _of_lines(self.tensors, slots, max_instances)
         return _of_slots(self.tensors, slots, max_instances)
 
 
-def parse_infer(body: bytes) -> Inference:
-    """Raises Refusal."""
-    document = fields(json_object(body), "", ("inputs",), ("id", "parameters", "outputs"))
+class _Behind:
+    """The bytes behind the JSON, which the inputs take one after the other."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, size: int, where: str) -> bytes:
+        end = self._at + size
+        if end > len(self._data):
+            raise Refusal(400, f"{where} is {size}; {len(self._data) - self._at} bytes are left behind the JSON")
+        found = bytes(self._data[self._at : end])
+        self._at = end
+        return found
+
+    def check_end(self) -> None:
+        if self._at != len(self._data):
+            raise Refusal(400, f"{len(self._data) - self._at} bytes behind the JSON belong to no input")
+
+
+def parse_infer(body: bytes, json_length: int | None = None, max_elements: int = MAX_FEASIGNS) -> Inference:
+    """`json_length` is that of the JSON in front of binary tensors; None of a body without them. Raises Refusal."""
+    if json_length is not None and json_length > len(body):
+        raise Refusal(400, f"Inference-Header-Content-Length is {json_length}; the body has {len(body)} bytes")
+    behind = _Behind(memoryview(body)[len(body) if json_length is None else json_length :])
+    document = fields(json_object(body if json_length is None else body[:json_length]), "", ("inputs",), None)
     given = items(document["inputs"], "inputs")
     if not given:
         raise Refusal(400, NO_INPUTS)
     tensors: dict[str, Tensor] = {}
     for place, each in enumerate(given):
-        _add_json(tensors, each, f"inputs[{place}]")
+        _add_json(tensors, each, f"inputs[{place}]", behind, max_elements)
+    behind.check_end()
     identity = document.get("id")
+    parameters = _parameters(document, "")
+    check = parameters.get("slot_list_check")
+    outputs, binary = _outputs(items(document.get("outputs") or [], "outputs"), parameters.get("binary_data_output"))
     return Inference(
         None if identity is None else text(identity, "id"),
-        _outputs(items(document.get("outputs") or [], "outputs")),
+        outputs,
         tensors,
+        binary,
+        None if check is None else count(check, "parameters.slot_list_check"),
     )
 
 
-def infer_answer(request: Inference, model: str, probabilities: Floats, version: int) -> bytes:
+def infer_answer(request: Inference, model: str, probabilities: Floats, version: int) -> tuple[bytes, int | None]:
+    """The body, and the length of its JSON when binary tensors stand behind it."""
     rows = len(probabilities)
     known = {
-        "probability": ("FP32", probabilities),
-        "version": ("UINT64", np.full(rows, version, dtype=np.uint64)),
+        "probability": ("FP32", np.ascontiguousarray(probabilities, "<f4")),
+        "version": ("UINT64", np.full(rows, version, dtype="<u8")),
     }
     answer: dict[str, Any] = {"model_name": model, "model_version": str(version)}
     if request.id is not None:
         answer["id"] = request.id
-    answer["outputs"] = [
-        {"name": name, "datatype": known[name][0], "shape": [rows], "data": known[name][1]} for name in request.outputs
-    ]
-    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    outputs: list[dict[str, Any]] = []
+    behind: list[bytes] = []
+    for name in request.outputs:
+        datatype, values = known[name]
+        output: dict[str, Any] = {"name": name, "datatype": datatype, "shape": [rows]}
+        if name in request.binary_outputs:
+            behind.append(values.tobytes())
+            output["parameters"] = {"binary_data_size": len(behind[-1])}
+        else:
+            output["data"] = values
+        outputs.append(output)
+    answer["outputs"] = outputs
+    head = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    return b"".join((head, *behind)), len(head) if request.binary_outputs else None
 
 
 def server_metadata(version: str) -> bytes:
-    return orjson.dumps({"name": "elastic-ctr", "version": version, "extensions": []})
+    return orjson.dumps({"name": "elastic-ctr", "version": version, "extensions": ["binary_tensor_data"]})
 
 
 def model_metadata(model: str, version: int | None, slots: SlotList | None) -> dict[str, Any]:
@@ -156,24 +213,65 @@ def outputs_named(asked: list[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name, _ in asked)) or OUTPUTS
 
 
-def _outputs(asked: list[Any]) -> tuple[str, ...]:
-    names = []
+def _parameters(of: dict[str, Any], where: str) -> dict[str, Any]:
+    return fields(of.get("parameters") or {}, f"{where}.parameters" if where else "parameters", (), None)
+
+
+def _outputs(asked: list[Any], all_binary: Any) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The outputs wanted, and those of them that are answered as binary tensors."""
+    names: list[tuple[str, str]] = []
+    told: dict[str, Any] = {}
     for place, each in enumerate(asked):
-        output = fields(each, f"outputs[{place}]", ("name",), ("parameters",))
-        names.append((text(output["name"], f"outputs[{place}].name"), f"outputs[{place}].name"))
-    return outputs_named(names)
+        where = f"outputs[{place}]"
+        output = fields(each, where, ("name",), None)
+        names.append((text(output["name"], f"{where}.name"), f"{where}.name"))
+        told[output["name"]] = _parameters(output, where).get("binary_data", all_binary)
+    wanted = outputs_named(names)
+    return wanted, frozenset(name for name in wanted if told.get(name, all_binary) is True)
 
 
-def _add_json(tensors: dict[str, Tensor], given: Any, where: str) -> None:
-    tensor = fields(given, where, ("name", "shape", "datatype", "data"), ("parameters",))
+def _add_json(tensors: dict[str, Tensor], given: Any, where: str, behind: _Behind, max_elements: int) -> None:
+    tensor = fields(given, where, ("name", "shape", "datatype"), None)
     name = text(tensor["name"], f"{where}.name")
+    datatype = text(tensor["datatype"], f"{where}.datatype")
     shape = [
         count(size, f"{where}.shape[{place}]") for place, size in enumerate(items(tensor["shape"], f"{where}.shape"))
     ]
-    data = items(tensor["data"], f"{where}.data")
-    if len(shape) == 2 and data and type(data[0]) is list:
-        data = _flattened(data, shape, where)
-    add_tensor(tensors, name, shape, text(tensor["datatype"], f"{where}.datatype"), data, where, f"{where}.data")
+    size = _parameters(tensor, where).get("binary_data_size")
+    if size is None:
+        data = items(fields(tensor, where, ("data",), None)["data"], f"{where}.data")
+        if len(shape) == 2 and data and type(data[0]) is list:
+            data = _flattened(data, shape, where)
+        add_tensor(tensors, name, shape, datatype, data, where, f"{where}.data")
+        return
+    where_size = f"{where}.parameters.binary_data_size"
+    if "data" in tensor:
+        raise Refusal(400, f"{where}.data stands beside {where_size}; give one of them")
+    raw = behind.take(count(size, where_size), where_size)
+    add_tensor(tensors, name, shape, datatype, raw_values(raw, datatype, where, max_elements), where, where)
+
+
+def raw_values(data: bytes, datatype: str, where: str, max_elements: int) -> list[Any] | npt.NDArray[Any]:
+    """Values of a tensor from its bytes, of BYTES so many at most; `where` names it in a refusal. Raises Refusal."""
+    if datatype in RAW:
+        dtype = np.dtype(RAW[datatype])
+        if len(data) % dtype.itemsize:
+            raise Refusal(400, f"{where} has {len(data)} bytes; values of {datatype} have {dtype.itemsize} each")
+        return np.frombuffer(data, dtype=dtype)
+    if datatype != "BYTES":
+        allowed = ", ".join(("BYTES", *RAW))
+        raise Refusal(400, f"{where}.datatype is {shown(datatype)}; it must be one of {allowed}")
+    elements: list[bytes] = []
+    at = 0
+    while at < len(data):
+        start = at + _ELEMENT_LENGTH_BYTES
+        at = start + int.from_bytes(data[at:start], "little")
+        if start > len(data) or at > len(data):
+            raise Refusal(400, f"{where} ends inside its element {len(elements)}")
+        elements.append(data[start:at])
+        if len(elements) > max_elements:
+            raise Refusal(413, f"{where} has more than {max_elements} elements; send several requests")
+    return elements
 
 
 def _flattened(data: list[Any], shape: list[int], where: str) -> list[Any]:
@@ -248,6 +346,19 @@ def _of_slots(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
     return Instances(values, lengths.reshape(-1), rows)
 
 
+def _of_arrays(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -> Instances:
+    feasigns, lengths = tensors[ALL_FEASIGNS], tensors[ALL_LENGTHS]
+    _typed(feasigns, _FEASIGN_TYPES)
+    _typed(lengths, _COUNT_TYPES)
+    if len(lengths.shape) != 2 or lengths.shape[1] != len(slots):
+        raise Refusal(
+            400,
+            f"{lengths.input}.shape is {lengths.shape}; the model has {len(slots)} slots: it must be [n, {len(slots)}]",
+        )
+    enough_instances(lengths.shape[0], max_instances, lengths.input)
+    return Instances(_feasigns(feasigns), _counts(lengths, feasigns), lengths.shape[0])
+
+
 def _feasigns(tensor: Tensor) -> Any:
     if isinstance(tensor.data, np.ndarray):
         if len(tensor.data) > MAX_FEASIGNS:
@@ -276,11 +387,26 @@ def _lengths(tensor: Tensor, lengths: Tensor | None, rows: int, first: str) -> L
     _typed(lengths, _COUNT_TYPES)
     if len(lengths.shape) == 2 and lengths.shape[1] != 1:
         raise Refusal(400, f"{where}.shape of {shown(lengths.name)} is {lengths.shape}; it must be [n]")
-    given = lengths.data.tolist() if isinstance(lengths.data, np.ndarray) else lengths.data
-    counts = [count(value, f"{lengths.where}[{place}]") for place, value in enumerate(given)]
-    if sum(counts) != len(tensor.data):
+    return _counts(lengths, tensor)
+
+
+def _counts(lengths: Tensor, tensor: Tensor) -> Lengths:
+    """Lengths that add up to the values of a tensor."""
+    if isinstance(lengths.data, np.ndarray):
+        # Above it the first is refused, and the sum cannot overflow.
+        allowed = lengths.data.size == 0 or 0 <= int(lengths.data.min()) <= int(lengths.data.max()) < 1 << 32
+        if allowed and lengths.data.size < 1 << 30:
+            counts: Lengths = lengths.data.astype(np.int64)
+        else:
+            raise Refusal(400, f"{lengths.where} has a value that is negative or too large")
+    else:
+        given = [count(value, f"{lengths.where}[{place}]") for place, value in enumerate(lengths.data)]
+        # In Python: the sum of large numbers would overflow.
+        counts = np.array(given if sum(given) < 1 << 62 else [-1], dtype=np.int64)
+    if int(counts.sum()) != len(tensor.data):
         raise Refusal(
             400,
-            f"{where}: {shown(lengths.name)} adds up to {sum(counts)}; {shown(tensor.name)} has {len(tensor.data)} values",
+            f"{lengths.input}: {shown(lengths.name)} adds up to another number than {shown(tensor.name)} has values, "
+            f"which is {len(tensor.data)}",
         )
-    return np.array(counts, dtype=np.int64)
+    return counts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.http_door import JSON_TYPE, Reply, Request
 from elastic_ctr.serving.instances import Instances
 from elastic_ctr.serving.pooling import Floats
-from elastic_ctr.serving.refusal import Refusal, refusal_of
+from elastic_ctr.serving.refusal import Refusal, refusal_of, shown
 from elastic_ctr.serving.rounds import Done, Parse, Rounds
 
 if TYPE_CHECKING:
@@ -28,16 +29,19 @@ SOURCE_PATH = "/ElasticCTRPredictionService/inference"
 PREDICTIONS = "elastic_ctr"
 """What its requests are counted as."""
 
+_BINARY_TYPE = b"content-type: application/octet-stream\r\n"
 # A larger body is parsed on a thread beside the loop, one at a time, so that small requests are still answered.
 PARSED_INLINE = 128 << 10
 
-Answered = Callable[[Floats, int], bytes]
+Answered = Callable[[Floats, int], tuple[bytes, bytes]]
+"""From probabilities and their version to the body and the headers of the answer. May raise Refusal."""
 
 
 class _Route(NamedTuple):
     door: str
     method: str
-    answer: Callable[[Request, Reply], None]
+    # With the version that the path names.
+    answer: Callable[[Request, Reply, str | None], None]
 
 
 class Service:
@@ -52,6 +56,7 @@ class Service:
         model_name: str,
         version: str,
         max_instances: int,
+        max_body_bytes: int = 64 << 20,
     ) -> None:
         self.rounds = rounds
         self.counters = counters
@@ -59,18 +64,19 @@ class Service:
         self.model_name = model_name
         self.package_version = version
         self.max_instances = max_instances
+        self._max_body_bytes = max_body_bytes
         # Whether the machine code for everyday bodies has been compiled.
         self.scans = False
         self._of_thread = threading.local()
         self._under_way: set[asyncio.Future[Instances]] = set()
-        model = f"/v2/models/{model_name}"
+        model = self._model_path = f"/v2/models/{model_name}"
         self._routes = {
             SOURCE_PATH: _Route(PREDICTIONS, "POST", self._inference),
             "/v2": _Route("metadata", "GET", self._server),
-            "/v2/health/live": _Route("health", "GET", lambda _, reply: reply(200, b'{"live":true}')),
-            "/v2/health/ready": _Route("health", "GET", self._ready),
+            "/v2/health/live": _Route("health", "GET", lambda _, reply, __: reply(200, b'{"live":true}')),
+            "/v2/health/ready": _Route("health", "GET", lambda _, reply, __: self._ready(reply, {})),
             model: _Route("metadata", "GET", self._model),
-            f"{model}/ready": _Route("health", "GET", self._ready),
+            f"{model}/ready": _Route("health", "GET", lambda _, reply, __: self._ready(reply, {"name": model_name})),
             f"{model}/infer": _Route("open_inference", "POST", self._infer),
         }
 
@@ -78,7 +84,8 @@ class Service:
         """Answer one request, now or later. Never raises."""
         # An encoded slash is no separator (RFC 3986, 2.2).
         path = request.path if "%2f" in request.path.lower() else unquote(request.path)
-        route = self._routes.get(path.rstrip("/") or "/")
+        path, version = self._without_version(path.rstrip("/") or "/")
+        route = self._routes.get(path)
         if route is None:
             self.count("none", 404)
             reply(404, _error(self._not_found(request.path)))
@@ -94,10 +101,24 @@ class Service:
             self.count(route.door, status)
             reply(status, body, headers)
 
-        route.answer(request, counted)
+        if version is not None and version != str(self.version()):
+            counted(404, _error(self._not_live(version)))
+            return
+        route.answer(request, counted, version)
 
     def count(self, door: str, status: int, times: int = 1) -> None:
         self.counters.requests[door, status] += times
+
+    def _without_version(self, path: str) -> tuple[str, str | None]:
+        """The path of the model for one of its version, and that version."""
+        before, found, rest = path.partition(f"{self._model_path}/versions/")
+        if before or not found:
+            return path, None
+        version, slash, what = rest.partition("/")
+        return self._model_path + slash + what, version
+
+    def _not_live(self, version: str) -> str:
+        return f"the version {shown(version)} is not the live one, which is {self.version()}; ask without a version"
 
     def _not_found(self, path: str) -> str:
         parts = path.split("/")
@@ -107,10 +128,10 @@ class Service:
 
     # -- small answers
 
-    def _server(self, _request: Request, reply: Reply) -> None:
+    def _server(self, _request: Request, reply: Reply, _version: str | None) -> None:
         reply(200, open_inference.server_metadata(self.package_version))
 
-    def _model(self, _request: Request, reply: Reply) -> None:
+    def _model(self, _request: Request, reply: Reply, _version: str | None) -> None:
         reply(200, orjson.dumps(self.model_metadata()))
 
     def model_metadata(self) -> dict[str, Any]:
@@ -124,25 +145,46 @@ class Service:
         """The version that is answered with."""
         return self.rounds.pinned
 
-    def _ready(self, _request: Request, reply: Reply) -> None:
+    def _ready(self, reply: Reply, named: dict[str, str]) -> None:
         try:
             self.rounds.current()
         except Refusal as refusal:
-            reply(refusal.status, orjson.dumps({"ready": False, "error": refusal.sentence}))
+            reply(refusal.status, orjson.dumps({**named, "ready": False, "error": refusal.sentence}))
         else:
-            reply(200, b'{"ready":true}')
+            reply(200, orjson.dumps({**named, "ready": True}))
 
     # -- predictions
 
-    def _inference(self, request: Request, reply: Reply) -> None:
+    def _inference(self, request: Request, reply: Reply, _version: str | None) -> None:
         def parse(slots: SlotList) -> Instances:
-            everyday = self._read(request.body, slots) if self.scans else None
-            return everyday or source_protocol.parse_inference(request.body, slots, self.max_instances)
+            body = self._decoded(request)
+            everyday = self._read(body, slots) if self.scans else None
+            return everyday or source_protocol.parse_inference(body, slots, self.max_instances)
 
-        def answered(probabilities: Floats, _version: int) -> bytes:
-            return source_protocol.inference_answer(probabilities)
+        def answered(probabilities: Floats, _version: int) -> tuple[bytes, bytes]:
+            return source_protocol.inference_answer(probabilities), JSON_TYPE
 
-        self._predict(len(request.body), parse, answered, source_protocol.inference_refusal, reply)
+        self._predict(request, parse, answered, source_protocol.inference_refusal, reply)
+
+    def _decoded(self, request: Request) -> bytes:
+        """The body without its content coding, which may not make more of it than a body may have. Raises Refusal."""
+        body = request.body
+        if not request.encoding:
+            return body
+        # Many programs mean deflate without the head of zlib.
+        bits = 31 if request.encoding == "gzip" else 15 if body and body[0] & 15 == zlib.DEFLATED else -15
+        decoder = zlib.decompressobj(bits)
+        try:
+            data = decoder.decompress(body, self._max_body_bytes + 1)
+        except zlib.error as wrong:
+            raise Refusal(400, f"the body is not {request.encoding}: {wrong}") from None
+        if len(data) > self._max_body_bytes:
+            raise Refusal(
+                413, f"the body has more than {self._max_body_bytes} bytes (maxBodyBytes); send several requests"
+            )
+        if not decoder.eof or decoder.unused_data:
+            raise Refusal(400, f"the body is not {request.encoding}: it is cut, or something stands behind it")
+        return data
 
     def _read(self, body: bytes, slots: SlotList) -> Instances | None:
         known = self._of_thread.__dict__
@@ -153,22 +195,29 @@ class Service:
         scanner: Scanner = known["scanner"]
         return scanner.read(body)
 
-    def _infer(self, request: Request, reply: Reply) -> None:
+    def _infer(self, request: Request, reply: Reply, asked: str | None) -> None:
         parsed: list[open_inference.Inference] = []
 
         def parse(slots: SlotList) -> Instances:
             if not parsed:
-                parsed.append(open_inference.parse_infer(request.body))
+                parsed.append(
+                    open_inference.parse_infer(self._decoded(request), request.json_length, self.max_instances)
+                )
             return parsed[0].instances(slots, self.max_instances)
 
-        def answered(probabilities: Floats, version: int) -> bytes:
-            return open_inference.infer_answer(parsed[0], self.model_name, probabilities, version)
+        def answered(probabilities: Floats, version: int) -> tuple[bytes, bytes]:
+            if asked not in (None, str(version)):
+                raise Refusal(404, self._not_live(asked or ""))
+            body, json_length = open_inference.infer_answer(parsed[0], self.model_name, probabilities, version)
+            if json_length is None:
+                return body, JSON_TYPE
+            return body, _BINARY_TYPE + b"inference-header-content-length: %d\r\n" % json_length
 
-        self._predict(len(request.body), parse, answered, lambda refusal: _error(refusal.sentence), reply)
+        self._predict(request, parse, answered, lambda refusal: _error(refusal.sentence), reply)
 
     def _predict(
         self,
-        size: int,
+        request: Request,
         parse: Parse,
         answered: Answered,
         refused: Callable[[Refusal], bytes],
@@ -178,10 +227,16 @@ class Service:
             if isinstance(outcome, Exception):
                 refusal = refusal_of(outcome)
                 reply(refusal.status, refused(refusal))
+                return
+            try:
+                body, headers = answered(outcome, version)
+            except Refusal as refusal:
+                reply(refusal.status, refused(refusal))
             else:
-                reply(200, answered(outcome, version))
+                reply(200, body, headers)
 
-        self.predict(size, parse, done)
+        # What a coded body becomes is known when it is decoded.
+        self.predict(len(request.body) if not request.encoding else PARSED_INLINE + 1, parse, done)
 
     def predict(self, size: int, parse: Parse, done: Done) -> None:
         """Ask the rounds what `parse` makes of a request of so many bytes; `done` is called once. Never raises."""

@@ -87,6 +87,7 @@ class Worker:
             model_name=settings.model_name,
             version=elastic_ctr.__version__,
             max_instances=settings.max_instances,
+            max_body_bytes=settings.max_body_bytes,
         )
         self._door = Door(
             service.handle,

@@ -153,7 +153,7 @@ def test_every_value_lands_in_its_row_and_slot(rows: list[list[list[int]]]) -> N
 def test_an_answer_names_model_version_and_request() -> None:
     body = json.dumps({"id": "a-1", "inputs": [tensor("0", [1, 2])]}).encode()
 
-    answer = json.loads(infer_answer(parse_infer(body), "ctr", np.array([0.25, 0.1], np.float32), 2**63 + 1))
+    answer = json.loads(infer_answer(parse_infer(body), "ctr", np.array([0.25, 0.1], np.float32), 2**63 + 1)[0])
 
     assert answer == {
         "model_name": "ctr",
@@ -169,7 +169,7 @@ def test_an_answer_names_model_version_and_request() -> None:
 def test_only_the_outputs_asked_for_are_given() -> None:
     body = json.dumps({"inputs": [tensor("0", [1])], "outputs": [{"name": "version"}]}).encode()
 
-    answer = json.loads(infer_answer(parse_infer(body), "ctr", np.array([0.5], np.float32), 7))
+    answer = json.loads(infer_answer(parse_infer(body), "ctr", np.array([0.5], np.float32), 7)[0])
 
     assert [output["name"] for output in answer["outputs"]] == ["version"]
 
@@ -187,3 +187,109 @@ def test_metadata_says_what_may_be_sent() -> None:
     assert metadata["versions"] == ["17"]
     assert [each["name"] for each in metadata["inputs"]][:3] == ["line", "0", "0/lengths"]
     assert json.loads(server_metadata("1.0"))["name"] == "elastic-ctr"
+
+
+# -- binary tensors, as tritonclient and kserve write them
+
+
+def binary(*inputs: tuple[str, np.ndarray[Any, Any], str], **more: Any) -> tuple[bytes, int]:
+    """A body, and the length of its JSON."""
+    document = [
+        {"name": name, "shape": list(values.shape), "datatype": kind, "parameters": {"binary_data_size": values.nbytes}}
+        for name, values, kind in inputs
+    ]
+    head = json.dumps({"inputs": document, **more}).encode()
+    return head + b"".join(values.tobytes() for _, values, _ in inputs), len(head)
+
+
+def u64(*values: int) -> np.ndarray[Any, Any]:
+    return np.array(values, "<u8")
+
+
+def test_binary_tensors_are_read_as_those_in_json() -> None:
+    body, size = binary(("age", u64(1, 2**64 - 1, 3), "UINT64"), ("age/lengths", np.array([2, 0, 1], "<i4"), "INT32"))
+
+    assert rows_of(parse_infer(body, size).instances(SLOTS, 100)) == [[[], [], [1, 2**64 - 1]], [[]] * 3, [[], [], [3]]]
+
+
+def test_binary_lines_have_their_lengths_in_front() -> None:
+    lines = b"".join(len(line).to_bytes(4, "little") + line for line in (b"5:0 6:age", b"9:1"))
+    head = json.dumps(
+        {
+            "inputs": [
+                {"name": "line", "shape": [2], "datatype": "BYTES", "parameters": {"binary_data_size": len(lines)}}
+            ]
+        }
+    ).encode()
+
+    assert rows_of(parse_infer(head + lines, len(head)).instances(SLOTS, 9)) == [[[5], [], [6]], [[], [9], []]]
+
+
+@given(
+    st.lists(st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=3), min_size=3, max_size=3), min_size=1, max_size=4),
+    st.sampled_from([("<u2", "UINT16"), ("<i4", "INT32"), ("<u8", "UINT64")]),
+)
+def test_two_tensors_of_all_slots_are_read_as_a_tensor_for_each(
+    rows: list[list[list[int]]], kind: tuple[str, str]
+) -> None:
+    feasigns = u64(*(value for row in rows for slot in row for value in slot))
+    lengths = np.array([[len(slot) for slot in row] for row in rows], kind[0])
+    body, size = binary(
+        ("feasigns", feasigns, "UINT64"), ("lengths", lengths, kind[1]), parameters={"slot_list_check": SLOTS.check()}
+    )
+    flat = [int(value) for value in lengths.reshape(-1)]
+
+    assert rows_of(parse_infer(body, size).instances(SLOTS, 100)) == rows
+    assert rows == parsed(tensor("feasigns", feasigns.tolist()), tensor("lengths", flat, "INT32", [len(rows), 3]))
+
+
+@pytest.mark.parametrize(
+    ("body", "length", "status"),
+    [
+        (binary(("feasigns", u64(1), "UINT64"), ("lengths", u64(1, 0, 0), "UINT64"))[0], 10_000, 400),
+        (*binary(("feasigns", u64(1), "UINT64"), ("lengths", u64(1, 0, 0), "UINT64")), 400),
+        (*binary(("feasigns", u64(1), "UINT64"), ("lengths", u64(1, 0).reshape(1, 2), "UINT64")), 400),
+        (*binary(("feasigns", u64(1), "UINT64"), ("lengths", u64(1, 0, 2**64 - 1).reshape(1, 3), "UINT64")), 400),
+        (*binary(("feasigns", u64(1), "UINT64"), ("lengths", np.array([[2, 0, -1]], "<i4"), "INT32")), 400),
+        (*binary(("0", u64(1), "UINT64"), parameters={"slot_list_check": SLOTS.check() ^ 1}), 409),
+        (*binary(("0", u64(1), "FP64")), 400),
+        (binary(("0", u64(1), "UINT64"))[0] + b"x", binary(("0", u64(1), "UINT64"))[1], 400),
+        (binary(("0", u64(1), "UINT64"))[0][:-1], binary(("0", u64(1), "UINT64"))[1], 400),
+        (b"", 0, 400),
+    ],
+)  # fmt: skip
+def test_binary_tensors_that_do_not_fit_are_refused(body: bytes, length: int, status: int) -> None:
+    with pytest.raises(Refusal) as refused:
+        parse_infer(body, length).instances(SLOTS, 100)
+
+    assert refused.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("asked", "written"),
+    [
+        ({}, []),
+        ({"parameters": {"binary_data_output": True}}, ["probability", "version"]),
+        ({"outputs": [{"name": "probability", "parameters": {"binary_data": True}}]}, ["probability"]),
+        ({"outputs": [{"name": "version", "parameters": {"binary_data": True}}, {"name": "probability"}]}, ["version"]),
+    ],
+)
+def test_outputs_are_binary_where_that_was_asked(asked: dict[str, Any], written: list[str]) -> None:
+    body = json.dumps({"inputs": [tensor("0", [1, 2])], **asked}).encode()
+
+    answer, length = infer_answer(parse_infer(body), "ctr", np.array([0.25, 0.5], np.float32), 7)
+
+    raw = {"probability": np.array([0.25, 0.5], "<f4").tobytes(), "version": u64(7, 7).tobytes()}
+    assert answer[length or len(answer) :] == b"".join(raw[name] for name in written)
+    outputs = json.loads(answer[:length])["outputs"]
+    assert [each["name"] for each in outputs if "parameters" in each] == written
+    assert all(
+        each["parameters"] == {"binary_data_size": len(raw[each["name"]])} for each in outputs if "data" not in each
+    )
+
+
+def test_fields_that_the_published_description_does_not_forbid_are_passed_over() -> None:
+    given = {**tensor("0", [1]), "more": 1}
+    body = json.dumps({"model_name": "ctr", "id": "1", "inputs": [given], "outputs": [{"name": "version", "x": 1}]})
+
+    assert rows_of(parse_infer(body.encode()).instances(SLOTS, 9)) == [[[1], [], []]]

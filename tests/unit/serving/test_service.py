@@ -1,5 +1,6 @@
 import asyncio
 import json
+import zlib
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -174,3 +175,56 @@ async def test_an_unreachable_cube_is_503_and_a_broken_network_500_without_detai
     assert broken[0] == 500
     assert "secret" not in json.dumps(broken[1])
     assert after[0] == 200
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw"])
+async def test_a_compressed_body_is_read_and_one_that_unpacks_to_too_much_is_refused(encoding: str) -> None:
+    def packed(data: bytes) -> bytes:
+        packer = zlib.compressobj(wbits={"gzip": 31, "deflate": 15, "raw": -15}[encoding])
+        return packer.compress(data) + packer.flush()
+
+    def request(body: bytes) -> Request:
+        return Request("POST", SOURCE_PATH, body, None, "gzip" if encoding == "gzip" else "deflate")
+
+    small = json.dumps(instances(1)).encode()
+    async with service() as it:
+        answered, _, _ = await it.request(request(packed(small)))
+        cut, _, _ = await it.request(request(packed(small)[:-5]))
+        none, _, _ = await it.request(request(b""))
+        bomb, _, _ = await it.request(request(packed(bytes(65 << 20))))
+
+    assert (answered, cut, none, bomb) == (200, 400, 400, 413)
+
+
+async def test_paths_of_the_live_version_are_those_of_the_model_and_others_are_refused() -> None:
+    tensor = {"name": "0", "shape": [1], "datatype": "UINT64", "data": [5]}
+    model = "/v2/models/ctr"
+    async with service() as it:
+        for asked, status in (("7", 200), ("8", 404), ("", 404), ("x/y", 404)):
+            found = [
+                await it.ask("GET", f"{model}/versions/{asked}"),
+                await it.ask("GET", f"{model}/versions/{asked}/ready"),
+                await it.ask("POST", f"{model}/versions/{asked}/infer", {"inputs": [tensor]}),
+            ]
+            assert [each[0] for each in found] == [status] * 3, asked
+            assert status == 200 or all(each[1]["error"] for each in found)
+        ready = await it.ask("GET", f"{model}/ready")
+
+    assert ready == (200, {"name": "ctr", "ready": True})
+
+
+async def test_binary_tensors_are_answered_with_binary_tensors() -> None:
+    head = json.dumps(
+        {
+            "inputs": [{"name": "0", "shape": [2], "datatype": "UINT64", "parameters": {"binary_data_size": 16}}],
+            "outputs": [{"name": "probability", "parameters": {"binary_data": True}}],
+        }
+    ).encode()
+    body = head + np.array([5, 6], "<u8").tobytes()
+    async with service() as it:
+        status, answer, headers = await it.request(Request("POST", INFER, body, len(head)))
+
+    length = int(dict(line.split(b": ") for line in headers.splitlines())[b"inference-header-content-length"])
+    assert status == 200
+    assert np.frombuffer(answer[length:], "<f4").tolist() == [0.125, 0.125]
+    assert json.loads(answer[:length])["outputs"][0]["parameters"] == {"binary_data_size": 8}
