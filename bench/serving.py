@@ -4,13 +4,12 @@
 
 Ours: `elastic-ctr serving` with one worker, and `elastic-ctr cube-server` with one for its embeddings. Theirs: uvicorn with
 one worker (bench/rivals/fastapi_service.py), and Redis for its embeddings. CPU of both helpers counts. Both get the
-same JSON over HTTP/1.1; the binary door gets the same instances as frames. Keys are zipf 1.05 over the table.
+same JSON over HTTP/1.1; ours gets the same instances as binary tensors as well. Keys are zipf 1.05 over the table.
 """
 
 import argparse
 import asyncio
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -31,7 +30,7 @@ from starlette.routing import Route
 
 from bench import network
 from bench import table as tables
-from bench.loadgen import FRAMES, HTTP, Expected, Load
+from bench.loadgen import HTTP, Expected, Load
 from bench.method import FOLDER, Plan, Results, Side, arguments, compare, plan_of, show, timed
 from bench.processes import (
     COMMAND,
@@ -48,14 +47,15 @@ from bench.table import PARTITIONS, VERSION, Made
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.frames.wire import HELLO_BYTES
 from elastic_ctr.runtime.http import HttpThread, application
-from elastic_ctr.serving import wire
+from elastic_ctr.serving.client import JSON_LENGTH, prediction_of, tensor_request
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest, publish
 
 PATH = "/ElasticCTRPredictionService/inference"
+INFER = "/v2/models/ctr/infer"
+TENSORS = "binary tensors over HTTP"
 SLOTS = network.SLOTS
 TOLERANCE = 1e-5
 _SAMPLES = 16
@@ -63,7 +63,7 @@ _SAMPLES = 16
 
 @dataclass(frozen=True)
 class Shape:
-    """Instances a request, keys an instance, connections, requests encoded in advance; goals of the two doors."""
+    """Instances a request, keys an instance, connections, requests encoded in advance; goals of JSON and of binary tensors."""
 
     instances: int
     keys: int
@@ -122,31 +122,20 @@ class Asked:
         ]
         return Load(port, requests, Expected(HTTP), self.shape.connections, work=self.shape.instances)
 
-    def as_frames(self, port: int) -> Load:
-        check = wire.slot_list_check(SlotList(SLOTS))
-        requests = [wire.pack_request(number, row, self.counts, check) for number, row in enumerate(self.feasigns)]
-        return Load(port, requests, Expected(FRAMES), self.shape.connections, work=self.shape.instances, greet=greet)
+    def as_tensors(self, port: int) -> Load:
+        requests = [_tensors(row, self.counts) for row in self.feasigns]
+        return Load(port, requests, Expected(HTTP), self.shape.connections, work=self.shape.instances)
+
+
+def _tensors(feasigns: Keys, counts: NDArray[np.int64]) -> bytes:
+    body, length = tensor_request(feasigns, counts, SlotList(SLOTS))
+    head = f"POST {INFER} HTTP/1.1\r\nhost: bench\r\n{JSON_LENGTH}: {length}\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
 def _trace(number: int) -> str:
     """A line of a head, of the form that W3C's Trace Context gives it."""
     return f"traceparent: 00-{number:032x}-{number:016x}-01\r\n"
-
-
-def greet(sock: socket.socket) -> None:
-    """Exchange hellos with the binary door."""
-    sock.sendall(wire.Hello().pack())
-    wire.Hello.unpack(_exactly(sock, HELLO_BYTES))
-
-
-def _exactly(sock: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        got = sock.recv(count - len(data))
-        if not got:
-            raise RuntimeError("the binary door hung up")
-        data += got
-    return data
 
 
 def pooled(table: Made, feasigns: Keys, counts: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -225,10 +214,9 @@ def transfer(cube: Server) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Ours:
-    """The serving process, its doors, and the cube-server it asks."""
+    """The serving process, and the cube-server it asks."""
 
     serving: Server
-    binary: int
     cube: Server
 
     def pids(self) -> list[int]:
@@ -239,14 +227,14 @@ class Ours:
 def our_serving(table: Made, folder: Path, cube: Server) -> Iterator[Ours]:
     """Ready when it answers predictions."""
     publish_version(table, folder)
-    port, admin, binary = free_port(), free_port(), free_port()
+    port, admin = free_port(), free_port()
     with transfer(cube) as release:
         config = {
             "model": {"embeddingDim": table.dim},
             "store": {"url": f"file://{(folder / 'store').resolve()}"},
             "transferAddress": f"127.0.0.1:{release}",
             "serving": {
-                "port": port, "adminPort": admin, "binaryPort": binary, "grpcPort": 0, "workers": 1,
+                "port": port, "adminPort": admin, "grpcPort": 0, "workers": 1,
                 "scratchDir": str((folder / "scratch").resolve()),
             },
             "cube": {"lookupTimeoutMs": 2000},
@@ -256,7 +244,7 @@ def our_serving(table: Made, folder: Path, cube: Server) -> Iterator[Ours]:
         command = [str(COMMAND), "serving", "--config", str(file)]
         log = FOLDER / "logs" / "serving.log"
         with running(command, log, lambda: answers(port, "/v2/health/ready")) as pid:
-            yield Ours(Server(pid, port, admin), binary, cube)
+            yield Ours(Server(pid, port, admin), cube)
 
 
 @contextmanager
@@ -296,7 +284,7 @@ def assert_equal(table: Made, ours: Ours, theirs: Server, gatherer: Server) -> f
             answers_by_door = {"the oracle": truth, "our HTTP door": _over_http(ours.serving.port, body)}
             answers_by_door["theirs"] = _over_http(theirs.port, body)
             answers_by_door["theirs that gathers"] = _over_http(gatherer.port, body)
-            answers_by_door["our binary door"] = _as_frame(ours.binary, row, asked.counts)
+            answers_by_door["our binary tensors"] = _in_tensors(ours.serving.port, row, asked.counts)
             for door, answer in answers_by_door.items():
                 worst = float(np.abs(answer - truth).max())
                 assert worst < TOLERANCE, f"{door} is {worst:.2g} from the oracle at {shape.name}"
@@ -312,14 +300,12 @@ def _over_http(port: int, body: bytes) -> NDArray[np.float64]:
     return np.array([each["prob1"] for each in answer.json()["predictions"]])
 
 
-def _as_frame(port: int, feasigns: Keys, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
-        greet(sock)
-        sock.sendall(wire.pack_request(1, feasigns, counts, wire.slot_list_check(SlotList(SLOTS))))
-        start = _exactly(sock, 4)
-        head, body = wire.unpack_reply(start + _exactly(sock, int.from_bytes(start, "little")))
-    assert head.code == wire.Status.OK, body.decode(errors="replace")
-    return np.frombuffer(body, "<f4").astype(np.float64)
+def _in_tensors(port: int, feasigns: Keys, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    body, length = tensor_request(feasigns, counts, SlotList(SLOTS))
+    url = f"http://127.0.0.1:{port}{INFER}"
+    answer = httpx.post(url, content=body, headers={JSON_LENGTH: str(length)}, timeout=60, trust_env=False)
+    assert answer.status_code == 200, answer.text[:300]
+    return prediction_of(answer.content, int(answer.headers[JSON_LENGTH])).probabilities.astype(np.float64)
 
 
 def measure(
@@ -327,7 +313,7 @@ def measure(
 ) -> None:
     note = f"26 slots x {table.dim}, no dense inputs on either side; outputs equal, deviation {spread:.2f}"
     for shape in SHAPES:
-        doors = {"HTTP + JSON": shape.http, "binary door": shape.binary}
+        doors = {"HTTP + JSON": shape.http, TENSORS: shape.binary}
         names = {door: f"serving ÷ FastAPI + Redis, {door}, {shape.name}" for door in doors}
         if not any(map(plan.wants, names.values())):
             continue
@@ -337,7 +323,7 @@ def measure(
         for door, goal in doors.items():
             if not plan.wants(names[door]):
                 continue
-            load = asked.over_http(ours.serving.port) if door == "HTTP + JSON" else asked.as_frames(ours.binary)
+            load = (asked.as_tensors if door == TENSORS else asked.over_http)(ours.serving.port)
             compared = compare(names[door], Side("ours", load.run, ours.pids), b, plan)
             results.put(compared.row(goal, note=note), compared.details())
             load.close()

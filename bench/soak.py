@@ -4,7 +4,7 @@
 
 The roles are the product's own processes: cube-transfer, cube-builder, cube-agent, cube-server, serving, and a store in a
 folder. Versions are published as the master does: a base every minute, deltas in between that change a thousand keys. Three
-paced loads run all the time (lookups, predictions over HTTP and through the binary door), and three readers, one for each,
+paced loads run all the time (lookups, predictions over HTTP and in binary tensors), and three readers, one for each,
 compare every value and probability they get with what that version was published with.
 """
 
@@ -144,7 +144,7 @@ class Roles:
     ports: dict[str, int] = field(default_factory=dict)
 
     def start(self, stack: ExitStack, folder: Path) -> None:
-        names = ("transfer", "builder", "cube", "cubeAdmin", "agent", "http", "servingAdmin", "binary")
+        names = ("transfer", "builder", "cube", "cubeAdmin", "agent", "http", "servingAdmin")
         self.ports = {name: free_port() for name in names}
         ports = self.ports
         store = {"url": f"file://{folder / 'store'}"}
@@ -157,7 +157,7 @@ class Roles:
             "scratchDir": str(folder / "builder"), "listenSeconds": 1, "keepVersions": 2,
         }  # fmt: skip
         serving = {
-            "port": ports["http"], "adminPort": ports["servingAdmin"], "binaryPort": ports["binary"], "grpcPort": 0,
+            "port": ports["http"], "adminPort": ports["servingAdmin"], "grpcPort": 0,
             "scratchDir": str(folder / "serving"),
         }  # fmt: skip
         address = {"transferAddress": f"127.0.0.1:{ports['transfer']}"}
@@ -248,20 +248,20 @@ class Loads:
         self._lookups = table.keys[np.random.default_rng(1).integers(0, table.keys.size, (500, 300))]
         small, large = Shape(1, 26, 16, 400, None, None), Shape(16, 26, 8, 100, None, None)
         http, binary = Asked.of(small, table).over_http(roles.ports["http"]), Asked.of(large, table)
-        frames = binary.as_frames(roles.ports["binary"])
+        tensors = binary.as_tensors(roles.ports["http"])
         # Compiled before the clock runs: whoever waits for that asks for a version that is gone.
         http.run(0.2)
-        http.rate, frames.rate = 200, 60
-        http.pause = frames.pause = 1
+        http.rate, tensors.rate = 200, 60
+        http.pause = tensors.pause = 1
         self._threads = [
             threading.Thread(target=self._again, args=(name, step), name=name, daemon=True)
             for name, step in (
                 ("lookups", self._look_up),
                 ("predictions, HTTP", lambda: self._run("predictions, HTTP", http)),
-                ("predictions, binary", lambda: self._run("predictions, binary", frames)),
+                ("predictions, binary tensors", lambda: self._run("predictions, binary tensors", tensors)),
                 ("compared lookups", self._compare_values),
                 ("compared predictions, HTTP", self._compare_http),
-                ("compared predictions, binary", self._compare_frames),
+                ("compared predictions, binary tensors", self._compare_tensors),
             )
         ]
 
@@ -309,14 +309,14 @@ class Loads:
                 self._watch.tell("compared lookups", 1)
                 self._ended.wait(0.02)
 
-    def _compare_frames(self) -> None:
-        with ServingClient(f"127.0.0.1:{self._roles.ports['binary']}") as client:
+    def _compare_tensors(self) -> None:
+        with ServingClient(f"127.0.0.1:{self._roles.ports['http']}") as client:
 
             def predict(keys: Keys) -> tuple[int, Floats]:
                 answer = client.predict(keys.reshape(-1), np.ones(keys.shape, np.int64))
                 return answer.version, answer.probabilities
 
-            self._compare_probabilities("compared predictions, binary", predict)
+            self._compare_probabilities("compared predictions, binary tensors", predict)
 
     def _compare_http(self) -> None:
         with httpx.Client(base_url=f"http://127.0.0.1:{self._roles.ports['http']}", trust_env=False) as client:

@@ -4,7 +4,7 @@ MASTER, STATUS = 8700, 8701
 PSERVER, PSERVER_ADMIN = range(8800, 8816), 8790
 FILES, TRACKING, TRANSFER = 8080, 5000, 8300
 CUBE, SERVING = 8600, 8400
-DOORS = (SERVING, 8402, 8403)
+DOORS = (SERVING, 8402)
 # (who asks, who answers, at which port).
 EDGES = {
     ("master", "file-server", FILES),

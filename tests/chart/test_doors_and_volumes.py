@@ -36,7 +36,7 @@ def test_a_service_may_be_opened_to_the_outside(render: Renderer, block: str, na
 def test_a_port_on_nodes_is_left_out_where_there_is_none(render: Renderer) -> None:
     ports = render(serving={"service": {"nodePort": 31234}}).one("Service", component="serving").spec["ports"]
 
-    assert [port["name"] for port in ports] == ["predict", "binary", "grpc"]
+    assert [port["name"] for port in ports] == ["predict", "grpc"]
     assert not any("nodePort" in port for port in ports)
 
 

@@ -93,13 +93,13 @@ def test_the_doors_of_serving_may_be_closed_to_all_but_some(render: Renderer) ->
 
 
 def test_a_door_of_serving_that_is_closed_stands_nowhere(render: Renderer) -> None:
-    rendered = render(serving={"config": {"grpcPort": 0, "binaryPort": 9999}})
+    rendered = render(serving={"config": {"grpcPort": 0}})
     serving = peers(rendered)["serving"]
     service = rendered.one("Service", component="serving")
 
-    assert set(serving.ports) == {"predict", "binary", "admin"}
-    assert [(each["name"], each["port"]) for each in service.spec["ports"]] == [("predict", 8400), ("binary", 9999)]
-    assert [port for port in (8400, 8402, 8403, 9999) if may(rendered, OUTSIDER, serving, port)] == [8400, 9999]
+    assert set(serving.ports) == {"predict", "admin"}
+    assert [(each["name"], each["port"]) for each in service.spec["ports"]] == [("predict", 8400)]
+    assert [port for port in (8400, 8402) if may(rendered, OUTSIDER, serving, port)] == [8400]
 
 
 def test_prometheus_reaches_the_metrics_and_nothing_else(rendered: Rendered) -> None:

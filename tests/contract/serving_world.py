@@ -358,7 +358,7 @@ async def serving(store: FileStore, transfer: Transfer, scratch: Path, **what: A
             transfer.url,
             "serving-0",
             scratch,
-            **{"port": 0, "admin_port": 0, "grpc_port": None, "binary_port": None, "lookup_timeout_ms": 5000, **what},
+            **{"port": 0, "admin_port": 0, "grpc_port": None, "lookup_timeout_ms": 5000, **what},
         )
     )
     stop = asyncio.Event()

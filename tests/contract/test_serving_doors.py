@@ -24,14 +24,13 @@ from contract.serving_world import (
 from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.client import Prediction, PredictionRefused, ServingClient, ServingUnavailable
 from elastic_ctr.serving.grpc_door import SERVICE
-from elastic_ctr.serving.wire import Status
 from elastic_ctr.store import FileStore
 
 # pytest finds fixtures by the names of a module.
 exports, started_cube, cube = serving_world.exports, serving_world.started_cube, serving_world.cube
 store, transfer, scratch = serving_world.store, serving_world.transfer, serving_world.scratch
 
-OPEN = {"grpc_port": 0, "binary_port": 0}
+OPEN = {"grpc_port": 0}
 SINGLE = ("grpc.enable_http_proxy", 0)
 
 
@@ -45,8 +44,8 @@ def instances() -> list[dict[str, list[int]]]:
     return found
 
 
-def by_frames(running: Running) -> Prediction:
-    with ServingClient(f"127.0.0.1:{running.process.binary_port}") as client:
+def by_tensors(running: Running) -> Prediction:
+    with ServingClient(f"127.0.0.1:{running.process.port}") as client:
         return client.predict(*client.encode(instances()))
 
 
@@ -73,22 +72,22 @@ async def test_every_door_gives_the_same_answer(
 
         http = await running.infer(FEATURES)
         rpc = await by_grpc(running)
-        frames = await asyncio.to_thread(by_frames, running)
+        tensors = await asyncio.to_thread(by_tensors, running)
         await running.until(
-            lambda: {"grpc", "binary"} <= {door for door, _ in running.process.workers.counted().requests}
+            lambda: {"grpc", "open_inference"} <= {door for door, _ in running.process.workers.counted().requests}
         )
         metrics = (await running.admin("/metrics")).text
 
     assert probabilities(http) == expected(exports[FIRST])
     assert list(rpc.outputs[0].contents.fp32_contents) == expected(exports[FIRST])
-    assert frames.probabilities.tolist() == expected(exports[FIRST])
+    assert tensors.probabilities.tolist() == expected(exports[FIRST])
     assert rpc.model_version == str(FIRST)
-    assert frames.version == FIRST
-    assert 'elastic_ctr_serving_requests_total{code="200",door="binary"}' in metrics
+    assert tensors.version == FIRST
+    assert 'elastic_ctr_serving_requests_total{code="200",door="open_inference"}' in metrics
     assert 'elastic_ctr_serving_requests_total{code="200",door="grpc"}' in metrics
 
 
-async def test_a_client_with_many_requests_under_way_sees_a_new_version_and_no_failure(
+async def test_a_client_that_asks_all_the_time_sees_a_new_version_and_no_failure(
     exports: dict[int, Exported], cube: Cube, store: FileStore, transfer: Transfer, scratch: Path
 ) -> None:
     for version in (FIRST, SECOND):
@@ -99,10 +98,10 @@ async def test_a_client_with_many_requests_under_way_sees_a_new_version_and_no_f
         seen: list[Prediction] = []
 
         def ask() -> None:
-            with ServingClient(f"127.0.0.1:{running.process.binary_port}") as client:
+            with ServingClient(f"127.0.0.1:{running.process.port}") as client:
                 request = client.encode(instances())
                 while not seen or seen[-1].version != SECOND:
-                    seen.extend(client.predict_each([request] * 50, in_flight=20))
+                    seen.append(client.predict(*request))
 
         asking = asyncio.create_task(asyncio.to_thread(ask))
         await running.until(lambda: len(seen) > 100)
@@ -119,15 +118,14 @@ async def test_a_client_with_many_requests_under_way_sees_a_new_version_and_no_f
 
 async def test_a_closed_door_is_closed(store: FileStore, transfer: Transfer, scratch: Path) -> None:
     await transfer.publish()
-    async with serving(store, transfer, scratch, binary_port=0) as running:
+    async with serving(store, transfer, scratch) as running:
         await running.until(lambda: all(each.listening for each in running.process.workers.in_order()))
         await running.until(lambda: bool(running.process.workers.in_order()))
         status = (await running.admin("/status")).json()
-        refused = await asyncio.to_thread(refusal, running.process.binary_port)
+        refused = await asyncio.to_thread(refusal, running.process.port)
 
     assert (running.process.grpc_port, status["grpcAddress"]) == (None, None)
-    assert status["binaryAddress"] == f"127.0.0.1:{running.process.binary_port}"
-    assert refused.status == Status.UNAVAILABLE
+    assert refused.status == 503
     assert str(refused).startswith("no version is live yet")
 
 

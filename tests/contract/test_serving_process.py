@@ -34,7 +34,7 @@ configure("serving")
 def main() -> None:
     start_serving(Serving(
         store=open_store(store), transfer_url=transfer, pod="serving-0", scratch=Path(scratch), port=int(port),
-        admin_port=int(admin_port), grpc_port=None, binary_port=None, max_instances=1000, max_body_bytes=1 << 20,
+        admin_port=int(admin_port), grpc_port=None, max_instances=1000, max_body_bytes=1 << 20,
         lookup_timeout_ms=5000,
     ))
 

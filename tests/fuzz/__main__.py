@@ -17,8 +17,6 @@ NAMES = (
     "cube-server",
     "cube-client",
     "cube-blocking-client",
-    "serving-door",
-    "serving-frames",
     "serving-http",
     "click-log",
     "sequence-file",

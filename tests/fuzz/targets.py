@@ -6,7 +6,6 @@ from typing import Protocol
 from fuzz.cube_wire import CubeBlockingClient, CubeClient, CubeServer
 from fuzz.documents import PublishedFiles, ReleaseMessages, ReleaseStates, ValuesFiles
 from fuzz.serving_http import ServingHttp
-from fuzz.serving_wire import ServingDoor, ServingFrames
 from fuzz.texts import ClickLog, Predictions, SequenceFiles
 
 
@@ -23,8 +22,6 @@ TARGETS: Mapping[str, Callable[[int], Target]] = {
         CubeServer,
         CubeClient,
         CubeBlockingClient,
-        ServingDoor,
-        ServingFrames,
         ServingHttp,
         ClickLog,
         SequenceFiles,

@@ -51,7 +51,7 @@ def values_for(data: Path, slots: list[Any], start: str, end: str, /, **changes:
         },
         "serving": {
             "replicas": 1,
-            "config": {"port": port + 80, "adminPort": port + 81, "grpcPort": port + 82, "binaryPort": port + 83},
+            "config": {"port": port + 80, "adminPort": port + 81, "grpcPort": port + 82},
         },
     }
     return merged(given, changes)

@@ -48,10 +48,8 @@ spec:
 {{- define "elastic-ctr.serving.doors" -}}
 {{- $config := .Values.serving.config }}
 {{- $ports := list (int $config.port) }}
-{{- range list $config.grpcPort $config.binaryPort }}
-{{- with int . }}
+{{- with int $config.grpcPort }}
 {{- $ports = append $ports . }}
-{{- end }}
 {{- end }}
 {{- toYaml $ports }}
 {{- end }}

@@ -167,7 +167,7 @@ pserver.config.adminPort {{ int $config.adminPort }} is one of the 16 ports from
   "master" (list "port" "statusPort")
   "cube" (list "port" "adminPort" "agentPort")
   "cubeTransfer" (list "port" "builderPort")
-  "serving" (list "port" "adminPort" "grpcPort" "binaryPort") }}
+  "serving" (list "port" "adminPort" "grpcPort") }}
 {{- range $block, $keys := $pods }}
 {{- $taken := dict }}
 {{- range $key := $keys }}

@@ -43,7 +43,6 @@ def serving(config: ConfigFile) -> None:
         port=settings.serving.port,
         admin_port=settings.serving.admin_port,
         grpc_port=settings.serving.grpc_port or None,
-        binary_port=settings.serving.binary_port or None,
         workers=settings.serving.workers,
         model_name=settings.serving.model_name,
         max_instances=settings.serving.max_instances,

@@ -186,9 +186,6 @@ class ServingConfig(Section):
     grpc_port: OptionalPort = Field(
         default=8402, description="Predictions (gRPC, Open Inference Protocol); 0 closes this door."
     )
-    binary_port: OptionalPort = Field(
-        default=8403, description="Predictions (binary frames, docs/serving-doors.md); 0 closes this door."
-    )
     workers: int = Field(default=1, ge=1, le=256, description="Processes that answer, one a core.")
     model_name: str = Field(default="ctr", pattern=r"^[A-Za-z0-9._-]+$", description="The name in /v2/models/<name>.")
     max_instances: Count = Field(default=100_000, description="Instances in one request; more are refused.")

@@ -46,7 +46,6 @@ def ports(values: Values) -> Iterator[tuple[str, range]]:
         ("serving.config.port", serving.port, values.serving.replicas, SERVING_PORTS),
         ("serving.config.adminPort", serving.admin_port, values.serving.replicas, SERVING_PORTS),
         ("serving.config.grpcPort", serving.grpc_port, values.serving.replicas, SERVING_PORTS),
-        ("serving.config.binaryPort", serving.binary_port, values.serving.replicas, SERVING_PORTS),
         ("cube.config.port", cube.port, copies, CUBE_PORTS),
         ("cube.config.adminPort", cube.admin_port, copies, CUBE_PORTS),
         ("cube.config.agentPort", cube.agent_port, copies, CUBE_PORTS),
@@ -279,7 +278,6 @@ def _serving(places: Places, index: int) -> Role:
             "port": given.port + SERVING_PORTS * index,
             "admin_port": given.admin_port + SERVING_PORTS * index,
             "grpc_port": given.grpc_port and given.grpc_port + SERVING_PORTS * index,
-            "binary_port": given.binary_port and given.binary_port + SERVING_PORTS * index,
             "scratch_dir": places.scratch(name),
         }
     )

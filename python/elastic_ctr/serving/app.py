@@ -47,7 +47,6 @@ class Serving:
     port: int = 8400
     admin_port: int = 8401
     grpc_port: int | None = 8402
-    binary_port: int | None = 8403
     workers: int = 1
     model_name: str = "ctr"
     max_instances: int = 100_000
@@ -69,7 +68,6 @@ class ServingProcess:
         self._reserved: list[socket.socket] = []
         self.port = self._door("port", told.port)
         self.grpc_port = None if told.grpc_port is None else self._door("grpcPort", told.grpc_port)
-        self.binary_port = None if told.binary_port is None else self._door("binaryPort", told.binary_port)
         scratch = told.scratch
         scratch.mkdir(parents=True, exist_ok=True)
         # What an earlier process fetched may be half there. The folder itself may be a mount.
@@ -77,7 +75,7 @@ class ServingProcess:
             shutil.rmtree(old, ignore_errors=True)
         self.releases = Releases(told.store, scratch)
         settings = Settings(
-            told.host, self.port, self.binary_port, self.grpc_port, told.model_name, told.max_instances, told.max_body_bytes, told.max_batch_rows,
+            told.host, self.port, self.grpc_port, told.model_name, told.max_instances, told.max_body_bytes, told.max_batch_rows,
             told.max_abs_diff, told.lookup_timeout_ms, told.lookup_patience_ms, told.hedge_ms,
         )  # fmt: skip
         self.workers = Workers(told.workers, settings, scratch, self.releases.started, self._heard)
@@ -111,8 +109,8 @@ class ServingProcess:
             for each in (self.follower.run(), self.releases.run(self.workers), self._report(), stop.wait())
         ]
         log.info(
-            "predictions on %s:%d (HTTP), %s (gRPC) and %s (binary), admin on port %d",
-            self.told.host, self.port, self.grpc_port or "no port", self.binary_port or "no port", self.admin_port,
+            "predictions on %s:%d (HTTP), %s (gRPC), admin on port %d",
+            self.told.host, self.port, self.grpc_port or "no port", self.admin_port,
         )  # fmt: skip
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         # Until the last answer: holders of its version may change meanwhile, and transfer must know that it is read.
@@ -190,7 +188,6 @@ class ServingProcess:
             "workerRestarts": self.workers.restarts,
             "address": f"{self.told.host}:{self.port}",
             "grpcAddress": None if self.grpc_port is None else f"{self.told.host}:{self.grpc_port}",
-            "binaryAddress": None if self.binary_port is None else f"{self.told.host}:{self.binary_port}",
         }
 
     def event_time_max(self) -> int | None:

@@ -1,24 +1,19 @@
-"""A client of serving's binary door: blocking, or with many requests under way on its one connection.
+"""A blocking client of serving: the Open Inference Protocol's binary tensors over one HTTP connection.
 
-    with ServingClient("127.0.0.1:8403") as client:
-        feasigns, counts = client.encode([{"0": [17241709254077376921], "7": [5, 6]}])
-        prediction = client.predict(feasigns, counts)
+    with ServingClient("127.0.0.1:8400") as client:
+        feasigns, lengths = client.encode([{"0": [17241709254077376921], "7": [5, 6]}])
+        prediction = client.predict(feasigns, lengths)
         prediction.probabilities, prediction.version
 
-Nothing that the server sends is taken on trust. A connection that was lost is made again at the next request; what
-was under way on it is raised as ServingUnavailable, and may be asked again: predictions change nothing.
-
-The readers of cube have the head of frames in common with it, and no more: they know to the byte what a reply must be,
-and take it on an event loop (`cube.client.connection`) or straight into one buffer (`cube.client.blocking`).
+A connection that was lost is made again at the next request. A request whose connection is lost may be asked again:
+predictions change nothing.
 """
 
 from __future__ import annotations
 
-import select
-import socket
-import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import http.client
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -27,22 +22,20 @@ import numpy.typing as npt
 from typing_extensions import Self
 
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
-from elastic_ctr.serving import wire
-from elastic_ctr.serving.wire import Floats, Hello, Keys, Kind, Status
 
-_READ = 1 << 18
-_LARGEST_SLOT_LIST = 1 << 24
+Keys = npt.NDArray[np.uint64]
+Lengths = npt.NDArray[np.integer[Any]]
+JSON_LENGTH = "Inference-Header-Content-Length"
 
 
 class ServingUnavailable(ConnectionError):
-    """Serving cannot be reached, hung up, was silent for too long, or sent what is no reply."""
+    """Serving cannot be reached, was silent for too long, or sent no reply of its protocol."""
 
 
 class PredictionRefused(ValueError):
-    """Serving answered with a refusal: `status` and its sentence."""
+    """Serving answered with a refusal: its HTTP status and its sentence."""
 
-    def __init__(self, status: Status, sentence: str) -> None:
+    def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
         self.status = status
 
@@ -50,27 +43,58 @@ class PredictionRefused(ValueError):
 class Prediction(NamedTuple):
     """Probabilities f32 [rows] of a click, and the model version that they are of."""
 
-    probabilities: Floats
+    probabilities: npt.NDArray[np.float32]
     version: int
+
+
+def tensor_request(feasigns: Keys, lengths: Lengths, slots: SlotList) -> tuple[bytes, int]:
+    """The body of a prediction, and the length of the JSON in it. Raises ValueError when the two do not fit together."""
+    if feasigns.ndim != 1 or feasigns.dtype != np.uint64 or lengths.shape[1:] != (len(slots),):
+        raise ValueError(
+            f"feasigns are {feasigns.dtype}{list(feasigns.shape)} and lengths {list(lengths.shape)}; uint64[n] and whole "
+            f"numbers [rows, {len(slots)}] are needed"
+        )
+    low, high = (int(lengths.min()), int(lengths.max())) if lengths.size else (0, 0)
+    if low < 0 or high > 0xFFFFFFFF or int(lengths.sum()) != feasigns.size:
+        raise ValueError(f"the lengths do not add up to the {feasigns.size} feasigns, or one of them is negative")
+    datatype, dtype = ("UINT32", "<u4") if high > 0xFFFF else ("UINT16", "<u2")
+    tensors = (
+        ("feasigns", "UINT64", feasigns.astype("<u8", copy=False)),
+        ("lengths", datatype, lengths.astype(dtype, copy=False)),
+    )
+    document = {
+        "inputs": [
+            {"name": name, "shape": list(values.shape), "datatype": kind, "parameters": {"binary_data_size": values.nbytes}}
+            for name, kind, values in tensors
+        ],
+        "outputs": [{"name": "probability", "parameters": {"binary_data": True}}],
+        "parameters": {"slot_list_check": slots.check()},
+    }  # fmt: skip
+    head = json.dumps(document, separators=(",", ":")).encode()
+    return b"".join((head, *(values.tobytes() for _, _, values in tensors))), len(head)
+
+
+def prediction_of(body: bytes, json_length: int) -> Prediction:
+    """The answer to such a body. Raises ValueError, KeyError, TypeError of any other."""
+    answer = json.loads(body[:json_length])
+    [output] = answer["outputs"]
+    [rows] = output["shape"]
+    probabilities = np.frombuffer(body, "<f4", rows, json_length).astype(np.float32)
+    return Prediction(probabilities, int(answer["model_version"]))
 
 
 class ServingClient:
     """One connection. Not for several threads at once."""
 
-    def __init__(self, address: str, *, timeout_seconds: float = 10.0) -> None:
-        """`address` is host:port of the binary door. Raises ServingUnavailable when nothing answers there."""
+    def __init__(self, address: str, *, model: str = "ctr", timeout_seconds: float = 10.0) -> None:
+        """`address` is host:port of the HTTP frontend. Nothing is sent before the first request."""
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ServingUnavailable(f"{address!r} is no address: write host:port")
         self.address = address
-        self._timeout = timeout_seconds
-        self._socket: socket.socket | None = None
-        self._data = bytearray()
-        self._hello = Hello()
+        self._path = f"/v2/models/{model}"
+        self._connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_seconds)
         self._slots: SlotList | None = None
-        self._check = 0
-        self._next_id = 0
-        # Requests under way, by id: their kind and rows.
-        self._asked: dict[int, tuple[Kind, int]] = {}
-        self._answers: dict[int, tuple[Head, bytes]] = {}
-        self._connect()
 
     def __enter__(self) -> Self:
         return self
@@ -81,28 +105,31 @@ class ServingClient:
         self.close()
 
     def close(self) -> None:
-        self._lost()
-
-    # -- the slot list
+        self._connection.close()
 
     def slots(self) -> SlotList:
         """The slot list of the live version, asked for once. Raises PredictionRefused while there is none."""
         if self._slots is None:
-            self._slots = self._ask_slots()
-            self._check = wire.slot_list_check(self._slots)
+            self._ask("GET", f"{self._path}/ready")
+            body, _ = self._ask("GET", self._path)
+            try:
+                # One input of lines, then two of each slot.
+                self._slots = SlotList(tuple(each["name"] for each in json.loads(body)["inputs"][1::2]))
+            except (ValueError, KeyError, TypeError) as wrong:
+                raise self._broken(f"its metadata cannot be read: {wrong}") from wrong
         return self._slots
 
     def forget_slots(self) -> None:
-        """Ask for the slot list again at the next request, as after `Status.OTHER_SLOTS`."""
+        """Ask for the slot list again at the next request, as after a refusal with status 409."""
         self._slots = None
 
     def encode(self, instances: Sequence[Mapping[str, Iterable[int]]]) -> tuple[Keys, npt.NDArray[np.int64]]:
-        """(feasigns u64[n], counts i64[rows, slots]) of instances given as slot name to feasigns.
+        """(feasigns u64[n], lengths i64[rows, slots]) of instances given as slot name to feasigns.
 
         Raises ValueError for a slot that the model does not have, or a feasign outside 0 … 2^64-1.
         """
         slots = self.slots()
-        counts = np.zeros((len(instances), len(slots)), np.int64)
+        lengths = np.zeros((len(instances), len(slots)), np.int64)
         feasigns: list[int] = []
         for row, instance in enumerate(instances):
             for name in instance:
@@ -110,197 +137,56 @@ class ServingClient:
                     raise ValueError(f"instance {row} has the slot {name!r}, which the model does not have")
             for column, name in enumerate(slots):
                 values = list(instance.get(name, ()))
-                counts[row, column] = len(values)
+                lengths[row, column] = len(values)
                 feasigns += values
         try:
-            return np.array(feasigns, np.uint64), counts
+            return np.array(feasigns, np.uint64), lengths
         except OverflowError as wrong:
             raise ValueError("a feasign is not below 2^64, or is negative") from wrong
 
-    # -- predictions
-
-    def predict(self, feasigns: Keys, counts: npt.NDArray[np.integer[Any]]) -> Prediction:
+    def predict(self, feasigns: Keys, lengths: Lengths) -> Prediction:
         """Ask and wait.
 
         Args:
             feasigns: u64[n], by row, then by slot in the order of `slots()`.
-            counts: whole numbers [rows, slots]: how many of them belong to each.
+            lengths: whole numbers [rows, slots]: how many of them belong to each.
 
         Raises:
-            PredictionRefused: serving says why.
+            PredictionRefused: serving says why; after status 409 the slot list is asked for again.
             ServingUnavailable: see there.
-            ValueError: the two do not fit together, or are more than one request takes.
+            ValueError: the two do not fit together.
         """
-        return self.receive(self.send(feasigns, counts))
-
-    def predict_each(
-        self, requests: Iterable[tuple[Keys, npt.NDArray[np.integer[Any]]]], *, in_flight: int = 64
-    ) -> Iterator[Prediction]:
-        """Answers in the order of the requests, up to `in_flight` of them under way at once. Raises as `predict`."""
-        under_way: deque[int] = deque()
-        for feasigns, counts in requests:
-            under_way.append(self.send(feasigns, counts))
-            if len(under_way) >= in_flight:
-                yield self.receive(under_way.popleft())
-        while under_way:
-            yield self.receive(under_way.popleft())
-
-    def send(self, feasigns: Keys, counts: npt.NDArray[np.integer[Any]]) -> int:
-        """Ask without waiting; `receive` takes the id that is returned. Raises as `predict`."""
-        self.slots()
-        limits = self._hello
-        if len(counts) > limits.max_rows or len(feasigns) > limits.max_feasigns:
-            raise ValueError(
-                f"{len(counts)} rows with {len(feasigns)} feasigns are too many for one request; {limits.max_rows} and "
-                f"{limits.max_feasigns} are allowed, send several"
-            )
-        request = self._next_id + 1
-        frame = wire.pack_request(request, feasigns, counts, self._check)
-        self._next_id = request
-        self._write(frame, request, (Kind.PREDICT, len(counts)))
-        return request
-
-    def receive(self, request: int) -> Prediction:
-        """Wait for the answer to an id, whatever order answers come in. Raises as `predict`."""
-        head, body = self._wait_for(request)
-        if head.code != Status.OK:
-            if head.code == Status.OTHER_SLOTS:
+        body, length = tensor_request(feasigns, lengths, self.slots())
+        try:
+            answer, answer_length = self._ask("POST", f"{self._path}/infer", body, {JSON_LENGTH: str(length)})
+        except PredictionRefused as refused:
+            if refused.status == http.client.CONFLICT:
                 self.forget_slots()
-            raise PredictionRefused(Status(head.code), body.decode("utf-8", "replace"))
-        return Prediction(np.frombuffer(body, "<f4").astype(np.float32), head.version)
-
-    # -- the connection
-
-    def _connect(self) -> socket.socket:
-        if self._socket is not None:
-            return self._socket
-        host, _, port = self.address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ServingUnavailable(f"{self.address!r} is no address: write host:port")
+            raise
         try:
-            connected = socket.create_connection((host.strip("[]"), int(port)), self._timeout)
-        except (OSError, OverflowError) as failed:
-            raise ServingUnavailable(f"{self.address} cannot be reached: {failed}") from failed
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connected.setblocking(False)
-        self._socket = connected
-        self._exchange(connected, Hello().pack())
-        deadline = time.monotonic() + self._timeout
-        while len(self._data) < HELLO_BYTES:
-            self._read(connected, deadline)
-        try:
-            self._hello = Hello.unpack(bytes(self._data[:HELLO_BYTES]))
-            check_protocol(self._hello.protocol, wire.PROTOCOL)
-        except WireError as wrong:
-            raise self._broken(str(wrong)) from wrong
-        del self._data[:HELLO_BYTES]
-        return connected
+            return prediction_of(answer, answer_length)
+        except (ValueError, KeyError, TypeError) as wrong:
+            raise self._broken(f"its answer cannot be read: {wrong}") from wrong
 
-    def _lost(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        self._socket = None
-        self._data.clear()
-        self._asked.clear()
+    def _ask(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[bytes, int]:
+        """The body of the answer, and the length of the JSON in it."""
+        try:
+            self._connection.request(method, path, body, headers or {})
+            response = self._connection.getresponse()
+            answer = response.read()
+        except (OSError, http.client.HTTPException) as failed:
+            raise self._broken(str(failed) or type(failed).__name__) from failed
+        if response.status != http.client.OK:
+            try:
+                sentence = str(json.loads(answer)["error"])
+            except (ValueError, KeyError, TypeError):
+                sentence = f"{method} {path} was answered with status {response.status}"
+            raise PredictionRefused(response.status, sentence)
+        length = response.getheader(JSON_LENGTH, "")
+        return answer, int(length) if length.isdecimal() else len(answer)
 
     def _broken(self, reason: str) -> ServingUnavailable:
-        self._lost()
+        self.close()
         return ServingUnavailable(f"{self.address}: {reason}")
-
-    def _write(self, frame: bytes, request: int, asked: tuple[Kind, int]) -> None:
-        connected = self._connect()
-        self._asked[request] = asked
-        self._exchange(connected, frame)
-
-    def _exchange(self, connected: socket.socket, data: bytes) -> None:
-        """Send all of it; what the server says meanwhile is read, or neither side would go on."""
-        deadline = time.monotonic() + self._timeout
-        rest = memoryview(data)
-        while rest:
-            sent = self._send_some(connected, rest)
-            rest = rest[sent:]
-            if not sent:
-                self._read(connected, deadline, writing=True)
-
-    def _send_some(self, connected: socket.socket, data: memoryview) -> int:
-        try:
-            return connected.send(data)
-        except BlockingIOError:
-            return 0
-        except OSError as failed:
-            raise self._broken(f"the connection was lost: {failed}") from failed
-
-    def _read(self, connected: socket.socket, deadline: float, *, writing: bool = False) -> None:
-        """Wait for the server, and take what it has sent."""
-        left = max(0.0, deadline - time.monotonic())
-        readable, writable, _ = select.select([connected], [connected] if writing else [], [], left)
-        if readable:
-            try:
-                chunk = connected.recv(_READ)
-            except BlockingIOError:
-                return
-            except OSError as failed:
-                raise self._broken(f"the connection was lost: {failed}") from failed
-            if not chunk:
-                raise self._broken("it hung up")
-            self._data += chunk
-        elif not writable:
-            raise self._broken(f"no answer within {self._timeout:g} s")
-
-    def _wait_for(self, request: int) -> tuple[Head, bytes]:
-        deadline = time.monotonic() + self._timeout
-        while request not in self._answers:
-            if request not in self._asked or self._socket is None:
-                raise ServingUnavailable(f"{self.address}: request {request} is not under way; its connection was lost")
-            if not self._take_replies():
-                self._read(self._socket, deadline)
-        return self._answers.pop(request)
-
-    def _take_replies(self) -> bool:
-        """Move whole replies out of what has been read; whether there were any."""
-        data, at = self._data, 0
-        try:
-            while len(data) - at >= HEAD_BYTES:
-                head = Head.peek(data, at)
-                self._judge(head)
-                if len(data) - at < head.frame_bytes:
-                    break
-                self._answers[head.id] = wire.unpack_reply(bytes(data[at : at + head.frame_bytes]))
-                del self._asked[head.id]
-                at += head.frame_bytes
-        except WireError as wrong:
-            raise self._broken(str(wrong)) from wrong
-        del data[:at]
-        return at > 0
-
-    def _judge(self, head: Head) -> None:
-        """Before the rest is waited for: a wrong length must not make us gather gigabytes."""
-        asked = self._asked.get(head.id)
-        if asked is None:
-            raise WireError(f"it answers request {head.id}, which nobody asked")
-        kind, rows = asked
-        body = head.body_bytes
-        if head.code != Status.OK:
-            good = 0 <= body <= wire.MAX_SENTENCE
-        elif kind == Kind.PREDICT:
-            good = head.n == rows and body == 4 * rows
-        else:
-            good = 0 <= body <= _LARGEST_SLOT_LIST
-        if not good:
-            raise WireError(f"{head.n} values in {body} bytes answer request {head.id} of {rows} rows")
-
-    def _ask_slots(self) -> SlotList:
-        self._next_id += 1
-        request = self._next_id
-        self._write(wire.pack_slots_request(request), request, (Kind.SLOTS, 0))
-        head, body = self._wait_for(request)
-        text = body.decode("utf-8", "replace")
-        if head.code != Status.OK:
-            raise PredictionRefused(Status(head.code), text)
-        try:
-            slots = SlotList.parse(text)
-        except ValueError as wrong:
-            raise self._broken(f"its slot list cannot be: {wrong}") from wrong
-        if len(slots) != head.n:
-            raise self._broken(f"its slot list has {len(slots)} names where it says {head.n}")
-        return slots

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import socket
 import time
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,16 +23,36 @@ from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving import door_sockets, http_batches
 from elastic_ctr.serving.compiled_door import Asked, CompiledDoor, Room, now
 from elastic_ctr.serving.door_sockets import Batch
-from elastic_ctr.serving.http_batches import LEAST_REPLY, LEAVES, REPLY_BYTES, ROW_BYTES, UNKNOWN, Rules, owed
+from elastic_ctr.serving.http_batches import (
+    LEAST_REPLY,
+    LEAVES,
+    NO_VERSION_TENSORS,
+    REPLY_BYTES,
+    ROW_BYTES,
+    UNKNOWN,
+    UNKNOWN_TENSORS,
+    Replies,
+    Rules,
+    owed,
+)
 from elastic_ctr.serving.http_door import JSON_TYPE, Door, Request, date_line, response
-from elastic_ctr.serving.http_heads import LONGEST_HEAD, Heads, Learned
+from elastic_ctr.serving.http_heads import (
+    LONGEST_HEAD,
+    MOST_NUMBERS,
+    SOURCE,
+    TENSORS,
+    Forms,
+    Learned,
+    form_of,
+    tensors_form,
+)
 from elastic_ctr.serving.instances import Instances
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.refusal import Refusal, refusal_of
-from elastic_ctr.serving.request_head import HEAD_END
+from elastic_ctr.serving.request_head import HEAD_END, read_head
 from elastic_ctr.serving.rounds import ModelVersion
 from elastic_ctr.serving.scan import SHORTEST_FEASIGN, slot_names
-from elastic_ctr.serving.service import PARSED_INLINE, PREDICTIONS, SOURCE_PATH, Service
+from elastic_ctr.serving.service import OPEN_INFERENCE, PARSED_INLINE, PREDICTIONS, SOURCE_PATH, Service, error_body
 from elastic_ctr.serving.source_protocol import inference_refusal
 
 log = logging.getLogger(__name__)
@@ -39,8 +60,8 @@ log = logging.getLogger(__name__)
 _LEAST_OUTPUT = 256 << 10
 # Bytes of bodies a round: some milliseconds.
 _SCANNED = 4 << 20
-# Heads of one connection that were not known: who sends a new one each time is for the parser.
-_STRANGE_HEADS = 4
+# Forms of one connection that were not known: who sends a new one each time is for the parser.
+_STRANGE_FORMS = 4
 _SLOW_SECONDS = 1.0
 
 
@@ -79,9 +100,14 @@ class CompiledHttpDoor(CompiledDoor):
         )
         self._service = service
         self._behind = behind
-        self._heads = Heads(SOURCE_PATH, behind.limits.max_headers)
+        paths = {SOURCE_PATH: SOURCE, service.infer_path: TENSORS}
+        self._heads = Forms(partial(form_of, paths=paths, max_headers=behind.limits.max_headers))
+        self._tensors = Forms(lambda _: None)
         names, ends = slot_names(None)
-        self._rules = Rules(names, ends, self._heads.table, max_body, limits.max_rows, _SCANNED)
+        numbers = np.zeros(MOST_NUMBERS, np.int64)
+        self._rules = Rules(
+            names, ends, self._heads.table, self._tensors.table, numbers, max_body, limits.max_rows, _SCANNED
+        )
         self._slots: SlotList | None = None
         self._leaving: dict[int, int] = {}
         self._moving: set[asyncio.Task[None]] = set()
@@ -113,23 +139,42 @@ class CompiledHttpDoor(CompiledDoor):
         if slots is not self._slots:
             self._slots = slots
             names, ends = slot_names(slots)
-            self._rules = self._rules._replace(names=names, ends=ends)
+            self._tensors = Forms(partial(tensors_form, slots=slots) if slots is not None else lambda _: None)
+            self._rules = self._rules._replace(names=names, ends=ends, tensors=self._tensors.table)
         http_batches.gather(self._buffers, batch, self._rules, now())
 
     def _answer(self, asked: Asked, probabilities: Floats, version: int) -> None:
-        del version
-        http_batches.answer(self._buffers, asked.batch, asked.begin, asked.end, _date(), _pairs(probabilities), now())
-        self._service.count(PREDICTIONS, 200, asked.count)
+        in_json = asked.batch.requests[asked.begin : asked.end, door_sockets.JSON_BYTES] == 0
+        rows = np.repeat(in_json, asked.batch.requests[asked.begin : asked.end, door_sockets.REQUEST_ROWS])
+        replies = self._replies(probabilities[rows], version)
+        http_batches.answer(self._buffers, asked.batch, asked.begin, asked.end, replies, probabilities, now())
+        self._count(in_json, 200)
+
+    def _replies(self, in_json: Floats, version: int) -> Replies:
+        begin = orjson.dumps(
+            {
+                "model_name": self._service.model_name,
+                "model_version": str(version),
+                "outputs": [{"name": "probability", "datatype": "FP32", "shape": []}],
+            }
+        ).removesuffix(b"]}]}")
+        date = date_line(int(time.time()))
+        return Replies(np.frombuffer(date, np.uint8), _pairs(in_json), np.frombuffer(begin, np.uint8))
+
+    def _count(self, in_json: NDArray[np.bool_], status: int) -> None:
+        sources = int(np.count_nonzero(in_json))
+        for name, times in ((PREDICTIONS, sources), (OPEN_INFERENCE, len(in_json) - sources)):
+            if times:
+                self._service.count(name, status, times)
 
     def _refuse(self, asked: Asked, error: Exception) -> None:
-        reply = self._refusal(refusal_of(error), asked.count)
-        for descriptor, serial, rows, _, _ in asked.requests:
-            self._put(descriptor, serial, reply, owed(rows))
+        refusal = refusal_of(error)
+        for descriptor, serial, rows, _, _, json in asked.requests:
+            self._put(descriptor, serial, self._refusal(refusal, tensors=json > 0), owed(rows))
 
-    def _refusal(self, refusal: Refusal, count: int) -> bytes:
-        """The reply, to so many requests."""
-        self._service.count(PREDICTIONS, refusal.status, count)
-        return response(refusal.status, inference_refusal(refusal))
+    def _refusal(self, refusal: Refusal, *, tensors: bool) -> bytes:
+        self._service.count(OPEN_INFERENCE if tensors else PREDICTIONS, refusal.status)
+        return response(refusal.status, error_body(refusal.sentence) if tensors else inference_refusal(refusal))
 
     def _known(self, asked: Asked, outcome: Floats | Exception, version: int) -> None:
         if isinstance(outcome, _ReadAgain):
@@ -146,19 +191,20 @@ class CompiledHttpDoor(CompiledDoor):
         replies: dict[int, bytes] = {}
 
         def send() -> None:
-            for number, (descriptor, serial, rows, _, _) in enumerate(requests):
+            for number, (descriptor, serial, rows, *_) in enumerate(requests):
                 self._put(descriptor, serial, replies[number], owed(rows))
 
-        def ask(number: int, body: bytes) -> None:
+        def ask(number: int, body: bytes, json: int) -> None:
             def reply(status: int, payload: bytes, headers: bytes = JSON_TYPE, /) -> None:
                 replies[number] = response(status, payload, headers)
                 if len(replies) == len(requests):
                     self._send_in_order(asked, send)
 
-            self._service.handle(Request("POST", SOURCE_PATH, body), reply)
+            path = self._service.infer_path if json else SOURCE_PATH
+            self._service.handle(Request("POST", path, body, json or None), reply)
 
-        for number, (*_, begin, size) in enumerate(requests):
-            ask(number, bytes(asked.batch.bodies[begin : begin + size]))
+        for number, (*_, begin, size, json) in enumerate(requests):
+            ask(number, bytes(asked.batch.bodies[begin : begin + size]), json)
 
     # -- what is not an everyday request
 
@@ -170,27 +216,40 @@ class CompiledHttpDoor(CompiledDoor):
                 continue
             elif why == UNKNOWN:
                 self._judge(descriptor)
+            elif why == UNKNOWN_TENSORS:
+                self._judge_tensors(descriptor)
             elif why == LEAVES:
                 self._leave(descriptor)
             else:
                 refusal = Refusal(503, f"no version is live yet: {self.rounds.stage}")
-                self._put(descriptor, serial, self._refusal(refusal, 1), LEAST_REPLY)
+                reply = self._refusal(refusal, tensors=why == NO_VERSION_TENSORS)
+                self._put(descriptor, serial, reply, LEAST_REPLY)
 
     def _judge(self, descriptor: int) -> None:
         row = self._buffers.sockets.connections[descriptor]
         came = self._came(descriptor, LONGEST_HEAD)
         end = came.find(HEAD_END) + len(HEAD_END)
         if end >= len(HEAD_END):
-            learned = self._heads.learn(came[:end])
-            # One that others have pushed out of the table is no strange one.
-            row[door_sockets.STRANGE] += learned == Learned.NEW
-            if learned == Learned.NOT or row[door_sockets.STRANGE] > _STRANGE_HEADS:
-                self._leave(descriptor)
+            self._learn(descriptor, self._heads, came[:end])
         elif len(came) < LONGEST_HEAD and not row[door_sockets.SILENT]:
             # The rest is to come.
             door_sockets.left_over(self._buffers, row, 0)
             door_sockets.settle(self._buffers, descriptor, now())
         else:
+            self._leave(descriptor)
+
+    def _judge_tensors(self, descriptor: int) -> None:
+        came = self._came(descriptor, 2 * LONGEST_HEAD)
+        end = came.find(HEAD_END) + len(HEAD_END)
+        json = read_head(came[:end], self._behind.limits.max_headers).json_length or 0
+        self._learn(descriptor, self._tensors, came[end : end + json])
+
+    def _learn(self, descriptor: int, forms: Forms, text: bytes) -> None:
+        row = self._buffers.sockets.connections[descriptor]
+        learned = forms.learn(text)
+        # One that others have pushed out of the table is no strange one.
+        row[door_sockets.STRANGE] += learned == Learned.NEW
+        if learned == Learned.NOT or row[door_sockets.STRANGE] > _STRANGE_FORMS:
             self._leave(descriptor)
 
     def _came(self, descriptor: int, most: int) -> bytes:
@@ -255,17 +314,14 @@ class CompiledHttpDoor(CompiledDoor):
     def _try_out(self) -> None:
         """Compile now, not under the first request."""
         http_batches.gather(self._buffers, self._free[0], self._rules, 0)
-        http_batches.answer(self._buffers, self._free[0], 0, 0, _date(), _pairs(np.zeros(0, np.float32)), 0)
+        none = np.zeros(0, np.float32)
+        http_batches.answer(self._buffers, self._free[0], 0, 0, self._replies(none, 0), none, 0)
         door_sockets.put(self._buffers, 0, 1, np.frombuffer(b"none", np.uint8), 0, 0)
         door_sockets.left_over(self._buffers, self._buffers.sockets.connections[0], 0)
         door_sockets.hang_up(self._buffers, 0)
         door_sockets.let_go(self._buffers, 0)
         door_sockets.settle(self._buffers, 0, 0)
         door_sockets.listen_again(self._buffers)
-
-
-def _date() -> NDArray[np.uint8]:
-    return np.frombuffer(date_line(int(time.time())), np.uint8)
 
 
 def _pairs(probabilities: Floats) -> NDArray[np.uint8]:

@@ -43,9 +43,9 @@ from elastic_ctr.machine_code.sockets import (
 # began; UNFINISHED: its input may hold whole requests that nobody announces again; SILENT: it says no more; LEAVING: it goes
 # to the door in Python when nothing is owed.
 (SERIAL, OWED, FLIGHT, SINCE, MASK, UNFINISHED, CHARGED, SILENT, LEAVING) = range(sockets.WIDTH, sockets.WIDTH + 9)
-# Of HTTP: bytes of the request that has begun, the head it had last, and how many heads of it were not known.
-WHOLE, HEAD, STRANGE = range(sockets.WIDTH + 9, sockets.WIDTH + 12)
-WIDTH = sockets.WIDTH + 12
+# Bytes of the request that has begun, the forms of the head and of the body it had last, and how many of them were not known.
+WHOLE, HEAD, BODY_FORM, STRANGE = range(sockets.WIDTH + 9, sockets.WIDTH + 13)
+WIDTH = sockets.WIDTH + 13
 
 # The door's row, i64. BEHIND: there is a door behind this one, for those that there is no row for, and those that say no more
 # in the middle of something. DEAF: the process has no descriptor left for who comes.
@@ -55,9 +55,10 @@ DOOR_WIDTH = 8
 # What a batch has taken, i64: lengths, feasigns, requests, bytes of bodies.
 LENGTHS, FEASIGNS, REQUESTS, BODIES = range(4)
 TAKEN_WIDTH = 4
-# A request of the batch, i64: whose, how many rows, and the 64 bits of its id (frames) or where its body is (HTTP).
-REQUEST_FD, REQUEST_SERIAL, REQUEST_ROWS, REQUEST_ID, BODY_BYTES = range(5)
-REQUEST_WIDTH = 5
+# A request of the batch, i64: whose, how many rows, where its body is, and how much of that is JSON in front of binary
+# tensors; 0: it has none.
+REQUEST_FD, REQUEST_SERIAL, REQUEST_ROWS, BODY_AT, BODY_BYTES, JSON_BYTES = range(6)
+REQUEST_WIDTH = 6
 
 # Something set aside for Python: whose, and why in the words of the wire, or that there is no row for it.
 ASIDE_FD, ASIDE_SERIAL, ASIDE_WHY = range(3)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled
-from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u64
+from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u16, load_u32, load_u64, store_f32
 from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, taken
 from elastic_ctr.serving import door_sockets
 from elastic_ctr.serving.door_sockets import (
@@ -20,17 +20,19 @@ from elastic_ctr.serving.door_sockets import (
     ASIDE_SERIAL,
     ASIDE_WHY,
     BODIES,
+    BODY_AT,
     BODY_BYTES,
+    BODY_FORM,
     CHARGED,
     FEASIGNS,
     FLIGHT,
     HEAD,
+    JSON_BYTES,
     LEAVING,
     LENGTHS,
     OWED,
     PENDING,
     REQUEST_FD,
-    REQUEST_ID,
     REQUEST_ROWS,
     REQUEST_SERIAL,
     REQUESTS,
@@ -47,11 +49,24 @@ from elastic_ctr.serving.door_sockets import (
     send,
     settle,
 )
-from elastic_ctr.serving.http_heads import END, LENGTH, LONGEST_HEAD, HeadTable
+from elastic_ctr.serving.http_heads import (
+    END,
+    FEASIGN_BYTES,
+    FEASIGN_COUNT,
+    FIRST_NUMBER,
+    JSON_LENGTH,
+    LENGTH,
+    LENGTH_BYTES,
+    LONGEST_HEAD,
+    ROWS,
+    TENSORS,
+    FormTable,
+)
 from elastic_ctr.serving.scan import SHORTEST_FEASIGN, SHORTEST_INSTANCE, scan
 
-# Why something is set aside: its head is not known, it goes to the door in Python, no version is live.
-UNKNOWN, LEAVES, NO_VERSION = range(3)
+# Why something is set aside: its head is not known, or the JSON in front of its tensors; it goes to the door in Python; no
+# version is live, to a request in JSON or one in tensors.
+UNKNOWN, UNKNOWN_TENSORS, LEAVES, NO_VERSION, NO_VERSION_TENSORS = range(5)
 # Of a reply: all but its rows, one row, and what may be said instead.
 REPLY_BYTES, ROW_BYTES = 200, 70
 LEAST_REPLY = 4096
@@ -72,6 +87,9 @@ def _text(text: bytes) -> NDArray[np.uint8]:
 _REPLY_HEAD = _text(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
 _CONTENT_LENGTH = _text(b"content-length: ")
 _REPLY_HEAD_END = _text(b"\r\n\r\n")
+_TENSORS_HEAD = _text(b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ninference-header-content-length: ")
+_LINE_END = _text(b"\r\n")
+_TENSORS_MIDDLE, _TENSORS_END = _text(b'],"parameters":{"binary_data_size":'), _text(b"}}]}")
 _BEGIN, _END = _text(b'{"predictions":['), _text(b'],"err_code":0}')
 _PROB0, _PROB1, _ROW_END = _text(b'{"prob0":'), _text(b',"prob1":'), _text(b"}")
 # What a row has in the reply beyond what it has in the list of numbers.
@@ -83,10 +101,21 @@ class Rules(NamedTuple):
 
     names: NDArray[np.uint8]
     ends: NDArray[np.int64]  # [slots]; none: no version is live
-    heads: HeadTable
+    heads: FormTable
+    tensors: FormTable  # the JSON in front of binary tensors, of this slot list
+    numbers: NDArray[np.int64]  # [MOST_NUMBERS] of the text that was read last
     max_body: int
     max_rows: int
     max_scanned: int  # bytes of bodies in one batch
+
+
+class Replies(NamedTuple):
+    """What stands in the replies to a batch."""
+
+    date: NDArray[np.uint8]  # the line of that header
+    # The numbers of all rows that are answered in JSON as a list of pairs, `[[0.75,0.25],[0.5,0.5]]`.
+    pairs: NDArray[np.uint8]
+    tensors: NDArray[np.uint8]  # what stands before the rows in the JSON of binary tensors
 
 
 @compiled
@@ -112,45 +141,75 @@ def _same(data: Any, at: Any, pieces: Any, number: Any, from_: Any, size: Any) -
 
 
 @compiled
-def _known(data: Any, at: Any, have: Any, rules: Any, number: Any) -> Any:
-    """(Bytes of the head that begins there, of its body) when it is the numbered one; else (-1, 0)."""
-    none = np.int64(_NONE), np.int64(0)
-    # No head is longer, so no value is looked through beyond that.
+def _known(data: Any, at: Any, have: Any, table: Any, number: Any, numbers: Any) -> Any:
+    """Bytes of the text that begins there when it has the numbered form, whose numbers are written then; else -1."""
+    # No text is longer, so no value is looked through beyond that.
     have = min(have, LONGEST_HEAD)
-    place, from_, length = np.int64(0), np.int64(0), np.int64(0)
-    for piece in range(rules.heads.sizes.shape[1]):
-        size = rules.heads.sizes[number, piece]
-        if size == 0 or have - place < size or not _same(data, at + place, rules.heads.pieces, number, from_, size):
-            return none
+    place, from_ = np.int64(0), np.int64(0)
+    for piece in range(table.sizes.shape[1]):
+        size = table.sizes[number, piece]
+        if size == 0 or have - place < size or not _same(data, at + place, table.pieces, number, from_, size):
+            return np.int64(_NONE)
         place += size
         from_ += size
-        hole = rules.heads.holes[number, piece]
+        hole = table.holes[number, piece]
         if hole == END:
-            return place, length
+            return place
         begin = place
-        if hole == LENGTH:
+        if hole >= FIRST_NUMBER:
+            value = np.int64(0)
             while place < have and place - begin < _MOST_DIGITS and _ZERO <= data[at + place] <= _NINE:
-                length = length * 10 + np.int64(data[at + place] - _ZERO)
+                value = value * 10 + np.int64(data[at + place] - _ZERO)
                 place += 1
             if place == begin or data[at + begin] == _ZERO:
-                return none
+                return np.int64(_NONE)
+            numbers[hole - FIRST_NUMBER] = value
         else:
             while place < have and (_SPACE <= data[at + place] <= _TILDE or data[at + place] == _TAB):
                 place += 1
-    return none
+    return np.int64(_NONE)
 
 
 @compiled
-def _find(data: Any, at: Any, have: Any, rules: Any, row: Any) -> Any:
-    """As `_known`, of whichever head it is; the one that the connection had last is looked at first."""
-    head, length = _known(data, at, have, rules, row[HEAD])
+def _find(data: Any, at: Any, have: Any, table: Any, row: Any, last: Any, numbers: Any) -> Any:
+    """As `_known`, of whichever form it is; the one that the connection had last, in that column, is looked at first."""
+    size = _known(data, at, have, table, row[last], numbers)
     number = np.int64(0)
-    while head < 0 and number < rules.heads.sizes.shape[0]:
-        head, length = _known(data, at, have, rules, number)
-        if head >= 0:
-            row[HEAD] = number
+    while size < 0 and number < table.sizes.shape[0]:
+        size = _known(data, at, have, table, number, numbers)
+        if size >= 0:
+            row[last] = number
         number += 1
-    return head, length
+    return size
+
+
+@compiled
+def _tensors(data: Any, at: Any, size: Any, rules: Any, row: Any, feasigns: Any, lengths: Any) -> Any:
+    """(Rows, feasigns) of the `size` bytes of two tensors whose form was found, read into the arrays; (-1, 0) of any other."""
+    nothing = np.int64(_NONE), np.int64(0)
+    rows, n = rules.numbers[ROWS - FIRST_NUMBER], rules.numbers[FEASIGN_COUNT - FIRST_NUMBER]
+    kind = rules.tensors.kinds[row[BODY_FORM]]
+    width = abs(kind)
+    cells = rows * rules.ends.size
+    if (
+        rows > rules.max_rows or n > feasigns.size or cells > lengths.size
+        or rules.numbers[FEASIGN_BYTES - FIRST_NUMBER] != 8 * n
+        or rules.numbers[LENGTH_BYTES - FIRST_NUMBER] != width * cells
+        or size != 8 * n + width * cells
+    ):  # fmt: skip
+        return nothing
+    counts = np.uint64(data.ctypes.data) + np.uint64(at + (8 * n if kind > 0 else 0))
+    total = np.int64(0)
+    for cell in range(cells):
+        place = counts + np.uint64(width * cell)
+        value = np.int64(load_u16(place)) if width == 2 else np.int64(load_u32(place))
+        lengths[cell] = value
+        total += value
+    if total != n:
+        return nothing
+    values = np.uint64(data.ctypes.data) + np.uint64(at + (0 if kind > 0 else width * cells))
+    copy_bytes(np.uint64(feasigns.ctypes.data), values, np.uint64(8 * n))
+    return rows, n
 
 
 @compiled
@@ -183,11 +242,13 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         ):  # fmt: skip
             full = True
             break
-        head, length = _find(data, base + at, have - at, rules, row)
+        head = _find(data, base + at, have - at, rules.heads, row, HEAD, rules.numbers)
         if head < 0:
             _set_aside(b, fd, UNKNOWN)
             stopped = True
             break
+        length = rules.numbers[LENGTH - FIRST_NUMBER]
+        json = rules.numbers[JSON_LENGTH - FIRST_NUMBER] if rules.heads.kinds[row[HEAD]] == TENSORS else np.int64(0)
         if length > rules.max_body or head + length > b.sockets.input_bytes:
             row[LEAVING] = 1
             break
@@ -195,7 +256,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
             row[WHOLE] = head + length
             break
         if slots == 0:
-            _set_aside(b, fd, NO_VERSION)
+            _set_aside(b, fd, NO_VERSION if json == 0 else NO_VERSION_TENSORS)
             row[OWED] += LEAST_REPLY
             row[FLIGHT] += 1
             row[SINCE] = now
@@ -206,10 +267,17 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
             break
         body = data[base + at + head : base + at + head + length]
         feasigns, lengths = batch.feasigns[batch.taken[FEASIGNS] :], batch.lengths[batch.taken[LENGTHS] :]
-        rows, n = scan(body, rules.names, rules.ends, rules.max_rows, feasigns, lengths)
+        if json == 0:
+            rows, n = scan(body, rules.names, rules.ends, rules.max_rows, feasigns, lengths)
+        elif json > length or _find(data, base + at + head, json, rules.tensors, row, BODY_FORM, rules.numbers) != json:
+            _set_aside(b, fd, UNKNOWN_TENSORS)
+            stopped = True
+            break
+        else:
+            rows, n = _tensors(data, base + at + head + json, length - json, rules, row, feasigns, lengths)
         if rows < 0 and batch.taken[REQUESTS] > 0:
             # No more than this can be in it: where there is room for that, room was not what it lacked.
-            most = min(length // SHORTEST_INSTANCE + 1, rules.max_rows)
+            most = min(length // (SHORTEST_INSTANCE if json == 0 else 2 * slots) + 1, rules.max_rows)
             if length // SHORTEST_FEASIGN > feasigns.size or most * slots > lengths.size:
                 full = True
                 break
@@ -224,7 +292,8 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         number = batch.taken[REQUESTS]
         batch.requests[number, REQUEST_FD], batch.requests[number, REQUEST_SERIAL] = fd, row[SERIAL]
         batch.requests[number, REQUEST_ROWS] = rows
-        batch.requests[number, REQUEST_ID], batch.requests[number, BODY_BYTES] = batch.taken[BODIES], length
+        batch.requests[number, BODY_AT], batch.requests[number, BODY_BYTES] = batch.taken[BODIES], length
+        batch.requests[number, JSON_BYTES] = json
         copy_bytes(
             np.uint64(batch.bodies.ctypes.data) + np.uint64(batch.taken[BODIES]),
             np.uint64(body.ctypes.data),
@@ -353,13 +422,36 @@ def _reply(to: Any, at: Any, date: Any, text: Any, value: Any, rows: Any) -> Any
 
 
 @compiled
-def answer(b: Any, batch: Any, begin: Any, end: Any, date: Any, text: Any, now: Any) -> None:
-    """Send the replies to requests `begin` to `end` in their order; those of one connection go in one piece.
+def _digits(number: Any) -> Any:
+    found = np.int64(1)
+    while number >= 10:
+        number //= 10
+        found += 1
+    return found
 
-    `date`: the line of that header. `text`: the numbers of all their rows as a list of pairs, `[[0.75,0.25],[0.5,0.5]]` in u8.
-    """
-    replies = np.uint64(b.replies.ctypes.data)
+
+@compiled
+def _tensor_reply(to: Any, at: Any, replies: Any, probabilities: Any, first: Any, rows: Any) -> Any:
+    """Where the reply ends that gives `rows` probabilities from the first on; -1 when there is no room for it."""
+    json = replies.tensors.size + _digits(rows) + _TENSORS_MIDDLE.size + _digits(4 * rows) + _TENSORS_END.size
+    if at + 2 * REPLY_BYTES + json + 4 * rows > to.size:
+        return np.int64(_NONE)
+    at = _put(to, _put_number(to, _put(to, at, _TENSORS_HEAD), json), _LINE_END)
+    at = _put_number(to, _put(to, _put(to, at, replies.date), _CONTENT_LENGTH), json + 4 * rows)
+    at = _put_number(to, _put(to, _put(to, at, _REPLY_HEAD_END), replies.tensors), rows)
+    at = _put(to, _put_number(to, _put(to, at, _TENSORS_MIDDLE), 4 * rows), _TENSORS_END)
+    base = np.uint64(to.ctypes.data) + np.uint64(at)
+    for number in range(rows):
+        store_f32(base + np.uint64(4 * number), probabilities[first + number])
+    return at + 4 * rows
+
+
+@compiled
+def answer(b: Any, batch: Any, begin: Any, end: Any, replies: Any, probabilities: Any, now: Any) -> None:
+    """Send the replies to requests `begin` to `end` in their order; those of one connection go in one piece."""
+    out = np.uint64(b.replies.ctypes.data)
     value = np.int64(1)
+    first = np.int64(0)
     number = np.int64(begin)
     while number < end:
         fd, serial = batch.requests[number, REQUEST_FD], batch.requests[number, REQUEST_SERIAL]
@@ -370,10 +462,14 @@ def answer(b: Any, batch: Any, begin: Any, end: Any, date: Any, text: Any, now: 
             number < end and batch.requests[number, REQUEST_FD] == fd and batch.requests[number, REQUEST_SERIAL] == serial
         ):  # fmt: skip
             rows = batch.requests[number, REQUEST_ROWS]
-            if size >= 0:
-                size, value = _reply(b.replies, size, date, text, value, rows)
+            if batch.requests[number, JSON_BYTES] > 0:
+                if size >= 0:
+                    size = _tensor_reply(b.replies, size, replies, probabilities, first, rows)
+            elif size >= 0:
+                size, value = _reply(b.replies, size, replies.date, replies.pairs, value, rows)
             else:
-                value = _reply(b.replies, b.replies.size, date, text, value, rows)[1]
+                value = _reply(b.replies, b.replies.size, replies.date, replies.pairs, value, rows)[1]
+            first += rows
             due += owed(rows)
             flights += 1
             number += 1
@@ -382,4 +478,4 @@ def answer(b: Any, batch: Any, begin: Any, end: Any, date: Any, text: Any, now: 
         if size < 0:
             hang_up(b, fd)
         else:
-            send(b, fd, replies, size, due, flights, now)
+            send(b, fd, out, size, due, flights, now)

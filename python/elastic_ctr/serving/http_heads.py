@@ -9,67 +9,84 @@ means the same. Nothing else is understood here: every other head is for the doo
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
+from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.refusal import Refusal
 from elastic_ctr.serving.request_head import HEAD_END, read_head
 
 LONGEST_HEAD = 2048
 # Headers that make more of a request than its head and its body.
-UNUSUAL = frozenset(
-    [b"expect", b"content-encoding", b"transfer-encoding", b"upgrade", b"inference-header-content-length"]
-)
+UNUSUAL = frozenset([b"expect", b"content-encoding", b"transfer-encoding", b"upgrade"])
 # Headers whose values are checked: another value is another head.
 _TELLING = frozenset([b"connection", b"host"])
 # What a value may have in it: everybody reads these alike.
 _VALUE = re.compile(rb"[\t\x20-\x7e]*")
 _LENGTH = re.compile(rb"([ \t]*)([1-9][0-9]{0,8})([ \t]*)")
-# What follows a piece: nothing more, a length, a value.
-END, LENGTH, VALUE = range(3)
+# What follows a piece: nothing more, any value, or a number. Numbers of a head, and of the JSON in front of binary tensors:
+END, VALUE = range(2)
+LENGTH, JSON_LENGTH = 2, 3
+FEASIGN_COUNT, ROWS, FEASIGN_BYTES, LENGTH_BYTES = range(2, 6)
+FIRST_NUMBER = 2
+MOST_NUMBERS = 4
+# Kinds of heads: the source's JSON, and binary tensors. The kind of a JSON is the bytes of a length, negative where lengths stand
+# before feasigns.
+SOURCE, TENSORS = range(2)
 MOST_PIECES = 64
 _KEPT = 64
+_MOST_DIGITS = 9
 _SEEN = 65_536
 _PADDING = 8
 
 
 class Form(NamedTuple):
-    """A head: what always stands there, and what comes after each of these pieces, the last time END."""
+    """What always stands there, and what comes after each of these pieces, the last time END."""
 
     pieces: tuple[bytes, ...]
     holes: tuple[int, ...]
+    kind: int
 
 
-class HeadTable(NamedTuple):
-    """Known heads, as machine code reads them. A piece has one byte at least."""
+class FormTable(NamedTuple):
+    """Known forms, as machine code reads them. A piece has one byte at least."""
 
     pieces: NDArray[np.uint8]  # [kept, LONGEST_HEAD and padding]: one behind the other
     sizes: NDArray[np.int64]  # [kept, MOST_PIECES] bytes of each; the first is 0 where none is kept
     holes: NDArray[np.int64]  # [kept, MOST_PIECES]
+    kinds: NDArray[np.int64]  # [kept]
 
 
-def form_of(head: bytes, path: str, max_headers: int) -> Form | None:
-    """The form of the head of a POST to `path` that keeps the connection; None of others."""
+def form_of(head: bytes, paths: Mapping[str, int], max_headers: int) -> Form | None:
+    """The form of the head of a POST to one of these paths, which say its kind, that keeps the connection; None of others."""
     if len(head) > LONGEST_HEAD:
         return None
     try:
         read = read_head(head, max_headers)
     except Refusal:
         return None
+    kind = paths.get(read.path)
     everyday = (
-        (read.method, read.path) == ("POST", path)
+        read.method == "POST"
+        and kind is not None
         and read.length > 0
         and not read.last
         and not read.kept_alive
         and UNUSUAL.isdisjoint(read.names)
+        and (read.json_length is not None) == (kind == TENSORS)
     )
-    return _cut(head, read.names) if everyday else None
+    return _cut(head, read.names, kind) if everyday and kind is not None else None
 
 
-def _cut(head: bytes, names: tuple[bytes, ...]) -> Form | None:
+_NUMBERS = {b"content-length": LENGTH, b"inference-header-content-length": JSON_LENGTH}
+
+
+def _cut(head: bytes, names: tuple[bytes, ...], kind: int) -> Form | None:
     """The form of a head in which httptools has found headers of these names; None where its lines are others."""
     line, *lines = head.removesuffix(HEAD_END).split(b"\r\n")
     if tuple(each.partition(b":")[0].lower() for each in lines) != names:
@@ -83,15 +100,16 @@ def _cut(head: bytes, names: tuple[bytes, ...]) -> Form | None:
         if name in _TELLING:
             piece += value
             continue
-        length = _LENGTH.fullmatch(value) if name == b"content-length" else None
-        if _VALUE.fullmatch(value) is None or (name == b"content-length" and length is None):
+        hole = _NUMBERS.get(name, VALUE)
+        number = _LENGTH.fullmatch(value) if hole != VALUE else None
+        if _VALUE.fullmatch(value) is None or (hole != VALUE and number is None):
             return None
-        pieces.append(piece if length is None else piece + length[1])
-        holes.append(VALUE if length is None else LENGTH)
-        piece = b"" if length is None else length[3]
+        pieces.append(piece if number is None else piece + number[1])
+        holes.append(hole)
+        piece = b"" if number is None else number[3]
     pieces.append(piece + HEAD_END)
     holes.append(END)
-    return Form(tuple(pieces), tuple(holes)) if len(pieces) <= MOST_PIECES else None
+    return Form(tuple(pieces), tuple(holes), kind) if len(pieces) <= MOST_PIECES else None
 
 
 class Learned(Enum):
@@ -102,25 +120,91 @@ class Learned(Enum):
     AGAIN = 2
 
 
-class Heads:
-    """The heads known to a door; when there are too many the oldest is forgotten."""
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[0-9]+')
+_WIDTHS = {"UINT16": 2, "UINT32": 4, "INT32": 4}
 
-    def __init__(self, path: str, max_headers: int) -> None:
-        self.table = HeadTable(
+
+def tensors_form(text: bytes, slots: SlotList) -> Form | None:
+    """The form of the JSON in front of the two tensors of all slots, asked for probabilities in binary; None of others."""
+    try:
+        document = orjson.loads(text)
+        names = [each["name"] for each in document["inputs"]]
+        feasigns, lengths = (document["inputs"][names.index(name)] for name in ("feasigns", "lengths"))
+        (count,), (rows, _) = feasigns["shape"], lengths["shape"]
+        width = _WIDTHS[lengths["datatype"]]
+        parameters = {"slot_list_check": slots.check(), **document.get("parameters", {})}
+        due = [
+            _described("feasigns", "UINT64", [count], 8 * count),
+            _described("lengths", lengths["datatype"], [rows, len(slots)], width * len(slots) * rows),
+        ]
+        due = due if names[0] == "feasigns" else due[::-1]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    known = {
+        "inputs": due,
+        "outputs": [{"name": "probability", "parameters": {"binary_data": True}}],
+        "parameters": {"slot_list_check": slots.check()},
+    }
+    if {**document, "parameters": parameters} != known or "feasigns" in slots:
+        return None
+    holes = {
+        ("inputs", names.index("feasigns"), "shape", 0): FEASIGN_COUNT,
+        ("inputs", names.index("feasigns"), "parameters", "binary_data_size"): FEASIGN_BYTES,
+        ("inputs", names.index("lengths"), "shape", 0): ROWS,
+        ("inputs", names.index("lengths"), "parameters", "binary_data_size"): LENGTH_BYTES,
+    }
+    return _cut_numbers(text, document, holes, width if names[0] == "feasigns" else -width)
+
+
+def _described(name: str, datatype: str, shape: list[int], size: int) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": size}}
+
+
+def _integers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], bytes]]:
+    """The whole numbers of a document in their order, and where they stand."""
+    if type(value) is int:
+        yield path, b"%d" % value
+    for step, each in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
+        yield from _integers(each, (*path, step))
+
+
+def _cut_numbers(text: bytes, document: Any, holes: dict[tuple[Any, ...], int], kind: int) -> Form | None:
+    tokens = [token for token in _TOKEN.finditer(text) if not token[0].startswith(b'"')]
+    integers = list(_integers(document))
+    if len(text) > LONGEST_HEAD or [number for _, number in integers] != [token[0] for token in tokens]:
+        return None
+    pieces: list[bytes] = []
+    kinds: list[int] = []
+    begin = 0
+    for (path, number), token in zip(integers, tokens, strict=True):
+        if path in holes:
+            if number == b"0" or len(number) > _MOST_DIGITS:
+                return None
+            pieces.append(text[begin : token.start()])
+            kinds.append(holes[path])
+            begin = token.end()
+    return Form((*pieces, text[begin:]), (*kinds, END), kind) if len(pieces) == len(holes) else None
+
+
+class Forms:
+    """The forms known to a frontend; when there are too many the oldest is forgotten. `read` finds the form of a text."""
+
+    def __init__(self, read: Callable[[bytes], Form | None]) -> None:
+        self.table = FormTable(
             np.zeros((_KEPT, LONGEST_HEAD + _PADDING), np.uint8),
             np.zeros((_KEPT, MOST_PIECES), np.int64),
             np.zeros((_KEPT, MOST_PIECES), np.int64),
+            np.zeros(_KEPT, np.int64),
         )
-        self._path = path
-        self._max_headers = max_headers
+        self.read = read
         self._known: list[Form | None] = [None] * _KEPT
         # Hashes, of those that were forgotten too.
         self._seen: set[int] = set()
         self._next = 0
 
-    def learn(self, head: bytes) -> Learned:
+    def learn(self, text: bytes) -> Learned:
         """An everyday one is known from now on."""
-        form = form_of(head, self._path, self._max_headers)
+        form = self.read(text)
         if form is None:
             return Learned.NOT
         if form in self._known:
@@ -144,3 +228,4 @@ class Heads:
         self.table.sizes[row] = 0
         self.table.sizes[row, :count] = [len(piece) for piece in form.pieces]
         self.table.holes[row, :count] = form.holes
+        self.table.kinds[row] = form.kind

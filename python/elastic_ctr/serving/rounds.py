@@ -14,7 +14,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -28,7 +27,6 @@ from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.instances import Instances, joined
 from elastic_ctr.serving.pooling import NUMPY_POOLING, Distinct, Floats, Pooling
 from elastic_ctr.serving.refusal import Refusal
-from elastic_ctr.serving.wire import slot_list_check
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +74,6 @@ class ModelVersion:
     event_time_max: int
     network: Network
     cube: Cube
-
-    @cached_property
-    def list_check(self) -> int:
-        """What a frame of the binary door must say its slot list is."""
-        return slot_list_check(self.slots)
 
 
 class Source(Protocol):

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from elastic_ctr.serving.scan import Scanner
 
 SOURCE_PATH = "/ElasticCTRPredictionService/inference"
-PREDICTIONS = "elastic_ctr"
-"""What its requests are counted as."""
+PREDICTIONS, OPEN_INFERENCE = "elastic_ctr", "open_inference"
+"""What predictions are counted as."""
 
 _BINARY_TYPE = b"content-type: application/octet-stream\r\n"
 # A larger body is parsed on a thread beside the loop, one at a time, so that small requests are still answered.
@@ -70,6 +70,7 @@ class Service:
         self._of_thread = threading.local()
         self._under_way: set[asyncio.Future[Instances]] = set()
         model = self._model_path = f"/v2/models/{model_name}"
+        self.infer_path = f"{model}/infer"
         self._routes = {
             SOURCE_PATH: _Route(PREDICTIONS, "POST", self._inference),
             "/v2": _Route("metadata", "GET", self._server),
@@ -77,7 +78,7 @@ class Service:
             "/v2/health/ready": _Route("health", "GET", lambda _, reply, __: self._ready(reply, {})),
             model: _Route("metadata", "GET", self._model),
             f"{model}/ready": _Route("health", "GET", lambda _, reply, __: self._ready(reply, {"name": model_name})),
-            f"{model}/infer": _Route("open_inference", "POST", self._infer),
+            self.infer_path: _Route(OPEN_INFERENCE, "POST", self._infer),
         }
 
     def handle(self, request: Request, reply: Reply) -> None:
@@ -88,13 +89,13 @@ class Service:
         route = self._routes.get(path)
         if route is None:
             self.count("none", 404)
-            reply(404, _error(self._not_found(request.path)))
+            reply(404, error_body(self._not_found(request.path)))
             return
         if request.method != route.method and not (request.method == "HEAD" and route.method == "GET"):
             self.count(route.door, 405)
             allowed = "GET, HEAD" if route.method == "GET" else route.method
             headers = JSON_TYPE + f"allow: {allowed}\r\n".encode()
-            reply(405, _error(f"{request.path} is asked with {route.method}, not with {request.method}"), headers)
+            reply(405, error_body(f"{request.path} is asked with {route.method}, not with {request.method}"), headers)
             return
 
         def counted(status: int, body: bytes, headers: bytes = JSON_TYPE, /) -> None:
@@ -102,7 +103,7 @@ class Service:
             reply(status, body, headers)
 
         if version is not None and version != str(self.version()):
-            counted(404, _error(self._not_live(version)))
+            counted(404, error_body(self._not_live(version)))
             return
         route.answer(request, counted, version)
 
@@ -213,7 +214,7 @@ class Service:
                 return body, JSON_TYPE
             return body, _BINARY_TYPE + b"inference-header-content-length: %d\r\n" % json_length
 
-        self._predict(request, parse, answered, lambda refusal: _error(refusal.sentence), reply)
+        self._predict(request, parse, answered, lambda refusal: error_body(refusal.sentence), reply)
 
     def _predict(
         self,
@@ -268,5 +269,5 @@ class Service:
         parsing.add_done_callback(parsed)
 
 
-def _error(sentence: str) -> bytes:
+def error_body(sentence: str) -> bytes:
     return orjson.dumps({"error": sentence})

@@ -3,11 +3,9 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from elastic_ctr.runtime.lent_thread import LentThread
-from elastic_ctr.serving.compiled_binary_door import CompiledBinaryDoor
 from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
 from elastic_ctr.serving.compiled_pooling import warm_pooling
 from elastic_ctr.serving.counters import Counters
-from elastic_ctr.serving.frame_desk import FrameLimits
 from elastic_ctr.serving.http_door import Door
 from elastic_ctr.serving.rounds import Rounds
 from elastic_ctr.serving.scan import warm_scan
@@ -24,6 +22,5 @@ def warm_doors() -> None:
         return None
 
     rounds = Rounds(LentThread("paddle"), nothing, counters)
-    CompiledBinaryDoor(rounds, counters, FrameLimits()).close()
     service = Service(rounds, counters, ThreadPoolExecutor(1), model_name="none", version="0", max_instances=1)
     CompiledHttpDoor(service, Door(service.handle), HttpLimits()).close()

@@ -30,9 +30,7 @@ from elastic_ctr.runtime import logging as runtime_logging
 from elastic_ctr.runtime.lifecycle import allow_open_files, bind, die_with_parent
 from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving import predictor
-from elastic_ctr.serving.binary_door import BinaryDoor, make_binary_door
 from elastic_ctr.serving.counters import Counters
-from elastic_ctr.serving.frame_desk import LARGEST_FRAME, FrameLimits
 from elastic_ctr.serving.http_door import Door, Limits
 from elastic_ctr.serving.rounds import ModelVersion, Rounds
 from elastic_ctr.serving.samples import SamplesDamaged, compare, read_samples
@@ -59,7 +57,6 @@ class Settings(NamedTuple):
 
     host: str
     port: int
-    binary_port: int | None
     grpc_port: int | None
     model_name: str
     max_instances: int
@@ -105,7 +102,6 @@ class Worker:
         self._shut = "this worker is ending"
         # For the compiled door, while it is still made.
         self._kept: socket.socket | None = None
-        self._binary: BinaryDoor | None = None
         self._grpc: GrpcDoor | None = None
         self._service = service
         self._clients: dict[tuple[int, int], CubeClient] = {}
@@ -215,14 +211,6 @@ class Worker:
 
     async def _open_doors(self) -> None:
         settings = self._settings
-        if settings.binary_port is not None:
-            limits = FrameLimits(
-                max_rows=min(settings.max_instances, settings.max_batch_rows),
-                max_frame_bytes=min(settings.max_body_bytes, LARGEST_FRAME),
-            )
-            # On a thread: where no machine code is cached it is compiled now, for half a minute.
-            self._binary = await asyncio.to_thread(make_binary_door, self._rounds, self._counters, limits)
-            await self._binary.listen(bind(settings.host, settings.binary_port, share=True))
         if settings.grpc_port is not None:
             # Imported where it is wanted: it takes 20 MB, and a process without the door need not have them.
             from elastic_ctr.serving.grpc_door import GrpcDoor
@@ -255,8 +243,8 @@ class Worker:
 
         self._compiling.add_done_callback(take_over)
 
-    def _doors(self) -> list[Door | CompiledHttpDoor | BinaryDoor | GrpcDoor]:
-        doors = (self._compiled_door or self._door, self._binary, self._grpc)
+    def _doors(self) -> list[Door | CompiledHttpDoor | GrpcDoor]:
+        doors = (self._compiled_door or self._door, self._grpc)
         return [door for door in doors if door is not None]
 
     # -- a version

@@ -1,8 +1,8 @@
-"""Rounds with a network that can be computed by hand, and a binary or an HTTP door of either kind before them."""
+"""Rounds with a network that can be computed by hand, and an HTTP frontend of either kind before them."""
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
@@ -12,11 +12,8 @@ import numpy.typing as npt
 
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lent_thread import LentThread
-from elastic_ctr.serving.binary_door import BinaryDoor, PythonDoor
-from elastic_ctr.serving.compiled_binary_door import CompiledBinaryDoor
 from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
 from elastic_ctr.serving.counters import Counters
-from elastic_ctr.serving.frame_desk import FrameLimits
 from elastic_ctr.serving.http_door import Door, Limits
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.rounds import ModelVersion, Rounds
@@ -24,10 +21,6 @@ from elastic_ctr.serving.service import Service
 from fuzz.model import Sum
 
 SLOTS = SlotList(("a", "b"))
-KINDS: dict[str, Callable[[Rounds, Counters, FrameLimits], BinaryDoor]] = {
-    "numba": CompiledBinaryDoor,
-    "python": PythonDoor,
-}
 
 
 class Table:
@@ -102,14 +95,6 @@ class _Behind:
             await asyncio.gather(running, return_exceptions=True)
             self.paddle.shutdown()
             self.parser.shutdown()
-
-
-@asynccontextmanager
-async def standing(kind: str, *, live: int | None = 7, **limits: Any) -> AsyncIterator[Standing[BinaryDoor]]:
-    behind = _Behind()
-    door = KINDS[kind](behind.rounds, behind.counters, FrameLimits(**{"max_rows": 64, **limits}))
-    async with behind.standing(door, live) as it:
-        yield it
 
 
 HTTP_KINDS = ("numba", "python")

@@ -7,10 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import numpy as np
+
+from elastic_ctr.serving.client import JSON_LENGTH, tensor_request
 from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor
 from elastic_ctr.serving.http_door import Door
 from elastic_ctr.serving.service import SOURCE_PATH
-from serving.doors import Standing
+from serving.doors import SLOTS, Standing
 
 Doors = Standing[CompiledHttpDoor | Door]
 
@@ -28,6 +31,14 @@ def head(length: Any, *more: str, path: str = SOURCE_PATH, method: str = "POST",
 def request(*rows: dict[str, list[int]], more: tuple[str, ...] = ()) -> bytes:
     data = body(*rows)
     return head(len(data), *more) + data
+
+
+def tensors(*rows: list[list[int]]) -> bytes:
+    """A request in binary tensors: the feasigns of slots a and b of each row."""
+    feasigns = np.array([feasign for row in rows for slot in row for feasign in slot], np.uint64)
+    lengths = np.array([[len(slot) for slot in row] for row in rows])
+    data, json_length = tensor_request(feasigns, lengths, SLOTS)
+    return head(len(data), f"{JSON_LENGTH}: {json_length}", path="/v2/models/ctr/infer") + data
 
 
 def probabilities(answer: bytes) -> list[float]:

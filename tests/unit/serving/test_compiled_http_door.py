@@ -13,7 +13,20 @@ from elastic_ctr.serving.compiled_http_door import HttpLimits
 from elastic_ctr.serving.http_door import Limits
 from elastic_ctr.serving.service import SOURCE_PATH
 from serving.doors import HTTP_KINDS, http_standing
-from serving.http_peer import EVERYDAY, Doors, body, head, mine, moved, peer, probabilities, request, said, until
+from serving.http_peer import (
+    EVERYDAY,
+    Doors,
+    body,
+    head,
+    mine,
+    moved,
+    peer,
+    probabilities,
+    request,
+    said,
+    tensors,
+    until,
+)
 
 
 @pytest.fixture(params=HTTP_KINDS)
@@ -91,6 +104,16 @@ PIECES = (
     b"GET /v2/models/ctr HTTP/1.1\r\nhost: a\r\n\r\n",
     b"\r\n",
     b"junk\r\n\r\n",
+    tensors([[1, 2], [3]]),
+    tensors([[1, 2], [3]]),
+    tensors([[], []], [[2**60], []]),
+    tensors([[1] * 70_000, [2]]),
+    tensors(*[[[1], []]] * 65),
+    tensors([[1, 2], [3]]).replace(b'"shape":[1,2]', b'"shape":[2,2]'),
+    tensors([[1, 2], [3]])[:-8],
+    tensors([[1, 2], [3]]).replace(b"/infer ", b"/versions/7/infer "),
+    tensors([[1, 2], [3]]).replace(b'"name":"probability"', b'"name":"nothing"'),
+    tensors([[1, 2], [3]])[:-1] + b"\xff",
 )
 ALONE = [PIECES[2], *PIECES]
 

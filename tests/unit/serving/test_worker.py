@@ -73,10 +73,10 @@ class Parent:
 
 
 @asynccontextmanager
-async def started(gate: threading.Event, binary_port: int | None = None) -> AsyncIterator[tuple[Worker, Parent]]:
+async def started(gate: threading.Event, grpc_port: int | None = None) -> AsyncIterator[tuple[Worker, Parent]]:
     with bind("127.0.0.1", 0, share=True) as reserved:
         port = reserved.getsockname()[1]
-        settings = Settings("127.0.0.1", port, binary_port, None, "ctr", 64, 1 << 20, 64, 1e-5, 200, 1000, None)
+        settings = Settings("127.0.0.1", port, grpc_port, "ctr", 64, 1 << 20, 64, 1e-5, 200, 1000, None)
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=theirs)
         it = Worker(settings, writer)
@@ -155,7 +155,7 @@ async def test_a_door_that_cannot_be_opened_is_the_answer_to_the_order_and_the_w
 ) -> None:
     gate.set()
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        async with started(gate, binary_port=taken.getsockname()[1]) as (it, parent):
+        async with started(gate, grpc_port=taken.getsockname()[1]) as (it, parent):
             answer = await asyncio.wait_for(parent.order("listen"), 60)
             await asyncio.wait_for(it.stopped.wait(), 60)
             # Whoever asks before it has ended hears the same.
