@@ -20,13 +20,13 @@ from elastic_ctr.cube.client.connection import Attempt, Connection
 from elastic_ctr.cube.client.errors import CubeUnavailable
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
+from elastic_ctr.cube.frames import HELLO_BYTES, Head
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.compiled_loop import CompiledLoop
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.server.python_loop import PythonLoop, _Peer
 from elastic_ctr.cube.wire import Hello, Kind, Status
-from elastic_ctr.frames.wire import HELLO_BYTES, Head
 from elastic_ctr.machine_code import sockets
 from fuzz.mutation import Field, Mutator
 

@@ -5,7 +5,7 @@
     reply    length u32, status u16, flags u16, n u32, id u64, version u64, n x dim f32, miss bits, least bit first
              length = 24 + 4 * dim * n + ceil(n / 8); n is 0 unless the status is 0 and keys were asked for
 
-Head and hello are those of `frames.wire`. In a hello, 0 means unknown: a server that holds nothing has no dim yet.
+Head and hello are those of `frames`. In a hello, 0 means unknown: a server that holds nothing has no dim yet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.frames.wire import (
+from elastic_ctr.cube.frames import (
     AFTER_LENGTH,
     DRAINING,
     HEAD_BYTES,
@@ -65,7 +65,7 @@ class Hello(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> Hello:
-        """Raises WireError, see `frames.wire`; the protocol is the caller's to judge."""
+        """Raises WireError, see `frames`; the protocol is the caller's to judge."""
         protocol, dim, partitions, max_keys = unpack_hello(data, MAGIC, "the cube's port")
         return cls(dim, partitions, max_keys, protocol)
 

@@ -18,8 +18,8 @@ from elastic_ctr.cube.client.connection import as_keys
 from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.frames import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
 from elastic_ctr.cube.wire import Hello, Kind, Status
-from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
 from elastic_ctr.machine_code.compiled import numba_wanted
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import numpy as np
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.frames import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
 from elastic_ctr.cube.wire import Hello, Kind, Status
-from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
 
 # A holder that is back is left alone for no longer than this; a connect now and then costs nobody anything.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0

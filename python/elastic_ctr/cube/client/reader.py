@@ -19,8 +19,8 @@ from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.client.local_table import LocalTable
 from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import PADDING_KEY, Keys
+from elastic_ctr.cube.frames import WireError
 from elastic_ctr.cube.wire import Hello, Kind, Status
-from elastic_ctr.frames.wire import WireError
 
 __all__ = ["BlockingCubeClient", "ClientStats", "CubeClient", "CubeUnavailable", "LocalTable", "VersionNotHeld"]
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from elastic_ctr.cube.dictionary import kernel
 from elastic_ctr.cube.dictionary.format import stride_for
+from elastic_ctr.cube.frames import DRAINING, HELLO_BYTES
 from elastic_ctr.cube.server import rounds, sockets
 from elastic_ctr.cube.server.counters import Counts
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import AWAKE_US, LookupLoop
 from elastic_ctr.cube.wire import reply_bytes, request_bytes
-from elastic_ctr.frames.wire import DRAINING, HELLO_BYTES
 from elastic_ctr.machine_code.sockets import (
     OTHER_DESCRIPTORS,
     OUT_AT,

@@ -13,6 +13,7 @@ import numpy as np
 
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.frames import HEAD_BYTES, HELLO_BYTES, LENGTH_BYTES, Head, WireError
 from elastic_ctr.cube.server.counters import (
     ACCEPTED,
     BAD_REQUESTS,
@@ -31,7 +32,6 @@ from elastic_ctr.cube.server.counters import (
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.wire import Hello, Kind, Status
-from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES, LENGTH_BYTES, Head, WireError
 
 _READ = 256 << 10
 _OUTPUT_LIMIT = 1 << 20  # of replies to one connection in one round; the rest waits for the next

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.kernel import look_up, partition_of
+from elastic_ctr.cube.frame_heads import greets, magic_number, put_head, put_hello
+from elastic_ctr.cube.frames import HEAD_BYTES, HELLO_BYTES
 from elastic_ctr.cube.server.counters import (
     BAD_REQUESTS,
     IN_FLIGHT,
@@ -45,8 +47,6 @@ from elastic_ctr.cube.server.sockets import (
     send_round,
     send_waiting,
 )
-from elastic_ctr.frames.heads import greets, magic_number, put_head, put_hello
-from elastic_ctr.frames.wire import HEAD_BYTES, HELLO_BYTES
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled
 from elastic_ctr.machine_code.intrinsics import (
     copy_bytes,

@@ -16,8 +16,8 @@ from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable
 from elastic_ctr.cube.dictionary.format import Values
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import VersionTable
+from elastic_ctr.cube.frames import AFTER_LENGTH, HEAD_BYTES, HELLO_BYTES, Head
 from elastic_ctr.cube.wire import Hello, Status
-from elastic_ctr.frames.wire import AFTER_LENGTH, HEAD_BYTES, HELLO_BYTES, Head
 
 DIM, PARTITIONS = 4, 6
 KEYS = np.arange(1, 601, dtype=np.uint64)

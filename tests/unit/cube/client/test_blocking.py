@@ -21,10 +21,10 @@ from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.client.exchange import Exchange
 from elastic_ctr.cube.dictionary.table import VersionTable
+from elastic_ctr.cube.frames import HELLO_BYTES
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.choice import make_loop
 from elastic_ctr.cube.wire import Hello
-from elastic_ctr.frames.wire import HELLO_BYTES
 from ports import free_port
 
 KEYS = np.arange(1, 101, dtype=np.uint64)

@@ -29,8 +29,8 @@ from cube.running import Running
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.client.reader import CubeUnavailable
 from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.frames import HELLO_BYTES, Head
 from elastic_ctr.cube.wire import Hello, Status
-from elastic_ctr.frames.wire import HELLO_BYTES, Head
 
 
 def _of_another_version(head: Head, keys: Keys) -> bytes:

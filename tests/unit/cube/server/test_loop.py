@@ -17,13 +17,13 @@ from cube.running import Running, until
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import VersionTable
+from elastic_ctr.cube.frames import HELLO_BYTES
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.choice import make_loop
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.server.python_loop import PythonLoop
 from elastic_ctr.cube.wire import Hello, Kind, Status
-from elastic_ctr.frames.wire import HELLO_BYTES
 
 DIM = 9
 PIECE_KEYS = 640

@@ -1,4 +1,4 @@
-"""The common parts of `wire` in machine code, at an address that the caller has checked."""
+"""`frames` in machine code, at an address that the caller has checked."""
 
 from typing import Any
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.frames import wire
-from elastic_ctr.frames.heads import greets, magic_number, put_head, put_hello
+from elastic_ctr.cube import frames as wire
+from elastic_ctr.cube.frame_heads import greets, magic_number, put_head, put_hello
 
 MAGIC = b"TEST"
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))

@@ -1,11 +1,10 @@
-"""What all our frames have in common, little-endian; every length is checked before it is used.
+"""The parts of a frame that all requests and replies of cube have, little-endian; every length is checked before it is used.
 
     hello    magic 4 bytes, protocol u16, then u16, u32, u32         16 bytes, the client's first, then the server's
     head     length u32, code u16, flags u16, n u32, id u64, version u64              28 bytes, in front of a body
 
 `length` counts the bytes after itself; the code is a request's kind or a reply's status. What the numbers of a hello
-mean, and what stands in a body, is said by `cube.wire` and `serving.wire`. A request of serving has a longer head of
-its own: it names no version, but the slot list that its counts are written for.
+mean, and what stands in a body, is said by `cube.wire`.
 """
 
 from __future__ import annotations

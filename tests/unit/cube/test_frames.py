@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.frames import wire
-from elastic_ctr.frames.wire import Head, WireError
+from elastic_ctr.cube import frames as wire
+from elastic_ctr.cube.frames import Head, WireError
 
 MAGIC = b"TEST"
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
