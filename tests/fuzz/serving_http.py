@@ -35,7 +35,6 @@ class ServingHttp:
     async def _batch(self, count: int) -> int:
         model = Behind()
         service = Service(model.rounds, model.counters, model.parser, model_name="ctr", version="0", max_instances=16)
-        service.scans = True
         behind = Door(service.handle, Limits(max_body_bytes=4096, max_pipelined=4))
         door = CompiledHttpDoor(service, behind, HttpLimits(max_rows=16))
         async with model.listening(door) as address:

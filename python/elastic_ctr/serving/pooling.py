@@ -1,20 +1,26 @@
-"""From feasigns to the matrix that the dense network takes. Pure.
-
-In numpy, and the oracle of `compiled_pooling`, which does the same without sorting.
-"""
+"""From feasigns to the matrix that the dense network takes: unique keys by hashing, and the sum of each slot's values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import secrets
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from elastic_ctr.cube.dictionary.kernel import mix
 from elastic_ctr.features.keys import PADDING_KEY, Keys, keys_of
+from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.serving.instances import Instances
 
 Floats = npt.NDArray[np.float32]
+MOST_INLINE = 65_536
+"""Feasigns; more are too slow for the thread that also reads the sockets."""
+
+# Nobody outside can choose keys that collide.
+_SEED = np.uint64(secrets.randbits(64))
+_PADDING = np.uint64(PADDING_KEY)
+_1 = np.uint64(1)
 
 
 class Distinct(NamedTuple):
@@ -26,12 +32,48 @@ class Distinct(NamedTuple):
     places: npt.NDArray[np.int64]
 
 
+@compiled
+def _told_apart(keys: Any, seed: Any, slots: Any, found: Any, places: Any) -> Any:
+    """How many distinct keys were written to `found`; slots are zeros, a power of two of them, more than keys."""
+    last = np.uint64(slots.size - 1)
+    count = np.int32(0)
+    for i in range(keys.size):
+        key = keys[i]
+        if key == _PADDING:
+            places[i] = 0
+            continue
+        slot = mix(key ^ seed) & last
+        while slots[slot] != 0 and found[slots[slot] - 1] != key:
+            slot = (slot + _1) & last
+        if slots[slot] == 0:
+            found[count] = key
+            count += np.int32(1)
+            slots[slot] = count
+        places[i] = slots[slot]
+    return count
+
+
+@compiled
+def _summed(values: Any, places: Any, lengths: Any, sums: Any) -> None:
+    """Add to sums f32[segments, dim], which are zeros, the values of each segment's keys."""
+    dim = values.shape[1]
+    at = 0
+    for segment in range(lengths.size):
+        for _ in range(lengths[segment]):
+            place = places[at]
+            at += 1
+            if place > 0:
+                for d in range(dim):
+                    sums[segment, d] += values[place - 1, d]
+
+
 def distinct_keys(instances: Instances, sparse_dim: int | None) -> Distinct:
-    """What has to be looked up."""
-    keys, places = np.unique(keys_of(instances.feasigns, sparse_dim), return_inverse=True)
-    if len(keys) and keys[0] == PADDING_KEY:
-        return Distinct(keys[1:], places)
-    return Distinct(keys, places + 1)
+    """What has to be looked up; keys in the order they first appear."""
+    keys = np.ascontiguousarray(keys_of(instances.feasigns, sparse_dim))
+    slots = np.zeros(1 << (2 * keys.size).bit_length(), np.int32)
+    found, places = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
+    count = _told_apart(keys, _SEED, slots, found, places)
+    return Distinct(found[:count], places)
 
 
 def pooled(distinct: Distinct, values: Floats, instances: Instances, dim: int) -> Floats:
@@ -45,29 +87,22 @@ def pooled(distinct: Distinct, values: Floats, instances: Instances, dim: int) -
 
     Returns:
         f32 [rows, slots * dim], C-contiguous. A key that appears twice in a slot counts twice, as in training.
+
+    Raises:
+        ValueError: lengths and feasigns do not agree.
     """
-    segments = len(instances.lengths)
-    width = segments // max(instances.rows, 1) * dim
-    table = np.zeros((len(values) + 1, dim), dtype=np.float32)
-    table[1:] = values
-    gathered = table[distinct.places]
-    filled = np.flatnonzero(instances.lengths)
-    if len(filled) == segments == len(gathered):
-        return gathered.reshape(instances.rows, width)
-    sums = np.zeros((segments, dim), dtype=np.float32)
-    if len(filled):
-        # An empty segment has no place in reduceat: it would be given its neighbour's first value.
-        starts = (np.cumsum(instances.lengths) - instances.lengths)[filled]
-        sums[filled] = np.add.reduceat(gathered, starts, axis=0)
-    return sums.reshape(instances.rows, width)
+    if values.shape != (len(distinct.keys), dim) or int(instances.lengths.sum()) != len(distinct.places):
+        raise ValueError(
+            f"{values.shape} values of {len(distinct.keys)} keys, {len(distinct.places)} places in segments of "
+            f"{int(instances.lengths.sum())}: these do not belong together"
+        )
+    sums = np.zeros((len(instances.lengths), dim), np.float32)
+    _summed(np.ascontiguousarray(values, np.float32), distinct.places, instances.lengths, sums)
+    return sums.reshape(instances.rows, -1) if instances.rows else sums.reshape(0, 0)
 
 
-class Pooling(NamedTuple):
-    """One way to do the two. Above `most_inline` feasigns they are too slow for the thread that also reads the sockets."""
-
-    most_inline: int
-    distinct_keys: Callable[[Instances, int | None], Distinct]
-    pooled: Callable[[Distinct, Floats, Instances, int], Floats]
-
-
-NUMPY_POOLING = Pooling(8192, distinct_keys, pooled)
+def warm_pooling() -> None:
+    """Compile now, not under the first request."""
+    instances = Instances(np.ones(1, np.uint64), np.ones(1, np.int64), 1)
+    distinct = distinct_keys(instances, None)
+    assert pooled(distinct, np.ones((1, 1), np.float32), instances, 1).item() == 1

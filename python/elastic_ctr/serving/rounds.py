@@ -25,7 +25,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lent_thread import LentThread
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.instances import Instances, joined
-from elastic_ctr.serving.pooling import NUMPY_POOLING, Distinct, Floats, Pooling
+from elastic_ctr.serving.pooling import MOST_INLINE, Distinct, Floats, distinct_keys, pooled
 from elastic_ctr.serving.refusal import Refusal
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,6 @@ class Rounds:
         self.stage = "the process has just started"
         self.max_rows = max_rows
         self.shared_rows = shared_rows
-        self.pooling = NUMPY_POOLING
         self._paddle = paddle
         self._newest_live = newest_live
         self._counters = counters
@@ -474,22 +473,21 @@ class Rounds:
     async def _probabilities(self, instances: Instances, model: ModelVersion) -> Floats:
         """One lookup, one call of the network."""
         loop = asyncio.get_running_loop()
-        pooling = self.pooling
-        many_keys = len(instances.feasigns) > pooling.most_inline
+        many_keys = len(instances.feasigns) > MOST_INLINE
         if many_keys:
-            distinct = await loop.run_in_executor(self._paddle, pooling.distinct_keys, instances, model.sparse_dim)
+            distinct = await loop.run_in_executor(self._paddle, distinct_keys, instances, model.sparse_dim)
         else:
-            distinct = pooling.distinct_keys(instances, model.sparse_dim)
+            distinct = distinct_keys(instances, model.sparse_dim)
         started = time.perf_counter()
         values, missing = await self._from_others(model.cube.lookup(model.version, distinct.keys))
         looked_up = time.perf_counter()
         seconds = instances.rows * model.network.row_seconds
         if many_keys or seconds > _OWN_SECONDS or not self._paddle.idle:
-            predicting = loop.run_in_executor(self._paddle, _predicted, model, pooling, distinct, values, instances)
+            predicting = loop.run_in_executor(self._paddle, _predicted, model, distinct, values, instances)
             self._progressed.set()
             probabilities = await predicting
         else:
-            probabilities = _predicted(model, pooling, distinct, values, instances)
+            probabilities = _predicted(model, distinct, values, instances)
         self._count(instances, missing, looked_up - started, time.perf_counter() - looked_up)
         return probabilities
 
@@ -511,10 +509,8 @@ class Rounds:
         counters.histograms["round_rows"].observe(instances.rows)
 
 
-def _predicted(
-    model: ModelVersion, pooling: Pooling, distinct: Distinct, values: Floats, instances: Instances
-) -> Floats:
-    return model.network.predict(pooling.pooled(distinct, values, instances, model.dim))
+def _predicted(model: ModelVersion, distinct: Distinct, values: Floats, instances: Instances) -> Floats:
+    return model.network.predict(pooled(distinct, values, instances, model.dim))
 
 
 def _finish(question: Question, outcome: Floats | Exception, version: int) -> None:

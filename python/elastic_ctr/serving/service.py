@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import orjson
@@ -21,9 +21,7 @@ from elastic_ctr.serving.instances import Instances
 from elastic_ctr.serving.pooling import Floats
 from elastic_ctr.serving.refusal import Refusal, refusal_of, shown
 from elastic_ctr.serving.rounds import Done, Parse, Rounds
-
-if TYPE_CHECKING:
-    from elastic_ctr.serving.scan import Scanner
+from elastic_ctr.serving.scan import Scanner
 
 SOURCE_PATH = "/ElasticCTRPredictionService/inference"
 PREDICTIONS, OPEN_INFERENCE = "elastic_ctr", "open_inference"
@@ -65,8 +63,6 @@ class Service:
         self.package_version = version
         self.max_instances = max_instances
         self._max_body_bytes = max_body_bytes
-        # Whether the machine code for everyday bodies has been compiled.
-        self.scans = False
         self._of_thread = threading.local()
         self._under_way: set[asyncio.Future[Instances]] = set()
         model = self._model_path = f"/v2/models/{model_name}"
@@ -159,8 +155,7 @@ class Service:
     def _inference(self, request: Request, reply: Reply, _version: str | None) -> None:
         def parse(slots: SlotList) -> Instances:
             body = self._decoded(request)
-            everyday = self._read(body, slots) if self.scans else None
-            return everyday or source_protocol.parse_inference(body, slots, self.max_instances)
+            return self._read(body, slots) or source_protocol.parse_inference(body, slots, self.max_instances)
 
         def answered(probabilities: Floats, _version: int) -> tuple[bytes, bytes]:
             return source_protocol.inference_answer(probabilities), JSON_TYPE
@@ -190,8 +185,6 @@ class Service:
     def _read(self, body: bytes, slots: SlotList) -> Instances | None:
         known = self._of_thread.__dict__
         if known.get("slots") is not slots:
-            from elastic_ctr.serving.scan import Scanner
-
             known["slots"], known["scanner"] = slots, Scanner(slots, self.max_instances)
         scanner: Scanner = known["scanner"]
         return scanner.read(body)

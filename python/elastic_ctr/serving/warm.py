@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from elastic_ctr.runtime.lent_thread import LentThread
 from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
-from elastic_ctr.serving.compiled_pooling import warm_pooling
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.http_door import Door
+from elastic_ctr.serving.pooling import warm_pooling
 from elastic_ctr.serving.rounds import Rounds
 from elastic_ctr.serving.scan import warm_scan
 from elastic_ctr.serving.service import Service

@@ -16,6 +16,7 @@ import os
 import signal
 import socket
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +26,7 @@ import elastic_ctr
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.machine_code.compiled import anew_if_stale, numba_wanted
+from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime import logging as runtime_logging
 from elastic_ctr.runtime.lifecycle import allow_open_files, bind, die_with_parent
 from elastic_ctr.runtime.waiting import happened
@@ -46,7 +47,6 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE_SECONDS = 5.0
 COUNT_SECONDS = 0.5
 DOCUMENT_SECONDS = 2.0
-COMPILE_SECONDS = 5.0
 OPEN_FILES = 65_536
 MANIFEST_FILE = "manifest.json"
 SAMPLE_FILE = "sample.jsonl"
@@ -91,17 +91,15 @@ class Worker:
             Limits(max_body_bytes=settings.max_body_bytes),
             lambda status: service.count("none", status),
         )
-        # Everyday requests, as soon as there is machine code for them; the door above is behind it.
+        # Everyday requests; the door above is behind it.
         self._compiled_door: CompiledHttpDoor | None = None
-        self._compiling: asyncio.Task[None] | None = None
+        self._compiling: asyncio.Task[CompiledHttpDoor] | None = None
         self._preloading: Future[None] | None = None
         # Checks and the opening of doors.
         self._under_way: set[asyncio.Task[None]] = set()
         self._opened = False
         # Why they are not.
         self._shut = "this worker is ending"
-        # For the compiled door, while it is still made.
-        self._kept: socket.socket | None = None
         self._grpc: GrpcDoor | None = None
         self._service = service
         self._clients: dict[tuple[int, int], CubeClient] = {}
@@ -123,38 +121,27 @@ class Worker:
         for task in done:
             # Nothing but an order or the parent's end ends it; with a part of it missing it would answer nothing.
             task.result()
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
         await asyncio.gather(*(door.stop(self._grace_seconds) for door in self._doors()))
         self._say_counted()
-        for task in (*tasks, compiling, obeying, stopping):
-            task.cancel()
-        await asyncio.gather(*tasks, compiling, obeying, stopping, return_exceptions=True)
+        ending: list[asyncio.Task[Any]] = [*tasks, compiling, obeying, stopping]
+        for each in ending:
+            each.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         for client in self._clients.values():
             await client.close()
         await self._writer.drain()
 
-    async def _compile(self) -> None:
-        """Machine code from a cache is there in a moment; without one all goes the slower way meanwhile."""
-        if not numba_wanted():
-            return
-        try:
-            from elastic_ctr.serving.compiled_pooling import MACHINE_POOLING, warm_pooling
-            from elastic_ctr.serving.scan import warm_scan
+    async def _compile(self) -> CompiledHttpDoor:
+        """Machine code from a cache is there in a moment, without one in half a minute. Raises whatever numba raises."""
+        from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
+        from elastic_ctr.serving.pooling import warm_pooling
+        from elastic_ctr.serving.scan import warm_scan
 
-            await asyncio.to_thread(anew_if_stale, warm_scan)
-            self._service.scans = True
-            await asyncio.to_thread(anew_if_stale, warm_pooling)
-            self._rounds.pooling = MACHINE_POOLING
-            from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
-
-            limits = HttpLimits(max_rows=min(self._settings.max_instances, self._settings.max_batch_rows))
-            self._compiled_door = await asyncio.to_thread(
-                anew_if_stale, lambda: CompiledHttpDoor(self._service, self._door, limits)
-            )
-        except Exception:
-            log.exception("machine code cannot be used here; what it would do is done in Python, several times slower")
+        await asyncio.to_thread(anew_if_stale, warm_scan)
+        await asyncio.to_thread(anew_if_stale, warm_pooling)
+        limits = HttpLimits(max_rows=min(self._settings.max_instances, self._settings.max_batch_rows))
+        make = partial(CompiledHttpDoor, self._service, self._door, limits)
+        return await asyncio.to_thread(anew_if_stale, make)
 
     # -- orders
 
@@ -222,26 +209,15 @@ class Worker:
         await self._open_http(bind(settings.host, settings.port, share=True))
 
     async def _open_http(self, listener: socket.socket) -> None:
-        """Machine code from a cache is there by now; where it is still made, Python answers until then."""
+        """Once the machine code is there."""
         assert self._compiling is not None
-        await asyncio.wait([self._compiling], timeout=COMPILE_SECONDS)
-        if self._compiling.done():
-            await (self._compiled_door or self._door).listen(listener)
-            return
-        self._kept = listener
-        await self._door.listen(listener.dup())
-
-        def take_over(_: asyncio.Task[None]) -> None:
-            kept, self._kept = self._kept, None
-            if kept is None:
-                return
-            if self._compiled_door is None:
-                kept.close()
-                return
-            self._compiled_door.listen_on(kept)
-            self._door.accept_no_more()
-
-        self._compiling.add_done_callback(take_over)
+        try:
+            # What ends the worker meanwhile must not end it half made.
+            self._compiled_door = await asyncio.shield(self._compiling)
+        except BaseException:
+            listener.close()
+            raise
+        await self._compiled_door.listen(listener)
 
     def _doors(self) -> list[Door | CompiledHttpDoor | GrpcDoor]:
         doors = (self._compiled_door or self._door, self._grpc)
@@ -288,6 +264,9 @@ class Worker:
         else:
             # It may be there only for a request that began before it was let go.
             self._rounds.add(self._rounds.versions[version])
+        # No prediction waits for the compiler while it holds the loop.
+        assert self._compiling is not None
+        await asyncio.wait([self._compiling])
         rows = samples.instances.rows
         served = await self._rounds.answer_at(version, samples.instances) if rows else samples.published
         verdict = compare(version, served, samples.published, self._settings.max_abs_diff)

@@ -110,7 +110,6 @@ async def http_standing(
 ) -> AsyncIterator[Standing[CompiledHttpDoor | Door]]:
     behind = _Behind()
     service = Service(behind.rounds, behind.counters, behind.parser, model_name="ctr", version="0", max_instances=64)
-    service.scans = True
     in_python = Door(service.handle, limits)
     door = in_python if kind == "python" else CompiledHttpDoor(service, in_python, own or HttpLimits(max_rows=64))
     async with behind.standing(door, live) as it:

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.serving.compiled_pooling import MACHINE_POOLING, warm_pooling
+from elastic_ctr.serving import pooling
 from elastic_ctr.serving.instances import Instances, instances_of
-from elastic_ctr.serving.pooling import NUMPY_POOLING, Pooling
+from serving import oracles
 
 DIM = 3
 ROWS = st.integers(1, 4).flatmap(
@@ -22,11 +22,8 @@ def value_of(key: int) -> list[float]:
     return [0.0] * DIM if key == 5 else [float(key % 1000), 1.0, -0.5 * (key % 7)]
 
 
-@pytest.mark.parametrize("pooling", [NUMPY_POOLING, MACHINE_POOLING], ids=["numpy", "machine"])
 @given(rows=ROWS, sparse_dim=st.sampled_from([None, 5, 1000003]))
-def test_each_slot_is_the_sum_of_its_keys_values(
-    pooling: Pooling, rows: list[list[list[int]]], sparse_dim: int | None
-) -> None:
+def test_each_slot_is_the_sum_of_its_keys_values(rows: list[list[list[int]]], sparse_dim: int | None) -> None:
     expected = []
     for row in rows:
         cells = []
@@ -55,10 +52,10 @@ def test_many_keys_come_out_both_ways_alike(seed: int, size: int, different: int
     instances = Instances(random.choice(known, size), np.bincount(random.integers(0, 8, size), minlength=8), 2)
 
     results = []
-    for pooling in (NUMPY_POOLING, MACHINE_POOLING):
-        distinct = pooling.distinct_keys(instances, None)
+    for kind in (oracles, pooling):
+        distinct = kind.distinct_keys(instances, None)
         values = (distinct.keys[:, None] >> np.array([3, 17, 40], np.uint64)).astype(np.float32) / np.float32(2**60)
-        results.append(pooling.pooled(distinct, values, instances, 3))
+        results.append(kind.pooled(distinct, values, instances, 3))
         assert np.array_equal(np.sort(distinct.keys), np.setdiff1d(instances.feasigns, np.zeros(1, np.uint64)))
 
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5)
@@ -66,14 +63,14 @@ def test_many_keys_come_out_both_ways_alike(seed: int, size: int, different: int
 
 def test_what_does_not_belong_together_is_refused() -> None:
     instances = Instances(np.arange(1, 5, dtype=np.uint64), np.full(2, 2), 1)
-    distinct = MACHINE_POOLING.distinct_keys(instances, None)
+    distinct = pooling.distinct_keys(instances, None)
     too_long = Instances(instances.feasigns, np.full(2, 3), 1)
 
     with pytest.raises(ValueError, match="do not belong together"):
-        MACHINE_POOLING.pooled(distinct, np.zeros((3, 2), np.float32), instances, 2)
+        pooling.pooled(distinct, np.zeros((3, 2), np.float32), instances, 2)
     with pytest.raises(ValueError, match="do not belong together"):
-        MACHINE_POOLING.pooled(distinct, np.zeros((4, 2), np.float32), too_long, 2)
+        pooling.pooled(distinct, np.zeros((4, 2), np.float32), too_long, 2)
 
 
 def test_it_can_be_compiled_beforehand() -> None:
-    warm_pooling()
+    pooling.warm_pooling()

@@ -9,7 +9,7 @@ import pytest
 from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.instances import Instances, instances_of
-from elastic_ctr.serving.pooling import NUMPY_POOLING
+from elastic_ctr.serving.pooling import MOST_INLINE
 from elastic_ctr.serving.refusal import Refusal
 from serving.running import SAMPLES, SLOTS, Witness, running, until
 
@@ -68,7 +68,7 @@ async def test_a_round_waits_for_paddles_thread_while_that_has_something_to_do()
 
 @pytest.mark.parametrize(
     ("rows", "row_seconds"),
-    [([[[5], []]], 0.0081), ([[[5], []]] * 512, 2e-5), ([[[5] * (NUMPY_POOLING.most_inline + 1), []]], 0.0)],
+    [([[[5], []]], 0.0081), ([[[5], []]] * 512, 2e-5), ([[[5] * (MOST_INLINE + 1), []]], 0.0)],
     ids=["one slow row", "many rows", "many feasigns"],
 )
 async def test_a_long_round_leaves_the_loop_to_others(rows: list[list[list[int]]], row_seconds: float) -> None:
@@ -367,7 +367,7 @@ async def test_rounds_that_wait_long_are_computed_one_at_a_time() -> None:
         asked = []
         # Some on the loop, others on Paddle's thread.
         for key in range(5, 9):
-            asked.append(it.ask([[key] * (NUMPY_POOLING.most_inline + key % 2), []]))
+            asked.append(it.ask([[key] * (MOST_INLINE + key % 2), []]))
             await until(lambda: len(it.table.asked) == len(asked))
         loading = it.paddle.submit(network.predict, np.zeros((1, 1), np.float32))
         it.table.gate.set()

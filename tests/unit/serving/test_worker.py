@@ -14,8 +14,6 @@ import pytest
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lifecycle import bind
 from elastic_ctr.serving import predictor, worker
-from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor
-from elastic_ctr.serving.http_heads import Learned
 from elastic_ctr.serving.instances import instances_of
 from elastic_ctr.serving.rounds import ModelVersion
 from elastic_ctr.serving.worker import Settings, Worker
@@ -38,7 +36,6 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         return make()
 
     monkeypatch.setattr(worker, "anew_if_stale", slowly)
-    monkeypatch.setattr(worker, "COMPILE_SECONDS", 0.05)
     monkeypatch.setattr(worker, "_leave_alone_what_stays", lambda: None)
     monkeypatch.setattr(predictor, "preload", lambda: None)
     return opened
@@ -95,50 +92,31 @@ async def started(gate: threading.Event, grpc_port: int | None = None) -> AsyncI
             parent._writer.close()
 
 
-def compiled(it: Worker) -> CompiledHttpDoor | None:
-    """The door in machine code, once it listens."""
-    door = it._compiled_door
-    return None if door is None or door._listener is None else door
-
-
-async def test_python_answers_until_the_machine_code_is_made_and_gives_way_then(
-    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_listens_once_the_machine_code_is_made(gate: threading.Event) -> None:
     async with started(gate) as (it, parent):
-        await parent.order("listen")
-        reader, writer = await parent.asks()
-        assert compiled(it) is None
-
+        listening = asyncio.create_task(parent.order("listen"))
+        await until(lambda: it._under_way)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", parent.port)
         gate.set()
-        await until(lambda: compiled(it) is not None)
-        door = compiled(it)
-        assert door is not None
-        met: list[bytes] = []
-        learn = door._heads.learn
 
-        def noted(raw: bytes) -> Learned:
-            met.append(raw)
-            return learn(raw)
-
-        monkeypatch.setattr(door._heads, "learn", noted)
-        # Who comes is met by machine code, which passes this one on; who was there stays where he was.
-        _, second = await parent.asks()
-        writer.write(_LIVE)
-        assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
-        assert met == [_LIVE]
-        writer.close()
-        second.close()
-
-
-async def test_told_to_end_before_the_machine_code_is_made_it_ends(gate: threading.Event) -> None:
-    async with started(gate) as (it, parent):
-        await parent.order("listen")
+        assert (await listening)["ok"]
         _, writer = await parent.asks()
         writer.close()
 
-    assert it._kept is None
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", parent.port)
+
+async def test_code_that_cannot_be_compiled_ends_the_worker(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Any) -> Any:
+        raise RuntimeError("the test wants it")
+
+    monkeypatch.setattr(worker, "anew_if_stale", fails)
+    async with started(gate) as (it, parent):
+        answer = await asyncio.wait_for(parent.order("listen"), 60)
+        await asyncio.wait_for(it.stopped.wait(), 60)
+
+    assert "the test wants it" in answer["error"]
 
 
 async def test_told_to_listen_after_its_end_it_does_not(gate: threading.Event) -> None:
