@@ -5,6 +5,9 @@ import json
 import math
 import re
 
+import numpy as np
+
+from elastic_ctr.serving.client import JSON_LENGTH, prediction_of, tensor_request
 from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
 from elastic_ctr.serving.http_door import Door, Limits
 from elastic_ctr.serving.service import SOURCE_PATH, Service
@@ -12,6 +15,8 @@ from fuzz.model import SLOTS, Behind
 from fuzz.mutation import Mutator
 
 _REPLY = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r]*\r\n(?:[^\r\n]+\r\n)*?content-length: (\d+)\r\n(?:[^\r\n]+\r\n)*\r\n")
+_JSON_LENGTH = re.compile(rb"\r\ninference-header-content-length: (\d+)\r\n")
+INFER_PATH = "/v2/models/ctr/infer"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _OFFER = b"connection: upgrade\r\nupgrade: websocket\r\n"
 _SPLIT = (
@@ -48,7 +53,7 @@ class ServingHttp:
         for number, (stream, answer) in enumerate(zip(streams, answers, strict=True)):
             found = _judge(stream, answer)
             assert number % 4 or found == _due(stream), f"{stream!r} is answered with {found}"
-        return sum(b'"err_code":0}' in answer for answer in answers)
+        return sum(b'"err_code":0}' in answer or b'"probability"' in answer for answer in answers)
 
     async def _said(self, address: str, stream: bytes) -> bytes:
         draw = self._mutator.random
@@ -68,7 +73,8 @@ class ServingHttp:
 
     def _stream(self) -> bytes:
         draw = self._mutator.random
-        stream = b"".join(_request(self._rows()) for _ in range(draw.randrange(1, 7)))
+        made = _request if draw.random() < 0.6 else _tensors
+        stream = b"".join(made(self._rows()) for _ in range(draw.randrange(1, 7)))
         if draw.random() < 0.2:
             at = draw.randrange(len(stream))
             stream = stream[:at] + draw.choice(_SPLIT) + stream[at:]
@@ -104,6 +110,16 @@ def _request(rows: list[dict[str, list[int]]]) -> bytes:
     return f"POST {SOURCE_PATH} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
+def _tensors(rows: list[dict[str, list[int]]]) -> bytes:
+    feasigns = np.array([key for row in rows for slot in SLOTS for key in row.get(slot, ())], np.uint64)
+    lengths = np.array([[len(row.get(slot, ())) for slot in SLOTS] for row in rows])
+    body, json_length = tensor_request(feasigns, lengths, SLOTS)
+    head = (
+        f"POST {INFER_PATH} HTTP/1.1\r\nhost: a\r\n{JSON_LENGTH}: {json_length}\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 _HIDDEN = b"GET /v2/health/live HTTP/1.1\r\nhost: hidden\r\n\r\n"
 _REFUSED = f"POST {SOURCE_PATH}?hidden HTTP/1.1\r\n".encode()
 
@@ -129,6 +145,11 @@ def _judge(stream: bytes, answer: bytes) -> list[int]:
         assert len(body) == int(found[2]), f"{stream!r} is answered with a piece: {answer[at:]!r}"
         at = found.end() + len(body)
         statuses.append(int(found[1]))
+        tensors = _JSON_LENGTH.search(found[0])
+        if tensors is not None:
+            answer_found = prediction_of(body, int(tensors[1]))
+            assert len(body) == int(tensors[1]) + 4 * len(answer_found.probabilities)
+            continue
         predictions = json.loads(body).get("predictions") if found[1] == b"200" else None
         if predictions is not None:
             values = [each["prob1"] for each in predictions]
