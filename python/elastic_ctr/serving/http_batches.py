@@ -141,8 +141,12 @@ def _same(data: Any, at: Any, pieces: Any, number: Any, from_: Any, size: Any) -
 
 
 @compiled
-def _known(data: Any, at: Any, have: Any, table: Any, number: Any, numbers: Any) -> Any:
-    """Bytes of the text that begins there when it has the numbered form, whose numbers are written then; else -1."""
+def _known(data: Any, at: Any, have: Any, exact: Any, table: Any, number: Any, numbers: Any) -> Any:
+    """Bytes of the text that begins there when it has the numbered form, whose numbers are written then; else -1.
+
+    `exact`: the text has all of the `have` bytes.
+    """
+    whole = have
     # No text is longer, so no value is looked through beyond that.
     have = min(have, LONGEST_HEAD)
     place, from_ = np.int64(0), np.int64(0)
@@ -154,7 +158,7 @@ def _known(data: Any, at: Any, have: Any, table: Any, number: Any, numbers: Any)
         from_ += size
         hole = table.holes[number, piece]
         if hole == END:
-            return place
+            return place if not exact or place == whole else np.int64(_NONE)
         begin = place
         if hole >= FIRST_NUMBER:
             value = np.int64(0)
@@ -171,12 +175,12 @@ def _known(data: Any, at: Any, have: Any, table: Any, number: Any, numbers: Any)
 
 
 @compiled
-def _find(data: Any, at: Any, have: Any, table: Any, row: Any, last: Any, numbers: Any) -> Any:
+def _find(data: Any, at: Any, have: Any, exact: Any, table: Any, row: Any, last: Any, numbers: Any) -> Any:
     """As `_known`, of whichever form it is; the one that the connection had last, in that column, is looked at first."""
-    size = _known(data, at, have, table, row[last], numbers)
+    size = _known(data, at, have, exact, table, row[last], numbers)
     number = np.int64(0)
     while size < 0 and number < table.sizes.shape[0]:
-        size = _known(data, at, have, table, number, numbers)
+        size = _known(data, at, have, exact, table, number, numbers)
         if size >= 0:
             row[last] = number
         number += 1
@@ -242,7 +246,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         ):  # fmt: skip
             full = True
             break
-        head = _find(data, base + at, have - at, rules.heads, row, HEAD, rules.numbers)
+        head = _find(data, base + at, have - at, False, rules.heads, row, HEAD, rules.numbers)
         if head < 0:
             _set_aside(b, fd, UNKNOWN)
             stopped = True
@@ -269,7 +273,9 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         feasigns, lengths = batch.feasigns[batch.taken[FEASIGNS] :], batch.lengths[batch.taken[LENGTHS] :]
         if json == 0:
             rows, n = scan(body, rules.names, rules.ends, rules.max_rows, feasigns, lengths)
-        elif json > length or _find(data, base + at + head, json, rules.tensors, row, BODY_FORM, rules.numbers) != json:
+        elif (
+            json > length or _find(data, base + at + head, json, True, rules.tensors, row, BODY_FORM, rules.numbers) < 0
+        ):
             _set_aside(b, fd, UNKNOWN_TENSORS)
             stopped = True
             break

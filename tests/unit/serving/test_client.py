@@ -54,6 +54,22 @@ async def test_tensors_are_read_by_the_native_frontend() -> None:
     assert isinstance(it.door, CompiledHttpDoor)
 
 
+async def test_json_that_differs_by_a_blank_at_its_end_is_read_as_well() -> None:
+    slots = SlotList(("a", "b"))
+    body, length = tensor_request(np.array([4, 5], np.uint64), np.array([[1, 1]]), slots)
+    async with http_standing("numba") as it:
+        reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
+        for blanks in (0, 1, 0, 2, 1):
+            data = body[:length] + b" " * blanks + body[length:]
+            head = f"Inference-Header-Content-Length: {length + blanks}\r\nContent-Length: {len(data)}\r\n\r\n"
+            writer.write(f"POST /v2/models/ctr/infer HTTP/1.1\r\nHost: a\r\n{head}".encode() + data)
+            await asyncio.wait_for(reader.readuntil(np.array([9], "<f4").tobytes()), 20)
+        frontends = mine(it), moved(it)
+        writer.close()
+
+    assert frontends == (1, 0)
+
+
 async def test_a_model_with_other_slots_refuses_and_is_asked_for_them_again() -> None:
     async with http_standing("numba") as it:
         client = ServingClient(it.address)

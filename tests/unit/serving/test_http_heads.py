@@ -95,7 +95,7 @@ def known(head: bytes, heads: Forms) -> tuple[int, int]:
 def found(text: bytes, forms: Forms) -> tuple[int, list[int]]:
     numbers = np.zeros(MOST_NUMBERS, np.int64)
     data = np.frombuffer(b"?" + text + bytes(8), np.uint8)
-    return int(_known(data, 1, len(text), forms.table, 0, numbers)), [int(each) for each in numbers]
+    return int(_known(data, 1, len(text), False, forms.table, 0, numbers)), [int(each) for each in numbers]
 
 
 values = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=40).map(str.encode)
