@@ -70,10 +70,10 @@ class Parent:
 
 
 @asynccontextmanager
-async def started(gate: threading.Event, grpc_port: int | None = None) -> AsyncIterator[tuple[Worker, Parent]]:
+async def started(gate: threading.Event, taken: int | None = None) -> AsyncIterator[tuple[Worker, Parent]]:
     with bind("127.0.0.1", 0, share=True) as reserved:
-        port = reserved.getsockname()[1]
-        settings = Settings("127.0.0.1", port, grpc_port, "ctr", 64, 1 << 20, 64, 1e-5, 200, 1000, None)
+        port = taken or reserved.getsockname()[1]
+        settings = Settings("127.0.0.1", port, None, "ctr", 64, 1 << 20, 64, 1e-5, 200, 1000, None)
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=theirs)
         it = Worker(settings, writer)
@@ -133,7 +133,7 @@ async def test_a_door_that_cannot_be_opened_is_the_answer_to_the_order_and_the_w
 ) -> None:
     gate.set()
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        async with started(gate, grpc_port=taken.getsockname()[1]) as (it, parent):
+        async with started(gate, taken.getsockname()[1]) as (it, parent):
             answer = await asyncio.wait_for(parent.order("listen"), 60)
             await asyncio.wait_for(it.stopped.wait(), 60)
             # Whoever asks before it has ended hears the same.
@@ -141,8 +141,6 @@ async def test_a_door_that_cannot_be_opened_is_the_answer_to_the_order_and_the_w
 
             assert answer["error"] == it._shut
     assert "Address already in use" in answer["error"]
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", parent.port)
 
 
 async def test_it_says_that_it_is_at_something_long_before_it_begins(
