@@ -117,6 +117,8 @@ class ServingClient:
                 self._slots = SlotList(tuple(each["name"] for each in json.loads(body)["inputs"][1::2]))
             except (ValueError, KeyError, TypeError) as wrong:
                 raise self._broken(f"its metadata cannot be read: {wrong}") from wrong
+            # The native frontend leaves a connection that asks for anything but predictions to the slower one.
+            self.close()
         return self._slots
 
     def forget_slots(self) -> None:
