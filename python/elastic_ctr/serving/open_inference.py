@@ -392,21 +392,22 @@ def _lengths(tensor: Tensor, lengths: Tensor | None, rows: int, first: str) -> L
 
 def _counts(lengths: Tensor, tensor: Tensor) -> Lengths:
     """Lengths that add up to the values of a tensor."""
-    if isinstance(lengths.data, np.ndarray):
-        # Above it the first is refused, and the sum cannot overflow.
-        allowed = lengths.data.size == 0 or 0 <= int(lengths.data.min()) <= int(lengths.data.max()) < 1 << 32
-        if allowed and lengths.data.size < 1 << 30:
-            counts: Lengths = lengths.data.astype(np.int64)
-        else:
-            raise Refusal(400, f"{lengths.where} has a value that is negative or too large")
+    given = lengths.data
+    if isinstance(given, np.ndarray):
+        # Each below 2^32: the sum cannot overflow.
+        wrong = (
+            np.flatnonzero((given < 0) | (given >= 1 << 32)) if given.dtype.itemsize == 8 else np.flatnonzero(given < 0)
+        )
+        if wrong.size:
+            raise Refusal(
+                400, f"{lengths.where}[{wrong[0]}] is {given[wrong[0]]}; it must be a whole number, 0 or more"
+            )
+        total = int(given.sum(dtype=np.int64))
     else:
-        given = [count(value, f"{lengths.where}[{place}]") for place, value in enumerate(lengths.data)]
-        # In Python: the sum of large numbers would overflow.
-        counts = np.array(given if sum(given) < 1 << 62 else [-1], dtype=np.int64)
-    if int(counts.sum()) != len(tensor.data):
+        total = sum(count(value, f"{lengths.where}[{place}]") for place, value in enumerate(given))
+    if total != len(tensor.data):
         raise Refusal(
             400,
-            f"{lengths.input}: {shown(lengths.name)} adds up to another number than {shown(tensor.name)} has values, "
-            f"which is {len(tensor.data)}",
+            f"{lengths.input}: {shown(lengths.name)} adds up to {total}; {shown(tensor.name)} has {len(tensor.data)} values",
         )
-    return counts
+    return np.asarray(given, np.int64)
