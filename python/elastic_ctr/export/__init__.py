@@ -1,1 +1,1 @@
-"""What a pass leaves: table text to SequenceFile, the dense network, samples."""
+"""Export of a pass: table text to SequenceFiles, and the values of sample keys."""

@@ -1,4 +1,4 @@
-"""What a version's files say: values of chosen keys, read back from the very files that were published."""
+"""Values of sample keys, read back from the files that a version publishes."""
 
 import hashlib
 from collections.abc import Iterable
@@ -24,15 +24,15 @@ def layout_of(model: Model) -> RowLayout:
 
 
 def publish_once(store: Store, source: Path, path: str, records: int) -> FileEntry:
-    """Publish a file, or find that the very same one is there already: a repeated upload after a restart.
+    """Publish a file. A file with the same bytes may be there already, after a restart.
 
-    Raises StoreError when another file stands there.
+    Raises StoreError when the file there has other bytes.
     """
     try:
         return publish(store, source, path, records)
     except AlreadyPublished:
         size, sha256 = digest_of(source)
-        # Read, not fetched: a copy beside the source could be taken for one of the files to publish.
+        # Streamed, not fetched: a copy beside the source could be mistaken for a file to publish.
         there = hashlib.sha256()
         for block in store.read_from(path):
             there.update(block)

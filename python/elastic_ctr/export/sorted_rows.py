@@ -1,4 +1,4 @@
-"""Rows in the order of their keys, however many there are: what memory does not hold is kept in sorted runs on disk."""
+"""Rows sorted by key. Rows that do not fit in memory are kept in sorted runs on disk."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Networks and metrics: what training and serving must agree on."""
+"""Networks and metrics that training and serving share."""

@@ -1,4 +1,4 @@
-"""How good predictions are: AUC and logloss, weighted by shows and clicks.
+"""Quality of predictions: AUC and logloss, weighted by shows and clicks.
 
 A line is `show` impressions of which `click` were clicked, so it counts as `click` positives and `show - click`
 negatives of the same score.

@@ -49,5 +49,5 @@ class HostMetrics:
             run = self._server.run_of(self._training, self._experiment, begin=False)
         if run is not None:
             self._server.log(run, metrics, int(time.time()))
-        # Only after a success: a run that was deleted is looked up anew.
+        # Kept only after a success, so that a deleted run is looked up again.
         self._run = run

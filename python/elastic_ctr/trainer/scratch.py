@@ -1,4 +1,4 @@
-"""A trainer's own disk. What fails there says nothing of its task: another trainer may well do it."""
+"""A trainer's own disk. Its errors do not count against the task: another trainer may still do it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +9,12 @@ from elastic_ctr.store import StoreError
 
 
 class ScratchFailed(OSError):
-    """This trainer cannot go on; its task can."""
+    """The trainer must end; its task goes to another one."""
 
 
 @contextmanager
 def on_scratch(place: Path) -> Iterator[None]:
-    """Around what touches no other disk. Raises ScratchFailed for every OSError but a store's."""
+    """For code that uses only the scratch disk. Turns every OSError except a store's into ScratchFailed."""
     try:
         yield
     except (StoreError, ScratchFailed):
@@ -27,7 +27,7 @@ def on_scratch(place: Path) -> Iterator[None]:
 
 
 class ScratchFile:
-    """A file that is written while something else is read, whose errors are not its own. Raises ScratchFailed."""
+    """A file on scratch, written while a source is read. Only its own errors raise ScratchFailed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -39,6 +39,6 @@ class ScratchFile:
             self._out.write(data)
 
     def close(self) -> None:
-        """What is still in memory is written now."""
+        """Flush and close."""
         with on_scratch(self._path):
             self._out.close()

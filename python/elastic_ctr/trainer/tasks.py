@@ -1,4 +1,4 @@
-"""What a trainer does with the lines of a task before the engine sees them."""
+"""Conversion of a task's lines into the engine's input, and the sample lines of a task."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ QUARANTINED = 1000
 
 @dataclass
 class TaskCounts:
-    """What the conversion of a task found."""
+    """Counts and excerpts from the conversion of a task."""
 
     records: int = 0
     shows: int = 0
@@ -42,9 +42,9 @@ class TaskCounts:
 def convert_task(
     source: Source, task: control.Task, converter: Converter, max_line_bytes: int, target: Path
 ) -> TaskCounts:
-    """The lines of a task as the engine reads them, in one file that appears whole.
+    """Convert the lines of a task into one file for the engine; it is renamed into place when complete.
 
-    Raises ScratchFailed when that cannot be written, StoreError and OSError when the task cannot be read.
+    Raises ScratchFailed when the file cannot be written, StoreError and OSError when the task cannot be read.
     """
     counts = TaskCounts()
     temporary = target.with_suffix(".part")
@@ -53,7 +53,7 @@ def convert_task(
     try:
         _convert_into(temporary, source, task, converter, max_line_bytes, counts)
     except BaseException:
-        # On a full disk it would be in the way of the next attempt.
+        # A partial file would fill the disk for the next attempt.
         with on_scratch(temporary):
             temporary.unlink(missing_ok=True)
         raise
@@ -105,8 +105,7 @@ def _thinned(samples: list[tuple[str, int, int]], wanted: int) -> list[tuple[str
 def _offer(block: bytes, converted: Converted, no_keys: bytes, wanted: int) -> list[tuple[str, int, int]]:
     """Some accepted lines of a block, split into features, show and click: of each stretch the first that has a key.
 
-    A line without one, or too long for a prediction, is trained all the same; but it would prove nothing of a version, or
-    serving would not take it, so it is no sample.
+    A line without a key, or longer than serving accepts, is trained but not offered as a sample.
     """
     if not wanted or not converted.records:
         return []
@@ -136,7 +135,7 @@ def _count(digits: bytes) -> int:
 
 
 def quarantine(store: Store, task: control.Task, counts: TaskCounts) -> None:
-    """The refused lines of a task, as far as they are kept: JSON lines with offset, reason, detail and the line."""
+    """Write up to QUARANTINED refused lines of a task to the store: JSON lines with offset, reason, detail and the line."""
     if counts.quarantined:
         text = "".join(json.dumps(line) + "\n" for line in counts.quarantined)
         path = f"quarantine/{task.pass_id}/{task.path.replace('/', '_')}-{task.start}.jsonl"
@@ -162,7 +161,7 @@ def result_of(task: control.Task, counts: TaskCounts) -> control.TaskResult:
 
 @dataclass(frozen=True)
 class SampleKeys:
-    """The keys of sample lines: unique ones, and which of them each slot of each line sums."""
+    """The unique keys of sample lines, and the keys that each slot of each line sums."""
 
     keys: npt.NDArray[np.uint64]
     positions: npt.NDArray[np.int64]
