@@ -48,7 +48,7 @@ SMALL_DATA: dict[str, dict[str, Any]] = {
         "model": {
             "network": "deepfm", "layers": [32], "embeddingDim": 5, "dense": {"learningRate": 0.0001},
             "table": {
-                "embed": {"name": "adagrad", "learningRate": 0.15, "initialRange": 0.001, "initialG2Sum": 0.1},
+                "embed": {"name": "adagrad", "learningRate": 0.15, "initialG2Sum": 0.1},
                 "embedx": {"name": "adagrad", "learningRate": 0.005, "initialRange": 0.001, "initialG2Sum": 0.1},
             },
         },

@@ -9,7 +9,7 @@ import pytest
 from bench.days import Formula
 
 from contract.engine_world import StartedEngine, engine
-from elastic_ctr.config.model import Model, SparseRule, Table
+from elastic_ctr.config.model import Model, SparseRule, Table, VectorRule
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="paddlepaddle is not installed")
 
@@ -23,7 +23,7 @@ TABLE = Table(
     delete_threshold=0.625,
     delete_after_unseen_days=2,
     embed=SparseRule(name="adagrad", learning_rate=0.5, initial_g2sum=5, weight_bounds=(-8, 8)),
-    embedx=SparseRule(name="naive", learning_rate=0.5, initial_range=0.25, weight_bounds=(-0.5, 0.5)),
+    embedx=VectorRule(name="naive", learning_rate=0.5, initial_range=0.25, weight_bounds=(-0.5, 0.5)),
 )
 WEAK, ONCE, DECAYED, OLD, STEADY = 1, 2, 3, 2**64 - 2, 5
 DAYS: list[list[tuple[int, int, int]]] = [

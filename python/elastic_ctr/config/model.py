@@ -14,7 +14,7 @@ RuleName = Literal["naive", "adagrad", "std_adagrad", "adagrad_v2", "adam", "sha
 
 
 class SparseRule(Section):
-    """How one block of a row learns. Names are the parameter server's SGD rules."""
+    """How the first-order weight of a row learns. Names are the parameter server's SGD rules."""
 
     name: RuleName = Field(
         default="adam",
@@ -22,7 +22,6 @@ class SparseRule(Section):
         "and 0.999; Paddle takes no others.",
     )
     learning_rate: float = Field(default=5e-3, gt=0, description="Step size.")
-    initial_range: float = Field(default=1e-2, ge=0, description="New embedx values are uniform in ± this.")
     initial_g2sum: float = Field(default=3.0, gt=0, description="adagrad rules: what the gradient sum starts from.")
     weight_bounds: tuple[float, float] = Field(default=(-10.0, 10.0), description="Values are kept inside these.")
 
@@ -31,6 +30,12 @@ class SparseRule(Section):
         if self.weight_bounds[0] >= self.weight_bounds[1]:
             raise ValueError(f"weightBounds {list(self.weight_bounds)} leave no room; give a lower and a higher number")
         return self
+
+
+class VectorRule(SparseRule):
+    """How the vector of a row learns. First-order weights begin at 0."""
+
+    initial_range: float = Field(default=1e-2, ge=0, description="New embedx values are uniform in ± this.")
 
 
 class Table(Section):
@@ -64,7 +69,7 @@ class Table(Section):
         default=30, ge=0, description="At day end a key unseen for more days is deleted."
     )
     embed: SparseRule = Field(default_factory=SparseRule, description="Rule of the first-order weight.")
-    embedx: SparseRule = Field(default_factory=SparseRule, description="Rule of the vector.")
+    embedx: VectorRule = Field(default_factory=VectorRule, description="Rule of the vector.")
 
     @model_validator(mode="after")
     def _vectors_stay(self) -> "Table":

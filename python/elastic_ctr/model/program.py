@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elastic_ctr.config.model import Model, SparseRule
+from elastic_ctr.config.model import Model, SparseRule, VectorRule
 from elastic_ctr.model.metrics import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
 from elastic_ctr.model.networks import Head
 
@@ -43,9 +43,10 @@ def _rule_settings(rule: SparseRule) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "name": name,
         f"{message}.learning_rate": rule.learning_rate,
-        f"{message}.initial_range": rule.initial_range,
         f"{message}.weight_bounds": list(rule.weight_bounds),
     }
+    if isinstance(rule, VectorRule):
+        settings[f"{message}.initial_range"] = rule.initial_range
     if message == "adagrad":
         settings["adagrad.initial_g2sum"] = rule.initial_g2sum
     return settings
@@ -81,7 +82,7 @@ def table_settings(model: Model) -> dict[str, dict[str, Any]]:
 
 @dataclass
 class Graph:
-    """The training program's ends that are used again."""
+    """Inputs and outputs of the training program that the engine uses."""
 
     feeds: list[Any]
     slots: list[Any]
