@@ -57,6 +57,7 @@ _int, _long, _size, _address = types.int32, types.intp, types.uintp, types.uint6
 _recv = _external("recv", _long, _int, _address, _size, _int)
 _send = _external("send", _long, _int, _address, _size, _int)
 _close = _external("close", _int, _int)
+_dup3 = _external("dup3", _int, _int, _int, _int)
 _accept4 = _external("accept4", _int, _int, _address, _address, _int)
 _setsockopt = _external("setsockopt", _int, _int, _int, _int, _address, _int)
 _epoll_ctl = _external("epoll_ctl", _int, _int, _int, _int, _address)
@@ -70,6 +71,7 @@ _EAGAIN, _EINTR = np.int32(11), np.int32(4)
 _ENFILE, _EMFILE = np.int32(23), np.int32(24)
 _SEND_FLAGS, _RECV_FLAGS = np.int32(0x4040), np.int32(0x40)  # no signal, do not wait
 _NON_BLOCKING = np.int32(0o4000 | 0o2000000)  # and close-on-exec
+_CLOSE_ON_EXEC = np.int32(0o2000000)
 _IPPROTO_TCP, _TCP_NODELAY = np.int32(6), np.int32(1)
 _MADV_DONTNEED = np.int32(4)
 _CLOCK_MONOTONIC = np.int32(1)
@@ -217,6 +219,16 @@ def accept(s: Any) -> Any:
 @compiled
 def turn_away(fd: Any) -> None:
     _close(np.int32(fd))
+
+
+@compiled
+def replace(s: Any, old: Any, fd: Any) -> None:
+    """Close the connection `old` and give its place to an accepted one that had none; it waits for a hello."""
+    _forget(s, old)
+    _dup3(np.int32(fd), np.int32(old), _CLOSE_ON_EXEC)
+    _close(np.int32(fd))
+    s.connections[old, STATE] = HELLO
+    watch(s, old, ADD, IN)
 
 
 @compiled

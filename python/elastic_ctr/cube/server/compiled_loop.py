@@ -2,6 +2,7 @@
 
 import os
 import select
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -10,15 +11,16 @@ from elastic_ctr.cube.dictionary import kernel
 from elastic_ctr.cube.dictionary.format import stride_for
 from elastic_ctr.cube.frames import DRAINING, HELLO_BYTES
 from elastic_ctr.cube.server import rounds, sockets
-from elastic_ctr.cube.server.counters import Counts
+from elastic_ctr.cube.server.counters import CONNECTIONS, Counts
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import AWAKE_US, LookupLoop
 from elastic_ctr.cube.wire import reply_bytes, request_bytes
 from elastic_ctr.machine_code.sockets import (
+    HELLO,
     OTHER_DESCRIPTORS,
     OUT_AT,
     OUT_END,
-    WIDTH,
+    STATE,
     new_sockets,
     open_descriptors,
     pages,
@@ -53,6 +55,7 @@ class CompiledLoop(LookupLoop):
         self.try_out(self._serve, self._dim)
 
     def serve(self) -> None:
+        self._hang_up_on_the_ungreeted()
         own = self._buffers.sockets
         if self.listener is not None and own.listener != self.listener.fileno():
             self._buffers = self._buffers._replace(sockets=own._replace(listener=self.listener.fileno()))
@@ -72,6 +75,17 @@ class CompiledLoop(LookupLoop):
             self.holdings, self.draining = holdings, draining
 
         return put_in_force
+
+    def _hang_up_on_the_ungreeted(self) -> None:
+        """The worker's heartbeat comes through here every second."""
+        connections = self._buffers.sockets.connections
+        too_old = time.monotonic_ns() - int(sockets.HELLO_SECONDS * 1e9)
+        for descriptor in np.flatnonzero(
+            (connections[:, STATE] == HELLO) & (connections[:, sockets.USED_AT] < too_old)
+        ):
+            os.close(descriptor)
+            connections[descriptor] = 0
+            self.counts[CONNECTIONS] -= 1
 
     def hang_up(self) -> None:
         for descriptor in open_descriptors(self._buffers.sockets):
@@ -94,7 +108,7 @@ class CompiledLoop(LookupLoop):
         descriptors = self._descriptors if descriptors is None else descriptors
         own = new_sockets(
             descriptors,
-            WIDTH,
+            sockets.CONNECTION_WIDTH,
             request_bytes(n) + HELLO_BYTES + _SLACK,
             reply_bytes(n, dim) + HELLO_BYTES + _SLACK,
             self.epoll.fileno(),

@@ -38,6 +38,7 @@ from elastic_ctr.cube.server.sockets import (
     ROUND_KEYS,
     ROUND_LOOKUPS,
     ROUND_SENDS,
+    USED_AT,
     VERSION_AT,
     Buffers,
     accept,
@@ -46,6 +47,7 @@ from elastic_ctr.cube.server.sockets import (
     send_bytes,
     send_round,
     send_waiting,
+    woken_at,
 )
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled
 from elastic_ctr.machine_code.intrinsics import (
@@ -193,6 +195,7 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
         if row[STATE] == HELLO:
             ours = np.uint64(b.replies.ctypes.data) + np.uint64(b.round[ROUND_BYTES])
             known = t.size > 0
+            row[USED_AT] = woken_at(b)
             put_hello(ours, _MAGIC, _PROTOCOL, dim if known else 0, t.partitions if known else 0, b.max_keys)
             b.round[ROUND_BYTES] += HELLO_BYTES
             if not greets(from_, _MAGIC, _PROTOCOL):
@@ -285,6 +288,8 @@ def _take_event(b: Any, t: Any, counts: Any, fd: Any) -> Any:
     row = b.sockets.connections[fd]
     if row[STATE] == CLOSED:
         return False
+    if row[STATE] == OPEN:
+        row[USED_AT] = woken_at(b)
     if row[OUT_END] > 0:
         send_waiting(b, counts, fd)
         if row[STATE] == CLOSED or row[OUT_END] > 0:

@@ -1,5 +1,8 @@
 """The connections of the compiled lookup loop: `machine_code.sockets`, counted as cube-server counts, and a round's buffers.
 
+Where there is no place for another connection, the least recently used one makes room: one that has not said a whole
+hello first, then one that has asked nothing for a second.
+
 A connection that has output waiting is not read: a reader asks again when it has been answered, and what it sends
 meanwhile can wait in the kernel. So a connection's buffers hold one largest request and one largest reply.
 """
@@ -12,7 +15,27 @@ from numpy.typing import NDArray
 from elastic_ctr.cube.server.counters import ACCEPTED, BYTES_IN, BYTES_OUT, CONNECTIONS
 from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import compiled
-from elastic_ctr.machine_code.sockets import BROKEN, CLOSING, IN, MODIFY, NOTHING, OUT, OUT_END, Sockets
+from elastic_ctr.machine_code.sockets import (
+    BROKEN,
+    CLOSED,
+    CLOSING,
+    HELLO,
+    IN,
+    MODIFY,
+    NOTHING,
+    OUT,
+    OUT_END,
+    STATE,
+    Sockets,
+)
+
+# Of a connection's row: when it was last used, in nanoseconds of `machine_code.sockets.now`; until its hello, when it came.
+USED_AT = sockets.WIDTH
+CONNECTION_WIDTH = sockets.WIDTH + 1
+# A hello comes with the connection: within a tenth of a second where nothing is wrong, within these seconds or not at all.
+HELLO_SECONDS = 5
+_HELLO_NANOSECONDS = 100_000_000
+_IDLE_NANOSECONDS = 1_000_000_000
 
 # The round's row, i64: keys, output bytes, lookups, sends so far.
 ROUND_KEYS, ROUND_BYTES, ROUND_LOOKUPS, ROUND_SENDS = range(4)
@@ -50,14 +73,43 @@ def _hang_up(b: Any, counts: Any, fd: Any) -> None:
 
 
 @compiled
+def woken_at(b: Any) -> Any:
+    """When `wait_awake` returned last."""
+    return b.sockets.clock[0] * 1_000_000_000 + b.sockets.clock[1]
+
+
+@compiled
+def _least_recently_used(connections: Any, now: Any) -> Any:
+    """The connection that makes room for a new one, or NOBODY."""
+    found = np.int64(NOBODY)
+    found_greeted = True
+    for fd in range(connections.shape[0]):
+        state = connections[fd, STATE]
+        greeted = state != HELLO
+        if state == CLOSED or now - connections[fd, USED_AT] < (_IDLE_NANOSECONDS if greeted else _HELLO_NANOSECONDS):
+            continue
+        older = found == NOBODY or connections[fd, USED_AT] < connections[found, USED_AT]
+        if (found_greeted and not greeted) or (found_greeted == greeted and older):
+            found, found_greeted = np.int64(fd), greeted
+    return found
+
+
+@compiled
 def accept(b: Any, counts: Any) -> None:
+    connections = b.sockets.connections
     while True:
         fd = sockets.accept(b.sockets)
         if fd < 0:
             return
-        if fd >= b.sockets.connections.shape[0]:
-            sockets.turn_away(fd)
-            continue
+        if fd >= connections.shape[0]:
+            old = _least_recently_used(connections, woken_at(b))
+            if old == NOBODY:
+                sockets.turn_away(fd)
+                continue
+            sockets.replace(b.sockets, old, fd)
+            counts[CONNECTIONS] -= 1
+            fd = old
+        connections[fd, USED_AT] = woken_at(b)
         counts[CONNECTIONS] += 1
         counts[ACCEPTED] += 1
 

@@ -1,0 +1,88 @@
+"""`cube-server` as a process, with crowds of connections that say nothing."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cube.parts import values_for, write_parts
+from cube.peers import HungUp, Peer
+from cube.running import ServerProcess, until
+from cube.server.asking import KEYS
+from elastic_ctr.cube.wire import Hello, Status
+from elastic_ctr.runtime.lifecycle import allow_open_files
+
+# More than a worker has places for: 1,024 connections and 64 other descriptors.
+CROWD = 1200
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    allow_open_files(2 * CROWD)
+    folder = tmp_path_factory.mktemp("dictionaries")
+    running = ServerProcess(folder)
+    running.load(1, write_parts(folder, KEYS, partitions=3))
+    yield running
+    assert running.stop() == 0
+
+
+def _connected(port: int) -> Peer:
+    """Places are given away only of those that have been idle for a moment."""
+    found: list[Peer] = []
+
+    def answered() -> bool:
+        with contextlib.suppress(HungUp, ConnectionError):
+            found.append(Peer(port))
+        return bool(found)
+
+    until(answered)
+    return found[0]
+
+
+def _check(peer: Peer) -> None:
+    reply = peer.ask(1, KEYS, 4)
+    assert reply.status == Status.OK
+    assert reply.values.tobytes() == values_for(KEYS, 4, 1).tobytes()
+
+
+@pytest.mark.parametrize("greet", [False, True], ids=["without a hello", "after their hello"])
+def test_readers_find_a_place_among_more_silent_connections_than_there_are_places(
+    server: ServerProcess, greet: bool
+) -> None:
+    with contextlib.ExitStack() as open_:
+        for _ in range(CROWD):
+            silent = Peer(server.port, greet=False)
+            open_.callback(silent.socket.close)
+            if greet:
+                silent.send(Hello().pack())
+
+        for _ in range(5):
+            _check(open_.enter_context(_connected(server.port)))
+
+
+def test_who_asks_keeps_its_place_while_silent_ones_lose_theirs(server: ServerProcess) -> None:
+    with contextlib.ExitStack() as open_:
+        reader = open_.enter_context(_connected(server.port))
+        first = open_.enter_context(_connected(server.port))
+        for number in range(2 * CROWD):
+            silent = Peer(server.port, greet=False)
+            open_.callback(silent.socket.close)
+            if number % 20 == 0:
+                _check(reader)
+        _check(reader)
+        first.socket.settimeout(0.5)
+        # The oldest that has said nothing since its hello: its place was needed or was not, and no one else's answer is on it.
+        with contextlib.suppress(TimeoutError):
+            assert first.rest() == b""
+
+
+@pytest.mark.parametrize("said", [b"", b"ECTR", Hello().pack()[:15]], ids=["nothing", "a word", "all but a byte"])
+def test_a_connection_without_a_whole_hello_is_hung_up_on(server: ServerProcess, said: bytes) -> None:
+    with _connected(server.port) as greeted, Peer(server.port, greet=False) as silent:
+        silent.send(said)
+
+        assert silent.rest() == b""
+
+        _check(greeted)
+    until(lambda: server.status()["connections"] == 0)
