@@ -6,7 +6,7 @@ Uniform keys miss the cache, zipf keys (1.05) are what readers ask. The limit is
 records, in huge pages, by the same kind of loop: one prefetched line of 64 bytes an item and nothing done with it. A record of
 9 floats touches 1.5 lines on average, so the share of the limit is that of lines: those of the records that are looked
 up. Beside the kernel, which writes into memory that is there already, stand the ways to it: the call that a reader makes,
-the pooled one, one through an overlay, small calls, and numpy without a compiler. All answers are asserted equal before
+the pooled one, one through an overlay, and small calls. All answers are asserted equal before
 anything is timed.
 """
 
@@ -15,8 +15,7 @@ import mmap
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -91,18 +90,6 @@ def repeated(call: Callable[[], int], seconds: float) -> Sample:
     return Sample(done, spent)
 
 
-@contextmanager
-def lookup_by(path: str) -> Iterator[None]:
-    before = os.environ.get("ELASTIC_CTR_LOOKUP", "")
-    os.environ["ELASTIC_CTR_LOOKUP"] = path
-    dictionary.compiled_lookup.cache_clear()
-    try:
-        yield
-    finally:
-        os.environ["ELASTIC_CTR_LOOKUP"] = before
-        dictionary.compiled_lookup.cache_clear()
-
-
 def calling(lookup: Callable[[Keys], object], asked: Keys) -> Side:
     """Calls with one row of `asked` after the other."""
     at = [0]
@@ -118,8 +105,6 @@ def calling(lookup: Callable[[Keys], object], asked: Keys) -> Side:
 def kernel_of(table: VersionTable, n: int) -> Callable[[Keys], NDArray[np.uint8]]:
     """The compiled lookup itself, writing the values to one buffer again and again, as a server does."""
     kernel = dictionary.compiled_lookup(table.dim, stride_for(table.dim), accumulate=False)
-    if kernel is None:
-        raise SystemExit("there is no compiled lookup here; install numba and unset ELASTIC_CTR_LOOKUP")
     out, missing = np.empty(n * 4 * table.dim, np.uint8), np.empty(n, np.uint8)
     places = np.arange(n, dtype=np.int64) * (4 * table.dim)
     scratch = np.empty(SCRATCH, np.uint64)
@@ -137,13 +122,12 @@ def pooled_of(table: VersionTable, n: int) -> Callable[[Keys], NDArray[np.float3
     return lambda keys: table.lookup_pooled(keys, offsets, out)
 
 
-def assert_equal(made: Made, table: VersionTable, plain: VersionTable, asked: Keys) -> None:
+def assert_equal(made: Made, table: VersionTable, asked: Keys) -> None:
     order = np.argsort(made.keys)
     wanted = np.asarray(made.values)[order[np.searchsorted(np.asarray(made.keys)[order], asked)]]
-    for each in (table, plain):
-        values, missing = each.lookup(asked)
-        assert values.tobytes() == wanted.tobytes()
-        assert not missing.any()
+    values, missing = table.lookup(asked)
+    assert values.tobytes() == wanted.tobytes()
+    assert not missing.any()
     assert kernel_of(table, asked.size)(asked).tobytes() == wanted.tobytes()
     pooled = pooled_of(table, asked.size)(asked)
     assert np.allclose(pooled, wanted.reshape(-1, POOLED, made.dim).sum(axis=1), atol=1e-5)
@@ -168,8 +152,6 @@ def verdict(name: str, goal: float, dim: int, ours: list[Sample], limit: list[Sa
 
 def measure(made: Made, plan: Plan, results: Results) -> Table:
     table, later = (tables.opened(made.folder, made.dim, version) for version in (VERSION, LATER))
-    with lookup_by("numpy"):
-        plain = tables.opened(made.folder, made.dim, VERSION)
     size = sum(pair.full.records.nbytes for pair in table.parts.values())
     limit = line_limit(size)
     seen = Table(title=f"{made.keys.size:,} keys x {made.dim}, {size / 1e9:.2f} GB of records, one core")
@@ -178,7 +160,7 @@ def measure(made: Made, plan: Plan, results: Results) -> Table:
     streams = {name: tables.asked(made, name, 2_000_000 // N, N) for name in DISTRIBUTIONS}
     for name, goal in DISTRIBUTIONS.items():
         asked = streams[name]
-        assert_equal(made, table, plain, asked[0])
+        assert_equal(made, table, asked[0])
         if plan.wants(f"kernel {name}"):
             found = compare(f"kernel {name}", calling(kernel_of(table, N), asked), limit, plan)
             results.put(verdict(found.name, goal, made.dim, found.ours, found.theirs, found.ratios()), found.details())
@@ -189,8 +171,6 @@ def measure(made: Made, plan: Plan, results: Results) -> Table:
         ("VersionTable.lookup", table.lookup, 300),
         ("VersionTable.lookup", table.lookup, 30),
         (f"lookup_pooled, {POOLED} keys a slot", pooled_of(table, N), N),
-        ("VersionTable.lookup, numpy", plain.lookup, N),
-        ("VersionTable.lookup, numpy", plain.lookup, 300),
     ]
     for name, lookup, n in ways:
         rates = []

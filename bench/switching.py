@@ -21,15 +21,15 @@ from bench.method import FOLDER, Plan, Results, Sample, Side, compare, summary
 from bench.processes import MAX_KEYS, Server
 from bench.table import LATER, VERSION, Made
 from elastic_ctr.cube.server import counters
-from elastic_ctr.cube.server.compiled_loop import CompiledLoop
 from elastic_ctr.cube.server.holdings import Holdings
+from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.runtime.lifecycle import listen
 
 _PAUSE = 0.05
 _N, _CONNECTIONS = 300, 64
 
 
-class _Timed(CompiledLoop):
+class _Timed(LookupLoop):
     """Notes when the machine code was left and entered again."""
 
     def __init__(self, counts: counters.Counts) -> None:

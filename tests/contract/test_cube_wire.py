@@ -4,7 +4,6 @@ Nothing of the product's own codec is used here: the numbers are those of docs a
 """
 
 import json
-import os
 import socket
 import struct
 import subprocess
@@ -40,8 +39,8 @@ def _ask_admin(port: int, path: str, body: object = None) -> int:
             return refused.code
 
 
-@pytest.fixture(scope="module", params=["numba", "numpy"])
-def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A server that holds keys 1 to 4 with values (key, key + 0.5, -key), and 2^64 - 1 with (7, 7, 7)."""
     folder = tmp_path_factory.mktemp("dictionaries")
     keys = np.array([1, 2, 3, 4, 2**64 - 1], np.uint64)
@@ -54,8 +53,7 @@ def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             version=VERSION, partition=partition, partitions=PARTITIONS, dim=DIM,
         )  # fmt: skip
         parts[str(partition)] = {"full": str(part.path), "overlay": None}
-    env = {**os.environ, "ELASTIC_CTR_LOOKUP": request.param}
-    process = subprocess.Popen([sys.executable, "-c", _START, str(folder)], stdout=subprocess.PIPE, text=True, env=env)
+    process = subprocess.Popen([sys.executable, "-c", _START, str(folder)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     lookups, admin = (int(number) for number in process.stdout.readline().split())
     while _ask_admin(admin, "/readyz") != 200:

@@ -8,6 +8,7 @@ import typer
 from elastic_ctr.cli.roles import ConfigFile, settings_of, token_of
 from elastic_ctr.config.role_files import CubeServerFile
 from elastic_ctr.cube.server.parent import DEFAULT_SCRUB, CubeServer, PortInUse
+from elastic_ctr.cube.server.workers import CannotCompile
 
 _log = logging.getLogger(__name__)
 
@@ -42,9 +43,9 @@ def run_cube_server(
     )
     try:
         server.run()
-    except PortInUse as taken:
-        typer.echo(str(taken), err=True)
-        raise typer.Exit(2) from taken
+    except (PortInUse, CannotCompile) as failed:
+        typer.echo(str(failed), err=True)
+        raise typer.Exit(2) from failed
 
 
 def cube_server(config: ConfigFile) -> None:

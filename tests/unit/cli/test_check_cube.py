@@ -16,7 +16,7 @@ from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.server import counters
-from elastic_ctr.cube.server.choice import make_loop
+from elastic_ctr.cube.server.loop import LookupLoop
 
 KEYS = np.arange(1, 7, dtype=np.uint64)
 Starting = Callable[..., str]
@@ -30,7 +30,7 @@ def start(tmp_path: Path) -> Iterator[Starting]:
     def begin(*only: int, version: int = 3, partitions: int = 4, dim: int = 4, content: int | None = None) -> str:
         folder = tmp_path / str(len(servers))
         paths = write_parts(folder, KEYS, partitions=partitions, version=content or version, only=only, dim=dim)
-        servers.append(Running(make_loop(counters.private(), 10, 1000)))
+        servers.append(Running(LookupLoop(counters.private(), 10, 1000)))
         if only:
             servers[-1].hold(VersionTable.open(content or version, dim, partitions, paths))
         return f"127.0.0.1:{servers[-1].port}"

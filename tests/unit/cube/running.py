@@ -70,7 +70,13 @@ class ServerProcess:
         self.port, self.admin_port = (int(number) for number in self.process.stdout.readline().split())
         headers = {"authorization": f"Bearer {settings['token']}"} if "token" in settings else {}
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.admin_port}", headers=headers, timeout=30)
-        until(self.ready)
+        try:
+            # Machine code that no cache has takes a minute, on a loaded machine several.
+            until(self.ready, 280)
+        except BaseException:
+            self.process.kill()
+            self.stop()
+            raise
 
     @property
     def address(self) -> str:

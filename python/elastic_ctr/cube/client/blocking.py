@@ -1,6 +1,5 @@
 """A plain blocking reader of cube: one socket per server, one request at a time, one thread. No event loop in the way."""
 
-import logging
 import socket
 import struct
 import time
@@ -20,29 +19,21 @@ from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.frames import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
 from elastic_ctr.cube.wire import Hello, Kind, Status
-from elastic_ctr.machine_code.compiled import numba_wanted
 
 if TYPE_CHECKING:
     from elastic_ctr.cube.client.exchange import Exchange
 
 
-log = logging.getLogger(__name__)
-
 # The id of every question: they are asked one at a time, and none on a connection that still owes an answer.
 _REQUEST = 1
 
 
-def _quick(dim: int) -> "Exchange | None":
-    """Asks without sleeping; None where there is no machine code."""
-    if not numba_wanted():
-        return None
-    try:
-        from elastic_ctr.cube.client.exchange import Exchange
+def _quick(dim: int) -> "Exchange":
+    """Asks without sleeping."""
+    # Loading numba takes a second or two.
+    from elastic_ctr.cube.client.exchange import Exchange
 
-        return Exchange(dim, _REQUEST)
-    except Exception:  # whatever the compiler says: sleeping works too
-        log.exception("machine code cannot be used here; each lookup waits for a sleeping core to wake")
-        return None
+    return Exchange(dim, _REQUEST)
 
 
 def _connected(address: str, timeout: float) -> socket.socket:
@@ -157,7 +148,7 @@ class BlockingCubeClient:
     """Asks the servers at these addresses in turn until every key has an answer, and remembers who had it."""
 
     def __init__(self, addresses: Sequence[str], *, timeout_seconds: float = 5.0, awake: bool = True) -> None:
-        """Whoever asks often stays `awake`: it polls a moment for each answer, in machine code, where numba is there.
+        """Whoever asks often stays `awake`: it polls a moment for each answer, in machine code.
 
         Loading that takes a second or two, too long for who asks once. Raises CubeUnavailable when no server answers.
         """

@@ -4,7 +4,6 @@ Padding key 0 is answered with zeros and is not missing. A missing key is answer
 A key whose partition is not held is an error, never a guess.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -17,9 +16,6 @@ from numpy.typing import NDArray
 from elastic_ctr.cube.dictionary import hashing
 from elastic_ctr.cube.dictionary.format import MAX_DIM, DictionaryPart, Flags, Values, stride_for
 from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY, PADDING_KEY, Keys
-from elastic_ctr.machine_code.compiled import numba_wanted
-
-_log = logging.getLogger(__name__)
 
 Offsets = NDArray[np.int64]
 
@@ -57,28 +53,17 @@ class Paths(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def compiled_lookup(dim: int, stride: int, *, accumulate: bool) -> Callable[..., int] | None:
-    """The compiled kernel, tried once; None where numba is absent, unwanted or cannot compile."""
-    if not numba_wanted():
-        return None
-    try:
-        from elastic_ctr.cube.dictionary.kernel import SCRATCH, WIDTH, lookup_kernel
+def compiled_lookup(dim: int, stride: int, *, accumulate: bool) -> Callable[..., int]:
+    """The compiled kernel. Loading numba takes a second: a process that only reads headers does not need it."""
+    from elastic_ctr.cube.dictionary.kernel import SCRATCH, WIDTH, lookup_kernel
 
-        kernel = lookup_kernel(dim, stride, accumulate=accumulate)
-        nothing = np.zeros(0, np.uint64)
-        kernel(
-            np.zeros((1, WIDTH), np.uint64), np.uint64(0), False, nothing, 0, np.zeros(0, np.uint8),
-            np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(SCRATCH, np.uint64),
-        )  # fmt: skip
-    except Exception:  # noqa: BLE001 - whatever the compiler says, there is another way
-        _log.exception("the compiled lookup cannot be used here; lookups run on numpy, several times slower")
-        return None
+    kernel = lookup_kernel(dim, stride, accumulate=accumulate)
+    nothing = np.zeros(0, np.uint64)
+    kernel(
+        np.zeros((1, WIDTH), np.uint64), np.uint64(0), False, nothing, 0, np.zeros(0, np.uint8),
+        np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(SCRATCH, np.uint64),
+    )  # fmt: skip
     return kernel
-
-
-def lookup_path(dim: int = 9) -> str:
-    """`numba` or `numpy`: which way lookups of that dim go in this process."""
-    return "numpy" if compiled_lookup(dim, stride_for(dim), accumulate=False) is None else "numba"
 
 
 # Stands in for what is not there, so that the kernel has no case for it: a part without keys, a filter without bits.
@@ -167,7 +152,7 @@ class VersionTable:
         self.held[list(parts)] = True
         self.reciprocal = np.uint64(0xFFFF_FFFF_FFFF_FFFF // partitions)
         self._copy = compiled_lookup(dim, stride_for(dim), accumulate=False)
-        self.rows = _table_rows(partitions, parts) if self._copy is not None else None
+        self.rows = _table_rows(partitions, parts)
 
     @classmethod
     def open(
@@ -195,8 +180,6 @@ class VersionTable:
     def lookup(self, keys: Keys) -> tuple[Values, Flags]:
         """Keys u64[n] to (values f32[n, dim], missing bool[n]). Raises PartitionNotHeld."""
         keys = self._checked(keys)
-        if self._copy is None:
-            return self._lookup_numpy(keys)
         values = np.empty((keys.size, self.dim), np.float32)
         missing = np.empty(keys.size, np.uint8)
         places = np.arange(0, keys.size * 4 * self.dim, 4 * self.dim, dtype=np.int64)
@@ -219,14 +202,12 @@ class VersionTable:
             out = np.empty((lengths.size, self.dim), np.float32)
         if out.dtype != np.float32 or out.shape[-1] != self.dim or out.size != lengths.size * self.dim:
             raise ValueError(f"out is {out.dtype}{out.shape}; float32[{lengths.size}, {self.dim}] is needed")
+        if out.size and (out.strides[-1] != 4 or min(out.strides) < 0):
+            raise ValueError(f"out has strides {out.strides}; ascending ones that end in 4 are needed")
         out[...] = 0
         if keys.size == 0:
             return out
         add = compiled_lookup(self.dim, stride_for(self.dim), accumulate=True)
-        if self._copy is None or add is None or out.strides[-1] != 4 or min(out.strides) < 0:
-            values, _ = self.lookup(keys)
-            np.add.at(out.reshape(-1, self.dim) if out.flags.c_contiguous else out, _segments(out, lengths), values)
-            return out
         starts = np.zeros(1, np.int64)
         for size, step in zip(out.shape[:-1], out.strides[:-1], strict=True):
             starts = (starts[:, None] + np.arange(size, dtype=np.int64) * step).reshape(-1)
@@ -253,44 +234,3 @@ class VersionTable:
     ) -> None:
         scratch = np.empty(_SCRATCH, np.uint64)
         kernel(self.rows, self.reciprocal, self.overlaid, keys, keys.size, out, places, missing, scratch)
-
-    def _lookup_numpy(self, keys: Keys) -> tuple[Values, Flags]:
-        """The same answers without a compiler, a partition at a time."""
-        values = np.zeros((keys.size, self.dim), np.float32)
-        missing = np.ones(keys.size, np.bool_)
-        numbers = hashing.partition_of(keys, self.partitions).astype(np.uint32)
-        order = np.argsort(numbers, kind="stable")
-        for chosen in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
-            if chosen.size and (pair := self.parts.get(int(numbers[chosen[0]]))) is not None:
-                some = keys[chosen]
-                mixed = hashing.mix(some)
-                for part in pair:
-                    if part is not None:
-                        _find(part, some, mixed, chosen, values, missing)
-        padding = keys == np.uint64(PADDING_KEY)
-        values[padding], missing[padding] = 0, False
-        return values, missing
-
-
-def _segments(out: Values, lengths: Offsets) -> Any:
-    """For each key the index of its segment in out, whose segments may span two axes."""
-    numbers = np.repeat(np.arange(lengths.size), lengths)
-    return numbers if out.flags.c_contiguous or out.ndim == 2 else np.unravel_index(numbers, out.shape[:-1])
-
-
-def _find(part: DictionaryPart, keys: Keys, mixed: Keys, at: NDArray[np.int64], values: Values, missing: Flags) -> None:
-    """Write what the part says of these keys over what is there; at says where in values and missing."""
-    head = part.header
-    sub_parts = hashing.high_product(mixed, head.sub_parts).astype(np.int64)
-    hashed = hashing.seeded(mixed, part.sub_parts[sub_parts, 0])
-    buckets = hashing.bucket_of(hashed, head.buckets).astype(np.int64) + sub_parts * head.buckets
-    slots = hashing.slot_of(hashed, part.pilots[buckets].astype(np.uint64), head.slots).astype(np.int64)
-    slots += sub_parts * head.slots
-    found = (part.keys[slots] == keys) & (keys != np.uint64(EMPTY_KEY))
-    deleted = part.deleted(slots[found])
-    values[at[found]] = np.where(deleted[:, None], np.float32(0), part.values[slots[found]])
-    missing[at[found]] = deleted
-    if head.empty_key != "absent":
-        marked = at[keys == np.uint64(EMPTY_KEY)]
-        values[marked] = part.empty_key_values if head.empty_key == "present" else np.float32(0)
-        missing[marked] = head.empty_key == "deleted"

@@ -166,7 +166,6 @@ class Admin:
                 "scrub": self._scrubber.status(),
                 "dim": dim,
                 "partitions": partitions,
-                "lookups": self._workers.path,
                 "workers": self._workers.pids(),
                 "workerRestarts": self._workers.restarts,
                 "connections": int(sums[counters.CONNECTIONS]),

@@ -1,30 +1,59 @@
-"""The thread that answers lookups: what is common to the compiled loop and the one in Python.
+"""The thread that answers lookups: it runs `rounds` on its buffers and tables, which are replaced between two rounds.
 
-The loop owns its sockets and answers rounds; whoever owns the loop replaces what it holds between two rounds, so a
-reply is always made from one state of things, and waits until the new state is in force.
+A reply is always made from one state of things, and `replace` returns when the new state is in force.
 """
 
 import os
 import select
 import socket
 import threading
-from abc import ABC, abstractmethod
+import time
 from collections.abc import Callable
 
-from elastic_ctr.cube.server.counters import Counts
-from elastic_ctr.cube.server.holdings import Holdings
+import numpy as np
 
-MAX_CONNECTIONS = 1024
+from elastic_ctr.cube.dictionary import kernel
+from elastic_ctr.cube.dictionary.format import stride_for
+from elastic_ctr.cube.server import rounds, sockets
+from elastic_ctr.cube.server.counters import CONNECTIONS, Counts
+from elastic_ctr.cube.server.holdings import Holdings
+from elastic_ctr.cube.wire import reply_bytes, request_bytes
+from elastic_ctr.cube.frames import DRAINING, HELLO_BYTES
+from elastic_ctr.machine_code.sockets import (
+    HELLO,
+    OTHER_DESCRIPTORS,
+    OUT_AT,
+    OUT_END,
+    STATE,
+    new_sockets,
+    open_descriptors,
+    pages,
+    reserve,
+)
+
+_SLACK = 64 << 10  # small requests behind a large one
+_ROUND_BYTES = 4 << 20
 # Longer than a peer that was woken itself takes to ask again.
 AWAKE_US = 100
+MAX_CONNECTIONS = 1024
+_USUAL_DIM = 9  # until the first parts say otherwise
 
 
-class LookupLoop(ABC):
-    """One thread, one listener, many connections. Use: listen, start, replace as often as needed, stop."""
+class LookupLoop:
+    """One thread, one listener, many connections. Use: listen, start, replace as often as needed, stop.
 
-    name: str
+    Making one compiles the machine code where no cache has it.
+    """
 
-    def __init__(self, counts: Counts, max_keys: int) -> None:
+    def __init__(
+        self,
+        counts: Counts,
+        max_keys: int,
+        max_connections: int = MAX_CONNECTIONS,
+        awake_us: int = AWAKE_US,
+        *,
+        piece_bytes: int = rounds.PIECE_BYTES,
+    ) -> None:
         self.counts = counts
         self.max_keys = max_keys
         self.holdings = Holdings()
@@ -37,18 +66,38 @@ class LookupLoop(ABC):
         self._lock = threading.Lock()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="lookups", daemon=True)
+        self._piece_bytes = piece_bytes
+        self._descriptors = max_connections + OTHER_DESCRIPTORS
+        self._awake_us = awake_us
+        self._dim = _USUAL_DIM
+        self._serve = rounds.serve_loop(self._dim, stride_for(self._dim))
+        self._buffers = self._new_buffers(self._dim)
+        self._tables = _tables(self.holdings, self._dim, draining=False)
+        self.try_out(self._serve, self._dim)
 
-    @abstractmethod
     def serve(self) -> None:
         """Answer lookups until the wake descriptor is readable."""
+        self._hang_up_on_the_ungreeted()
+        own = self._buffers.sockets
+        if self.listener is not None and own.listener != self.listener.fileno():
+            self._buffers = self._buffers._replace(sockets=own._replace(listener=self.listener.fileno()))
+        self._serve(self._buffers, self._tables, self.counts)
 
-    @abstractmethod
-    def prepare(self, holdings: Holdings, *, draining: bool) -> Callable[[], None]:
+    def _prepare(self, holdings: Holdings, *, draining: bool) -> Callable[[], None]:
         """Do what takes time in the caller's thread; the returned errand, run between two rounds, puts it in force."""
+        dim = holdings.dim or self._dim
+        serve = rounds.serve_loop(dim, stride_for(dim))
+        tables = _tables(holdings, dim, draining=draining)
+        if dim != self._dim:
+            self.try_out(serve, dim)
 
-    @abstractmethod
-    def hang_up(self) -> None:
-        """Close every connection; the loop has ended."""
+        def put_in_force() -> None:
+            if dim != self._dim:
+                self._resize(dim)
+            self._serve, self._tables = serve, tables
+            self.holdings, self.draining = holdings, draining
+
+        return put_in_force
 
     def listen(self, listener: socket.socket) -> None:
         """Accept connections from this listening socket; before start."""
@@ -61,14 +110,14 @@ class LookupLoop(ABC):
 
     def replace(self, holdings: Holdings, *, draining: bool) -> None:
         """Answer from these holdings; returns when no reply will be made from the former ones any more."""
-        self._between_rounds(self.prepare(holdings, draining=draining))
+        self._between_rounds(self._prepare(holdings, draining=draining))
 
     def stop(self) -> None:
         self._stopping = True
         if self._thread.is_alive():
             self._between_rounds(lambda: None)
             self._thread.join()
-        self.hang_up()
+        self._hang_up()
         self.epoll.close()
         os.close(self.wake)
 
@@ -97,3 +146,92 @@ class LookupLoop(ABC):
             for errand, done in errands:
                 errand()
                 done.set()
+
+    def _hang_up_on_the_ungreeted(self) -> None:
+        """The worker's heartbeat comes through here every second."""
+        connections = self._buffers.sockets.connections
+        too_old = time.monotonic_ns() - int(sockets.HELLO_SECONDS * 1e9)
+        for descriptor in np.flatnonzero(
+            (connections[:, STATE] == HELLO) & (connections[:, sockets.USED_AT] < too_old)
+        ):
+            os.close(descriptor)
+            connections[descriptor] = 0
+            self.counts[CONNECTIONS] -= 1
+
+    def _hang_up(self) -> None:
+        """Close every connection; the loop has ended."""
+        for descriptor in open_descriptors(self._buffers.sockets):
+            os.close(descriptor)
+        self._buffers.sockets.connections[:] = 0
+
+    def try_out(self, serve: Callable[..., None], dim: int) -> None:
+        """Compile now, not under the first request: a round that finds itself woken returns at once."""
+        # Sockets of its own: the thread may be serving on the others.
+        with select.epoll() as epoll:
+            wake = os.eventfd(1)
+            epoll.register(wake, select.EPOLLIN)
+            buffers = self._new_buffers(dim, descriptors=1)
+            buffers = buffers._replace(sockets=buffers.sockets._replace(epoll=epoll.fileno()), wake=wake)
+            serve(buffers, _tables(Holdings(), dim, draining=False), np.zeros_like(self.counts))
+            os.close(wake)
+
+    def _new_buffers(self, dim: int, descriptors: int | None = None) -> sockets.Buffers:
+        n = self.max_keys
+        descriptors = self._descriptors if descriptors is None else descriptors
+        own = new_sockets(
+            descriptors,
+            sockets.CONNECTION_WIDTH,
+            request_bytes(n) + HELLO_BYTES + _SLACK,
+            reply_bytes(n, dim) + HELLO_BYTES + _SLACK,
+            self.epoll.fileno(),
+        )
+        round_keys = n + 4 * rounds.FLUSH_KEYS
+        return sockets.Buffers(
+            sockets=own,
+            round=np.zeros(4, np.int64),
+            replies=reserve(own.output_bytes + _ROUND_BYTES),
+            lookups=np.zeros((sockets.MAX_LOOKUPS, sockets.LOOKUP_WIDTH), np.int64),
+            sends=np.zeros((sockets.MAX_LOOKUPS, 3), np.int64),
+            keys=np.zeros(round_keys, np.uint64),
+            places=np.zeros(round_keys, np.int64),
+            missing=np.zeros(round_keys, np.uint8),
+            scratch=np.zeros(kernel.SCRATCH, np.uint64),
+            max_keys=n,
+            piece_keys=max(1, self._piece_bytes // (4 * dim)),
+            awake=1000 * self._awake_us,
+            wake=self.wake,
+        )
+
+    def _resize(self, dim: int) -> None:
+        """Another dim needs other output buffers; what waits in the old ones is still owed."""
+        old, new = self._buffers.sockets, self._new_buffers(dim)
+        waiting = old.connections[:, OUT_END] - old.connections[:, OUT_AT]
+        size = max(new.sockets.output_bytes, pages(int(waiting.max())))
+        outputs = reserve(self._descriptors * size)
+        for descriptor in map(int, np.flatnonzero(waiting)):
+            start = descriptor * old.output_bytes + int(old.connections[descriptor, OUT_AT])
+            length = int(waiting[descriptor])
+            outputs[descriptor * size : descriptor * size + length] = old.outputs[start : start + length]
+            old.connections[descriptor, [OUT_AT, OUT_END]] = 0, length
+        self._buffers = new._replace(sockets=old._replace(outputs=outputs, output_bytes=size))
+        self._dim = dim
+
+
+def _tables(holdings: Holdings, dim: int, *, draining: bool) -> rounds.Tables:
+    tables = list(holdings.tables.values())
+    partitions = holdings.partitions or 1
+    # The newest first: it is asked most.
+    tables.sort(key=lambda table: -table.version)
+    return rounds.Tables(
+        size=len(tables),
+        versions=np.array([table.version for table in tables] or [0], np.uint64),
+        places=np.array([holdings.places[table.version] for table in tables] or [0], np.int64),
+        rows=np.stack([table.rows for table in tables]) if tables else np.zeros((1, 1, kernel.WIDTH), np.uint64),
+        overlaid=np.array([table.overlaid for table in tables] or [False]),
+        complete=np.array([table.complete for table in tables] or [False]),
+        held=np.stack([table.held for table in tables] or [np.zeros(1, np.bool_)]),
+        reciprocal=np.uint64(0xFFFF_FFFF_FFFF_FFFF // partitions),
+        dim=dim,
+        partitions=partitions,
+        draining=DRAINING if draining else 0,
+    )

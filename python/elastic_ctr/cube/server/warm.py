@@ -8,8 +8,7 @@ from elastic_ctr.cube.dictionary.format import stride_for
 from elastic_ctr.cube.dictionary.perfect_hash import place
 from elastic_ctr.cube.dictionary.table import compiled_lookup
 from elastic_ctr.cube.server import counters
-from elastic_ctr.cube.server.compiled_loop import CompiledLoop
-from elastic_ctr.cube.server.loop import MAX_CONNECTIONS
+from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.server.rounds import serve_loop
 
 
@@ -19,7 +18,7 @@ def warm(dims: list[int]) -> None:
     for dim in dims:
         for accumulate in (False, True):
             compiled_lookup(dim, stride_for(dim), accumulate=accumulate)
-        loop = CompiledLoop(counters.private(), 1, MAX_CONNECTIONS)
+        loop = LookupLoop(counters.private(), 1)
         loop.try_out(serve_loop(dim, stride_for(dim)), dim)
         loop.stop()
 

@@ -17,9 +17,10 @@ from typing import IO, Any
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit
 from elastic_ctr.cube.server import counters
-from elastic_ctr.cube.server.choice import make_loop
 from elastic_ctr.cube.server.holdings import Assignments, Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
+from elastic_ctr.cube.server.workers import CANNOT_COMPILE
+from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime.lifecycle import allow_open_files, bind, die_with_parent
 from elastic_ctr.runtime.logging import configure_from_environment
 
@@ -52,7 +53,7 @@ def obey(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:
         # Not the end of this worker: whoever is started in its place would be given the same.
         _log.exception("an order cannot be carried out")
         return {"error": f"{type(failed).__name__}: {failed}"}
-    return {"ok": True, "path": loop.name}
+    return {"ok": True}
 
 
 class Obedience:
@@ -134,7 +135,12 @@ def main() -> None:
     threading.excepthook = _end_with
     row = counters.attach(given.counters, given.workers)[given.index]
     row[[counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
-    loop = make_loop(row, given.max_keys, allowed_connections(given.max_connections), given.awake_us)
+    connections = allowed_connections(given.max_connections)
+    try:
+        loop = anew_if_stale(lambda: LookupLoop(row, given.max_keys, connections, given.awake_us))
+    except Exception:  # noqa: BLE001 - whatever the compiler says, nothing else answers lookups
+        _log.critical("lookups cannot be compiled here: install numba and LLVM for this machine", exc_info=True)
+        raise SystemExit(CANNOT_COMPILE) from None
     loop.replace(Holdings(), draining=False)
     with (
         socket.socket(fileno=given.control) as control,

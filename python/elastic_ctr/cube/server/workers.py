@@ -27,6 +27,7 @@ _END_SECONDS = 5.0
 _ORDER_SECONDS = 3600.0
 # A load waits so long for a worker that serves. Machine code that is not cached takes a minute; an agent asks for ten.
 _NO_WORKER_SECONDS = 300.0
+CANNOT_COMPILE = 78  # exit code of a worker: none of this server will ever answer a lookup
 # What a worker cannot hold so many times in a row, nobody will.
 _REFUSED_TIMES = 3
 
@@ -41,6 +42,10 @@ class WorkerRefused(RuntimeError):
 
 class CannotHold(WorkerRefused):
     """A worker that was started anew cannot hold what all others held."""
+
+
+class CannotCompile(RuntimeError):
+    """Lookups cannot be answered on this machine."""
 
 
 class NoWorker(RuntimeError):
@@ -121,7 +126,6 @@ class Workers:
         self.assigned = Assignments()
         self.draining = False
         self.restarts = 0
-        self.path: str | None = None
         # Partitions that are answered no longer because a file of theirs is damaged, until they are loaded again.
         self.damaged: dict[tuple[int, int], str] = {}
         self.damaged_parts = 0
@@ -257,6 +261,8 @@ class Workers:
                 self._serving.pop(index, None)
                 del self._running[index]
                 await worker.end()
+            if worker.process.returncode == CANNOT_COMPILE:
+                raise CannotCompile("no worker can compile the lookups; the log says why")
             self.restarts += 1
             self.counts[index, [counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
             if self._refused[index] >= _REFUSED_TIMES:
@@ -277,7 +283,7 @@ class Workers:
                 if told != (self.assigned, self.draining):
                     continue
                 host, port = self._address
-                self.path = (await worker.order({"do": "listen", "host": host, "port": port}))["path"]
+                await worker.order({"do": "listen", "host": host, "port": port})
                 self._serving[index] = worker
                 self._refused.clear()
                 self._changing.notify_all()

@@ -241,9 +241,7 @@ async def test_a_part_that_no_worker_can_open_any_more_is_fetched_anew_while_the
     store = Unreachable(tmp_path / "real")
     put_real_dictionary(store, tmp_path / "work", 5, keys)
     played.say(5)
-    process = await asyncio.to_thread(
-        lambda: ServerProcess(tmp_path / "cache", env={"ELASTIC_CTR_LOOKUP": "numpy"}, token="secret")
-    )
+    process = await asyncio.to_thread(lambda: ServerProcess(tmp_path / "cache", token="secret"))
 
     def values(partition: int) -> bytes:
         with Peer(process.port) as peer:

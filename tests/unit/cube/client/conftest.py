@@ -6,7 +6,7 @@ import pytest
 
 from cube.running import Running
 from elastic_ctr.cube.server import counters
-from elastic_ctr.cube.server.choice import make_loop
+from elastic_ctr.cube.server.loop import LookupLoop
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def start() -> Iterator[Callable[[], Running]]:
     started: list[Running] = []
 
     def start_one(max_keys: int = 1000) -> Running:
-        started.append(Running(make_loop(counters.private(), max_keys, 1000)))
+        started.append(Running(LookupLoop(counters.private(), max_keys, 1000)))
         return started[-1]
 
     yield start_one

@@ -23,7 +23,7 @@ from elastic_ctr.cube.client.exchange import Exchange
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.frames import HELLO_BYTES
 from elastic_ctr.cube.server import counters
-from elastic_ctr.cube.server.choice import make_loop
+from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.wire import Hello
 from ports import free_port
 
@@ -36,7 +36,7 @@ def pair(tmp_path: Path) -> Iterator[list[str]]:
     servers = []
     for number in (0, 1):
         paths = write_parts(tmp_path / str(number), KEYS, partitions=4, version=3, only=[number, number + 2])
-        servers.append(Running(make_loop(counters.private(), 10, 1000)))
+        servers.append(Running(LookupLoop(counters.private(), 10, 1000)))
         servers[-1].hold(VersionTable.open(3, 4, 4, paths))
     yield [f"127.0.0.1:{server.port}" for server in servers]
     for server in servers:
@@ -77,7 +77,7 @@ def replicas(tmp_path: Path) -> Iterator[list[Running]]:
     servers = []
     for number in (0, 1):
         paths = write_parts(tmp_path / str(number), KEYS, partitions=4, version=3)
-        servers.append(Running(make_loop(counters.private(), 1000, 1000)))
+        servers.append(Running(LookupLoop(counters.private(), 1000, 1000)))
         servers[-1].hold(VersionTable.open(3, 4, 4, paths))
     yield servers
     for server in servers:
@@ -242,16 +242,6 @@ def test_a_refusal_costs_neither_kind_of_client_its_connection(pair: list[str], 
             with pytest.raises(VersionNotHeld, match="answered version not held"):
                 client.lookup(4, KEYS)
             assert not client.lookup(3, as_keys([4]))[1].any()
-
-
-def test_without_machine_code_a_client_sleeps_and_reads_the_same(
-    pair: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ELASTIC_CTR_LOOKUP", "numpy")
-
-    with BlockingCubeClient(pair) as client:
-        assert client.lookup(3, KEYS)[0].tolist() == values_for(KEYS, 4, 3).tolist()
-        assert client._servers[0]._quick is None
 
 
 class Slow:

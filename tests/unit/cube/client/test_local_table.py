@@ -10,7 +10,7 @@ from elastic_ctr.cube.dictionary.table import Paths
 KEYS = np.arange(1, 101, dtype=np.uint64)
 
 
-async def test_parts_of_this_machine_answer_as_a_server_would(lookup_path: str, tmp_path: Path) -> None:
+async def test_parts_of_this_machine_answer_as_a_server_would(tmp_path: Path) -> None:
     table = LocalTable(4, 3)
     table.set_parts({1: write_parts(tmp_path, KEYS, partitions=3)})
 

@@ -25,7 +25,7 @@ from cube.running import Running
 from elastic_ctr.cube.client.connection import FIRST_PAUSE
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.server import counters
-from elastic_ctr.cube.server.choice import make_loop
+from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.wire import Kind
 from ports import free_port
 
@@ -62,7 +62,7 @@ async def test_concurrent_lookups_share_frames(start: Callable[[], Running], tmp
 
 
 async def test_a_lookup_larger_than_a_frame_is_cut(tmp_path: Path) -> None:
-    server = Running(make_loop(counters.private(), 100, 1000))
+    server = Running(LookupLoop(counters.private(), 100, 1000))
     server.hold(table_of(tmp_path))
     keys = np.resize(KEYS, 1001)
 
@@ -114,7 +114,7 @@ async def test_nobody_there_is_unavailable_and_says_who_was_asked() -> None:
 
 async def test_a_server_that_comes_back_is_found_again(tmp_path: Path) -> None:
     table = table_of(tmp_path)
-    server = Running(make_loop(counters.private(), 1000, 1000))
+    server = Running(LookupLoop(counters.private(), 1000, 1000))
     server.hold(table)
 
     async with client_of(retries=3) as client:
@@ -123,7 +123,7 @@ async def test_a_server_that_comes_back_is_found_again(tmp_path: Path) -> None:
         server.stop()
         with pytest.raises(CubeUnavailable):
             await client.lookup(1, KEYS)
-        back = Running(make_loop(counters.private(), 1000, 1000), port=server.port)
+        back = Running(LookupLoop(counters.private(), 1000, 1000), port=server.port)
         back.hold(table)
         values = await once_available(client)
 
@@ -133,7 +133,7 @@ async def test_a_server_that_comes_back_is_found_again(tmp_path: Path) -> None:
 
 async def test_a_holder_that_is_away_for_a_moment_costs_no_lookup(tmp_path: Path) -> None:
     table = table_of(tmp_path)
-    server = Running(make_loop(counters.private(), 1000, 1000))
+    server = Running(LookupLoop(counters.private(), 1000, 1000))
     server.hold(table)
 
     async with client_of(patience_ms=60_000) as client:
@@ -143,7 +143,7 @@ async def test_a_holder_that_is_away_for_a_moment_costs_no_lookup(tmp_path: Path
         asked = asyncio.create_task(client.lookup(1, KEYS))
         while client.stats.retried < 4:
             await asyncio.sleep(0.01)
-        back = Running(make_loop(counters.private(), 1000, 1000), port=server.port)
+        back = Running(LookupLoop(counters.private(), 1000, 1000), port=server.port)
         back.hold(table)
         values, _ = await asked
 
@@ -202,7 +202,7 @@ async def test_a_holder_that_has_long_failed_is_waited_for_once_it_is_named_anew
         client.set_holders({1: {f"127.0.0.1:{port}": ALL}})
         asked = asyncio.create_task(client.lookup(1, KEYS))
         await until(lambda: client.stats.retried >= 4 or asked.done())
-        back = Running(make_loop(counters.private(), 1000, 1000), port=port)
+        back = Running(LookupLoop(counters.private(), 1000, 1000), port=port)
         back.hold(table)
         values, _ = await asked
 
@@ -314,7 +314,7 @@ async def test_readers_go_on_while_holders_change(start: Callable[[], Running], 
 
 
 async def test_a_holder_that_was_away_is_connected_to_again_before_it_is_asked() -> None:
-    server = Running(make_loop(counters.private(), 1000, 1000))
+    server = Running(LookupLoop(counters.private(), 1000, 1000))
 
     async with client_of(partitions=PARTITIONS) as client:
         client.set_holders({1: {address(server): ALL}})
@@ -323,7 +323,7 @@ async def test_a_holder_that_was_away_is_connected_to_again_before_it_is_asked()
         server.stop()
         # Lost, and tried in vain.
         await until(lambda: connection._pause >= 4 * FIRST_PAUSE)
-        back = Running(make_loop(counters.private(), 1000, 1000), port=server.port)
+        back = Running(LookupLoop(counters.private(), 1000, 1000), port=server.port)
 
         await until(lambda: connection.greeted)
 

@@ -35,7 +35,7 @@ from elastic_ctr.cube.client.reader import VersionNotHeld
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.frames import Head
 from elastic_ctr.cube.server import counters
-from elastic_ctr.cube.server.choice import make_loop
+from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.wire import Status
 
 
@@ -128,7 +128,7 @@ async def test_a_holder_that_answered_a_moment_ago_is_waited_for_although_anothe
     tmp_path: Path,
 ) -> None:
     table = table_of(tmp_path)
-    server = Running(make_loop(counters.private(), 1000, 1000))
+    server = Running(LookupLoop(counters.private(), 1000, 1000))
     server.hold(table)
 
     async with impostor(refuse) as empty, client_of(patience_ms=60_000) as client:
@@ -139,7 +139,7 @@ async def test_a_holder_that_answered_a_moment_ago_is_waited_for_although_anothe
         server.stop()
         asked = asyncio.create_task(client.lookup(1, KEYS))
         await until(lambda: client.stats.retried >= 4 or asked.done())
-        back = Running(make_loop(counters.private(), 1000, 1000), port=server.port)
+        back = Running(LookupLoop(counters.private(), 1000, 1000), port=server.port)
         back.hold(table)
         values, _ = await asked
 

@@ -5,28 +5,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cube.parts import MAX_KEY, SPECIAL_KEYS, as_keys, expected, values_for, write_parts, write_table
-from elastic_ctr.cube.dictionary import table as tables
+from cube.parts import SPECIAL_KEYS, as_keys, expected, values_for, write_parts, write_table
+from cube_oracles import look_up
 from elastic_ctr.cube.dictionary.format import Values
 from elastic_ctr.cube.dictionary.table import PartitionNotHeld, PartsDoNotFit, Paths, VersionTable
 
 any_key = st.one_of(st.sampled_from(SPECIAL_KEYS), st.integers(0, 50), st.integers(0, 2**64 - 1))
 some_keys = st.lists(any_key, max_size=80)
-# Each dim is compiled once: a few that differ in cache lines and alignment. numpy gets them all.
+# Each dim is compiled once: a few that differ in cache lines and alignment.
 COMPILED_DIMS = (1, 2, 9, 16, 17)
-
-
-def _dim(data: st.DataObject, path: str) -> int:
-    return data.draw(st.sampled_from(COMPILED_DIMS) if path == "numba" else st.integers(1, 17), "dim")
 
 
 @settings(max_examples=60)
 @given(st.data(), st.sampled_from([1, 2, 3, 7, 60]), some_keys, some_keys, some_keys, some_keys, st.booleans())
 def test_a_lookup_answers_overlay_then_full_then_missing(
-    lookup_path: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, partitions: int,
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, partitions: int,
     below: list[int], above: list[int], gone: list[int], others: list[int], overlaid: bool,
 ) -> None:  # fmt: skip
-    dim = _dim(data, lookup_path)
+    dim = data.draw(st.sampled_from(COMPILED_DIMS), "dim")
     paths = write_parts(
         tmp_path_factory.mktemp("parts"), as_keys(below), dim=dim, partitions=partitions,
         overlay_keys=as_keys(above) if overlaid else None, deletions=as_keys(gone) if overlaid else None,
@@ -44,14 +40,15 @@ def test_a_lookup_answers_overlay_then_full_then_missing(
     assert missing.dtype == np.bool_
     assert missing.tolist() == wanted_missing
     assert values.tobytes() == wanted_values.tobytes()
+    assert [each.tobytes() for each in look_up(table, asked)] == [values.tobytes(), missing.tobytes()]
 
 
 @settings(max_examples=40)
 @given(st.data(), st.lists(st.lists(any_key, max_size=9), max_size=30))
 def test_a_pooled_lookup_is_the_sum_of_each_segment_in_order(
-    lookup_path: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, segments: list[list[int]]
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, segments: list[list[int]]
 ) -> None:
-    dim = _dim(data, lookup_path)
+    dim = data.draw(st.sampled_from(COMPILED_DIMS), "dim")
     known = [key for segment in segments for key in segment][::2]
     table = write_table(tmp_path_factory.mktemp("parts"), as_keys(known), dim=dim, partitions=3)
     keys = as_keys([key for segment in segments for key in segment])
@@ -67,7 +64,7 @@ def test_a_pooled_lookup_is_the_sum_of_each_segment_in_order(
     assert pooled.tobytes() == wanted.tobytes()
 
 
-def test_a_pooled_lookup_writes_into_the_columns_of_a_larger_matrix(lookup_path: str, tmp_path: Path) -> None:
+def test_a_pooled_lookup_writes_into_the_columns_of_a_larger_matrix(tmp_path: Path) -> None:
     keys = np.arange(1, 13, dtype=np.uint64)
     table = write_table(tmp_path, keys, dim=2)
     matrix = np.full((3, 2 * 2 + 3), 7, np.float32)
@@ -81,7 +78,7 @@ def test_a_pooled_lookup_writes_into_the_columns_of_a_larger_matrix(lookup_path:
     assert (matrix[:, 4:] == 7).all()
 
 
-def test_segment_offsets_that_leave_the_keys_are_refused(lookup_path: str, tmp_path: Path) -> None:
+def test_segment_offsets_that_leave_the_keys_are_refused(tmp_path: Path) -> None:
     table = write_table(tmp_path, as_keys([1, 2]))
     keys = as_keys([1, 2])
 
@@ -92,14 +89,14 @@ def test_segment_offsets_that_leave_the_keys_are_refused(lookup_path: str, tmp_p
         table.lookup_pooled(keys, np.array([0, 2]), out=np.zeros((2, 4), np.float32))
 
 
-def test_keys_of_another_type_are_refused(lookup_path: str, tmp_path: Path) -> None:
+def test_keys_of_another_type_are_refused(tmp_path: Path) -> None:
     table = write_table(tmp_path, as_keys([1]))
 
     with pytest.raises(ValueError, match="uint64"):
         table.lookup(np.array([1], np.int64))
 
 
-def test_a_key_whose_partition_is_not_held_is_never_guessed(lookup_path: str, tmp_path: Path) -> None:
+def test_a_key_whose_partition_is_not_held_is_never_guessed(tmp_path: Path) -> None:
     keys = np.arange(40, dtype=np.uint64)
     paths = write_parts(tmp_path, keys, partitions=4, only=[1, 3])
     table = VersionTable.open(1, 4, 4, paths)
@@ -112,7 +109,7 @@ def test_a_key_whose_partition_is_not_held_is_never_guessed(lookup_path: str, tm
         table.lookup(as_keys([1, 6]))
 
 
-def test_parts_can_be_added_to_a_version_and_taken_away(lookup_path: str, tmp_path: Path) -> None:
+def test_parts_can_be_added_to_a_version_and_taken_away(tmp_path: Path) -> None:
     keys = np.arange(1, 40, dtype=np.uint64)
     paths = write_parts(tmp_path, keys, partitions=4)
     table = VersionTable.open(1, 4, 4, {0: paths[0]})
@@ -127,7 +124,7 @@ def test_parts_can_be_added_to_a_version_and_taken_away(lookup_path: str, tmp_pa
         rest.lookup(as_keys([4]))
 
 
-def test_an_overlay_on_one_partition_leaves_the_others_alone(lookup_path: str, tmp_path: Path) -> None:
+def test_an_overlay_on_one_partition_leaves_the_others_alone(tmp_path: Path) -> None:
     keys = np.arange(1, 200, dtype=np.uint64)
     plain = write_parts(tmp_path / "plain", keys, partitions=2)
     overlaid = write_parts(tmp_path / "overlaid", keys, partitions=2, overlay_keys=keys)
@@ -160,16 +157,14 @@ def test_parts_given_as_what_they_are_not_are_refused(tmp_path: Path) -> None:
         VersionTable.open(2, 5, 2, paths)
 
 
-def test_a_table_of_nothing_is_empty(lookup_path: str) -> None:
+def test_a_table_of_nothing_is_empty() -> None:
     values, missing = VersionTable(1, 3, 4, {}).lookup(as_keys([0, 0]))
 
     assert values.shape == (2, 3)
     assert not missing.any()
 
 
-def test_large_parts_of_several_sub_parts_are_found(
-    lookup_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_parts_of_several_sub_parts_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from elastic_ctr.cube.dictionary import perfect_hash
 
     monkeypatch.setattr(perfect_hash, "SUB_PART_KEYS", 1000)
@@ -181,19 +176,3 @@ def test_large_parts_of_several_sub_parts_are_found(
 
     assert missing.tolist() == [key % 977 != 0 for key in asked.tolist()]
     assert values[1 : keys.size].tolist() == values_for(keys[1:], 9).tolist()
-
-
-def test_without_a_compiler_lookups_run_on_numpy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("no compiler")
-
-    tables.compiled_lookup.cache_clear()
-    monkeypatch.setattr("elastic_ctr.cube.dictionary.kernel.lookup_kernel", broken)
-    try:
-        table = write_table(tmp_path, as_keys([5, MAX_KEY]))
-        values, missing = table.lookup(as_keys([5, 6, MAX_KEY]))
-    finally:
-        tables.compiled_lookup.cache_clear()
-
-    assert missing.tolist() == [False, True, False]
-    assert values[0].tolist() == values_for(as_keys([5]), 4)[0].tolist()

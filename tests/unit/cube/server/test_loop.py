@@ -19,10 +19,8 @@ from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.frames import HELLO_BYTES
 from elastic_ctr.cube.server import counters
-from elastic_ctr.cube.server.choice import make_loop
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.cube.server.python_loop import PythonLoop
 from elastic_ctr.cube.wire import Hello, Kind, Status
 
 DIM = 9
@@ -31,18 +29,13 @@ MAX_KEYS = 3 * PIECE_KEYS + 80  # four pieces of an answer
 KEYS = np.arange(1, 1001, dtype=np.uint64)
 
 
-def _loop(lookup_path: str) -> LookupLoop:
-    if lookup_path == "numpy":
-        return PythonLoop(counters.private(), MAX_KEYS, max_connections=200)
-    from elastic_ctr.cube.server.compiled_loop import CompiledLoop
-
-    return CompiledLoop(counters.private(), MAX_KEYS, max_connections=200, piece_bytes=4 * DIM * PIECE_KEYS)
+def _loop() -> LookupLoop:
+    return LookupLoop(counters.private(), MAX_KEYS, max_connections=200, piece_bytes=4 * DIM * PIECE_KEYS)
 
 
 @pytest.fixture
-def running(lookup_path: str) -> Iterator[Running]:
-    server = Running(_loop(lookup_path))
-    assert server.loop.name == lookup_path
+def running() -> Iterator[Running]:
+    server = Running(_loop())
     yield server
     server.stop()
 
@@ -70,13 +63,6 @@ def _send_until_stuck(peer: Peer, frame: bytes) -> int:
             sent += peer.socket.send(frame[sent % len(frame) :])
     except TimeoutError:
         return sent
-
-
-def test_the_loop_that_is_asked_for_is_made(lookup_path: str) -> None:
-    loop = make_loop(counters.private(), MAX_KEYS)
-    loop.stop()
-
-    assert loop.name == lookup_path
 
 
 def test_keys_are_answered_with_values_and_miss_bits(running: Running, table: VersionTable) -> None:
@@ -160,8 +146,7 @@ def test_a_peer_that_leaves_in_the_middle_of_a_large_answer_costs_only_itself(
 
 
 def test_a_peer_that_has_gone_before_its_large_answer_is_hung_up_on_once(tmp_path: Path) -> None:
-    pytest.importorskip("numba")
-    loop = _loop("numba")
+    loop = _loop()
     loop.replace(Holdings.of(write_table(tmp_path / "v1", KEYS, dim=DIM, partitions=3)), draining=False)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))

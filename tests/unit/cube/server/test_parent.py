@@ -2,6 +2,8 @@
 
 import contextlib
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -201,7 +203,6 @@ def test_status_says_what_runs(server: ServerProcess, folder: Path) -> None:
 
     assert status["address"] == server.address
     assert (status["dim"], status["partitions"], status["maxKeys"], status["ready"]) == (4, 2, 2000, True)
-    assert status["lookups"] in {"numba", "numpy"}
     assert len(status["workers"]) == 2
     assert server.http.get("/healthz").status_code == 200
 
@@ -283,13 +284,26 @@ def test_workers_end_when_the_server_is_told_to(tmp_path: Path) -> None:
     assert all(gone(pid) for pid in workers)
 
 
-def test_without_numba_the_same_is_answered(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, env={"ELASTIC_CTR_LOOKUP": "numpy"})
-    server.load(1, write_parts(tmp_path, KEYS, partitions=3))
+def test_a_machine_that_cannot_compile_ends_the_server_with_a_sentence(tmp_path: Path) -> None:
+    broken = """
+import numba
+def njit(**options):
+    raise OSError("no compiler for this processor")
+numba.njit = njit
+"""
+    code = f"""
+{workers_that(broken)}
+from pathlib import Path
+from elastic_ctr.cli.cube_server import run_cube_server
+run_cube_server(Path("."), "127.0.0.1", 0, 0, 1, 100, 0, None)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200
+    )
 
-    assert server.status()["lookups"] == "numpy"
-    every_worker_answers(server, 1)
-    assert server.stop() == 0
+    assert ended.returncode != 0
+    assert "no compiler for this processor" in ended.stderr
+    assert "no worker can compile the lookups; the log says why" in ended.stderr
 
 
 def test_a_port_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -190,10 +190,6 @@ def test_while_no_worker_comes_a_load_is_refused_in_the_end_and_a_drain_is_not(t
     assert server.stop() == 0
 
 
-# Workers that compile nothing come to serve sooner.
-_FAST = {"ELASTIC_CTR_LOOKUP": "numpy"}
-
-
 def _no_room_for(version: int, while_there: Path) -> str:
     """For a worker: it finds no memory for that version as long as there is that file."""
     return _holding(version, f"if os.path.exists({str(while_there)!r}): raise MemoryError('no room')")
@@ -222,7 +218,7 @@ def _drains(port: int) -> bool:
 
 def test_a_drain_that_a_worker_cannot_carry_out_is_refused_and_may_be_ordered_again(tmp_path: Path) -> None:
     full = tmp_path / "full"
-    server = ServerProcess(tmp_path, workers=2, env=_FAST, before=workers_that(_no_room_for(1, full)))
+    server = ServerProcess(tmp_path, workers=2, before=workers_that(_no_room_for(1, full)))
     server.load(1, write_parts(tmp_path, KEYS, partitions=3))
     full.touch()
 
@@ -237,7 +233,7 @@ def test_a_drain_that_a_worker_cannot_carry_out_is_refused_and_may_be_ordered_ag
 
 
 def test_a_file_that_no_worker_can_open_any_more_is_given_up_and_the_rest_is_answered(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, workers=2, env=_FAST)
+    server = ServerProcess(tmp_path, workers=2)
     first = write_parts(tmp_path / "v1", KEYS, partitions=3)
     second = write_parts(tmp_path / "v2", KEYS, partitions=3, version=2)
     third = write_parts(tmp_path / "v3", KEYS, partitions=3, version=3)
@@ -265,7 +261,7 @@ def test_a_file_that_no_worker_can_open_any_more_is_given_up_and_the_rest_is_ans
 
 def test_everything_is_given_up_when_no_worker_can_hold_it_though_the_files_are_whole(tmp_path: Path) -> None:
     full = tmp_path / "full"
-    server = ServerProcess(tmp_path, env=_FAST, before=workers_that(_no_room_for(1, full)))
+    server = ServerProcess(tmp_path, before=workers_that(_no_room_for(1, full)))
     paths = write_parts(tmp_path / "v1", KEYS, partitions=3)
     server.load(1, paths)
     server.http.post("/drain", json={"draining": True})
@@ -283,7 +279,7 @@ def test_everything_is_given_up_when_no_worker_can_hold_it_though_the_files_are_
 
 
 def test_nothing_is_given_up_while_a_worker_answers_it_still(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, workers=2, env=_FAST)
+    server = ServerProcess(tmp_path, workers=2)
     paths = write_parts(tmp_path, KEYS, partitions=3)
     server.load(1, paths)
     [killed, kept] = server.status()["workers"]
@@ -310,7 +306,7 @@ def refuse(*given, **more):
     return bind(*given, **more)
 worker.bind = refuse
 """
-    server = ServerProcess(tmp_path, env=_FAST, before=workers_that(refusing))
+    server = ServerProcess(tmp_path, before=workers_that(refusing))
     server.load(1, write_parts(tmp_path, KEYS, partitions=3))
 
     no_port.touch()
@@ -392,22 +388,24 @@ def hang():
 
 
 def test_a_worker_whose_lookups_have_failed_ends_and_is_replaced(tmp_path: Path) -> None:
-    failing = """
-from elastic_ctr.cube.server.python_loop import PythonLoop
-take = PythonLoop._take_requests
-def fail(self, peer):
-    if b"fail" in peer.input:
+    due = tmp_path / "due"
+    failing = f"""
+import os
+from elastic_ctr.cube.server.loop import LookupLoop
+serve = LookupLoop.serve
+def fail(self):
+    if os.path.exists({str(due)!r}):
+        os.unlink({str(due)!r})
         raise MemoryError("a round found no memory")
-    take(self, peer)
-PythonLoop._take_requests = fail
+    serve(self)
+LookupLoop.serve = fail
 """
-    server = ServerProcess(tmp_path, env={"ELASTIC_CTR_LOOKUP": "numpy"}, before=workers_that(failing))
+    server = ServerProcess(tmp_path, before=workers_that(failing))
     server.load(1, write_parts(tmp_path, KEYS, partitions=3))
 
-    with Peer(server.port) as peer:
-        peer.socket.sendall(b"fail")
-        until(lambda: server.status()["workerRestarts"] == 1 and server.ready())
+    due.touch()
 
+    until(lambda: server.status()["workerRestarts"] == 1 and server.ready())
     every_worker_answers(server, 1)
     assert server.stop() == 0
 
