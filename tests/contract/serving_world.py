@@ -205,9 +205,9 @@ class Cube:
 
 CUBE = """
 import sys
-from elastic_ctr.cube.server.parent import CubeServer
-server = CubeServer(sys.argv[1], port=0, admin_port=0)
-server.bind()
+from elastic_ctr.config.roles import CubePodConfig
+from elastic_ctr.cube.server.server import CubeServer
+server = CubeServer(CubePodConfig().model_copy(update={"cache_dir": sys.argv[1], "port": 0, "admin_port": 0}))
 print(server.port, server.admin_port, flush=True)
 server.run()
 """

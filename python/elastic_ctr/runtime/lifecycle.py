@@ -144,16 +144,20 @@ def bind(host: str, port: int, *, share: bool = False) -> socket.socket:
 
 
 def reserve(host: str, port: int) -> socket.socket:
-    """A port for workers to share: bound and never listened on, so that it is not given to anybody else. Raises OSError."""
+    """A port for workers to share: bound and never listened on, so that no other process is given it.
+
+    Raises PortInUse, OSError.
+    """
     # Whoever shares a port gets it: ask first without sharing, or a second server would have the first one's.
-    with bind(host, port) as probe:
-        port = probe.getsockname()[1]
-    return bind(host, port, share=True)
+    with _naming_the_port(host, port):
+        with bind(host, port) as probe:
+            port = probe.getsockname()[1]
+        return bind(host, port, share=True)
 
 
 def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
     """A listening TCP socket; port 0 takes a free one. Raises PortInUse, OSError."""
-    try:
+    with _naming_the_port(host, port):
         sock = bind(host, port)
         try:
             # Two may bind a port that nobody listens on: the second learns of it here.
@@ -162,6 +166,13 @@ def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
         except OSError:
             sock.close()
             raise
+        return sock
+
+
+@contextmanager
+def _naming_the_port(host: str, port: int) -> Iterator[None]:
+    try:
+        yield
     except OSError as failed:
         if failed.errno == errno.EADDRINUSE:
             raise PortInUse(
@@ -169,4 +180,3 @@ def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
                 f"{host}:{port} is used by another process; end that one, or set another port for this role",
             ) from failed
         raise OSError(failed.errno, f"{host}:{port} cannot be listened on: {failed.strerror}") from failed
-    return sock

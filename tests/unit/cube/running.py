@@ -1,7 +1,6 @@
 """Cube-servers for tests: a lookup loop in this process, and the whole thing as processes."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -16,14 +15,17 @@ import psutil
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
+from elastic_ctr.runtime.http import bearer
 
 _START = """
 import json, logging, sys
-from elastic_ctr.cube.server.parent import CubeServer
+from elastic_ctr.config.roles import CubePodConfig
+from elastic_ctr.cube.server.server import CubeServer
 logging.basicConfig(level=logging.INFO)
 exec(sys.argv[2])
-server = CubeServer(**json.loads(sys.argv[1]))
-server.bind()
+settings, token = json.loads(sys.argv[1])
+# Not checked again: port 0 is for tests.
+server = CubeServer(CubePodConfig().model_copy(update={"port": 0, "admin_port": 0, **settings}), token=token)
 print(server.port, server.admin_port, flush=True)
 server.run()
 """
@@ -58,17 +60,15 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 class ServerProcess:
     """`cube-server` as a process with its workers, on free ports; `before` is Python that its parent runs first."""
 
-    def __init__(
-        self, dict_dir: Path, *, env: Mapping[str, str] | None = None, before: str = "", **settings: Any
-    ) -> None:
-        given = {"dict_dir": str(dict_dir), "port": 0, "admin_port": 0, "max_keys": 2000, **settings}
+    def __init__(self, dict_dir: Path, *, token: str | None = None, before: str = "", **settings: Any) -> None:
+        given = [{"cache_dir": str(dict_dir), "max_keys": 2000, **settings}, token]
         self.process = subprocess.Popen(
             [sys.executable, "-c", _START, json.dumps(given), before],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
+            stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None
         self.port, self.admin_port = (int(number) for number in self.process.stdout.readline().split())
-        headers = {"authorization": f"Bearer {settings['token']}"} if "token" in settings else {}
+        headers = bearer(token)
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.admin_port}", headers=headers, timeout=30)
         try:
             # Machine code that no cache has takes a minute, on a loaded machine several.

@@ -1,4 +1,4 @@
-"""The admin door of cube-server, HTTP and JSON: health, status, metrics, and what to hold.
+"""The admin API of cube-server, HTTP and JSON: health, status, metrics, and what to hold.
 
     GET  /healthz /readyz /status /metrics
     GET  /held    {"versions": {version: partitions}, "damaged": {version: {partition: sentence}}, "lastAskedSeconds",
@@ -14,18 +14,16 @@ other answer nothing has changed: 400 not understood, 401 no token, 409 does not
 """
 
 import asyncio
-import hmac
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from elastic_ctr.cube.dictionary.format import MAX_DIM, DictionaryDamaged, DictionaryPart
@@ -35,6 +33,8 @@ from elastic_ctr.cube.server.activity import Activity
 from elastic_ctr.cube.server.holdings import Assignments, DoesNotFit
 from elastic_ctr.cube.server.scrubber import Scrubber
 from elastic_ctr.cube.server.workers import NoWorker, WorkerRefused, Workers
+from elastic_ctr.runtime.http import RequestRefused, application, read_record, require_token
+from elastic_ctr.runtime.metrics import Metrics
 
 _METRICS = {
     "requests": (counters.REQUESTS, "Lookup requests received."),
@@ -47,8 +47,6 @@ _METRICS = {
     "sent_bytes": (counters.BYTES_OUT, "Bytes sent on the lookup port."),
     "accepted_connections": (counters.ACCEPTED, "Connections accepted on the lookup port."),
 }
-
-Body = TypeVar("Body", bound="_Body")
 
 
 class _Body(BaseModel):
@@ -76,16 +74,8 @@ class Drain(_Body):
     draining: bool
 
 
-class Refused(Exception):
-    """An answer other than 200, as a status and a sentence."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-
 class Admin:
-    """What the admin door does. `facts` are the fixed parts of the status."""
+    """What the admin API does. `facts` are the fixed parts of the status."""
 
     def __init__(
         self,
@@ -102,35 +92,27 @@ class Admin:
         self._dict_dir = dict_dir.resolve()
         self._token = token
         self._facts = dict(facts)
-        self._registry = CollectorRegistry()
-        self._registry.register(_Metrics(workers, scrubber))
+        self._metrics = Metrics("cube")
+        self._metrics.registry.register(_Metrics(workers, scrubber))
 
     def app(self) -> Starlette:
-        return Starlette(
-            routes=[
-                Route("/healthz", self.healthz),
-                Route("/readyz", self.readyz),
-                Route("/status", self.status),
-                Route("/metrics", self.metrics),
-                Route("/held", self.held),
-                Route("/load", self._guarded(self.load), methods=["POST"]),
-                Route("/unload", self._guarded(self.unload), methods=["POST"]),
-                Route("/drain", self._guarded(self.drain), methods=["POST"]),
-            ]
-        )
+        routes = [
+            Route("/held", self.held),
+            Route("/load", self._guarded(self.load), methods=["POST"]),
+            Route("/unload", self._guarded(self.unload), methods=["POST"]),
+            Route("/drain", self._guarded(self.drain), methods=["POST"]),
+        ]
+        return application(routes, ready=self._ready, status=self._status, metrics=self._metrics)
 
     def look(self) -> None:
         assigned = self._workers.assigned
         self._scrubber.keep_only(assigned.files())
         self._activity.look({version: own.place for version, own in assigned.versions.items()})
 
-    async def healthz(self, _: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
-    async def readyz(self, _: Request) -> Response:
+    def _ready(self) -> tuple[bool, str]:
         if self._workers.ready:
-            return PlainTextResponse("ok\n")
-        return PlainTextResponse("not every worker answers lookups yet\n", status_code=503)
+            return True, "ready"
+        return False, "not every worker answers lookups yet"
 
     async def held(self, _: Request) -> Response:
         self.look()
@@ -153,32 +135,27 @@ class Admin:
             found.setdefault(str(version), {})[str(number)] = sentence
         return found
 
-    async def status(self, _: Request) -> Response:
+    def _status(self) -> dict[str, Any]:
         self.look()
         sums = self._workers.counts.sum(axis=0)
         shapes = {(own.dim, own.partitions) for own in self._workers.assigned.versions.values()}
         dim, partitions = next(iter(shapes), (None, None))
-        return JSONResponse(
-            {
-                **self._facts,
-                **self._held(),
-                "ready": self._workers.ready,
-                "scrub": self._scrubber.status(),
-                "dim": dim,
-                "partitions": partitions,
-                "workers": self._workers.pids(),
-                "workerRestarts": self._workers.restarts,
-                "connections": int(sums[counters.CONNECTIONS]),
-                **{name: int(sums[column]) for name, (column, _) in _METRICS.items() if "_" not in name},
-            }
-        )
-
-    async def metrics(self, _: Request) -> Response:
-        return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return {
+            **self._facts,
+            **self._held(),
+            "ready": self._workers.ready,
+            "scrub": self._scrubber.status(),
+            "dim": dim,
+            "partitions": partitions,
+            "workers": self._workers.pids(),
+            "workerRestarts": self._workers.restarts,
+            "connections": int(sums[counters.CONNECTIONS]),
+            **{name: int(sums[column]) for name, (column, _) in _METRICS.items() if "_" not in name},
+        }
 
     async def load(self, request: Request) -> Response:
         """Have every worker verify and hold the files."""
-        body = _parse(Load, await request.body())
+        body = await read_record(request, Load)
         paths = {_partition(number): self._paths(files) for number, files in body.parts.items()}
 
         def rule(assigned: Assignments) -> Assignments:
@@ -194,14 +171,14 @@ class Admin:
         return JSONResponse({"versions": self._held()["versions"]})
 
     async def unload(self, request: Request) -> Response:
-        body = _parse(Unload, await request.body())
+        body = await read_record(request, Unload)
         await self._workers.change(lambda assigned: assigned.unloaded(body.version, body.partitions))
         self._forget_damage(body.version, body.partitions)
         self.look()
         return JSONResponse({"versions": self._held()["versions"]})
 
     async def drain(self, request: Request) -> Response:
-        body = _parse(Drain, await request.body())
+        body = await read_record(request, Drain)
         await self._workers.drain(draining=body.draining)
         return JSONResponse({"draining": self._workers.draining})
 
@@ -214,30 +191,24 @@ class Admin:
         def checked(name: str) -> Path:
             path = Path(name).resolve()
             if not path.is_relative_to(self._dict_dir):
-                raise Refused(422, f"{name} is outside {self._dict_dir}, the only folder this server loads from")
+                raise RequestRefused(422, f"{name} is outside {self._dict_dir}, the only folder this server loads from")
             return path
 
         return Paths(checked(files.full), None if files.overlay is None else checked(files.overlay))
 
     def _guarded(self, action: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
+            require_token(request, self._token)
             try:
-                self._check_token(request.headers.get("authorization", ""))
                 return await action(request)
-            except Refused as refused:
-                return _error(refused.status, refused)
             except DoesNotFit as refused:
-                return _error(409, refused)
+                raise RequestRefused(409, str(refused)) from refused
             except NoWorker as refused:
-                return _error(503, refused)
+                raise RequestRefused(503, str(refused)) from refused
             except (DictionaryDamaged, PartsDoNotFit, WorkerRefused, OSError) as refused:
-                return _error(422, refused)
+                raise RequestRefused(422, str(refused)) from refused
 
         return answer
-
-    def _check_token(self, header: str) -> None:
-        if self._token is not None and not hmac.compare_digest(header.encode(), f"Bearer {self._token}".encode()):
-            raise Refused(401, "this call changes what is held: it needs the token, as `authorization: Bearer <token>`")
 
 
 class _Metrics(Collector):
@@ -285,18 +256,5 @@ def _open(partitions: int, dim: int, paths: Mapping[int, Paths]) -> list[Diction
 
 def _partition(number: str) -> int:
     if not number.isdecimal():
-        raise Refused(400, f"parts: {number!r} is no partition; partitions are decimal numbers")
+        raise RequestRefused(400, f"parts: {number!r} is no partition; partitions are decimal numbers")
     return int(number)
-
-
-def _parse(kind: type[Body], body: bytes) -> Body:
-    try:
-        return kind.model_validate_json(body)
-    except ValidationError as refused:
-        first = refused.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise Refused(400, f"{where}: {first['msg']}") from refused
-
-
-def _error(status: int, refused: Exception) -> Response:
-    return JSONResponse({"error": str(refused)}, status_code=status)

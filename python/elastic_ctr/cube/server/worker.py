@@ -18,11 +18,11 @@ from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.holdings import Assignments, Holdings
-from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.cube.server.workers import CANNOT_COMPILE
+from elastic_ctr.cube.server.loop import MAX_CONNECTIONS, LookupLoop
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime.lifecycle import allow_open_files, bind, die_with_parent
 from elastic_ctr.runtime.logging import configure_from_environment
+from elastic_ctr.runtime.process_pool import CANNOT_WORK
 
 _log = logging.getLogger(__name__)
 
@@ -78,8 +78,9 @@ class Obedience:
                     self._busy = True
                     # Before it begins: reading files in keeps the interpreter, on a slow disk for long.
                     self._say_alive()
-                    answer = obey(self._loop, json.loads(line))
-                self._say(answer)
+                    order = json.loads(line)
+                    answer = obey(self._loop, order)
+                self._say({"id": order["id"], **answer})
         finally:
             self._over.set()
             beating.join()
@@ -107,7 +108,7 @@ class Obedience:
     def _say(self, answer: dict[str, Any]) -> None:
         with self._saying:
             self._busy = False
-            self._write(answer)
+            self._write({**answer, "busy": False})
 
     def _write(self, line: dict[str, Any]) -> None:
         self._answers.write(json.dumps(line).encode() + b"\n")
@@ -125,7 +126,7 @@ def _end_with(failed: threading.ExceptHookArgs) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="cube-server worker")
-    for name in ("parent", "control", "counters", "workers", "index", "max-keys", "max-connections", "awake-us"):
+    for name in ("parent", "control", "counters", "workers", "index", "max-keys", "awake-us"):
         parser.add_argument(f"--{name}", type=int, required=True)
     given = parser.parse_args()
     die_with_parent(given.parent)
@@ -135,12 +136,12 @@ def main() -> None:
     threading.excepthook = _end_with
     row = counters.attach(given.counters, given.workers)[given.index]
     row[[counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
-    connections = allowed_connections(given.max_connections)
+    connections = allowed_connections(MAX_CONNECTIONS)
     try:
         loop = anew_if_stale(lambda: LookupLoop(row, given.max_keys, connections, given.awake_us))
     except Exception:  # noqa: BLE001 - whatever the compiler says, nothing else answers lookups
         _log.critical("lookups cannot be compiled here: install numba and LLVM for this machine", exc_info=True)
-        raise SystemExit(CANNOT_COMPILE) from None
+        raise SystemExit(CANNOT_WORK) from None
     loop.replace(Holdings(), draining=False)
     with (
         socket.socket(fileno=given.control) as control,

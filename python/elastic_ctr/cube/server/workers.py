@@ -1,138 +1,62 @@
-"""The worker processes of cube-server: started, told what to hold, started again when they die or hang."""
+"""The worker processes of cube-server: told what to hold, and given what they cannot hold no longer."""
 
 import asyncio
-import itertools
-import json
 import logging
 import os
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from elastic_ctr.config.roles import CubePodConfig
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, DictionaryPart
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.holdings import Assignments
-from elastic_ctr.runtime import child, patience
-from elastic_ctr.runtime.patience import Patience
+from elastic_ctr.runtime import process_pool
+from elastic_ctr.runtime.process_pool import ProcessPool, Worker, WorkerFailed, WorkerLost
 
 _log = logging.getLogger(__name__)
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-_END_SECONDS = 5.0
 # A worker says that it lives also while it loads, so this is for one whose load alone is stuck: in an hour a slow disk
 # (100 MB/s) reads 360 GB, more than a pod holds.
 _ORDER_SECONDS = 3600.0
 # A load waits so long for a worker that serves. Machine code that is not cached takes a minute; an agent asks for ten.
 _NO_WORKER_SECONDS = 300.0
-CANNOT_COMPILE = 78  # exit code of a worker: none of this server will ever answer a lookup
-# What a worker cannot hold so many times in a row, nobody will.
+# A load that so many starts of a worker in a row could not hold is given up.
 _REFUSED_TIMES = 3
 
 
-class WorkerLost(RuntimeError):
-    """A worker ended before it answered."""
-
-
-class WorkerRefused(RuntimeError):
+class WorkerRefused(WorkerFailed):
     """An order that could not be carried out: what a worker said, or that none is left to say it."""
 
 
 class CannotHold(WorkerRefused):
-    """A worker that was started anew cannot hold what all others held."""
-
-
-class CannotCompile(RuntimeError):
-    """Lookups cannot be answered on this machine."""
+    """A worker that was started again cannot hold what all others held."""
 
 
 class NoWorker(RuntimeError):
     """There is none to give an order to."""
 
 
-class Worker:
-    """One process and the socket to it."""
-
-    def __init__(self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
-        self.process = process
-        self.patience = Patience(_ORDER_SECONDS)
-        self._writer = writer
-        # None: there are no more.
-        self._answers: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self._numbers = itertools.count(1)
-        self._begun = asyncio.Event()
-        self._listening = asyncio.create_task(self._listen(reader))
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        try:
-            while line := await reader.readline():
-                said = json.loads(line)
-                self.patience.heard()
-                self.patience.busy = said.get("busy", False)
-                self._begun.set()
-                if "event" not in said:
-                    self._answers.put_nowait(said)
-        except (ConnectionError, ValueError):
-            pass  # the same as the end of the stream: the process is gone, or of no use
-        self._answers.put_nowait(None)
-        self._begun.set()
-
-    async def begun(self) -> None:
-        """Until it takes orders, or has ended before."""
-        await self._begun.wait()
-
-    async def ended(self) -> None:
-        await asyncio.wait([self._listening])
-
-    async def order(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Send an order, wait for its answer: as long as the worker lives and its patience lasts.
-
-        Raises WorkerLost, WorkerRefused.
-        """
-        number = next(self._numbers)
-        self.patience.ordered(number)
-        try:
-            self._writer.write(json.dumps(order).encode() + b"\n")
-            await self._writer.drain()
-        except ConnectionError as lost:
-            raise WorkerLost(f"worker {self.process.pid} ended") from lost
-        answer = await self._answers.get()
-        if answer is None:
-            # The next one, too, is to learn of it.
-            self._answers.put_nowait(None)
-            raise WorkerLost(f"worker {self.process.pid} ended")
-        self.patience.answered(number)
-        if "error" in answer:
-            raise WorkerRefused(answer["error"])
-        return answer
-
-    async def end(self) -> None:
-        """Let it go: it ends when the socket does; a hung one is killed."""
-        self._writer.close()
-        try:
-            await asyncio.wait_for(asyncio.to_thread(self.process.wait, _END_SECONDS), _END_SECONDS + 1)
-        except (subprocess.TimeoutExpired, asyncio.TimeoutError):
-            self.process.kill()
-            await asyncio.to_thread(self.process.wait)
-        self._listening.cancel()
-
-
 class Workers:
     """All workers. They hold what `assigned` says; a new one accepts connections only after it holds all of it."""
 
-    def __init__(self, host: str, port: int, count: int, max_keys: int, max_connections: int, awake_us: int) -> None:
+    def __init__(self, host: str, port: int, cube: CubePodConfig) -> None:
         self.assigned = Assignments()
         self.draining = False
-        self.restarts = 0
         # Partitions that are answered no longer because a file of theirs is damaged, until they are loaded again.
         self.damaged: dict[tuple[int, int], str] = {}
         self.damaged_parts = 0
-        self._address = (host, port)
-        self._limits = {"max-keys": max_keys, "max-connections": max_connections, "awake-us": awake_us}
-        self._descriptor, self.counts = counters.create(count)
-        self._running: dict[int, Worker] = {}
+        self._pool = ProcessPool(cube.workers, self._spawn, self._run)
+        self._address = {"host": host, "port": port}
+        self._descriptor, self.counts = counters.create(cube.workers)
+        self._arguments = {
+            "counters": self._descriptor,
+            "workers": cube.workers,
+            "max-keys": cube.max_keys,
+            "awake-us": cube.awake_us,
+        }
         self._serving: dict[int, Worker] = {}
         # How often each that was started could not hold what is assigned, since one last did.
         self._refused = Counter[int]()
@@ -140,32 +64,29 @@ class Workers:
         # serve is told.
         self._changing = asyncio.Condition()
         self._ending = threading.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._count = count
 
     @property
     def ready(self) -> bool:
-        return len(self.pids()) == self._count
+        return len(self.pids()) == self._pool.count
+
+    @property
+    def restarts(self) -> int:
+        return self._pool.restarts
 
     def pids(self) -> list[int]:
         """Of those that answer lookups."""
-        return [worker.process.pid for worker in self._serving.values() if not worker.patience.silent]
+        return [worker.process.pid for worker in self._serving.values() if not worker.watchdog.silent]
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._keep(index)) for index in range(self._count)]
-        self._tasks.append(asyncio.create_task(self._look()))
+        self._pool.start()
 
     async def kept(self) -> None:
-        """Until workers are kept no longer, which only `stop` should bring about; raises what else did."""
-        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        """See `ProcessPool.kept`."""
+        await self._pool.kept()
 
     async def stop(self) -> None:
         self._ending.set()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._pool.stop()
         os.close(self._descriptor)
 
     async def change(self, rule: Callable[[Assignments], Assignments]) -> None:
@@ -231,60 +152,52 @@ class Workers:
 
     async def _order_all(self, order: dict[str, Any]) -> list[dict[str, Any] | BaseException]:
         """What each worker that serves has answered, or what became of it."""
-        return await asyncio.gather(*(worker.order(order) for worker in self._serving.values()), return_exceptions=True)
+        return await asyncio.gather(
+            *(_order(worker, order) for worker in self._serving.values()), return_exceptions=True
+        )
 
-    async def _keep(self, index: int) -> None:
-        """Start worker number index, and again whenever it ends."""
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                worker = await self._spawn(index)
-            except OSError as failed:
-                # No process or no memory to be had: perhaps there will be.
-                _log.warning("worker %d cannot be started: %s; trying again in %.1f s", index, failed, pause)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-                continue
-            self._running[index] = worker
-            try:
-                await worker.begun()
-                await self._let_serve(index, worker)
-                pause = _FIRST_PAUSE
-                _log.info("worker %d (pid %d) answers lookups", index, worker.process.pid)
-                await worker.ended()
-                _log.warning("worker %d (pid %d) ended; another is started", index, worker.process.pid)
-            except (WorkerLost, WorkerRefused) as failed:
-                _log.error("worker %d did not start: %s; trying again in %.1f s", index, failed, pause)
-                if isinstance(failed, CannotHold) and not self._serving:
-                    self._refused[index] += 1
-            finally:
-                self._serving.pop(index, None)
-                del self._running[index]
-                await worker.end()
-            if worker.process.returncode == CANNOT_COMPILE:
-                raise CannotCompile("no worker can compile the lookups; the log says why")
-            self.restarts += 1
+    async def _spawn(self, index: int) -> Worker:
+        if self._refused[index] >= _REFUSED_TIMES:
+            await self._give_up()
+        return await process_pool.start(
+            Worker,
+            index,
+            "elastic_ctr.cube.server.worker",
+            self._arguments,
+            descriptors=[self._descriptor],
+            order_seconds=_ORDER_SECONDS,
+        )
+
+    async def _run(self, worker: Worker) -> None:
+        index = worker.index
+        self.counts[index, [counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
+        try:
+            await worker.started()
+            await self._let_serve(worker)
+            _log.info("%s answers lookups", worker)
+            await asyncio.wait([worker.ended])
+        except CannotHold:
+            if not self._serving:
+                self._refused[index] += 1
+            raise
+        finally:
+            self._serving.pop(index, None)
             self.counts[index, [counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
-            if self._refused[index] >= _REFUSED_TIMES:
-                await self._give_up()
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _let_serve(self, index: int, worker: Worker) -> None:
+    async def _let_serve(self, worker: Worker) -> None:
         """Have it hold everything, then listen."""
         while True:
             # Not under the lock: a worker that hangs in its imports or over a file holds up no change.
             told = self.assigned, self.draining
             try:
-                await worker.order(_hold(*told))
+                await _order(worker, _hold(*told))
             except WorkerRefused as refused:
                 raise CannotHold(str(refused)) from refused
             async with self._changing:
                 if told != (self.assigned, self.draining):
                     continue
-                host, port = self._address
-                await worker.order({"do": "listen", "host": host, "port": port})
-                self._serving[index] = worker
+                await _order(worker, {"do": "listen", **self._address})
+                self._serving[worker.index] = worker
                 self._refused.clear()
                 self._changing.notify_all()
                 return
@@ -307,18 +220,13 @@ class Workers:
                 ", ".join(map(str, damaged)) or "what is assigned, though every file is whole",
             )
 
-    async def _look(self) -> None:
-        """Kill what hangs; its keeper then starts another."""
-        while True:
-            await asyncio.sleep(patience.LOOK_SECONDS)
-            for index, worker in self._running.items():
-                if wrong := worker.patience.look():
-                    _log.error("worker %d (pid %d) %s: it hangs, and is killed", index, worker.process.pid, wrong)
-                    worker.process.kill()
 
-    async def _spawn(self, index: int) -> Worker:
-        arguments = {"counters": self._descriptor, "workers": self._count, "index": index, **self._limits}
-        return Worker(*await child.start("elastic_ctr.cube.server.worker", arguments, descriptors=[self._descriptor]))
+async def _order(worker: Worker, order: dict[str, Any]) -> dict[str, Any]:
+    """Raises WorkerLost, WorkerRefused."""
+    answer = await worker.send(**order)
+    if "error" in answer:
+        raise WorkerRefused(answer["error"])
+    return answer
 
 
 def _hold(assigned: Assignments, draining: bool) -> dict[str, Any]:

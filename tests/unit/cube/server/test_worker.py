@@ -16,7 +16,7 @@ from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.server.worker import Obedience
 
 BEAT = b'{"event": "alive", '
-ORDER = b'{"do": "hold", "versions": {}, "draining": false}\n'
+ORDER = b'{"id": 7, "do": "hold", "versions": {}, "draining": false}\n'
 
 
 class Said(io.BytesIO):
@@ -57,7 +57,7 @@ def test_a_worker_says_that_it_lives_until_the_parent_hangs_up(loop: LookupLoop)
     parent = Parent(loop)
     parent.said.beats_on()
     parent.order()
-    until(lambda: b'{"ok": true}\n' in parent.said.getvalue())
+    until(lambda: b'{"id": 7, "ok": true, "busy": false}\n' in parent.said.getvalue())
     parent.said.beats_on()
 
     parent.hang_up()
@@ -98,16 +98,17 @@ def test_before_an_order_is_begun_it_is_said_that_one_is_and_until_it_is_over(
     parent = Parent(loop)
     parent.said.beats_on()
     parent.order()
-    until(lambda: b'{"ok": true}' in parent.said.getvalue())
+    until(lambda: b'"ok": true' in parent.said.getvalue())
     parent.said.beats_on()
     parent.hang_up()
 
-    at_an_order = [json.loads(line).get("busy") for line in parent.said.getvalue().splitlines()]
+    lines = [json.loads(line) for line in parent.said.getvalue().splitlines()]
+    at_an_order = [line["busy"] for line in lines]
     begun = said_before[0].count(b"\n")
-    answered = at_an_order.index(None)
+    answered = next(number for number, line in enumerate(lines) if "ok" in line)
     assert at_an_order[0] is False
     assert set(at_an_order[begun - 1 : answered]) == {True}
-    assert set(at_an_order[answered + 1 :]) == {False}
+    assert set(at_an_order[answered:]) == {False}
 
 
 def test_an_order_that_fails_in_an_unforeseen_way_is_answered_with_how(
@@ -120,7 +121,7 @@ def test_an_order_that_fails_in_an_unforeseen_way_is_answered_with_how(
     parent = Parent(loop)
     parent.order()
 
-    until(lambda: b'{"error": "MemoryError: no room"}\n' in parent.said.getvalue())
+    until(lambda: b'"error": "MemoryError: no room"' in parent.said.getvalue())
     parent.hang_up()
 
 

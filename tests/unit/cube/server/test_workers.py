@@ -50,9 +50,7 @@ def test_a_killed_worker_is_replaced_by_one_that_holds_everything(tmp_path: Path
 
 
 def _patient(hung_seconds: float) -> str:
-    return (
-        f"from elastic_ctr.runtime import patience; patience.SILENT_SECONDS = 3; patience.HUNG_SECONDS = {hung_seconds}"
-    )
+    return f"from elastic_ctr.runtime import process_pool as pool; pool.SILENT_SECONDS = 3; pool.HUNG_SECONDS = {hung_seconds}"
 
 
 def test_a_worker_that_hangs_is_not_ready_and_is_replaced_by_one_that_holds_everything(tmp_path: Path) -> None:
@@ -443,10 +441,11 @@ def test_a_worker_that_cannot_be_started_at_first_is_started_later(tmp_path: Pat
 def test_a_server_that_can_keep_no_workers_ends(tmp_path: Path) -> None:
     code = """
 from elastic_ctr.cube.server import workers
-from elastic_ctr.cube.server.parent import CubeServer
+from elastic_ctr.config.roles import CubePodConfig
+from elastic_ctr.cube.server.server import CubeServer
 async def spawn(self, index): raise RuntimeError("nobody thought of this")
 workers.Workers._spawn = spawn
-CubeServer(".", port=0, admin_port=0).run()
+CubeServer(CubePodConfig().model_copy(update={"port": 0, "admin_port": 0})).run()
 """
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60

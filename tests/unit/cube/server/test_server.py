@@ -10,15 +10,16 @@ from pathlib import Path
 
 import httpx
 import pytest
-import typer
 
 from cube.parts import as_keys, values_for, write_parts
 from cube.peers import Peer
 from cube.running import ServerProcess, gone, until, workers_that
 from cube.server.asking import KEYS, every_worker_answers, peers_of
-from elastic_ctr.cli.cube_server import run_cube_server
-from elastic_ctr.cube.server.parent import CubeServer, PortInUse
+from elastic_ctr.config.roles import CubePodConfig
+from elastic_ctr.cube.server.server import CubeServer
 from elastic_ctr.cube.wire import Status
+from elastic_ctr.runtime.lifecycle import PortInUse
+from ports import free_port
 
 
 @pytest.fixture(scope="module")
@@ -291,49 +292,39 @@ def njit(**options):
     raise OSError("no compiler for this processor")
 numba.njit = njit
 """
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"model: {{embeddingDim: 4}}\ncube: {{cacheDir: {tmp_path}, port: {free_port()}, adminPort: {free_port()}}}\n"
+    )
     code = f"""
 {workers_that(broken)}
-from pathlib import Path
-from elastic_ctr.cli.cube_server import run_cube_server
-run_cube_server(Path("."), "127.0.0.1", 0, 0, 1, 100, 0, None)
+import sys
+from elastic_ctr.cli.main import main
+sys.argv = ["elastic-ctr", *["cube-server", "--config", {str(config)!r}]]
+main()
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200
-    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200)
 
-    assert ended.returncode != 0
+    assert ended.returncode == 2
     assert "no compiler for this processor" in ended.stderr
-    assert "no worker can compile the lookups; the log says why" in ended.stderr
+    assert "cannot work on this machine, and none will: the log says why" in ended.stderr
 
 
-def test_a_port_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-        with pytest.raises(PortInUse, match=f"port {port} of 127.0.0.1 is in use; set port"):
-            CubeServer(tmp_path, port=port, admin_port=0).bind()
-        with pytest.raises(PortInUse, match=f"port {port} of 127.0.0.1 is in use; set adminPort"):
-            CubeServer(tmp_path, port=0, admin_port=port).bind()
-        with pytest.raises(typer.Exit) as exited:
-            run_cube_server(tmp_path, "127.0.0.1", port, 0, 1, 100, 0, None)
-
-    assert exited.value.exit_code == 2
-    assert f"port {port}" in capsys.readouterr().err
+        for name in ("port", "admin_port"):
+            with pytest.raises(PortInUse, match=f"127.0.0.1:{port} is used by another process"):
+                CubeServer(CubePodConfig().model_copy(update={"port": 0, "admin_port": 0, name: port}))
 
 
 def test_two_servers_do_not_share_a_port(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path)
 
     with pytest.raises(PortInUse):
-        CubeServer(tmp_path, port=server.port, admin_port=0).bind()
+        CubeServer(CubePodConfig(port=server.port))
     assert server.stop() == 0
-
-
-def test_settings_that_answer_nothing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="0 workers"):
-        CubeServer(tmp_path, workers=0)
-    with pytest.raises(ValueError, match="between 1 and"):
-        CubeServer(tmp_path, max_keys=0)
 
 
 def test_a_body_behind_an_offer_of_another_protocol_is_no_request_of_its_own(server: ServerProcess) -> None:

@@ -1,0 +1,311 @@
+"""Worker processes of a role: started, given orders over a socket, killed when they hang, started again when they end.
+
+Orders and answers are JSON objects, one a line: an order has `id` and `do`, its answer the same `id`. A line with `event`
+is the worker's own. A worker sends a line every second at least; `busy` in it says whether the worker is at something
+long. A dead worker is seen at once, because its socket ends. A hung one keeps everything open: only its silence shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+_log = logging.getLogger(__name__)
+
+# A worker that lives says something every second at least, and the parent looks as often.
+LOOK_SECONDS = 1.0
+# A worker that has been late for so long gets no more work; it may come back.
+SILENT_SECONDS = 10.0
+# A worker that has nothing long to do gets a turn within this on any machine that is of use.
+HUNG_SECONDS = 30.0
+# For what may keep a disk or the interpreter to itself: imports, machine code, a network. Tens of seconds on a busy machine
+# of two cores; ten times as long is no work any more.
+LONG_SECONDS = 600.0
+# The exit code of a worker where no worker can work on this machine, and its log says why.
+CANNOT_WORK = 78
+
+_LINE_LIMIT = 64 << 10  # asyncio's own
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_STEADY_SECONDS = 60.0
+_END_SECONDS = 5.0
+
+
+class WorkerFailed(RuntimeError):
+    """A worker could not be brought to work: why. Another is started."""
+
+
+class WorkerLost(WorkerFailed):
+    """A worker ended before it answered."""
+
+
+class WorkerHung(WorkerLost):
+    """A worker hung, and was killed before it answered."""
+
+
+class CannotWork(RuntimeError):
+    """No worker can work on this machine."""
+
+
+class Watchdog:
+    """What the parent knows of one worker: when it was last heard, whether something long is under way, what it owes.
+
+    Seconds are counted in ticks and not read from a clock: a parent that stands still (stopped, frozen, starved) does
+    not tick, and what its workers say meanwhile lies unread. That is no silence of theirs.
+    """
+
+    def __init__(self, order_seconds: float = LONG_SECONDS) -> None:
+        self._order_seconds = order_seconds
+        self._now = 0.0
+        self._heard_at = 0.0
+        self._owed: dict[int, float] = {}
+        self._given_up = False
+        # It begins with imports.
+        self.busy = True
+
+    @property
+    def silent(self) -> bool:
+        """Whether the worker is unresponsive. One that is busy may be answering lookups and not say so."""
+        return not self.busy and self._now - self._heard_at >= SILENT_SECONDS
+
+    def heard(self) -> None:
+        self._heard_at = self._now
+
+    def ordered(self, number: int) -> None:
+        self._owed[number] = self._now
+
+    def answered(self, number: int) -> None:
+        self._owed.pop(number, None)
+
+    def tick(self) -> str | None:
+        """To be called every LOOK_SECONDS; what is wrong with a worker that is to be killed now, said once."""
+        self._now += LOOK_SECONDS
+        wrong = None if self._given_up else self._wrong()
+        self._given_up = self._given_up or wrong is not None
+        return wrong
+
+    def _wrong(self) -> str | None:
+        silence = self._now - self._heard_at
+        if silence >= (LONG_SECONDS if self.busy else HUNG_SECONDS):
+            return f"has said nothing for {silence:.0f} s"
+        waited = self._now - min(self._owed.values(), default=self._now)
+        if waited >= self._order_seconds:
+            return f"has owed an answer for {waited:.0f} s"
+        return None
+
+
+class Worker:
+    """One process and the socket to it. `on_event(worker, line)` is told what it says by itself."""
+
+    def __init__(
+        self,
+        index: int,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        order_seconds: float,
+        on_event: Callable[[Any, dict[str, Any]], None],
+    ) -> None:
+        self.index = index
+        self.process = process
+        self.watchdog = Watchdog(order_seconds)
+        self.hung = False
+        self._writer = writer
+        self._on_event = on_event
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._started = asyncio.Event()
+        self.ended = asyncio.create_task(self._listen(reader))
+
+    async def started(self) -> None:
+        """Until it takes orders, or has ended before."""
+        await self._started.wait()
+
+    def send(self, do: str, **what: Any) -> asyncio.Future[dict[str, Any]]:
+        """Send an order now; its answer may be awaited. The future raises WorkerLost."""
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        # Not everyone waits for the answer.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if self.ended.done():
+            answer.set_exception(self._lost())
+            return answer
+        number = next(self._numbers)
+        self._answers[number] = answer
+        self.watchdog.ordered(number)
+        self._writer.write(json.dumps({"id": number, "do": do, **what}).encode() + b"\n")
+        return answer
+
+    def kill(self) -> None:
+        """The pool starts another."""
+        self.hung = True
+        self.process.kill()
+
+    async def end(self, seconds: float = _END_SECONDS) -> int:
+        """Wait for the process to end; one that does not is killed. Returns its exit code."""
+        self._writer.close()
+        for _ in range(max(1, int(seconds / 0.05))):
+            if self.process.poll() is not None:
+                break
+            await asyncio.sleep(0.05)
+        else:
+            self.process.kill()
+        code = await asyncio.to_thread(self.process.wait)
+        self.ended.cancel()
+        return code
+
+    def __str__(self) -> str:
+        return f"worker {self.index} (pid {self.process.pid})"
+
+    def _lost(self) -> WorkerLost:
+        return WorkerHung(f"{self} hung, and was killed") if self.hung else WorkerLost(f"{self} ended")
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while line := await reader.readline():
+                said = json.loads(line)
+                self.watchdog.heard()
+                self.watchdog.busy = said.pop("busy", self.watchdog.busy)
+                self._started.set()
+                if "event" in said:
+                    self._on_event(self, said)
+                    continue
+                number = said.pop("id")
+                self.watchdog.answered(number)
+                answer = self._answers.pop(number)
+                if not answer.done():
+                    answer.set_result(said)
+        except (ConnectionError, ValueError):
+            pass  # the same as the end of the stream: the process is gone, or of no use
+        self._started.set()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(self._lost())
+
+
+W = TypeVar("W", bound=Worker)
+
+
+async def start(
+    kind: Callable[..., W],
+    index: int,
+    module: str,
+    arguments: Mapping[str, object],
+    *,
+    descriptors: Sequence[int] = (),
+    line_limit: int = _LINE_LIMIT,
+    order_seconds: float = LONG_SECONDS,
+    on_event: Callable[[W, dict[str, Any]], None] = lambda _worker, _said: None,
+) -> W:
+    """Run a module as a worker with these arguments, and --index, --parent (our pid) and --control (its end of the socket).
+
+    It inherits `descriptors` too; a line that it writes has at most `line_limit` bytes. To be called from the main
+    thread: a worker asks to die with the thread that started it. Raises OSError where no process or memory is to be had.
+    """
+    ours, theirs = socket.socketpair()
+    given = {"index": index, "parent": os.getpid(), "control": theirs.fileno(), **arguments}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *(f"--{name}={value}" for name, value in given.items())],
+            pass_fds=(theirs.fileno(), *descriptors),
+            stdin=subprocess.DEVNULL,
+        )
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    reader, writer = await asyncio.open_connection(sock=ours, limit=line_limit)
+    return kind(index, process, reader, writer, order_seconds, on_event)
+
+
+class ProcessPool(Generic[W]):
+    """Keeps `count` workers: `spawn(index)` starts one, `run(worker)` uses it until it has ended.
+
+    `run` may raise WorkerFailed; `spawn` may raise OSError.
+    """
+
+    def __init__(self, count: int, spawn: Callable[[int], Awaitable[W]], run: Callable[[W], Awaitable[None]]) -> None:
+        self.count = count
+        self.running: dict[int, W] = {}
+        self.restarts = 0
+        self._spawn = spawn
+        self._run = run
+        self._keepers: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    def start(self) -> None:
+        self._keepers = [asyncio.create_task(self._keep(index)) for index in range(self.count)]
+        self._tasks = [*self._keepers, asyncio.create_task(self._watch())]
+
+    def in_order(self) -> list[W]:
+        return [self.running[index] for index in sorted(self.running)]
+
+    async def kept(self) -> None:
+        """Until workers are kept no longer, which only `stop` should bring about; raises what else did."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+    async def stop(self, order: Callable[[W], object] = lambda _: None, grace_seconds: float = 0) -> None:
+        """Give each worker a last order and so long to end; then end all."""
+        self._stopping = True
+        for worker in self.in_order():
+            order(worker)
+        if self._keepers and grace_seconds:
+            await asyncio.wait(self._keepers, timeout=grace_seconds)
+            for worker in self.in_order():
+                worker.process.kill()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _keep(self, index: int) -> None:
+        pause = _FIRST_PAUSE
+        while not self._stopping:
+            try:
+                worker = await self._spawn(index)
+            except OSError as failed:
+                # No process, memory or disk to be had: perhaps there will be.
+                _log.warning("worker %d cannot be started: %s; trying again in %.1f s", index, failed, pause)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            self.running[index] = worker
+            began = asyncio.get_running_loop().time()
+            try:
+                await self._run(worker)
+            except WorkerFailed as failed:
+                _log.error("%s did not start: %s", worker, failed)
+            finally:
+                del self.running[index]
+                code = await worker.end()
+            if code == CANNOT_WORK:
+                raise CannotWork(f"{worker} cannot work on this machine, and none will: the log says why")
+            if self._is_stopping():
+                return
+            if asyncio.get_running_loop().time() - began > _STEADY_SECONDS:
+                pause = _FIRST_PAUSE
+            _log.warning("%s ended with code %d; another is started in %.1f s", worker, code, pause)
+            self.restarts += 1
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
+    async def _watch(self) -> None:
+        """Kill what hangs; its keeper then starts another."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for worker in self.in_order():
+                if wrong := worker.watchdog.tick():
+                    _log.error("%s %s: it hangs, and is killed", worker, wrong)
+                    worker.kill()
