@@ -1,5 +1,6 @@
 """A plain blocking reader of cube: one socket per server, one request at a time, one thread. No event loop in the way."""
 
+import contextlib
 import socket
 import struct
 import time
@@ -60,8 +61,20 @@ class _Server:
         """Raises CubeUnavailable when nothing greets, or something else than a cube-server."""
         self.address = address
         self._connect = connect
+        self._awake = awake
+        self._meet()
+
+    def _meet(self) -> None:
         self.hello = self._open()
-        self._quick = _quick(self.hello.dim) if awake else None
+        # A server without a dim holds nothing and is asked nothing.
+        self._quick = _quick(self.hello.dim) if self._awake and self.hello.dim else None
+
+    def greet_again(self) -> None:
+        """It may hold something now."""
+        self.close()
+        self.in_step = False
+        with contextlib.suppress(CubeUnavailable):
+            self._meet()
 
     def _open(self) -> Hello:
         self.in_step = False
@@ -152,19 +165,35 @@ class BlockingCubeClient:
 
         Loading that takes a second or two, too long for who asks once. Raises CubeUnavailable when no server answers.
         """
+        self._timeout_seconds = timeout_seconds
+        self._awake = awake
         self._servers: list[_Server] = []
-        failures: list[str] = []
-        for address in addresses:
-            try:
-                self._servers.append(_Server(address, partial(_connected, address, timeout_seconds), awake=awake))
-            except CubeUnavailable as failed:  # noqa: PERF203 - the others may answer
-                failures.append(str(failed))
+        self._absent = list(addresses)
+        failures = self._greet()
         if not self._servers:
             raise CubeUnavailable("; ".join(failures) or "no address of a cube-server was given")
-        self.dim = max(server.hello.dim for server in self._servers)
-        self.partitions = max(server.hello.partitions for server in self._servers)
         # Version to the number of the server that held each partition when last asked, -1: unknown.
         self._holders: dict[int, NDArray[np.int64]] = {}
+
+    def _greet(self) -> list[str]:
+        """Servers that did not answer, or held nothing, when greeted before are greeted again; who does not answer, and why."""
+        failures = []
+        for address in list(self._absent):
+            try:
+                connect = partial(_connected, address, self._timeout_seconds)
+                self._servers.append(_Server(address, connect, awake=self._awake))
+                self._absent.remove(address)
+            except CubeUnavailable as failed:  # noqa: PERF203 - the others may answer
+                failures.append(str(failed))
+        for server in self._servers:
+            if server.hello.dim == 0:
+                server.greet_again()
+        self.dim = max((server.hello.dim for server in self._servers), default=0)
+        self.partitions = max((server.hello.partitions for server in self._servers), default=0)
+        return failures
+
+    def _all_are_known(self) -> bool:
+        return not self._absent and all(server.hello.dim for server in self._servers)
 
     def __enter__(self) -> Self:
         return self
@@ -181,6 +210,15 @@ class BlockingCubeClient:
     def lookup(self, version: int, keys: Keys) -> tuple[Values, Flags]:
         """Keys u64[n] to (values f32[n, dim], missing bool[n]). Raises VersionNotHeld, CubeUnavailable."""
         keys = as_keys(keys)
+        try:
+            return self._lookup(version, keys)
+        except (VersionNotHeld, CubeUnavailable):
+            if self._all_are_known():
+                raise
+            self._greet()
+            return self._lookup(version, keys)
+
+    def _lookup(self, version: int, keys: Keys) -> tuple[Values, Flags]:
         if self.dim == 0:
             raise VersionNotHeld(version, "the servers asked hold nothing yet")
         if len(self._servers) == 1:

@@ -61,6 +61,6 @@ def test_only_what_is_new_is_opened(tmp_path: Path) -> None:
 
     more = holdings.changed(assigned.loaded(1, 4, 2, {1: paths[1]}))
 
-    assert more.tables[1].parts[0] is holdings.tables[1].parts[0]
+    assert more.tables[1].parts[0].full is holdings.tables[1].parts[0].full
     assert more.tables[1].complete
     assert more.changed(more.assigned).tables[1] is more.tables[1]
