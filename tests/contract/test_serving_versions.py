@@ -29,7 +29,7 @@ from contract.serving_world import (
     put_version,
     serving,
 )
-from elastic_ctr.runtime import patience
+from elastic_ctr.runtime import process_pool
 from elastic_ctr.serving.workers import Worker, Workers
 from elastic_ctr.store import FileStore
 
@@ -256,8 +256,8 @@ async def test_a_worker_that_hangs_does_not_make_the_pod_ready_and_is_replaced(
     scratch: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(patience, "SILENT_SECONDS", 3)
-    monkeypatch.setattr(patience, "HUNG_SECONDS", 8)
+    monkeypatch.setattr(process_pool, "SILENT_SECONDS", 3)
+    monkeypatch.setattr(process_pool, "HUNG_SECONDS", 8)
     put_version(store, exports[FIRST])
     await transfer.publish(live=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
     async with serving(store, transfer, scratch) as running:
@@ -287,7 +287,7 @@ async def test_a_version_over_whose_check_a_worker_hangs_until_it_is_killed_is_c
     scratch: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(patience, "HUNG_SECONDS", 6)
+    monkeypatch.setattr(process_pool, "HUNG_SECONDS", 6)
     # A process that ends by itself would be the version's fault the first time.
     monkeypatch.setattr("elastic_ctr.serving.releases._LOSSES", 1)
     put_version(store, exports[FIRST])
@@ -320,7 +320,7 @@ async def test_told_to_end_it_ends_though_all_workers_hang(store: FileStore, tra
 async def test_what_workers_did_not_say_while_their_parent_stood_still_is_not_held_against_them(
     store: FileStore, transfer: Transfer, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "HUNG_SECONDS", 6)
+    monkeypatch.setattr(process_pool, "HUNG_SECONDS", 6)
     await transfer.publish()
     async with serving(store, transfer, scratch) as running:
         workers = running.process.workers

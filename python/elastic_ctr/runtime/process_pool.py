@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple
 
 _log = logging.getLogger(__name__)
 
@@ -101,28 +101,51 @@ class Watchdog:
         return None
 
 
-class Worker:
-    """One process and the socket to it. `on_event(worker, line)` is told what it says by itself."""
+class Child(NamedTuple):
+    """A process, and both ways of our end of the socket to it."""
 
-    def __init__(
-        self,
-        index: int,
-        process: subprocess.Popen[bytes],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        order_seconds: float,
-        on_event: Callable[[Any, dict[str, Any]], None],
-    ) -> None:
+    process: subprocess.Popen[bytes]
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+async def start(
+    module: str, arguments: Mapping[str, object], *, descriptors: Sequence[int] = (), line_limit: int = _LINE_LIMIT
+) -> Child:
+    """Run a module with these arguments, and --parent (our pid) and --control (its end of the socket).
+
+    It inherits `descriptors` too; a line that it writes has at most `line_limit` bytes. To be called from the main
+    thread: a worker asks to die with the thread that started it. Raises OSError where no process or memory is to be had.
+    """
+    ours, theirs = socket.socketpair()
+    given = {"parent": os.getpid(), "control": theirs.fileno(), **arguments}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *(f"--{name}={value}" for name, value in given.items())],
+            pass_fds=(theirs.fileno(), *descriptors),
+            stdin=subprocess.DEVNULL,
+        )
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return Child(process, *await asyncio.open_connection(sock=ours, limit=line_limit))
+
+
+class Worker:
+    """One process and the socket to it."""
+
+    def __init__(self, index: int, child: Child, order_seconds: float = LONG_SECONDS) -> None:
         self.index = index
-        self.process = process
+        self.process = child.process
         self.watchdog = Watchdog(order_seconds)
         self.hung = False
-        self._writer = writer
-        self._on_event = on_event
+        self._writer = child.writer
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._started = asyncio.Event()
-        self.ended = asyncio.create_task(self._listen(reader))
+        self.ended = asyncio.create_task(self._listen(child.reader))
 
     async def started(self) -> None:
         """Until it takes orders, or has ended before."""
@@ -174,7 +197,6 @@ class Worker:
                 self.watchdog.busy = said.pop("busy", self.watchdog.busy)
                 self._started.set()
                 if "event" in said:
-                    self._on_event(self, said)
                     continue
                 number = said.pop("id")
                 self.watchdog.answered(number)
@@ -189,64 +211,25 @@ class Worker:
                 answer.set_exception(self._lost())
 
 
-W = TypeVar("W", bound=Worker)
-
-
-async def start(
-    kind: Callable[..., W],
-    index: int,
-    module: str,
-    arguments: Mapping[str, object],
-    *,
-    descriptors: Sequence[int] = (),
-    line_limit: int = _LINE_LIMIT,
-    order_seconds: float = LONG_SECONDS,
-    on_event: Callable[[W, dict[str, Any]], None] = lambda _worker, _said: None,
-) -> W:
-    """Run a module as a worker with these arguments, and --index, --parent (our pid) and --control (its end of the socket).
-
-    It inherits `descriptors` too; a line that it writes has at most `line_limit` bytes. To be called from the main
-    thread: a worker asks to die with the thread that started it. Raises OSError where no process or memory is to be had.
-    """
-    ours, theirs = socket.socketpair()
-    given = {"index": index, "parent": os.getpid(), "control": theirs.fileno(), **arguments}
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *(f"--{name}={value}" for name, value in given.items())],
-            pass_fds=(theirs.fileno(), *descriptors),
-            stdin=subprocess.DEVNULL,
-        )
-    except OSError:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
-    reader, writer = await asyncio.open_connection(sock=ours, limit=line_limit)
-    return kind(index, process, reader, writer, order_seconds, on_event)
-
-
-class ProcessPool(Generic[W]):
+class ProcessPool:
     """Keeps `count` workers: `spawn(index)` starts one, `run(worker)` uses it until it has ended.
 
     `run` may raise WorkerFailed; `spawn` may raise OSError.
     """
 
-    def __init__(self, count: int, spawn: Callable[[int], Awaitable[W]], run: Callable[[W], Awaitable[None]]) -> None:
+    def __init__(
+        self, count: int, spawn: Callable[[int], Awaitable[Worker]], run: Callable[[Worker], Awaitable[None]]
+    ) -> None:
         self.count = count
-        self.running: dict[int, W] = {}
+        self.running: dict[int, Worker] = {}
         self.restarts = 0
         self._spawn = spawn
         self._run = run
-        self._keepers: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._stopping = False
 
     def start(self) -> None:
-        self._keepers = [asyncio.create_task(self._keep(index)) for index in range(self.count)]
-        self._tasks = [*self._keepers, asyncio.create_task(self._watch())]
-
-    def in_order(self) -> list[W]:
-        return [self.running[index] for index in sorted(self.running)]
+        self._tasks = [asyncio.create_task(self._keep(index)) for index in range(self.count)]
+        self._tasks.append(asyncio.create_task(self._watch()))
 
     async def kept(self) -> None:
         """Until workers are kept no longer, which only `stop` should bring about; raises what else did."""
@@ -254,22 +237,15 @@ class ProcessPool(Generic[W]):
         for task in done:
             task.result()
 
-    async def stop(self, order: Callable[[W], object] = lambda _: None, grace_seconds: float = 0) -> None:
-        """Give each worker a last order and so long to end; then end all."""
-        self._stopping = True
-        for worker in self.in_order():
-            order(worker)
-        if self._keepers and grace_seconds:
-            await asyncio.wait(self._keepers, timeout=grace_seconds)
-            for worker in self.in_order():
-                worker.process.kill()
+    async def stop(self) -> None:
+        """End all workers; they have a few seconds."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _keep(self, index: int) -> None:
         pause = _FIRST_PAUSE
-        while not self._stopping:
+        while True:
             try:
                 worker = await self._spawn(index)
             except OSError as failed:
@@ -289,8 +265,6 @@ class ProcessPool(Generic[W]):
                 code = await worker.end()
             if code == CANNOT_WORK:
                 raise CannotWork(f"{worker} cannot work on this machine, and none will: the log says why")
-            if self._is_stopping():
-                return
             if asyncio.get_running_loop().time() - began > _STEADY_SECONDS:
                 pause = _FIRST_PAUSE
             _log.warning("%s ended with code %d; another is started in %.1f s", worker, code, pause)
@@ -298,14 +272,11 @@ class ProcessPool(Generic[W]):
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _is_stopping(self) -> bool:
-        return self._stopping
-
     async def _watch(self) -> None:
         """Kill what hangs; its keeper then starts another."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            for worker in self.in_order():
+            for worker in list(self.running.values()):
                 if wrong := worker.watchdog.tick():
                     _log.error("%s %s: it hangs, and is killed", worker, wrong)
                     worker.kill()

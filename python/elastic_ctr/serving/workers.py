@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from elastic_ctr.runtime import child, patience
-from elastic_ctr.runtime.patience import Patience
+from elastic_ctr.runtime import process_pool
+from elastic_ctr.runtime.process_pool import Watchdog
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.worker import Settings
 
@@ -55,7 +55,7 @@ class Worker:
     hung: bool = False
 
     def __post_init__(self) -> None:
-        self.patience = Patience()
+        self.patience = Watchdog()
         self._ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.ended = asyncio.create_task(self._hear())
@@ -214,9 +214,9 @@ class Workers:
     async def _look(self) -> None:
         """Kill what hangs; its keeper then starts another."""
         while True:
-            await asyncio.sleep(patience.LOOK_SECONDS)
+            await asyncio.sleep(process_pool.LOOK_SECONDS)
             for worker in self.running.values():
-                if wrong := worker.patience.look():
+                if wrong := worker.patience.tick():
                     log.error("worker %d (pid %d) %s: it hangs, and is killed", worker.index, worker.process.pid, wrong)
                     worker.hung = True
                     worker.process.kill()
@@ -228,7 +228,7 @@ class Workers:
         folder = self._scratch / f"worker-{index}"
         folder.mkdir(parents=True, exist_ok=True)
         arguments = {"index": index, "folder": folder, "settings": json.dumps(self._settings._asdict())}
-        started = await child.start("elastic_ctr.serving.worker", arguments, line_limit=_LINE_LIMIT)
+        started = await process_pool.start("elastic_ctr.serving.worker", arguments, line_limit=_LINE_LIMIT)
         worker = Worker(index, *started, self._heard)
         log.info("worker %d (pid %d) started", index, worker.process.pid)
         return worker

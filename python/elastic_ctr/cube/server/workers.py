@@ -159,14 +159,9 @@ class Workers:
     async def _spawn(self, index: int) -> Worker:
         if self._refused[index] >= _REFUSED_TIMES:
             await self._give_up()
-        return await process_pool.start(
-            Worker,
-            index,
-            "elastic_ctr.cube.server.worker",
-            self._arguments,
-            descriptors=[self._descriptor],
-            order_seconds=_ORDER_SECONDS,
-        )
+        arguments = {"index": index, **self._arguments}
+        child = await process_pool.start("elastic_ctr.cube.server.worker", arguments, descriptors=[self._descriptor])
+        return Worker(index, child, _ORDER_SECONDS)
 
     async def _run(self, worker: Worker) -> None:
         index = worker.index
