@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReaderReport, ReleaseDocument
+from elastic_ctr.features.keys import shard_of
 from elastic_ctr.versions.manifest import DictionaryManifest, VersionManifest
 
 Holders = Mapping[str, Holder]
@@ -32,7 +33,7 @@ def owing_shards(partition: int, placement: Placement, holders: Holders) -> froz
     that a lost shard's partitions spread over all that are left; but not where as many pods as are asked for answer it
     already and stay: shards that are added come up one by one, and those that were there fetch nothing meanwhile.
     """
-    home = partition % placement.shards
+    home = shard_of(partition, placement.shards)
     if home in placement.up or not placement.up:
         return frozenset({home})
     owing = frozenset({home, placement.up[partition % len(placement.up)]})

@@ -24,14 +24,9 @@ def keys_of(feasigns: Keys, sparse_dim: int | None) -> Keys:
     return feasigns if sparse_dim is None else feasigns % np.uint64(sparse_dim)
 
 
-def partition_of(key: int, partitions: int) -> int:
-    """The partition of a key: `partitions` is Paddle's `shard_num`, fixed for a model's life."""
-    return key % partitions
-
-
-def partitions_of(keys: Keys, partitions: int) -> npt.NDArray[np.uint32]:
-    """`partition_of` for an array of u64."""
-    return (keys % np.uint64(partitions)).astype(np.uint32)
+def partitions_of(keys: Keys, partitions: int) -> Keys:
+    """The partition of each key: `partitions` is Paddle's `shard_num`, fixed for a model's life."""
+    return keys % np.uint64(partitions)
 
 
 def shard_of(partition: int, shards: int) -> int:

@@ -17,6 +17,7 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.export.published import SampleValues, layout_of, publish_once, values_in_file
 from elastic_ctr.export.rows import partition_to_sequence_file
+from elastic_ctr.features.keys import partitions_of
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import fetch, read_checkpoint
@@ -113,7 +114,7 @@ class Folders:
             result.files.append(
                 control.File(path=entry.path, bytes=entry.bytes, sha256=entry.sha256, records=entry.records)
             )
-            mine = wanted[wanted % np.uint64(self._model.partitions) == np.uint64(partition)]
+            mine = wanted[partitions_of(wanted, self._model.partitions) == partition]
             sample.take(values_in_file(file, mine), written=True)
             for number, older in enumerate(reversed(job.chain)):
                 missing = sample.missing(mine)

@@ -18,7 +18,7 @@ import xxhash
 from elastic_ctr.cube.builder.order import sub_part_bounds
 from elastic_ctr.cube.builder.rows import fill, mark
 from elastic_ctr.cube.builder.runs import Block, Runs, Sorted
-from elastic_ctr.cube.dictionary import hashing, perfect_hash
+from elastic_ctr.cube.dictionary import perfect_hash
 from elastic_ctr.cube.dictionary.format import (
     MAX_DIM,
     DictionaryPart,
@@ -31,6 +31,7 @@ from elastic_ctr.cube.dictionary.format import (
     stride_for,
 )
 from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.features.keys import partitions_of
 
 Progress = Callable[[int, int], None]
 MEMORY_BYTES = 512 << 20
@@ -162,7 +163,7 @@ def _trusted(path: Path, kind: Kind, identity: Identity) -> DictionaryPart:
 
 def _checked(blocks: Iterable[Block], identity: Identity) -> Iterator[Block]:
     for block in blocks:
-        strange = block.keys[hashing.partition_of(block.keys, identity.partitions) != identity.partition]
+        strange = block.keys[partitions_of(block.keys, identity.partitions) != identity.partition]
         if strange.size:
             raise ValueError(
                 f"key {strange[0]} belongs to partition {int(strange[0]) % identity.partitions} of "

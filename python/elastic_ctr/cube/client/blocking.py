@@ -20,6 +20,7 @@ from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.frames import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
 from elastic_ctr.cube.wire import Hello, Kind, Status
+from elastic_ctr.features.keys import partitions_of
 
 if TYPE_CHECKING:
     from elastic_ctr.cube.client.exchange import Exchange
@@ -232,7 +233,7 @@ class BlockingCubeClient:
         """From those that held the partitions when last asked, each in one go; the rest partition by partition."""
         values = np.empty((keys.size, self.dim), np.float32)
         missing = np.empty(keys.size, np.bool_)
-        numbers = keys % np.uint64(self.partitions)
+        numbers = partitions_of(keys, self.partitions)
         holders = self._holders.setdefault(version, np.full(self.partitions, -1, np.int64))
         chosen = holders[numbers.astype(np.int64)]
         failed: dict[int, str] = {}

@@ -18,9 +18,10 @@ from elastic_ctr.cube.client.connection import Attempt, Connection, as_keys
 from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.client.local_table import LocalTable
 from elastic_ctr.cube.dictionary.format import Flags, Values
-from elastic_ctr.cube.dictionary.hashing import PADDING_KEY, Keys
+from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.frames import WireError
 from elastic_ctr.cube.wire import Hello, Kind, Status
+from elastic_ctr.features.keys import PADDING_KEY, partitions_of
 
 __all__ = ["BlockingCubeClient", "ClientStats", "CubeClient", "CubeUnavailable", "LocalTable", "VersionNotHeld"]
 
@@ -244,9 +245,10 @@ class CubeClient:
         assert self.partitions is not None
         if len(routes.routes) == 1 and len(routes.routes[0].partitions) == self.partitions:
             return await self._ask(version, routes.routes[0], keys)
-        numbers = routes.spread(self.partitions)[(keys % np.uint64(self.partitions)).astype(np.int64)]
+        partitions = partitions_of(keys, self.partitions).astype(np.int64)
+        numbers = routes.spread(self.partitions)[partitions]
         if (numbers < 0).any():
-            partition = int(keys[np.argmin(numbers)]) % self.partitions
+            partition = int(partitions[np.argmin(numbers)])
             raise VersionNotHeld(version, f"no holder of its partition {partition} is known")
         first = int(numbers[0])
         if (numbers == first).all():

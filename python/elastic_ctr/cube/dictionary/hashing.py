@@ -1,4 +1,4 @@
-"""Where a key lives: partition, sub-part, bucket and slot, as numpy arithmetic over whole arrays.
+"""Where a key lives in its partition: sub-part, bucket and slot, as numpy arithmetic over whole arrays.
 
 This is the definition. The compiled kernel repeats it key by key and is tested against it; a change here is a new
 format version, because files already written were placed by it.
@@ -7,12 +7,12 @@ format version, because files already written were placed by it.
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-Keys = NDArray[np.uint64]
+from elastic_ctr.features import keys as key_rules
+
+Keys = key_rules.Keys
 
 EMPTY_KEY = 0xFFFF_FFFF_FFFF_FFFF  # marks an empty slot; a real record of that key stands in the header
-PADDING_KEY = 0  # fills unused places of a batch: zeros, never missing
 
 MIX_1 = 0x9E37_79B9_7F4A_7C15
 MIX_2 = 0xBF58_476D_1CE4_E5B9
@@ -21,11 +21,6 @@ SEED_STEP = 0xD6E8_FEB8_6659_FD93
 
 _LOW = np.uint64(0xFFFF_FFFF)
 _32 = np.uint64(32)
-
-
-def partition_of(keys: Keys, partitions: int) -> Keys:
-    """Parameter server, builder and client must agree on this: changing it needs a new model."""
-    return cast("Keys", keys % np.uint64(partitions))
 
 
 def mix(keys: Keys) -> Keys:

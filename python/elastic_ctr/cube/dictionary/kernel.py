@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.cube.dictionary import hashing
+from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled, inlined
 from elastic_ctr.machine_code.intrinsics import (
     copy_bytes,
@@ -48,7 +49,7 @@ SCRATCH = 2 * 8 * BLOCK  # u64s that a lookup needs: a block, and the next one
 
 _CHECKED = bounds_checked()
 _EMPTY = np.uint64(hashing.EMPTY_KEY)
-_PADDING = np.uint64(hashing.PADDING_KEY)
+_PADDING = np.uint64(PADDING_KEY)
 _MIX_1, _MIX_2 = np.uint64(hashing.MIX_1), np.uint64(hashing.MIX_2)
 _PILOT_STEP, _SEED_STEP = np.uint64(hashing.PILOT_STEP), np.uint64(hashing.SEED_STEP)
 _LOW = np.uint64(0xFFFF_FFFF)
@@ -70,7 +71,7 @@ def mix(key: Any) -> Any:
 
 @compiled
 def partition_of(key: Any, partitions: Any, reciprocal: Any) -> Any:
-    """Key % partitions by multiplication; reciprocal = (2^64 - 1) // partitions."""
+    """As `features.keys.partitions_of`, by multiplication; reciprocal = (2^64 - 1) // partitions."""
     rest = key - high64(key, reciprocal) * partitions
     # The estimated quotient is exact or one too small.
     return rest - partitions if rest >= partitions else rest

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from elastic_ctr.cube.dictionary import hashing
 from elastic_ctr.cube.dictionary.format import MAX_DIM, DictionaryPart, Flags, Values, stride_for
-from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY, PADDING_KEY, Keys
+from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY, Keys
+from elastic_ctr.features.keys import PADDING_KEY, partitions_of
 
 Offsets = NDArray[np.int64]
 
@@ -173,7 +173,7 @@ class VersionTable:
         """The partition of the first key that cannot be answered here, or None."""
         if self.complete:
             return None
-        numbers = hashing.partition_of(keys, self.partitions)
+        numbers = partitions_of(keys, self.partitions)
         absent = ~self.held[numbers.astype(np.int64)] & (keys != np.uint64(PADDING_KEY))
         return int(numbers[np.argmax(absent)]) if absent.any() else None
 

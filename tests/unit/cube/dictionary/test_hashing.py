@@ -38,13 +38,6 @@ def test_the_high_product_is_exact(value: int, factor: int) -> None:
     assert int(high) == value * factor >> 64
 
 
-@given(any_key, st.integers(1, 10_000))
-def test_the_partition_of_a_key_is_its_remainder(key: int, partitions: int) -> None:
-    [partition] = hashing.partition_of(np.array([key], np.uint64), partitions)
-
-    assert int(partition) == key % partitions
-
-
 @given(any_key, any_key, st.integers(0, 65535), st.integers(1, 2**20), st.integers(1, 2**20))
 def test_buckets_and_slots_stay_inside_their_part(key: int, seed: int, pilot: int, buckets: int, slots: int) -> None:
     hashed = hashing.seeded(np.array([key], np.uint64), np.array([seed], np.uint64))
