@@ -8,10 +8,10 @@ from elastic_ctr.cube.dictionary import hashing
 from elastic_ctr.cube.dictionary.format import DictionaryPart, Flags, Values
 from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY, Keys
 from elastic_ctr.cube.dictionary.table import VersionTable
+from elastic_ctr.cube.frames import HEAD_BYTES, HELLO_BYTES, LENGTH_BYTES, Head, WireError
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.wire import Hello, Kind, Status
 from elastic_ctr.features.keys import PADDING_KEY
-from elastic_ctr.cube.frames import HEAD_BYTES, HELLO_BYTES, LENGTH_BYTES, Head, WireError
 
 
 def look_up(table: VersionTable, keys: Keys) -> tuple[Values, Flags]:

@@ -1,19 +1,12 @@
 """The one door to numba: functions compiled without the GIL, cached on disk, and whether that is possible here."""
 
-import os
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Made = TypeVar("Made")
 
 _compiled: list[Any] = []
-
-
-def numba_wanted() -> bool:
-    """Whether lookups run compiled: `ELASTIC_CTR_LOOKUP=numpy` or an absent numba choose the numpy path."""
-    return os.environ.get("ELASTIC_CTR_LOOKUP", "") != "numpy" and find_spec("numba") is not None
 
 
 def bounds_checked() -> bool:

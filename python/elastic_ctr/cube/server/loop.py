@@ -14,11 +14,11 @@ import numpy as np
 
 from elastic_ctr.cube.dictionary import kernel
 from elastic_ctr.cube.dictionary.format import stride_for
+from elastic_ctr.cube.frames import DRAINING, HELLO_BYTES
 from elastic_ctr.cube.server import rounds, sockets
 from elastic_ctr.cube.server.counters import CONNECTIONS, Counts
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.wire import reply_bytes, request_bytes
-from elastic_ctr.cube.frames import DRAINING, HELLO_BYTES
 from elastic_ctr.machine_code.sockets import (
     HELLO,
     OTHER_DESCRIPTORS,
