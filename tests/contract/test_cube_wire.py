@@ -32,7 +32,7 @@ DIM, PARTITIONS, VERSION = 3, 2, 1_598_000_000
 def _ask_admin(port: int, path: str, body: object = None) -> int:
     data = None if body is None else json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data, timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data, timeout=280) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as refused:
         with refused:

@@ -4,6 +4,8 @@ Orders and answers are JSON, one a line; a line with `event` is the worker's own
 is at an order. The worker ends when its parent does, whatever way that happens.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import logging
@@ -12,17 +14,18 @@ import signal
 import socket
 import threading
 from collections.abc import Iterable
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.holdings import Assignments, Holdings
-from elastic_ctr.cube.server.loop import MAX_CONNECTIONS, LookupLoop
-from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime.lifecycle import allow_open_files, bind, die_with_parent
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.runtime.process_pool import CANNOT_WORK
+
+if TYPE_CHECKING:
+    from elastic_ctr.cube.server.loop import LookupLoop
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +127,20 @@ def _end_with(failed: threading.ExceptHookArgs) -> None:
     os._exit(1)
 
 
+def _make_loop(row: counters.Counts, max_keys: int, awake_us: int) -> LookupLoop:
+    """Raises SystemExit, after a sentence in the log, on a machine that cannot compile."""
+    try:
+        # Importing is compiling in part: a decorator may fail, too.
+        from elastic_ctr.cube.server.loop import MAX_CONNECTIONS, LookupLoop
+        from elastic_ctr.machine_code.compiled import anew_if_stale
+
+        connections = allowed_connections(MAX_CONNECTIONS)
+        return anew_if_stale(lambda: LookupLoop(row, max_keys, connections, awake_us))
+    except Exception:  # noqa: BLE001 - whatever the compiler says, nothing else answers lookups
+        _log.critical("lookups cannot be compiled here: install numba and LLVM for this machine", exc_info=True)
+        raise SystemExit(CANNOT_WORK) from None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="cube-server worker")
     for name in ("parent", "control", "counters", "workers", "index", "max-keys", "awake-us"):
@@ -136,12 +153,7 @@ def main() -> None:
     threading.excepthook = _end_with
     row = counters.attach(given.counters, given.workers)[given.index]
     row[[counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
-    connections = allowed_connections(MAX_CONNECTIONS)
-    try:
-        loop = anew_if_stale(lambda: LookupLoop(row, given.max_keys, connections, given.awake_us))
-    except Exception:  # noqa: BLE001 - whatever the compiler says, nothing else answers lookups
-        _log.critical("lookups cannot be compiled here: install numba and LLVM for this machine", exc_info=True)
-        raise SystemExit(CANNOT_WORK) from None
+    loop = _make_loop(row, given.max_keys, given.awake_us)
     loop.replace(Holdings(), draining=False)
     with (
         socket.socket(fileno=given.control) as control,

@@ -19,7 +19,6 @@ from elastic_ctr.cube import wire
 from elastic_ctr.cube.client import blocking
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
-from elastic_ctr.cube.client.exchange import Exchange
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.frames import HELLO_BYTES
 from elastic_ctr.cube.server import counters
@@ -309,13 +308,3 @@ def test_a_question_that_was_given_up_leaves_no_answer_behind(awake: bool, monke
             assert client.lookup(3, as_keys([9]))[0].tolist() == [[9.0]]
     finally:
         server.close()
-
-
-def test_a_machine_whose_numba_cannot_be_used_reads_the_same(pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise ImportError("numba needs another numpy")
-
-    monkeypatch.setattr(Exchange, "ask", broken)
-
-    with BlockingCubeClient(pair) as client:
-        assert client.lookup(3, KEYS)[0].tolist() == values_for(KEYS, 4, 3).tolist()
