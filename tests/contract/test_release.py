@@ -12,6 +12,7 @@ import pytest
 from contract.release_world import PARTITIONS, TOKEN, World, eventually, values_of, world
 from elastic_ctr.runtime.http import bearer
 from elastic_ctr.versions.manifest import check, read_dictionary
+from elastic_ctr.versions.refusals import read_refusals, refused_below
 
 BASE = 1_000
 
@@ -70,6 +71,38 @@ def test_a_version_with_a_damaged_file_is_refused_with_the_reason_and_the_old_on
     values, _ = cube.seek(BASE + 2, keys)
     np.testing.assert_array_equal(values, values_of(keys, BASE + 2))
     assert BASE + 1 not in {document.live for document in cube.documents}
+
+
+def test_after_a_refused_delta_the_next_base_goes_live_and_until_then_the_status_says_why(cube: World) -> None:
+    cube.start_all()
+    keys = cube.base(BASE)
+    cube.live(BASE)
+
+    cube.delta(BASE + 1, keys[:5], parent=BASE, base=BASE, damage=flip_a_byte)
+    # The master publishes this hour before it can know of the refusal.
+    cube.delta(BASE + 2, keys[:5], parent=BASE + 1, base=BASE)
+    problem = eventually("the status says why", lambda: [each for each in cube.status()["problems"] if "stand" in each])
+    refused = eventually("the store has the refusal", lambda: read_refusals(cube.store))
+    assert cube.document().live == BASE
+    parent = BASE + 2
+    assert refused_below(BASE, parent, refused) == BASE + 1
+    cube.base(BASE + 3)
+    cube.live(BASE + 3)
+
+    assert problem[0].startswith(f"version {BASE + 1} is refused (")
+    assert "is not what its manifest says" in problem[0]
+    assert f"{BASE + 2} stands on it and cannot be built; the master publishes a base next" in problem[0]
+    assert "is not what its manifest says" in refused[BASE + 1]
+    values, _ = cube.seek(BASE + 3, keys)
+    np.testing.assert_array_equal(values, values_of(keys, BASE + 3))
+    assert cube.status()["problems"] == []
+    # A transfer that has lost everything refuses the version still: pods and the store say so.
+    cube.kill("transfer")
+    (cube.root / "transfer" / "release.json").write_bytes(b"{")
+    cube.start_transfer()
+    cube.live(BASE + 3)
+    eventually("it is refused still", lambda: str(BASE + 1) in cube.status()["refused"])
+    assert (cube.root / "transfer" / "release.json.damaged").read_bytes() == b"{"
 
 
 def test_a_dictionary_part_damaged_in_the_store_makes_agents_refuse_the_candidate(cube: World) -> None:

@@ -210,6 +210,21 @@ def unbuilt_chain(version: int, manifests: Mapping[int, VersionManifest], built:
     return tuple(reversed(chain))
 
 
+def standing_on_refused(
+    versions: Iterable[int],
+    manifests: Mapping[int, VersionManifest],
+    built: Collection[int],
+    refused: Collection[int],
+) -> dict[int, int]:
+    """Versions that can never be built, each with the refused version whose files its build would need."""
+    found: dict[int, int] = {}
+    for version in versions:
+        below = [each for each in unbuilt_chain(version, manifests, built) if each in refused and each != version]
+        if below:
+            found[version] = below[0]
+    return found
+
+
 def doomed_versions(
     manifests: Mapping[int, VersionManifest],
     dictionaries: Mapping[int, DictionaryManifest],

@@ -17,6 +17,7 @@ def delete_version(store: Store, version: int) -> None:
     store.delete(layout.dictionary_manifest(version))
     for folder in (layout.dictionary_folder(version), f"{layout.CUBE}/{version}", layout.model_folder(version)):
         store.delete(folder)
+    store.delete(layout.refusal(version))
 
 
 def delete_leftovers(store: Store, published: Collection[int], built: Collection[int], now: float) -> list[str]:

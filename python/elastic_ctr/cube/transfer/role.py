@@ -17,6 +17,7 @@ from elastic_ctr.cube.placement import (
     holders_by_version,
     next_to_build,
     shards_up,
+    standing_on_refused,
 )
 from elastic_ctr.cube.release import (
     AgentReport,
@@ -36,6 +37,7 @@ from elastic_ctr.cube.transfer.state import ReleaseState, RollbackRefused, Rules
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.store import Store, StoreError
+from elastic_ctr.versions.refusals import Refusal, read_refusals, write_refusal
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +109,8 @@ class CubeTransfer:
         self._retention_at = 0.0
         self._stopping = False
         self._told: tuple[str, ...] = ()
+        # Refusals that the store has; None until they have been read once.
+        self._shared: dict[int, str] | None = None
         self.builder: Builder | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -184,7 +188,14 @@ class CubeTransfer:
         """The version that the builder should build now."""
         if self.state is None or self.scan is None:
             return None
-        return next_to_build(self.scan.usable, self.scan.dictionaries, self.state.live, self.state.refused)
+        buildable = [version for version in self.scan.usable if version not in self.unbuildable()]
+        return next_to_build(buildable, self.scan.dictionaries, self.state.live, self.state.refused)
+
+    def unbuildable(self) -> dict[int, int]:
+        """Versions that stand on a refused one, each with that one."""
+        if self.state is None or self.scan is None:
+            return {}
+        return standing_on_refused(self.scan.usable, self.scan.manifests, self.scan.dictionaries, self.state.refused)
 
     def view(self) -> View | None:
         return self._view()
@@ -348,7 +359,24 @@ class CubeTransfer:
                 for version, manifest in scan.manifests.items()
             }
             self._decide(rules_of.with_times(self.state, moments))
+            await self._share_refusals(scan)
             await self._retain(scan)
+
+    async def _share_refusals(self, scan: Scan) -> None:
+        """The master reads refusals in the store: it publishes a base instead of a delta that stands on a refused version."""
+        try:
+            if self._shared is None:
+                self._shared = await asyncio.to_thread(read_refusals, self._store)
+            for version, reason in self._shared.items():
+                if self.state is not None and version not in {*self.state.wanted, *self.state.was_live}:
+                    self._decide(rules_of.refuse(self.state, version, reason))
+            refused = {} if self.state is None else self.state.refused
+            for version in sorted((refused.keys() - self._shared.keys()) & (scan.manifests.keys() | scan.unread)):
+                refusal = Refusal(version=version, reason=refused[version], refused_at=time.time())
+                await asyncio.to_thread(write_refusal, self._store, refusal)
+                self._shared[version] = refusal.reason
+        except (StoreError, OSError) as failed:
+            log.warning("refusals cannot be written to the store now: %s", failed)
 
     async def _retain(self, scan: Scan) -> None:
         now = time.monotonic()

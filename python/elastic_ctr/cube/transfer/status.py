@@ -59,10 +59,25 @@ def problems_of(transfer: CubeTransfer) -> list[str]:
         )
     state = transfer.state
     if state is not None:
+        found += _refused_sentences(transfer, state)
         for reader in transfer.readers.reports:
             for version, reason in reader.refused.items():
                 if version not in state.refused:
                     found.append(f"{reader.pod} cannot answer with version {version}: {reason}")
+    return found
+
+
+def _refused_sentences(transfer: CubeTransfer, state: ReleaseState) -> list[str]:
+    """Of refused versions that nothing newer has replaced yet."""
+    standing = transfer.unbuildable()
+    found = []
+    for version, reason in sorted(state.refused.items()):
+        if version > (state.live or 0):
+            above = [str(each) for each, below in sorted(standing.items()) if below == version]
+            blocked = (
+                f"; {', '.join(above)} stand{'s' if len(above) == 1 else ''} on it and cannot be built" if above else ""
+            )
+            found.append(f"version {version} is refused ({reason}){blocked}; the master publishes a base next")
     return found
 
 
