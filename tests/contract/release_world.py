@@ -30,7 +30,7 @@ DIM = 3
 PARTITIONS = 6
 TOKEN = "secret"
 HOST = "127.0.0.1"
-PATIENCE = 120.0
+PATIENCE = 300.0
 _LAST_LINES = 20
 
 Keys = npt.NDArray[np.uint64]

@@ -1,5 +1,6 @@
 """The release protocol between real processes on one machine."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -120,6 +121,64 @@ def test_a_dictionary_part_damaged_in_the_store_makes_agents_refuse_the_candidat
 
     assert "ctr-cube-s1-0" in reason
     assert "part-00003.dict" in reason
+
+
+def damage_in_place(path: Path) -> None:
+    """As bits that rot: neither size, nor time, nor inode changes."""
+    seen = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-1, 2)
+        last = file.read(1)[0]
+        file.seek(-1, 2)
+        file.write(bytes([last ^ 1]))
+    os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+
+
+def test_a_live_part_that_is_damaged_in_the_cache_is_fetched_anew_and_the_store_keeps_its_own(cube: World) -> None:
+    cube.start_all()
+    keys = cube.base(BASE)
+    cube.live(BASE)
+    cached = cube.root / "ctr-cube-s1-0" / str(BASE) / "part-00003.dict"
+    published = cube.store.root / f"output/ctr_dict/{BASE}/part-00003.dict"
+    good = published.read_bytes()
+    assert cached.stat().st_ino != published.stat().st_ino
+
+    damage_in_place(cached)
+
+    eventually("the part is fetched anew", lambda: cached.read_bytes() == good)
+    eventually(
+        "all partitions are answered",
+        lambda: 3 in cube.document().holders[BASE][cube.address("ctr-cube-s1-0")].partitions,
+    )
+    values, missed = cube.seek(BASE, keys)
+    np.testing.assert_array_equal(values, values_of(keys, BASE))
+    assert not missed.any()
+    assert published.read_bytes() == good
+
+
+def test_a_live_part_that_is_damaged_in_the_store_too_is_told_and_not_answered(cube: World) -> None:
+    cube.start_all()
+    cube.base(BASE)
+    cube.live(BASE)
+    pod = "ctr-cube-s1-0"
+    published = cube.store.root / f"output/ctr_dict/{BASE}/part-00003.dict"
+
+    damage_in_place(published)
+    damage_in_place(cube.root / pod / str(BASE) / "part-00003.dict")
+
+    def told() -> list[str]:
+        return [each for each in cube.status()["problems"] if each.startswith(f"{pod} cannot answer")]
+
+    problem = eventually("the status names the part", told)
+    assert f"output/ctr_dict/{BASE}/part-00003.dict" in problem[0]
+    assert 3 not in cube.document().holders[BASE][cube.address(pod)].partitions
+    # Tried again with growing pauses, not in a busy loop: the part is small and every try is a line of `errors`.
+    tries = cube.log(f"{pod}.agent").count("is not what the dictionary's manifest says")
+    assert 1 <= tries < 20
+    damage_in_place(published)  # the same bit again: mended
+
+    eventually("the part is answered again", lambda: 3 in cube.document().holders[BASE][cube.address(pod)].partitions)
+    eventually("nothing is wrong", lambda: cube.status()["problems"] == [])
 
 
 def test_a_restarted_transfer_keeps_its_generation_and_names_the_holders_at_once(cube: World) -> None:

@@ -48,7 +48,7 @@ async def test_a_version_on_disk_answers_as_its_network_and_embeddings_say(
     assert set(version["data"]) == {FIRST}
     assert ready.status_code == 200
     assert (status["version"], status["live"], status["refused"]) == (FIRST, FIRST, {})
-    assert 3500 < status["knowledgeAgeSeconds"] < 4600
+    assert 3500 < status["freshnessSeconds"] < 4600
 
 
 async def test_a_request_larger_than_a_round_is_answered_whole(
@@ -98,7 +98,7 @@ async def test_the_doors_say_what_they_are_and_refuse_what_they_are_not(
     assert probabilities(answer) == expected(exports[FIRST], FEATURES[:1])
     assert 'elastic_ctr_serving_requests_total{code="400",door="open_inference"} 1.0' in metrics
     assert f"elastic_ctr_serving_version {float(FIRST)}" in metrics
-    assert "elastic_ctr_serving_knowledge_age_seconds" in metrics
+    assert "elastic_ctr_serving_freshness_seconds" in metrics
 
 
 async def test_nothing_that_is_sent_takes_the_server_down(

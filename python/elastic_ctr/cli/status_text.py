@@ -206,16 +206,14 @@ def _load(serving: Answer) -> str:
 
 
 def _freshness(transfer: Answer) -> Iterator[RenderableType]:
-    newest, live = transfer["freshness"]["eventTimeMax"], transfer["live"]
+    newest, live = transfer["eventTimeMax"], transfer["live"]
     if newest is None:
         yield _line("freshness", "nothing is known yet")
         return
     at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(newest))
     to_live = transfer["versions"].get(str(live), {}).get("secondsToLive")
     spread = "" if to_live is None else f"; it took {to_live:.1f} s from published to live"
-    yield _line(
-        "freshness", f"version {live} knows events until {at}, {_age(transfer['freshness']['ageSeconds'])}{spread}"
-    )
+    yield _line("freshness", f"version {live} knows events until {at}, {_age(transfer['freshnessSeconds'])}{spread}")
 
 
 def _age(seconds: float) -> str:

@@ -219,7 +219,11 @@ def standing_on_refused(
     """Versions that can never be built, each with the refused version whose files its build would need."""
     found: dict[int, int] = {}
     for version in versions:
-        below = [each for each in unbuilt_chain(version, manifests, built) if each in refused and each != version]
+        try:
+            chain = unbuilt_chain(version, manifests, built)
+        except LookupError:
+            continue  # retention has just deleted what it stands on
+        below = [each for each in chain if each in refused and each != version]
         if below:
             found[version] = below[0]
     return found

@@ -27,6 +27,7 @@ from elastic_ctr.serving.releases import Releases, tell
 from elastic_ctr.serving.worker import Settings
 from elastic_ctr.serving.workers import Worker, Workers
 from elastic_ctr.store import Store
+from elastic_ctr.versions.version import freshness_seconds
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +172,7 @@ class ServingProcess:
             "live": None if releases.document is None else releases.document.live,
             "candidate": None if releases.document is None else releases.document.candidate,
             "eventTimeMax": self.event_time_max(),
-            "knowledgeAgeSeconds": self.knowledge_age(),
+            "freshnessSeconds": self.freshness_seconds(),
             "passed": {str(version): difference for version, difference in sorted(releases.passed.items())},
             "refused": {str(version): why for version, why in sorted(releases.refused.items())},
             "lastRefusal": releases.last_refusal,
@@ -195,11 +196,9 @@ class ServingProcess:
         manifest = None if version is None else self.releases.manifests.get(version)
         return None if manifest is None else manifest.event_time_max
 
-    def knowledge_age(self) -> float | None:
-        """Seconds since the newest event that the answers know of."""
+    def freshness_seconds(self) -> float | None:
         newest = self.event_time_max()
-        # An event may be ahead of this node's clock, or the clock was set back.
-        return None if newest is None else max(0.0, time.time() - newest)
+        return None if newest is None else freshness_seconds(newest, time.time())
 
 
 class ServingMetrics(Collector):
@@ -229,9 +228,12 @@ class ServingMetrics(Collector):
             ),
             "refused_versions": ("Versions that were refused here.", len(releases.refused)),
         }
-        age = process.knowledge_age()
+        age = process.freshness_seconds()
         if age is not None:
-            gauges["knowledge_age_seconds"] = ("Since the newest event that the answers know of.", age)  # type: ignore[assignment]
+            gauges["freshness_seconds"] = (
+                "Seconds since the newest event that the answering version has learned.",
+                age,
+            )  # type: ignore[assignment]
         for name, (what, value) in gauges.items():
             yield GaugeMetricFamily(f"elastic_ctr_serving_{name}", what, value=value)
         yield CounterMetricFamily(

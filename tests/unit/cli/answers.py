@@ -62,7 +62,8 @@ def transfer(**changes: Any) -> dict[str, Any]:
                 "maxAbsDiff": {str(DELTA): 8.9e-08}, "secondsSinceReport": 0.3,
             }
         ],
-        "freshness": {"eventTimeMax": 1585706400, "ageSeconds": 600.0},
+        "eventTimeMax": 1585706400,
+        "freshnessSeconds": 600.0,
         "versions": {str(DELTA): {"secondsToLive": 7.392}},
         **changes,
     }  # fmt: skip
@@ -71,7 +72,7 @@ def transfer(**changes: Any) -> dict[str, Any]:
 def serving(**changes: Any) -> dict[str, Any]:
     return {
         "ready": True, "stage": f"version {DELTA} is live and answered with", "version": DELTA, "live": DELTA,
-        "candidate": None, "eventTimeMax": 1585706400, "knowledgeAgeSeconds": 600.0, "passed": {}, "refused": {},
+        "candidate": None, "eventTimeMax": 1585706400, "freshnessSeconds": 600.0, "passed": {}, "refused": {},
         "lastRefusal": None, "transfer": {"url": "http://ctr-cube-transfer:8300", "trouble": None}, "requests": 5,
         "rows": 2048, "p50Seconds": 0.005, "p99Seconds": 0.01, "workers": [], "workerRestarts": 0,
         "address": "0.0.0.0:8400",

@@ -103,9 +103,8 @@ def test_what_is_refused_held_or_wrong_is_said() -> None:
 
 def test_a_shard_without_a_pod_and_a_run_without_serving_are_shown() -> None:
     shards = [{"shard": 0, "up": False, "pods": []}]
-    freshness = {"eventTimeMax": None, "ageSeconds": None}
 
-    said = shown({"transfer": transfer(shards=shards, readers=[], freshness=freshness)})
+    said = shown({"transfer": transfer(shards=shards, readers=[], eventTimeMax=None, freshnessSeconds=None)})
 
     assert line_of(said, "0 ") == "0 0 - - - no pod is up"
     assert line_of(said, "serving") == "serving no pod reports to cube-transfer"
@@ -140,5 +139,4 @@ def test_the_last_hours_are_shown_when_there_is_room_for_few() -> None:
 
 def test_ages_are_told_in_a_unit_that_can_be_read() -> None:
     for seconds, told in ((5.0, "5 s ago"), (600.0, "10 min ago"), (10800.0, "3.0 h ago"), (8.64e6, "100.0 days ago")):
-        freshness = {"eventTimeMax": 1585706400, "ageSeconds": seconds}
-        assert told in shown({"transfer": transfer(freshness=freshness)})
+        assert told in shown({"transfer": transfer(freshnessSeconds=seconds)})

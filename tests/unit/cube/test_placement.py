@@ -18,6 +18,7 @@ from elastic_ctr.cube.placement import (
     shard_of_pod,
     shards_up,
     skipped_versions,
+    standing_on_refused,
     unbuilt_chain,
     unneeded_partitions,
 )
@@ -240,6 +241,15 @@ def test_a_build_needs_everything_since_the_last_built_ancestor() -> None:
     assert unbuilt_chain(4, known, {2}) == (3, 4)
     assert unbuilt_chain(4, known, ()) == (1, 2, 3, 4)
     assert unbuilt_chain(1, known, ()) == (1,)
+
+
+def test_deltas_over_a_refused_version_cannot_be_built_until_the_next_base() -> None:
+    known = {1: manifest(1), **{v: manifest(v, v - 1, 1) for v in (2, 3, 4)}, 5: manifest(5), 6: manifest(6, 5, 5)}
+
+    assert standing_on_refused((2, 3, 4, 5, 6), known, {1}, {2}) == {3: 2, 4: 2}
+    # A refused version that is built is no obstacle: its files were read.
+    assert standing_on_refused((3, 4, 5, 6), known, {1, 2}, {2}) == {}
+    assert standing_on_refused((3,), {3: manifest(3, 2, 1)}, (), {2}) == {}
 
 
 def test_a_gap_below_a_delta_is_named_with_the_way_out() -> None:

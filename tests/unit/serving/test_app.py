@@ -14,5 +14,5 @@ def test_the_age_of_what_is_known_is_never_negative_whatever_the_clock_does(ahea
     newest = int(time.time()) + ahead
     process = cast("ServingProcess", SimpleNamespace(event_time_max=lambda: newest))
 
-    assert ServingProcess.knowledge_age(process) == pytest.approx(age, abs=60)
-    assert (ServingProcess.knowledge_age(process) or 0) >= 0
+    assert ServingProcess.freshness_seconds(process) == pytest.approx(age, abs=60)
+    assert (ServingProcess.freshness_seconds(process) or 0) >= 0

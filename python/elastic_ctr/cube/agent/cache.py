@@ -1,7 +1,7 @@
 """The parts that an agent has on its disk: fetched with a rate limit, resumed where cut off, checked before use.
 
 <cache>/<version>/manifest.json     the dictionary's manifest: a restarted pod needs no store for what it has
-<cache>/<version>/part-00017.dict   a checked part; a hard link where the store is on the same file system
+<cache>/<version>/part-00017.dict   a checked part: a copy, so that damage to it is never damage to the store
 <cache>/<version>/part-00017.part   one that is being fetched
 """
 
@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.runtime.documents import DocumentDamaged, read_document
+from elastic_ctr.store import Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, ManifestDamaged, digest_of, read_dictionary
 
@@ -55,8 +54,8 @@ class Cache:
         if version not in self._manifests:
             path = self._folder / str(version) / "manifest.json"
             try:
-                found = DictionaryManifest.model_validate_json(path.read_bytes())
-            except (FileNotFoundError, ValidationError):
+                found = read_document(DictionaryManifest, path.read_bytes())
+            except (FileNotFoundError, DocumentDamaged):
                 found = read_dictionary(self._store, version)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 temporary = path.with_suffix(".new")
@@ -80,11 +79,8 @@ class Cache:
     def at_hand(self, version: int) -> set[int]:
         """Partitions that need no fetching. Raises as `manifest` does."""
         manifest = self.manifest(version)
-        everything = set(range(manifest.partitions))
-        if self._store.local_path(manifest.files[0].path) is not None:
-            return everything
         versions = {version, manifest.full_version}
-        return {p for p in everything if all(self._path(each, p).exists() for each in versions)}
+        return {p for p in range(manifest.partitions) if all(self._path(each, p).exists() for each in versions)}
 
     def forget(self, needed: Collection[int]) -> list[int]:
         """Delete what belongs to no needed version, nor lies below one. Raises OSError."""
@@ -101,11 +97,13 @@ class Cache:
         self._checked = {path: seen for path, seen in self._checked.items() if int(path.parent.name) in keep}
         return gone
 
-    def distrust(self, paths: Iterable[Path | None]) -> None:
-        """Check these again, whatever was found before: a server refused them."""
-        for path in paths:
-            if path is not None:
-                self._checked.pop(path, None)
+    def distrust(self, version: int, partitions: Iterable[int]) -> None:
+        """Check the files of these partitions again, whatever was found before: the server found them damaged."""
+        manifest = self._manifests.get(version)
+        below = {version} if manifest is None else {version, manifest.full_version}
+        for partition in partitions:
+            for each in below:
+                self._checked.pop(self._path(each, partition), None)
 
     def _path(self, version: int, partition: int) -> Path:
         return self._folder / str(version) / f"part-{partition:05d}.dict"
@@ -115,11 +113,10 @@ class Cache:
         if target.exists():
             if self._is_right(target, entry):
                 return target
-            # Damaged on this disk, or a link to a store file that is: the store is asked again.
+            # Damaged on this disk: it is fetched anew.
             target.unlink()
         target.parent.mkdir(parents=True, exist_ok=True)
-        if not self._linked(target, entry):
-            self._fetch(target, entry)
+        self._fetch(target, entry)
         return target
 
     def _is_right(self, path: Path, entry: FileEntry) -> bool:
@@ -136,22 +133,6 @@ class Cache:
                 raise
             return False
         self._checked[path] = seen
-        return True
-
-    def _linked(self, target: Path, entry: FileEntry) -> bool:
-        """A second name for the store's own file: nothing is copied, and retention cannot take it away."""
-        source = self._store.local_path(entry.path)
-        if source is None:
-            return False
-        try:
-            os.link(source, target)
-        except FileNotFoundError as gone:
-            raise NotInStore(f"{entry.path} is not in {self._store.url}") from gone
-        except OSError:
-            return False  # another file system, or one without links: a copy does
-        if not self._is_right(target, entry):
-            target.unlink()
-            raise _not_as_said(self._store, entry)
         return True
 
     def _fetch(self, target: Path, entry: FileEntry) -> None:

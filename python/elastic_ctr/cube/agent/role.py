@@ -5,6 +5,7 @@ that the server could be asked: a server that was restarted holds nothing, and i
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Collection, Mapping
@@ -33,6 +34,8 @@ _LONGEST_BACK_OFF = 30.0
 # A part that is wrong so often, each time fetched anew, is wrong in the store.
 _DAMAGED_TIMES = 3
 _QUIET_SECONDS = 5.0
+# So many damaged parts are named.
+_NAMED = 3
 
 
 class CubeAgent:
@@ -205,8 +208,6 @@ class CubeAgent:
                 if self.document is not None and not self.draining:
                     await self._approach(self.document)
             except (ServerSilent, ServerRefused) as failed:
-                if isinstance(failed, ServerSilent):
-                    self.held = None
                 self._complain("server", str(failed))
             except OSError as failed:
                 self._complain("disk", f"the cache cannot be used: {failed.strerror or failed}")
@@ -215,11 +216,20 @@ class CubeAgent:
 
     async def _look(self) -> Held:
         assert self._server is not None
-        held = await self._server.held()
+        try:
+            held = await self._server.held()
+        except ServerSilent:
+            self.held = None
+            raise
         if self.held is None or held.versions != self.held.versions:
             self.held = held
             self._report_now.set()
         self.held = held
+        damaged = {sentence for parts in held.damaged.values() for sentence in parts.values()}
+        if damaged:
+            self._complain("damaged", f"{'; '.join(sorted(damaged)[:_NAMED])}: the part is fetched anew")
+        else:
+            self.errors.pop("damaged", None)
         return held
 
     async def _approach(self, document: ReleaseDocument) -> None:
@@ -277,6 +287,7 @@ class CubeAgent:
                 return
             if not missing:
                 break
+            self._cache.distrust(version, held.damaged.get(version, {}).keys() & set(missing))
             if missing == before:
                 raise ServerRefused(f"the cube-server took parts of version {version} and does not hold them")
             there = await asyncio.to_thread(self._cache.at_hand, version)
@@ -305,7 +316,7 @@ class CubeAgent:
             try:
                 await self._server.load(manifest.version, manifest.dim, manifest.partitions, parts)
             except ServerRefused as refused:
-                self._cache.distrust(path for pair in parts.values() for path in pair)
+                self._cache.distrust(manifest.version, parts)
                 return refused
         return None
 
@@ -367,6 +378,9 @@ class CubeAgent:
 
     async def _report_on(self) -> None:
         while True:
+            # Fetching may keep `_work` busy for minutes: what the server answers is asked here as well.
+            with contextlib.suppress(ServerSilent, ServerRefused):
+                await self._look()
             self._report_now.clear()
             await self._report(self._holds())
             await happened(self._report_now, self._report_seconds)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import httpx
@@ -26,12 +27,16 @@ class ServerGone(ServerSilent):
 
 
 class Held(NamedTuple):
-    """What the server says it holds. `asked`: seconds since a lookup or keep-alive named the version, None: never."""
+    """What the server says it holds. `asked`: seconds since a lookup or keep-alive named the version, None: never.
+
+    `damaged`: version -> partition -> sentence, of partitions that it answers no longer until they are loaded again.
+    """
 
     versions: dict[int, frozenset[int]]
     asked: dict[int, float | None]
     draining: bool
     lookup: float | None
+    damaged: Mapping[int, Mapping[int, str]] = MappingProxyType({})
 
 
 class Server:
@@ -50,6 +55,10 @@ class Server:
             {int(version): seconds for version, seconds in answer["lastAskedSeconds"].items()},
             bool(answer["draining"]),
             answer["lastLookupSeconds"],
+            {
+                int(version): {int(partition): str(why) for partition, why in parts.items()}
+                for version, parts in answer["damaged"].items()
+            },
         )
 
     async def load(

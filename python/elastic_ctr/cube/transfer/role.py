@@ -46,6 +46,8 @@ _RETENTION_SECONDS = 60.0
 _KEEP_SECONDS = 1.0
 
 _STANDSTILL = 1.0
+# A wall clock that differs by more from this process's own was set; by less, it drifts.
+_CLOCK_JUMP = 2.0
 
 
 class StillListening(RuntimeError):
@@ -105,6 +107,7 @@ class CubeTransfer:
         self._news = asyncio.Event()
         self._looking = asyncio.Lock()
         self._began = time.monotonic()
+        self._clock_offset = time.time() - time.monotonic()
         self._revision = 0
         self._retention_at = 0.0
         self._stopping = False
@@ -180,6 +183,10 @@ class CubeTransfer:
 
     # What is so
 
+    def now(self) -> float:
+        """Unix seconds that pass evenly: differences of two of them are true, whatever is done to the machine's clock."""
+        return time.monotonic() + self._clock_offset
+
     @property
     def listening(self) -> bool:
         return self.state is None
@@ -188,7 +195,8 @@ class CubeTransfer:
         """The version that the builder should build now."""
         if self.state is None or self.scan is None:
             return None
-        buildable = [version for version in self.scan.usable if version not in self.unbuildable()]
+        blocked = self.unbuildable()
+        buildable = [version for version in self.scan.usable if version not in blocked]
         return next_to_build(buildable, self.scan.dictionaries, self.state.live, self.state.refused)
 
     def unbuildable(self) -> dict[int, int]:
@@ -241,7 +249,7 @@ class CubeTransfer:
             for version, reason in report.refused.items():
                 damaged.setdefault(version, f"{report.pod}: {reason}")
         return View(
-            now=time.time(),
+            now=self.now(),
             built=self.scan.dictionaries,
             holders=holders_by_version(reports),
             readers=self.readers.reports,
@@ -310,6 +318,7 @@ class CubeTransfer:
         while True:
             await asyncio.sleep(period)
             now = time.monotonic()
+            self._follow_clock()
             # Frozen, throttled or waiting for a disk: reports lie unread, and that is nobody's silence.
             stood_still, before = now - before - period, now
             if stood_still > _STANDSTILL:
@@ -326,6 +335,14 @@ class CubeTransfer:
                 self._decide(state)
             else:
                 self._decide()
+
+    def _follow_clock(self) -> None:
+        moved = time.time() - self.now()
+        if abs(moved) > _CLOCK_JUMP:
+            log.warning("this machine's clock was set by %+.1f s; no wait becomes shorter or longer by it", moved)
+            self._clock_offset += moved
+            if self.state is not None:
+                self.state = rules_of.with_clock_moved(self.state, moved)
 
     async def _watch(self) -> None:
         while True:
@@ -352,7 +369,7 @@ class CubeTransfer:
                 log.warning("%s", problem)
         self._told = scan.problems
         if self.state is not None:
-            now = time.time()
+            now = self.now()
             moments: dict[int, Mapping[str, float]] = {
                 version: {"published": manifest.created_at, "seen": now}
                 | ({"built": now} if version in scan.dictionaries else {})
@@ -407,6 +424,7 @@ class CubeTransfer:
             self.scan = scan._replace(
                 manifests={v: m for v, m in scan.manifests.items() if v not in doomed},
                 dictionaries={v: d for v, d in scan.dictionaries.items() if v not in doomed},
+                usable=tuple(v for v in scan.usable if v not in doomed),
             )
             self._decide(rules_of.forgotten(state, doomed))
         return doomed
@@ -432,8 +450,8 @@ def _tell(before: ReleaseState | None, after: ReleaseState) -> None:
         return
     if after.live != before.live:
         times = after.times.get(after.live or 0)
-        took = "" if times is None or times.published is None or times.live is None else times.live - times.published
-        log.info("version %s is live%s", after.live, f", {took:.3f} s after it was published" if took != "" else "")
+        took = None if times is None or after.live in before.was_live else times.seconds_to_live
+        log.info("version %s is live%s", after.live, "" if took is None else f", {took:.3f} s after it was published")
     if after.candidate is not None and after.candidate != before.candidate:
         log.info("version %s is the candidate", after.candidate)
     for version in after.refused.keys() - before.refused.keys():

@@ -28,7 +28,10 @@ class RollbackRefused(ValueError):
 
 
 class Times(Record):
-    """Unix seconds at which a version got so far; None while it has not."""
+    """Unix seconds at which a version first got so far; None while it has not.
+
+    `published` is by the master's clock, the others are by transfer's own, which does not jump within a process.
+    """
 
     published: float | None = None
     seen: float | None = None
@@ -36,6 +39,13 @@ class Times(Record):
     candidate: float | None = None
     complete: float | None = None
     live: float | None = None
+
+    @property
+    def seconds_to_live(self) -> float | None:
+        """From publishing to being live for the first time. Clocks that differ make it shorter, never negative."""
+        if self.published is None or self.seen is None or self.live is None:
+            return None
+        return round(max(0.0, self.seen - self.published) + max(0.0, self.live - self.seen), 3)
 
 
 class ReleaseState(Record):
@@ -288,16 +298,29 @@ def _timed(state: ReleaseState, version: int, **moments: float) -> ReleaseState:
 
 
 def with_times(state: ReleaseState, moments: Mapping[int, Mapping[str, float]]) -> ReleaseState:
-    """The first time counts, but for going live, which may come again with a rollback."""
+    """The first time counts: a rollback or its end makes a version live again, but did not publish it again."""
     times = dict(state.times)
     for version, at in moments.items():
         known = times.get(version, Times())
-        fresh = {name: when for name, when in at.items() if getattr(known, name) is None or name == "live"}
+        fresh = {name: when for name, when in at.items() if getattr(known, name) is None}
         if fresh:
             times[version] = known.model_copy(update=fresh)
     if times == state.times:
         return state
     return state.model_copy(update={"times": dict(sorted(times.items())[-REMEMBERED:])})
+
+
+def with_clock_moved(state: ReleaseState, seconds: float) -> ReleaseState:
+    """The clock was set by so much: what waits goes on waiting from where it was."""
+    own = ("seen", "built", "candidate", "complete")
+    times = {
+        version: each
+        if each.live is not None
+        else each.model_copy(update={name: at + seconds for name in own if (at := getattr(each, name)) is not None})
+        for version, each in state.times.items()
+    }
+    since = state.complete_since
+    return state.model_copy(update={"times": times, "complete_since": None if since is None else since + seconds})
 
 
 def forgotten(state: ReleaseState, deleted: Iterable[int]) -> ReleaseState:

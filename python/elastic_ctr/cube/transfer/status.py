@@ -9,6 +9,10 @@ from elastic_ctr.cube.transfer import state as rules_of
 from elastic_ctr.cube.transfer.role import CubeTransfer
 from elastic_ctr.cube.transfer.state import ReleaseState, Times
 from elastic_ctr.runtime.metrics import Metrics
+from elastic_ctr.versions.version import freshness_seconds
+
+# An hour that is published before it ends is in the future by less.
+_CLOCKS_DIFFER = 2 * 3600.0
 
 
 def status_of(transfer: CubeTransfer) -> dict[str, Any]:
@@ -39,10 +43,8 @@ def status_of(transfer: CubeTransfer) -> dict[str, Any]:
         "problems": problems_of(transfer),
         "shards": _shards(transfer),
         "readers": _readers(transfer),
-        "freshness": {
-            "eventTimeMax": None if live is None else live.event_time_max,
-            "ageSeconds": None if live is None else round(time.time() - live.event_time_max, 3),
-        },
+        "eventTimeMax": None if live is None else live.event_time_max,
+        "freshnessSeconds": None if live is None else round(freshness_seconds(live.event_time_max, time.time()), 3),
         "versions": {} if state is None else {str(v): _times(transfer, v, each) for v, each in state.times.items()},
     }
 
@@ -58,12 +60,20 @@ def problems_of(transfer: CubeTransfer) -> list[str]:
             f"no pod of shard {', '.join(map(str, dead))} is up: the pods of the other shards load what it owes"
         )
     state = transfer.state
+    live = None if state is None or transfer.scan is None else transfer.scan.manifests.get(state.live or 0)
+    if live is not None and live.event_time_max - time.time() > _CLOCKS_DIFFER:
+        found.append(
+            f"version {live.version} knows events of {live.event_time_max - time.time():.0f} s in the future: this machine's "
+            "clock is late, or data.timeZone is wrong; freshness is shown as 0"
+        )
     if state is not None:
         found += _refused_sentences(transfer, state)
-        for reader in transfer.readers.reports:
-            for version, reason in reader.refused.items():
+        complaints = [(each.pod, each.refused) for each in transfer.agents.reports]
+        complaints += [(each.pod, each.refused) for each in transfer.readers.reports]
+        for pod, refused in complaints:
+            for version, reason in refused.items():
                 if version not in state.refused:
-                    found.append(f"{reader.pod} cannot answer with version {version}: {reason}")
+                    found.append(f"{pod} cannot answer with version {version}: {reason}")
     return found
 
 
@@ -111,7 +121,7 @@ def _candidate(transfer: CubeTransfer, state: ReleaseState) -> dict[str, Any]:
         "waitsFor": waits,
         "missingPartitions": list(missing),
         "silentReaders": list(silent),
-        "completeSeconds": None if state.complete_since is None else round(time.time() - state.complete_since, 3),
+        "completeSeconds": None if state.complete_since is None else round(transfer.now() - state.complete_since, 3),
     }
 
 
@@ -160,10 +170,9 @@ def _readers(transfer: CubeTransfer) -> list[dict[str, Any]]:
 
 def _times(transfer: CubeTransfer, version: int, times: Times) -> dict[str, Any]:
     build = None if transfer.builder is None else transfer.builder.seconds.get(version)
-    to_live = None if times.live is None or times.published is None else round(times.live - times.published, 3)
     return {
         **times.model_dump(mode="json", by_alias=True),
-        "secondsToLive": to_live,
+        "secondsToLive": times.seconds_to_live,
         "buildSeconds": None if build is None else build.seconds,
         "buildSecondsByStage": {} if build is None else build.seconds_by_stage,
     }
@@ -183,13 +192,11 @@ def metrics_of(transfer: CubeTransfer) -> Metrics:
     def age() -> float:
         state, scan = transfer.state, transfer.scan
         live = None if state is None or scan is None or state.live is None else scan.manifests.get(state.live)
-        return number(None if live is None else time.time() - live.event_time_max)
+        return number(None if live is None else freshness_seconds(live.event_time_max, time.time()))
 
     def to_live() -> float:
         times = live_times()
-        if times is None or times.live is None or times.published is None:
-            return number(None)
-        return times.live - times.published
+        return number(None if times is None else times.seconds_to_live)
 
     def build_seconds(stage: str) -> float:
         progress = None if transfer.builder is None else transfer.builder.progress
@@ -211,8 +218,8 @@ def metrics_of(transfer: CubeTransfer) -> Metrics:
         "serving_pods": ("Serving pods that report.", lambda: float(len(transfer.readers.reports))),
         "dead_shards": ("Shards without a pod that is up.", lambda: float(len(_dead_shards(transfer)))),
         "problems": ("Sentences in the status that ask for the operator.", lambda: float(len(problems_of(transfer)))),
-        "freshness_seconds": ("Age of the newest event that the live version has learned.", age),
-        "publish_to_live_seconds": ("From publishing to live, of the live version.", to_live),
+        "freshness_seconds": ("Seconds since the newest event that the live version has learned.", age),
+        "publish_to_live_seconds": ("From publishing the live version to its going live for the first time.", to_live),
     }
     for name, (what, value) in gauges.items():
         metrics.gauge(name, what).set_function(value)

@@ -49,6 +49,7 @@ class Played:
             return JSONResponse(
                 {
                     "versions": {str(v): sorted(parts) for v, parts in self.held.items() if parts},
+                    "damaged": {},
                     "lastAskedSeconds": {str(v): self.asked.get(v) for v in self.held},
                     "draining": self.draining,
                     "lastLookupSeconds": self.lookup,
@@ -78,7 +79,7 @@ class Played:
             require_token(request, "secret")
             self.drains += 1
             if self.slow:
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(3)
             if self.drain_refused:
                 raise RequestRefused(422, "MemoryError: no room")
             self.draining = (await request.json())["draining"]
@@ -127,7 +128,7 @@ class Pod:
         self.agent = agent
         self.stop = stop
 
-    async def until(self, condition: Callable[[], Any], seconds: float = 20) -> Any:
+    async def until(self, condition: Callable[[], Any], seconds: float = 120) -> Any:
         async def wait() -> Any:
             while not (found := condition()):
                 await asyncio.sleep(0.005)

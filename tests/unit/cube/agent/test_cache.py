@@ -58,16 +58,6 @@ def cache_of(store: FileStore, tmp_path: Path) -> Cache:
     return Cache(store, tmp_path / "cache", 1e12)
 
 
-def test_a_file_of_this_machine_gets_a_second_name_and_is_not_copied(store: FileStore, tmp_path: Path) -> None:
-    put_dictionary(store, tmp_path / "work", 7)
-
-    full, overlay = cache_of(store, tmp_path).parts(7, 1)
-
-    assert overlay is None
-    assert full.is_relative_to(tmp_path / "cache")
-    assert full.samefile(store.root / layout.dictionary_part(7, 1))
-
-
 def test_an_overlay_comes_with_the_full_part_below_it(store: FileStore, tmp_path: Path) -> None:
     put_dictionary(store, tmp_path / "work", 7)
     put_dictionary(store, tmp_path / "work", 8, full=7)
@@ -162,6 +152,16 @@ def test_a_damaged_part_is_named_and_not_kept_and_a_mended_one_is_taken(
     assert cache.parts(7, 0)[0].read_bytes() == right
 
 
+def test_a_cached_part_shares_no_inode_with_the_store(store: FileStore, tmp_path: Path) -> None:
+    put_dictionary(store, tmp_path / "work", 7)
+
+    full, _ = cache_of(store, tmp_path).parts(7, 0)
+    full.write_bytes(b"damaged")
+
+    assert (store.root / layout.dictionary_part(7, 0)).read_bytes() == b"\x07\x00" + DATA
+    assert cache_of(store, tmp_path).parts(7, 0)[0].read_bytes() == b"\x07\x00" + DATA
+
+
 def test_a_part_that_went_bad_on_this_disk_is_fetched_again(store: FileStore, tmp_path: Path) -> None:
     put_dictionary(store, tmp_path / "work", 7)
     remote = RemoteStore(store.root)
@@ -176,13 +176,13 @@ def test_a_part_that_went_bad_on_this_disk_is_fetched_again(store: FileStore, tm
 def test_a_part_that_the_server_refused_is_read_again(store: FileStore, tmp_path: Path) -> None:
     put_dictionary(store, tmp_path / "work", 7)
     cache = cache_of(RemoteStore(store.root), tmp_path)
-    full, overlay = cache.parts(7, 0)
+    full, _ = cache.parts(7, 0)
     found = full.stat()
     full.write_bytes(full.read_bytes()[:-1] + b"\x00")
     os.utime(full, ns=(found.st_atime_ns, found.st_mtime_ns))
     assert cache.parts(7, 0)[0].read_bytes()[-1] == 0
 
-    cache.distrust([full, overlay])
+    cache.distrust(7, [0])
 
     assert cache.parts(7, 0)[0].read_bytes() == b"\x07\x00" + DATA
 
@@ -266,7 +266,7 @@ def test_a_file_that_the_disk_has_lost_is_fetched_anew(
 
     monkeypatch.setattr(module, "digest_of", read)
     # A lost sector changes neither size nor time: it is the server that finds it.
-    cache.distrust([own])
+    cache.distrust(7, [0])
 
     assert cache.parts(7, 0) == (own, None)
 

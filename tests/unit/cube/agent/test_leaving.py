@@ -73,7 +73,8 @@ async def test_a_pod_that_nobody_replaces_yet_stays_though_transfer_is_restarted
 async def test_a_pod_that_nobody_replaces_yet_stays_though_its_server_is_slow_to_drain_or_refuses_to(
     tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(server, "_ASK_SECONDS", 0.1)
+    if how == "slow":
+        monkeypatch.setattr(server, "_ASK_SECONDS", 1.0)
     played.say(5)
     played.lookup = 10.0
     played.slow, played.drain_refused = how == "slow", how == "refused"
@@ -82,7 +83,7 @@ async def test_a_pod_that_nobody_replaces_yet_stays_though_its_server_is_slow_to
         await it.holds(v5=MINE)
         played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1))}})
         it.stop.set()
-        await it.until(lambda: played.drains == 3)
+        await it.until(lambda: played.drains >= 3)
         assert not it.agent.drained.is_set()
         assert played.reports[-1].holds == {5: MINE}
 

@@ -22,6 +22,7 @@ from elastic_ctr.cube.transfer.state import (
     ReleaseState,
     RollbackRefused,
     Rules,
+    Times,
     View,
     advance,
     behind,
@@ -34,6 +35,7 @@ from elastic_ctr.cube.transfer.state import (
     rolled_back,
     state_after_loss,
     state_overtaken,
+    with_clock_moved,
     with_times,
 )
 from elastic_ctr.versions.manifest import DictionaryManifest
@@ -300,12 +302,50 @@ def test_a_pod_with_a_newer_document_is_right_and_our_past_is_kept_beside() -> N
     assert state.deleted == (1,)
 
 
-def test_the_first_time_counts_but_a_version_may_go_live_again() -> None:
+def test_seconds_to_live_stay_what_they_were_after_a_rollback_and_its_end() -> None:
+    state = with_times(live(4), {4: {"published": 1.0, "seen": 2.0, "live": 8.2}})
+
+    state = with_times(state, {4: {"live": 170.9}})
+
+    assert state.times[4].seconds_to_live == 7.2
+
+
+@pytest.mark.parametrize(
+    ("published", "seen", "alive", "expected"),
+    [(1.0, 2.0, 8.2, 7.2), (500.0, 2.0, 8.0, 6.0), (1.0, 9.0, 8.0, 8.0), (500.0, 9.0, 8.0, 0.0)],
+)
+def test_seconds_to_live_are_never_negative(published: float, seen: float, alive: float, expected: float) -> None:
+    assert Times(published=published, seen=seen, live=alive).seconds_to_live == expected
+
+
+@pytest.mark.parametrize("moved", [-7200.0, 3600.0, 3 * 86400.0])
+def test_a_clock_that_is_set_changes_no_wait(moved: float) -> None:
+    state = with_times(
+        live(4), {4: {"published": 1.0, "seen": 2.0, "live": 8.0}, 5: {"published": 900.0, "seen": 901.0}}
+    )
+    rules = Rules(min_ready_replicas=1, candidate_seconds=60)
+    waiting = view(4, 5, held=(4, 5), readers=[ReaderReport(pod="r")])
+    state = advance(state, waiting, rules)
+
+    state = with_clock_moved(state, moved)
+
+    later = waiting._replace(
+        now=waiting.now + moved + 59, readers=[ReaderReport(pod="r"), ReaderReport(pod="s", passed=(5,))]
+    )
+    assert advance(state, later, rules).live == 4
+    after = advance(state, later._replace(now=later.now + 1), rules)
+    assert after.live == 5
+    spent = (after.times[5].live or 0) - (after.times[5].seen or 0)
+    assert spent == pytest.approx(1000.0 + 60 - 901)
+    assert after.times[4].seconds_to_live == 7.0
+
+
+def test_the_first_time_of_each_step_counts() -> None:
     state = with_times(live(4), {4: {"seen": 1.0, "live": 2.0}})
 
     state = with_times(state, {4: {"seen": 5.0, "live": 6.0}})
 
-    assert (state.times[4].seen, state.times[4].live) == (1.0, 6.0)
+    assert (state.times[4].seen, state.times[4].live) == (1.0, 2.0)
 
 
 def test_a_deleted_version_is_no_rollback_target_and_no_news() -> None:
