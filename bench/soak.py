@@ -154,7 +154,7 @@ class Roles:
         }  # fmt: skip
         transfer = {
             "port": ports["transfer"], "builderPort": ports["builder"], "stateDir": str(folder / "state"),
-            "scratchDir": str(folder / "builder"), "listenSeconds": 1, "keepVersions": 2,
+            "scratchDir": str(folder / "builder"), "stateRecoverySeconds": 1, "keepVersions": 2,
         }  # fmt: skip
         serving = {
             "port": ports["http"], "adminPort": ports["servingAdmin"], "grpcPort": 0,

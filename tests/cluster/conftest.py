@@ -143,7 +143,7 @@ def small_values(hadoop: Hadoop, path: str) -> Values:
             persistence={"sizeLimit": "2Gi"},
             **grace,
         ),
-        "cubeTransfer": block("40m", "512Mi", builderResources={"cpu": "50m", "memory": "768Mi"}, config={"candidateSeconds": 30}),
+        "cubeTransfer": block("40m", "512Mi", builderResources={"cpu": "50m", "memory": "768Mi"}, config={"validationTimeoutSeconds": 30}),
         "serving": block(
             "100m", "1Gi", replicas=1, service={"type": "NodePort", "nodePort": NODE_PORT}, terminationGracePeriodSeconds=30
         ),

@@ -151,8 +151,8 @@ class World:
         arguments = {
             "store_url": self.store.url, "state_dir": str(self.root / "transfer"), "host": HOST,
             "port": self.port("transfer"), "builder_url": self.url("builder"), "shards": self.shards,
-            "replicas": self.replicas, "token": TOKEN, "poll_seconds": 0.1, "silent_seconds": 2.0,
-            "listen_seconds": 1.0, "candidate_seconds": 3.0, **self.transfer_options, **options,
+            "replicas": self.replicas, "token": TOKEN, "poll_seconds": 0.1, "report_timeout_seconds": 2.0,
+            "state_recovery_seconds": 1.0, "validation_timeout_seconds": 3.0, **self.transfer_options, **options,
         }  # fmt: skip
         self.start("transfer", "transfer.service", "run_cube_transfer", arguments)
 
@@ -175,7 +175,7 @@ class World:
             "pod": pod, "address": self.address(pod), "server_url": self.url(f"{pod}.admin"),
             "transfer_url": self.url("transfer"), "store_url": self.store.url, "cache_dir": str(self.root / pod),
             "port": self.port(f"{pod}.agent"), "token": TOKEN, "drain_seconds": 0.5, "report_seconds": 0.2,
-            "quiet_seconds": 0.5, "grace_seconds": 20.0, **self.agent_options,
+            "drain_idle_seconds": 0.5, "grace_seconds": 20.0, **self.agent_options,
         }  # fmt: skip
         self.start(f"{pod}.agent", "agent.service", "run_cube_agent", arguments)
 

@@ -45,8 +45,8 @@ def values_for(data: Path, slots: list[Any], start: str, end: str, /, **changes:
                 "port": port + 10,
                 "builderPort": port + 11,
                 "pollSeconds": 0.3,
-                "candidateSeconds": 20,
-                "silentSeconds": 5,
+                "validationTimeoutSeconds": 20,
+                "reportTimeoutSeconds": 5,
             }
         },
         "serving": {

@@ -26,5 +26,5 @@ def cube_agent(config: ConfigFile) -> None:
             bytes_per_second=own.fetch_bytes_per_second,
             drain_seconds=own.drain_seconds,
             report_seconds=own.report_seconds,
-            quiet_seconds=own.quiet_seconds,
+            drain_idle_seconds=own.drain_idle_seconds,
         )

@@ -133,7 +133,9 @@ class CubePodConfig(Section):
         description="A version nobody asked for so long may be unloaded, and so may what another pod took over.",
     )
     report_seconds: Seconds = Field(default=1, description="Between two reports of an agent.")
-    quiet_seconds: Seconds = Field(default=5, description="A pod that is going ends when no lookup came for so long.")
+    drain_idle_seconds: Seconds = Field(
+        default=5, description="A draining pod ends once no lookup has come for this long."
+    )
 
 
 class CubeConfig(CubePodConfig):
@@ -166,13 +168,16 @@ class CubeTransferConfig(Section):
     min_ready_replicas: Count = Field(
         default=1, description="Holders every partition needs before a version goes live."
     )
-    candidate_seconds: Seconds = Field(
+    validation_timeout_seconds: Seconds = Field(
         default=120,
-        description="A serving pod that is silent about a version, or a cube pod that has not loaded it, is waited for so long.",
+        description="How long a new version waits for serving pods that have not validated it and cube pods that have not loaded it.",
     )
-    silent_seconds: Seconds = Field(default=10, description="A pod that does not report for so long answers nothing.")
-    listen_seconds: Seconds = Field(
-        default=10, description="Started without its state it first learns for so long what pods and readers carry."
+    report_timeout_seconds: Seconds = Field(
+        default=10, description="A pod that has not reported for this long counts as gone."
+    )
+    state_recovery_seconds: Seconds = Field(
+        default=10,
+        description="How long cube-transfer collects reports before it publishes, after a start without its state file.",
     )
     keep_versions: Count = Field(default=5, description="Versions kept in the store besides those in use.")
     overlay_share: Share = Field(default=0.02, description="A larger delta is merged into full parts.")

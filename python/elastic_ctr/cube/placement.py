@@ -96,9 +96,9 @@ class Verdict(NamedTuple):
 
 
 def readers_verdict(
-    version: int, readers: Iterable[ReaderReport], complete_seconds: float, candidate_seconds: float
+    version: int, readers: Iterable[ReaderReport], complete_seconds: float, validation_timeout_seconds: float
 ) -> Verdict:
-    """One refusal refuses. Else all known serving pods must pass, or after candidate_seconds at least one.
+    """One refusal refuses. Else all known serving pods must pass, or after validation_timeout_seconds at least one.
 
     Where no serving pod is known there is nobody to wait for.
     """
@@ -108,7 +108,7 @@ def readers_verdict(
             return Verdict(passed=False, refused=f"{reader.pod}: {reader.refused[version]}", silent=())
     silent = tuple(each.pod for each in known if version not in each.passed)
     all_passed = not silent
-    enough_passed = len(silent) < len(known) and complete_seconds >= candidate_seconds
+    enough_passed = len(silent) < len(known) and complete_seconds >= validation_timeout_seconds
     return Verdict(passed=all_passed or enough_passed, refused=None, silent=silent)
 
 

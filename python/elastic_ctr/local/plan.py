@@ -211,7 +211,7 @@ def _transfer(places: Places) -> Iterator[Role]:
         update={
             "state_dir": places.state("cube-transfer"),
             "scratch_dir": places.scratch("cube-builder"),
-            "listen_seconds": min(values.cube_transfer.config.listen_seconds, 2),
+            "state_recovery_seconds": min(values.cube_transfer.config.state_recovery_seconds, 2),
         }
     )
     file = CubeTransferFile(
@@ -260,7 +260,7 @@ def _cube_pod(places: Places, pod: str, number: int) -> Iterator[Role]:
             "admin_port": given.admin_port + CUBE_PORTS * number,
             "agent_port": given.agent_port + CUBE_PORTS * number,
             # Nobody but this run's own readers asks, and they end with it.
-            "quiet_seconds": min(given.quiet_seconds, 0.5),
+            "drain_idle_seconds": min(given.drain_idle_seconds, 0.5),
             "cache_dir": places.state(pod),
         }
     )

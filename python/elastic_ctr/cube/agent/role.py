@@ -59,7 +59,7 @@ class CubeAgent:
         drain_seconds: float = 30.0,
         report_seconds: float = 1.0,
         grace_seconds: float = LONGEST_DRAIN_SECONDS,
-        quiet_seconds: float = _QUIET_SECONDS,
+        drain_idle_seconds: float = _QUIET_SECONDS,
         poll_wait_seconds: float = 20.0,
     ) -> None:
         self.pod = pod
@@ -77,7 +77,7 @@ class CubeAgent:
         self._drain_seconds = drain_seconds
         self._report_seconds = report_seconds
         self._grace_seconds = grace_seconds
-        self._quiet_seconds = quiet_seconds
+        self._drain_idle_seconds = drain_idle_seconds
         self._poll_wait_seconds = poll_wait_seconds
         self._something = asyncio.Event()
         self._report_now = asyncio.Event()
@@ -447,7 +447,7 @@ class CubeAgent:
                     await self._order_to_drain(self._server)
             except ServerGone as gone:
                 # Nobody is answered where nobody listens; but it may be about to come back.
-                if time.monotonic() - heard >= self._quiet_seconds:
+                if time.monotonic() - heard >= self._drain_idle_seconds:
                     log.info("nothing to drain: %s", gone)
                     break
             except (ServerSilent, ServerRefused) as failed:
@@ -456,9 +456,9 @@ class CubeAgent:
                 self._complain("server", str(failed))
             else:
                 quiet = time.monotonic() - began if held.lookup is None else min(held.lookup, time.monotonic() - began)
-                if quiet >= self._quiet_seconds and self._covered(held):
+                if quiet >= self._drain_idle_seconds and self._covered(held):
                     break
-            await asyncio.sleep(min(0.2, self._quiet_seconds / 4))
+            await asyncio.sleep(min(0.2, self._drain_idle_seconds / 4))
         self.drained.set()
         log.info("drained")
 

@@ -65,7 +65,7 @@ def run_cube_agent(
     drain_seconds: float = 30.0,
     report_seconds: float = 1.0,
     grace_seconds: float = LONGEST_DRAIN_SECONDS,
-    quiet_seconds: float = 5.0,
+    drain_idle_seconds: float = 5.0,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Without a port there is no door.
 
@@ -88,7 +88,7 @@ def run_cube_agent(
             drain_seconds=drain_seconds,
             report_seconds=report_seconds,
             grace_seconds=grace_seconds,
-            quiet_seconds=quiet_seconds,
+            drain_idle_seconds=drain_idle_seconds,
         )
         async with contextlib.AsyncExitStack() as stack:
             stop = stack.enter_context(stop_on_signal_async())

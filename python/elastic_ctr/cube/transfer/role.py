@@ -58,7 +58,7 @@ class CubeTransfer:
     """The release document and everything that leads to it. Made and used inside one event loop.
 
     `placement` is what agents are told; `allowed_address` says whose addresses readers may be told. After
-    `silent_seconds` without a report a pod holds nothing. Without state, `listen_seconds` are spent hearing reports
+    `report_timeout_seconds` without a report a pod holds nothing. Without state, `state_recovery_seconds` are spent hearing reports
     before anything is published.
     """
 
@@ -71,19 +71,19 @@ class CubeTransfer:
         shards: int,
         replicas: int = 1,
         min_ready_replicas: int = 1,
-        candidate_seconds: float = 120.0,
+        validation_timeout_seconds: float = 120.0,
         keep_versions: int = 5,
         allowed_address: AddressRule = address_rule(None),  # noqa: B008 (a pure function of a constant)
         token: str | None = None,
         poll_seconds: float = 1.0,
-        silent_seconds: float = 10.0,
-        listen_seconds: float = 10.0,
+        report_timeout_seconds: float = 10.0,
+        state_recovery_seconds: float = 10.0,
     ) -> None:
         self.allowed_address = allowed_address
-        self.agents: Pods[AgentReport] = Pods(silent_seconds)
+        self.agents: Pods[AgentReport] = Pods(report_timeout_seconds)
         # A serving pod that went away silently may have been the one to refuse: it is waited for as long as a slow one.
-        self.readers: Pods[ReaderReport] = Pods(max(silent_seconds, candidate_seconds))
-        self.rules = Rules(min_ready_replicas, candidate_seconds)
+        self.readers: Pods[ReaderReport] = Pods(max(report_timeout_seconds, validation_timeout_seconds))
+        self.rules = Rules(min_ready_replicas, validation_timeout_seconds)
         self.shards = shards
         self.scan: Scan | None = None
         self.store_trouble: str | None = None
@@ -100,8 +100,8 @@ class CubeTransfer:
         self._placement = Placement(shards=shards, replicas=replicas)
         self._keep_versions = keep_versions
         self._poll_seconds = poll_seconds
-        self._listen_seconds = listen_seconds
-        self._silent_seconds = silent_seconds
+        self._state_recovery_seconds = state_recovery_seconds
+        self._report_timeout_seconds = report_timeout_seconds
         self._catalog = Catalog(store)
         self._carried: ReleaseDocument | None = None
         self._news = asyncio.Event()
@@ -216,12 +216,14 @@ class CubeTransfer:
         self.state_trouble = self._file.error
         self._began = time.monotonic()
         if self._memory is None:
-            log.info("no state here: listening %.0f s for what pods carry", self._listen_seconds)
+            log.info("no state here: listening %.0f s for what pods carry", self._state_recovery_seconds)
             return
         self.state = self._memory.state
         self._revision = self._memory.revisions
         # Who does not report again before listening ends is gone.
-        self.agents.recall(self._memory.agents, self._began + self._listen_seconds - self._silent_seconds)
+        self.agents.recall(
+            self._memory.agents, self._began + self._state_recovery_seconds - self._report_timeout_seconds
+        )
         log.info("going on: generation %s, live %s", self.state.generation, self.state.live)
         self._decide()
 
@@ -256,7 +258,7 @@ class CubeTransfer:
             damaged=damaged,
             agents=reports,
             placement=self._placement_now(),
-            listened=time.monotonic() - self._began >= self._listen_seconds,
+            listened=time.monotonic() - self._began >= self._state_recovery_seconds,
         )
 
     def _placement_now(self) -> Placement:
@@ -328,7 +330,7 @@ class CubeTransfer:
                 log.warning("cube pod %s is silent: nothing is expected of it until it reports again", pod)
             for pod in self.readers.expire(now):
                 log.warning("serving pod %s is silent: it is no longer waited for", pod)
-            if self.state is None and now - self._began >= self._listen_seconds:
+            if self.state is None and now - self._began >= self._state_recovery_seconds:
                 self._revision = self._carried.revision if self._carried is not None else 0
                 state = rules_of.state_after_loss(self._carried)
                 log.info("starting generation %s with live %s", state.generation, state.live)

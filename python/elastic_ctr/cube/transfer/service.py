@@ -107,13 +107,13 @@ def run_cube_transfer(
     shards: int,
     replicas: int = 1,
     min_ready_replicas: int = 1,
-    candidate_seconds: float = 120.0,
+    validation_timeout_seconds: float = 120.0,
     keep_versions: int = 5,
     cube_domain: str | None = None,
     token: str | None = None,
     poll_seconds: float = 1.0,
-    silent_seconds: float = 10.0,
-    listen_seconds: float = 10.0,
+    report_timeout_seconds: float = 10.0,
+    state_recovery_seconds: float = 10.0,
 ) -> None:
     """Serve until SIGTERM or SIGINT. Raises PortInUse, StateInUse, StoreError."""
 
@@ -125,13 +125,13 @@ def run_cube_transfer(
             shards=shards,
             replicas=replicas,
             min_ready_replicas=min_ready_replicas,
-            candidate_seconds=candidate_seconds,
+            validation_timeout_seconds=validation_timeout_seconds,
             keep_versions=keep_versions,
             allowed_address=address_rule(cube_domain),
             token=token,
             poll_seconds=poll_seconds,
-            silent_seconds=silent_seconds,
-            listen_seconds=listen_seconds,
+            report_timeout_seconds=report_timeout_seconds,
+            state_recovery_seconds=state_recovery_seconds,
         )
         with stop_on_signal_async() as stop:
             async with serving(transfer_app(transfer, token), host, port) as door:

@@ -73,7 +73,7 @@ class Rules(NamedTuple):
     """The operator's choices."""
 
     min_ready_replicas: int = 1
-    candidate_seconds: float = 120.0
+    validation_timeout_seconds: float = 120.0
 
 
 class View(NamedTuple):
@@ -187,7 +187,7 @@ def behind(state: ReleaseState, view: View, rules: Rules) -> tuple[str, ...]:
     candidate = state.candidate
     if state.live is None or candidate is None or candidate not in view.built:
         return ()
-    if _waited(state, view) >= rules.candidate_seconds:
+    if _waited(state, view) >= rules.validation_timeout_seconds:
         return ()
     partitions = view.built[candidate].partitions
 
@@ -201,7 +201,7 @@ def behind(state: ReleaseState, view: View, rules: Rules) -> tuple[str, ...]:
 def gate(state: ReleaseState, view: View, rules: Rules) -> Verdict:
     """What serving pods say of the candidate."""
     assert state.candidate is not None
-    return readers_verdict(state.candidate, view.readers, _waited(state, view), rules.candidate_seconds)
+    return readers_verdict(state.candidate, view.readers, _waited(state, view), rules.validation_timeout_seconds)
 
 
 def _waited(state: ReleaseState, view: View) -> float:

@@ -172,7 +172,7 @@ async def pod(root: Path, played: Played, *, store: FileStore | None = None, **o
         agent = CubeAgent(
             "c-s0-0", 0, ADDRESS, transfer_url=f"http://127.0.0.1:{to.port}",
             store=store, cache_dir=root / "cache", token="secret",
-            **{"server_url": f"http://127.0.0.1:{door.port}", "report_seconds": 0.02, "drain_seconds": 0.1, "quiet_seconds": 0.05, "poll_wait_seconds": 1.0, "grace_seconds": 0.5, **options},
+            **{"server_url": f"http://127.0.0.1:{door.port}", "report_seconds": 0.02, "drain_seconds": 0.1, "drain_idle_seconds": 0.05, "poll_wait_seconds": 1.0, "grace_seconds": 0.5, **options},
         )  # fmt: skip
         stop = asyncio.Event()
         running = asyncio.create_task(agent.run(stop))

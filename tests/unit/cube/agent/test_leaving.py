@@ -132,7 +132,7 @@ async def test_where_nobody_listens_for_a_while_there_is_nothing_to_drain(
 
     monkeypatch.setattr(Server, "held", asked)
     up = Placement(shards=2, up=(1,))
-    async with pod(tmp_path, played, grace_seconds=60.0, quiet_seconds=2.0) as it:
+    async with pod(tmp_path, played, grace_seconds=60.0, drain_idle_seconds=2.0) as it:
         await it.holds(v5=MINE)
         played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1))}})
         it.stop.set()

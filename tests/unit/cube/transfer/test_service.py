@@ -70,10 +70,10 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(root: Path, *, listen_seconds: float = 0.05, **options: Any) -> AsyncIterator[Desk]:
+async def desk(root: Path, *, state_recovery_seconds: float = 0.05, **options: Any) -> AsyncIterator[Desk]:
     transfer = CubeTransfer(
         FileStore(root / "store"), root / "state", builder_url="http://127.0.0.1:9", poll_seconds=0.02,
-        listen_seconds=listen_seconds, **{"shards": 1, "candidate_seconds": 0.2, **options},
+        state_recovery_seconds=state_recovery_seconds, **{"shards": 1, "validation_timeout_seconds": 0.2, **options},
     )  # fmt: skip
     stop = asyncio.Event()
     async with serving(transfer_app(transfer, "secret"), "127.0.0.1", 0) as door:
@@ -81,7 +81,7 @@ async def desk(root: Path, *, listen_seconds: float = 0.05, **options: Any) -> A
         url = f"http://127.0.0.1:{door.port}"
         async with httpx.AsyncClient(base_url=url, headers=bearer("secret"), timeout=60) as client:
             made = Desk(root, client, transfer)
-            if listen_seconds < 1:
+            if state_recovery_seconds < 1:
                 while transfer.listening:
                     await asyncio.sleep(0.005)
             try:
@@ -92,7 +92,7 @@ async def desk(root: Path, *, listen_seconds: float = 0.05, **options: Any) -> A
 
 
 async def test_while_it_listens_transfer_publishes_nothing_and_takes_reports(tmp_path: Path) -> None:
-    async with desk(tmp_path, listen_seconds=60) as it:
+    async with desk(tmp_path, state_recovery_seconds=60) as it:
         answer = await it.client.get("/release")
 
         assert answer.status_code == 503
@@ -151,7 +151,7 @@ async def test_a_built_version_is_candidate_then_live_and_the_status_tells_its_w
 
 
 async def test_a_pod_that_falls_silent_holds_nothing_and_its_dead_shard_is_named(tmp_path: Path) -> None:
-    async with desk(tmp_path, silent_seconds=0.1) as it:
+    async with desk(tmp_path, report_timeout_seconds=0.1) as it:
         it.publish(10)
         await it.until(candidate=10)
         await it.agent(10)
@@ -178,7 +178,7 @@ async def test_a_restart_names_the_same_holders_until_they_had_time_to_report(tm
         await it.until(candidate=10)
         await it.agent(10)
         before = await it.until(live=10)
-    async with desk(tmp_path, listen_seconds=0.3) as it:
+    async with desk(tmp_path, state_recovery_seconds=0.3) as it:
         after = await it.document()
         empty = await it.until(holders={})
 
@@ -198,7 +198,7 @@ async def test_a_pod_that_carries_a_newer_document_is_right(tmp_path: Path) -> N
 
 
 async def test_a_transfer_without_state_takes_the_highest_document_it_hears(tmp_path: Path) -> None:
-    async with desk(tmp_path, listen_seconds=1) as it:
+    async with desk(tmp_path, state_recovery_seconds=1) as it:
         for revision, live in ((5, 3), (9, 4), (7, 2)):
             carried = ReleaseDocument(generation=2, revision=revision, placement=Placement(shards=1), live=live)
             await it.agent(document=carried)

@@ -40,7 +40,7 @@ from elastic_ctr.cube.transfer.state import (
 )
 from elastic_ctr.versions.manifest import DictionaryManifest
 
-RULES = Rules(min_ready_replicas=1, candidate_seconds=120)
+RULES = Rules(min_ready_replicas=1, validation_timeout_seconds=120)
 ALL = Holder(partitions=(0, 1, 2, 3), shard=0)
 
 
@@ -150,7 +150,7 @@ def test_nobody_waits_for_a_pod_that_goes_or_owes_nothing(excused: dict[str, Any
     assert advance(live(4), view(4, 5, held=(4, 5), agents=pods), RULES).live == 5
 
 
-def test_a_pod_that_cannot_load_a_version_delays_it_for_candidate_seconds() -> None:
+def test_a_pod_that_cannot_load_a_version_delays_it_for_validation_timeout_seconds() -> None:
     pods = [agent("c-s0-0", 4, 5), agent("c-s0-1", 4)]
     state = advance(live(4), view(4, 5, held=(4, 5), agents=pods), RULES)
 
@@ -323,7 +323,7 @@ def test_a_clock_that_is_set_changes_no_wait(moved: float) -> None:
     state = with_times(
         live(4), {4: {"published": 1.0, "seen": 2.0, "live": 8.0}, 5: {"published": 900.0, "seen": 901.0}}
     )
-    rules = Rules(min_ready_replicas=1, candidate_seconds=60)
+    rules = Rules(min_ready_replicas=1, validation_timeout_seconds=60)
     waiting = view(4, 5, held=(4, 5), readers=[ReaderReport(pod="r")])
     state = advance(state, waiting, rules)
 
@@ -556,7 +556,7 @@ class Release(RuleBasedStateMachine):
             assert answered >= set(range(self.partitions))
             assert not before.held or (before.restoring and after.live == before.candidate)
             waited = self.now - (after.times[after.live].complete or self.now)
-            if before.live is not None and not before.restoring and waited < self.chosen.candidate_seconds:
+            if before.live is not None and not before.restoring and waited < self.chosen.validation_timeout_seconds:
                 candidate = after.model_copy(update={"candidate": after.live, "complete_since": self.now})
                 assert behind(candidate, self.view(), self.chosen) == ()
         self.state = self.saved = after
