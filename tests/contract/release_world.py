@@ -145,7 +145,7 @@ class World:
     def start_builder(self, **options: Any) -> None:
         arguments = {"store_url": self.store.url, "host": HOST, "port": self.port("builder"), "token": TOKEN}
         arguments |= {"scratch_dir": str(self.root / "builder"), **options}
-        self.start("builder", "builder.service", "run_cube_builder", arguments)
+        self.start("builder", "builder.server", "run_cube_builder", arguments)
 
     def start_transfer(self, **options: Any) -> None:
         arguments = {
@@ -154,7 +154,7 @@ class World:
             "replicas": self.replicas, "token": TOKEN, "poll_seconds": 0.1, "report_timeout_seconds": 2.0,
             "state_recovery_seconds": 1.0, "validation_timeout_seconds": 3.0, **self.transfer_options, **options,
         }  # fmt: skip
-        self.start("transfer", "transfer.service", "run_cube_transfer", arguments)
+        self.start("transfer", "transfer.api", "run_cube_transfer", arguments)
 
     def pods(self) -> list[tuple[str, int]]:
         return [(f"ctr-cube-s{s}-{r}", s) for s in range(self.shards) for r in range(self.replicas)]
@@ -177,7 +177,7 @@ class World:
             "port": self.port(f"{pod}.agent"), "token": TOKEN, "drain_seconds": 0.5, "report_seconds": 0.2,
             "drain_idle_seconds": 0.5, "grace_seconds": 20.0, **self.agent_options,
         }  # fmt: skip
-        self.start(f"{pod}.agent", "agent.service", "run_cube_agent", arguments)
+        self.start(f"{pod}.agent", "agent.api", "run_cube_agent", arguments)
 
     def start_pod(self, pod: str) -> None:
         self.start_server(pod)

@@ -14,12 +14,12 @@ from elastic_ctr.config.values import Values
 from elastic_ctr.cube.builder.progress import BuildOrder
 from elastic_ctr.cube.placement import abandoned_versions, doomed_versions, holders_by_version, next_to_build
 from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReaderReport, ReleaseDocument, RollbackOrder
-from elastic_ctr.cube.transfer import memory
 from elastic_ctr.cube.transfer import state as rules_of
+from elastic_ctr.cube.transfer import state_file
 from elastic_ctr.cube.transfer.catalog import Catalog
-from elastic_ctr.cube.transfer.memory import Memory, MemoryFile
 from elastic_ctr.cube.transfer.retention import followed_by_checkpoints
 from elastic_ctr.cube.transfer.state import ReleaseState, Rules, Times, View
+from elastic_ctr.cube.transfer.state_file import Memory, MemoryFile
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.http import read_token
 from elastic_ctr.store import FileStore
@@ -150,7 +150,7 @@ class ReleaseStates:
         self._words = _Words(seed)
         self._folder = tempfile.TemporaryDirectory()
         self._file = MemoryFile(Path(self._folder.name))
-        logging.getLogger(memory.__name__).disabled = True
+        logging.getLogger(state_file.__name__).disabled = True
         times = {20: Times(published=1.0, seen=2.0, built=3.0, candidate=4.0, complete=5.0)}
         state = ReleaseState(
             generation=3, live=10, candidate=20, complete_since=5.0, refused={30: "x"}, was_live=(10,), times=times

@@ -9,7 +9,7 @@ import typer
 
 from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
 from elastic_ctr.config.role_files import CubeAgentFile, CubeServerFile
-from elastic_ctr.cube.agent.drain import LONGEST_DRAIN_SECONDS, DrainRefused, run_cube_drain
+from elastic_ctr.cube.agent.drain_client import LONGEST_DRAIN_SECONDS, DrainRefused, run_cube_drain
 
 EXIT_GRACE_OVER, EXIT_REFUSED = 1, 2
 

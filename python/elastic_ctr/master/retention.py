@@ -15,8 +15,8 @@ from typing import Any
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.leftovers import is_leftover
 from elastic_ctr.versions.manifest import ManifestDamaged, read_checkpoint
+from elastic_ctr.versions.orphans import is_leftover
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from elastic_ctr.store.file import FileStore
 from elastic_ctr.store.interface import AlreadyPublished, FileTooLarge, NotInStore, NotNow, Store, StoreError
 from elastic_ctr.store.open import open_store
-from elastic_ctr.store.patience import Patience
+from elastic_ctr.store.retry import Patience
 
 __all__ = [
     "AlreadyPublished",

@@ -18,10 +18,10 @@ import urllib3
 from hdfs import HdfsError, InsecureClient
 
 from elastic_ctr.store.interface import AlreadyPublished, NotInStore, NotNow, StoreError
-from elastic_ctr.store.patience import Patience
 from elastic_ctr.store.remote import Body, Remote, Stat, cause_of, checked_name
 from elastic_ctr.store.remote_source import RemoteSource
 from elastic_ctr.store.remote_store import RemoteStore
+from elastic_ctr.store.retry import Patience
 
 # What is lost of a block when the line breaks within it is asked for again.
 _BLOCK = 1 << 16

@@ -15,9 +15,9 @@ from urllib.parse import quote, unquote, urlsplit
 import httpx
 
 from elastic_ctr.store.interface import AlreadyPublished, NotInStore, NotNow, StoreError
-from elastic_ctr.store.patience import Patience
 from elastic_ctr.store.remote import Body, Remote, Stat, cause_of, checked_name
 from elastic_ctr.store.remote_store import RemoteStore
+from elastic_ctr.store.retry import Patience
 
 _SENT_AT_ONCE = 1 << 20
 # Reading waits for a folder with many files to be deleted, or a body to reach a slow disk; it is no limit of a transfer.

@@ -5,7 +5,7 @@ from urllib.parse import unquote, urlsplit
 
 from elastic_ctr.store.file import FileStore
 from elastic_ctr.store.interface import Store, StoreError
-from elastic_ctr.store.patience import Patience
+from elastic_ctr.store.retry import Patience
 
 
 def open_store(url: str, *, token: str | None = None, user: str = "root", patience: Patience | None = None) -> Store:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol, TypeVar
 
 from elastic_ctr.store.interface import NotNow, StoreError, checked_path
-from elastic_ctr.store.patience import Patience, resumed
+from elastic_ctr.store.retry import Patience, resumed
 
 E = TypeVar("E", bound=BaseException)
 

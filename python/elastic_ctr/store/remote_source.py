@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import BinaryIO, TypeVar, cast
 
 from elastic_ctr.store.interface import NotInStore, StoreError
-from elastic_ctr.store.patience import Patience
 from elastic_ctr.store.remote import Reading, Remote, Stat, relative
+from elastic_ctr.store.retry import Patience
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from elastic_ctr.store.interface import AlreadyPublished, NotInStore, NotNow, StoreError, small, walked
-from elastic_ctr.store.patience import Patience
 from elastic_ctr.store.remote import FileChanged, Reading, Remote, Stat, relative
+from elastic_ctr.store.retry import Patience
 from elastic_ctr.store.temporary import appearing, is_temporary, temporary_beside
 
 T = TypeVar("T")

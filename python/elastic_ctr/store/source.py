@@ -5,7 +5,7 @@ from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
 from elastic_ctr.store.interface import NotInStore, StoreError, checked_path
-from elastic_ctr.store.patience import Patience
+from elastic_ctr.store.retry import Patience
 
 
 class Source(Protocol):

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_ctr.cube.builder.intake import read_blocks
+from elastic_ctr.cube.builder.input import read_blocks
 from elastic_ctr.cube.builder.part import MEMORY_BYTES, PartFile, build_full, build_overlay, merge_full
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.placement import unbuilt_chain

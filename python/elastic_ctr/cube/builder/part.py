@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import xxhash
 
-from elastic_ctr.cube.builder.order import sub_part_bounds
+from elastic_ctr.cube.builder.hash_sort import sub_part_bounds
 from elastic_ctr.cube.builder.rows import fill, mark
 from elastic_ctr.cube.builder.runs import Block, Runs, Sorted
 from elastic_ctr.cube.dictionary import perfect_hash

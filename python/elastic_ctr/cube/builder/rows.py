@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from elastic_ctr.cube.builder.order import key_of
+from elastic_ctr.cube.builder.hash_sort import key_of
 from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY
 from elastic_ctr.cube.dictionary.kernel import mix
 from elastic_ctr.machine_code.compiled import compiled, compiled_making_arrays

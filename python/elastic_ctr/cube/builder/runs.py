@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import Self
 
-from elastic_ctr.cube.builder.order import Origins, by_hash
+from elastic_ctr.cube.builder.hash_sort import Origins, by_hash
 from elastic_ctr.cube.builder.rows import scatter
 from elastic_ctr.cube.dictionary import hashing
 from elastic_ctr.cube.dictionary.format import Flags, Values

@@ -6,7 +6,7 @@ from typing import Any
 
 from elastic_ctr.cube.placement import abandoned_versions, skipped_versions
 from elastic_ctr.cube.transfer import state as rules_of
-from elastic_ctr.cube.transfer.role import CubeTransfer
+from elastic_ctr.cube.transfer.controller import CubeTransfer
 from elastic_ctr.cube.transfer.state import ReleaseState, Times
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.versions.version import freshness_seconds

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cube.parts import write_parts
-from elastic_ctr.cube.agent.role import CubeAgent
+from elastic_ctr.cube.agent.agent import CubeAgent
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.release import AgentReport, Placement, ReleaseDocument
 from elastic_ctr.runtime.http import RequestRefused, application, require_token, serving

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cube.agent.played import MINE, OTHER, Played, pod
-from elastic_ctr.cube.agent import server
-from elastic_ctr.cube.agent.server import Held, Server, ServerGone
+from elastic_ctr.cube.agent import server_client
+from elastic_ctr.cube.agent.server_client import Held, Server, ServerGone
 from elastic_ctr.cube.release import Holder, Placement
 
 
@@ -74,7 +74,7 @@ async def test_a_pod_that_nobody_replaces_yet_stays_though_its_server_is_slow_to
     tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     if how == "slow":
-        monkeypatch.setattr(server, "_ASK_SECONDS", 1.0)
+        monkeypatch.setattr(server_client, "_ASK_SECONDS", 1.0)
     played.say(5)
     played.lookup = 10.0
     played.slow, played.drain_refused = how == "slow", how == "refused"

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.cube.builder.order import unmix
+from elastic_ctr.cube.builder.hash_sort import unmix
 from elastic_ctr.cube.dictionary import hashing
 
 any_key = st.integers(0, 2**64 - 1)

@@ -13,8 +13,8 @@ from elastic_ctr.cube.transfer.retention import (
 )
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.leftovers import LEFTOVER_SECONDS, newest_change
 from elastic_ctr.versions.manifest import CheckpointManifest, published_versions
+from elastic_ctr.versions.orphans import LEFTOVER_SECONDS, newest_change
 
 
 @pytest.fixture

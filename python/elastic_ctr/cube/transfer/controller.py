@@ -28,12 +28,12 @@ from elastic_ctr.cube.release import (
     following,
 )
 from elastic_ctr.cube.transfer import state as rules_of
-from elastic_ctr.cube.transfer.build import Builder
+from elastic_ctr.cube.transfer.builder_client import Builder
 from elastic_ctr.cube.transfer.catalog import Catalog, Scan
-from elastic_ctr.cube.transfer.memory import RESERVED, Memory, MemoryFile
-from elastic_ctr.cube.transfer.pods import AddressRule, Pods, address_rule
+from elastic_ctr.cube.transfer.heartbeats import AddressRule, Pods, address_rule
 from elastic_ctr.cube.transfer.retention import delete_leftovers, delete_versions, followed_by_checkpoints, known
 from elastic_ctr.cube.transfer.state import ReleaseState, RollbackRefused, Rules, View
+from elastic_ctr.cube.transfer.state_file import RESERVED, Memory, MemoryFile
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.store import Store, StoreError

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cube.parts import values_for
-from elastic_ctr.cube.builder import intake
-from elastic_ctr.cube.builder.intake import read_blocks
+from elastic_ctr.cube.builder import input as builder_input
+from elastic_ctr.cube.builder.input import read_blocks
 from elastic_ctr.cube.dictionary.format import Values
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.seqfile.format import SequenceFileDamaged, header_bytes
@@ -39,8 +39,8 @@ def test_what_was_written_is_read_whatever_the_blocks(
     keys, values = _written(path, count, dim, sync_interval)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intake, "_CHUNK", chunk)
-        patch.setattr(intake, "BLOCK_KEYS", block)
+        patch.setattr(builder_input, "_CHUNK", chunk)
+        patch.setattr(builder_input, "BLOCK_KEYS", block)
         found = _read(path, count, dim)
 
     assert found == (keys.tolist(), values.tobytes())

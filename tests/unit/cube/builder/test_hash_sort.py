@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cube.parts import MAX_KEY, SPECIAL_KEYS, as_keys
-from elastic_ctr.cube.builder import order
-from elastic_ctr.cube.builder.order import by_hash, sub_part_bounds, unmix
+from elastic_ctr.cube.builder import hash_sort
+from elastic_ctr.cube.builder.hash_sort import by_hash, sub_part_bounds, unmix
 from elastic_ctr.cube.dictionary import hashing
 
 any_key = st.one_of(st.sampled_from(SPECIAL_KEYS), st.integers(0, 20), st.integers(0, MAX_KEY))
@@ -25,7 +25,7 @@ def test_hashes_that_fall_together_are_sorted_all_the_same(crowd: int, monkeypat
     # Keys made so that their hashes share the upper half, and one that is given a thousand times.
     together = unmix(np.arange(5000, 0, -1, dtype=np.uint64))
     keys = np.concatenate([together, np.repeat(together[:1], 1000)])
-    monkeypatch.setattr(order, "_CROWD", crowd)
+    monkeypatch.setattr(hash_sort, "_CROWD", crowd)
 
     mixed, origin = by_hash(keys)
 

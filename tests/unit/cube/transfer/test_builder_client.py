@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from elastic_ctr.cube.builder.progress import BuildProgress
-from elastic_ctr.cube.transfer.build import Builder
+from elastic_ctr.cube.transfer.builder_client import Builder
 from elastic_ctr.runtime.http import application, serving
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from elastic_ctr.store import NotNow, Patience, StoreError
-from elastic_ctr.store.patience import resumed
+from elastic_ctr.store.retry import resumed
 
 
 def failing(times: int, error: Exception, tries: list[int], patience: Patience) -> str:
@@ -67,7 +67,7 @@ def test_a_long_wait_is_told_once(
     no_pauses: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     moments = iter(range(0, 900, 3))
-    monkeypatch.setattr("elastic_ctr.store.patience.time.monotonic", lambda: float(next(moments)))
+    monkeypatch.setattr("elastic_ctr.store.retry.time.monotonic", lambda: float(next(moments)))
 
     with caplog.at_level(logging.INFO):
         assert failing(9, NotNow("it is away"), [], Patience(600)) == "done"

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cube.agent.doors import draining_agent
-from elastic_ctr.cube.agent import drain as module
-from elastic_ctr.cube.agent.drain import DrainRefused, run_cube_drain
+from elastic_ctr.cube.agent import drain_client as module
+from elastic_ctr.cube.agent.drain_client import DrainRefused, run_cube_drain
 from elastic_ctr.runtime.http import HttpThread, application, require_token
 from elastic_ctr.runtime.lifecycle import listen
 
@@ -87,7 +87,7 @@ def test_an_agent_too_busy_to_answer_has_not_ended(monkeypatch: pytest.MonkeyPat
 
 
 def test_draining_imports_nothing_but_the_standard_library() -> None:
-    listed = "import sys, elastic_ctr.cube.agent.drain; print(*{name.partition('.')[0] for name in sys.modules})"
+    listed = "import sys, elastic_ctr.cube.agent.drain_client; print(*{name.partition('.')[0] for name in sys.modules})"
 
     done = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True)
 

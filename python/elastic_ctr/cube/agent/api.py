@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from elastic_ctr.cube.agent.drain import LONGEST_DRAIN_SECONDS
-from elastic_ctr.cube.agent.role import CubeAgent
+from elastic_ctr.cube.agent.agent import CubeAgent
+from elastic_ctr.cube.agent.drain_client import LONGEST_DRAIN_SECONDS
 from elastic_ctr.cube.placement import shard_of_pod
 from elastic_ctr.runtime.http import application, require_token, serving
 from elastic_ctr.runtime.lifecycle import stop_on_signal_async

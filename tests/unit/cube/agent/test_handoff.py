@@ -1,4 +1,4 @@
-from elastic_ctr.cube.agent.handed_over import HandedOver
+from elastic_ctr.cube.agent.handoff import HandedOver
 
 PAIR = (7, 2)
 

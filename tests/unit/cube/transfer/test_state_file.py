@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.cube.release import AgentReport
-from elastic_ctr.cube.transfer.memory import Memory, MemoryFile
 from elastic_ctr.cube.transfer.state import ReleaseState, Times
+from elastic_ctr.cube.transfer.state_file import Memory, MemoryFile
 
 MEMORY = Memory(
     state=ReleaseState(generation=3, live=5, refused={4: "x"}, times={5: Times(live=1.5)}),

@@ -14,9 +14,9 @@ import pytest
 
 from cube.published import DIM, PARTITIONS, keys_of, publish_version
 from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument
-from elastic_ctr.cube.transfer import role
-from elastic_ctr.cube.transfer.role import CubeTransfer
-from elastic_ctr.cube.transfer.service import transfer_app
+from elastic_ctr.cube.transfer import controller
+from elastic_ctr.cube.transfer.api import transfer_app
+from elastic_ctr.cube.transfer.controller import CubeTransfer
 from elastic_ctr.runtime.http import bearer, serving
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.store import FileStore
@@ -228,7 +228,7 @@ async def test_an_order_that_cannot_be_says_why(tmp_path: Path, order: dict[str,
 
 
 async def test_old_versions_are_deleted_and_what_is_live_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_ctr.cube.transfer.role._RETENTION_SECONDS", 0.0)
+    monkeypatch.setattr("elastic_ctr.cube.transfer.controller._RETENTION_SECONDS", 0.0)
     async with desk(tmp_path, keep_versions=2) as it:
         it.publish(10)
         await it.until(candidate=10)
@@ -253,14 +253,14 @@ async def test_a_version_that_was_accepted_as_target_of_a_rollback_is_not_delete
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, status: int
 ) -> None:
     begun, may_go_on = threading.Event(), threading.Event()
-    really = getattr(role, step)
+    really = getattr(controller, step)
 
     def slow(*given: Any) -> Any:
         begun.set()
         assert may_go_on.wait(60)
         return really(*given)
 
-    monkeypatch.setattr(role, step, slow)
+    monkeypatch.setattr(controller, step, slow)
     async with desk(tmp_path, keep_versions=2) as it:
         it.transfer._retention_at = math.inf
         may_go_on.set()
@@ -290,7 +290,7 @@ async def test_a_version_that_was_accepted_as_target_of_a_rollback_is_not_delete
 async def test_the_files_of_a_version_whose_manifest_cannot_be_read_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elastic_ctr.cube.transfer.role._RETENTION_SECONDS", 0.0)
+    monkeypatch.setattr("elastic_ctr.cube.transfer.controller._RETENTION_SECONDS", 0.0)
     async with desk(tmp_path) as it:
         for version in (10, 11):
             it.publish(version)

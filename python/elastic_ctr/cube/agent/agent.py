@@ -16,9 +16,9 @@ import httpx
 from pydantic import ValidationError
 
 from elastic_ctr.cube.agent.cache import Cache, FetchStopped
-from elastic_ctr.cube.agent.drain import LONGEST_DRAIN_SECONDS
-from elastic_ctr.cube.agent.handed_over import HandedOver
-from elastic_ctr.cube.agent.server import Held, Server, ServerGone, ServerRefused, ServerSilent
+from elastic_ctr.cube.agent.drain_client import LONGEST_DRAIN_SECONDS
+from elastic_ctr.cube.agent.handoff import HandedOver
+from elastic_ctr.cube.agent.server_client import Held, Server, ServerGone, ServerRefused, ServerSilent
 from elastic_ctr.cube.placement import covered_without, owed_partitions, unneeded_partitions
 from elastic_ctr.cube.release import AgentReport, ReleaseDocument
 from elastic_ctr.runtime.http import bearer

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from elastic_ctr.cube.release import AgentReport
-from elastic_ctr.cube.transfer.pods import Pods, address_rule, complaint_about
+from elastic_ctr.cube.transfer.heartbeats import Pods, address_rule, complaint_about
 
 
 def report(pod: str = "c-s1-0", **more: Any) -> AgentReport:

@@ -10,8 +10,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from elastic_ctr.cube.release import AgentReport, ReaderReport, RollbackOrder
-from elastic_ctr.cube.transfer.pods import address_rule, complaint_about
-from elastic_ctr.cube.transfer.role import CubeTransfer, StillListening
+from elastic_ctr.cube.transfer.controller import CubeTransfer, StillListening
+from elastic_ctr.cube.transfer.heartbeats import address_rule, complaint_about
 from elastic_ctr.cube.transfer.state import RollbackRefused
 from elastic_ctr.cube.transfer.status import metrics_of, status_of
 from elastic_ctr.runtime.http import RequestRefused, application, read_record, require_token, serving

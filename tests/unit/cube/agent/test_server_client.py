@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from cube.agent.played import Played
-from elastic_ctr.cube.agent import server
-from elastic_ctr.cube.agent.server import Held, Server, ServerGone, ServerRefused, ServerSilent
+from elastic_ctr.cube.agent import server_client
+from elastic_ctr.cube.agent.server_client import Held, Server, ServerGone, ServerRefused, ServerSilent
 from elastic_ctr.runtime.http import serving
 
 
@@ -24,7 +24,7 @@ async def test_a_server_that_refuses_or_is_silent_is_told_apart(played: Played) 
 async def test_a_server_that_is_slow_is_not_taken_for_one_that_is_gone(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_ASK_SECONDS", 0.1)
+    monkeypatch.setattr(server_client, "_ASK_SECONDS", 0.1)
     played.slow = True
     async with serving(played.server(), "127.0.0.1", 0) as door, httpx.AsyncClient() as client:
         with pytest.raises(ServerSilent, match="does not answer") as silent:
