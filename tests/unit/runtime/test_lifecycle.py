@@ -178,7 +178,7 @@ def test_a_reserved_port_is_shared_by_the_workers_and_by_nobody_else() -> None:
 
             with pytest.raises(OSError, match="in use"):
                 bind("127.0.0.1", port)
-            with pytest.raises(OSError, match="in use"):
+            with pytest.raises(OSError, match="is used by another process"):
                 reserve("127.0.0.1", port)
 
 
