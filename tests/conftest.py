@@ -23,6 +23,10 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# numba's cache names types by their modules, those of `bench` included; a process that cannot import them would throw away the
+# machine code that all others share.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
 # Programs that `tools/get` brought.
 os.environ["PATH"] = f"{ROOT / 'build' / 'tools' / 'bin'}:{os.environ['PATH']}"
 
