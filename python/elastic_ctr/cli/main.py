@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "predict": ("elastic_ctr.cli.predict", "predict", None),
     "status": ("elastic_ctr.cli.status", "status", None),
     "logs": ("elastic_ctr.cli.logs", "logs", None),
+    "pass": ("elastic_ctr.cli.pass_", "app", None),
     "rollback": ("elastic_ctr.cli.rollback", "rollback", None),
     "check": ("elastic_ctr.cli.check", "app", None),
     "values": ("elastic_ctr.cli.values", "values", None),

@@ -72,6 +72,8 @@ def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[
     yield _line("training", stage(master, {"candidate": candidate}))
     if master["waitsFor"]:
         yield _more(f"waits for {master['waitsFor']}")
+    if due := master.get("baseDue"):
+        yield _more(due, "yellow")
     # A master of an older version has none.
     if before := master.get("handover"):
         yield _more(f"training {before} was replaced and is saved once more; the new one waits for it")

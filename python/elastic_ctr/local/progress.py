@@ -13,11 +13,11 @@ from elastic_ctr.local.session import Session
 
 _STATES = {
     "waiting": "waits for its donefile",
-    "checking": "is converted, checked and predicted",
+    "checking": "is being checked",
     "checked": "is checked",
-    "training": "is trained",
-    "evaluating": "is predicted with what was learned",
-    "saving": "is saved and exported",
+    "training": "is being trained",
+    "evaluating": "is being evaluated",
+    "saving": "is being saved and exported",
     "stopped": "is stopped",
 }
 
@@ -33,7 +33,7 @@ def stage(status: dict[str, Any] | None, release: dict[str, Any] | None) -> str:
     if current is not None:
         one = next(each for each in status["passes"] if each["pass"] == current["pass"])
         tasks = (
-            f" ({one['tasksDone']} of {one['tasks']} tasks)"
+            f" ({one['tasksDone']} of {one['tasks']} tasks done)"
             if one["state"] in ("checking", "training", "evaluating")
             else ""
         )

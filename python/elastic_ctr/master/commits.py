@@ -82,7 +82,9 @@ class Commits:
         if refused:
             log.error("version %d after pass %s is refused: %s", save.version, current.id, refused)
             # What this save marked as published is in no version: only a base catches up.
-            self._ledger.set_fact("base_due", value=True)
+            self._ledger.set_fact(
+                "base_due", f"version {save.version} was refused ({refused}); the next version is a base"
+            )
         else:
             log.info("version %d (%s, %d keys) is published after pass %s", save.version, save.kind, keys, current.id)
             self._ledger.set_fact("follows", save.version)

@@ -6,7 +6,7 @@ A part answers what has become of it; only here does that turn into a recovery, 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from elastic_ctr.config.model import digest_of_model
@@ -103,12 +103,12 @@ class Coordinator:
             yield
 
     def _take_up(self, stopped: PassRow) -> None:
-        """Whoever restarts the master has mended the data or the settings: look again from the start."""
+        """The data or the settings were mended: begin the pass again. A load that did not end may have used damaged files."""
         self._saves.start_over()
         self._initialisation.start_over()
         self._generations.start_pass_over(stopped.ordinal)
         # Once a round of training has begun something of it may be in the table, whatever was reported.
-        if stopped.epoch > 0:
+        if stopped.epoch > 0 or (self._generations.used and not self._generations.ready):
             self._recover("master", "a stopped pass is taken up again")
         if self._generations.holds(stopped.ordinal):
             # The checkpoint has all of it: trained again it would be in the model twice. Only its version is missing.
@@ -191,8 +191,8 @@ class Coordinator:
 
     @property
     def save_waits(self) -> str:
-        """For what the present save waits, as a sentence; empty: for nothing."""
-        return self._saves.waits
+        """For what the present save or task waits, as a sentence; empty: for nothing."""
+        return self._saves.waits or self._tasks.waits
 
     @property
     def finished(self) -> bool:
@@ -490,6 +490,28 @@ class Coordinator:
         with self._acting(), self._ledger:
             self._schedule.begin(one, files, ranges)
             self._advance()
+
+    def stopped_pass(self) -> PassRow | None:
+        with self._lock:
+            current = self._ledger.current_pass()
+            return current if current is not None and current.state == "stopped" else None
+
+    def retry(self, name: str) -> str:
+        """Begin a stopped pass again. Why not, empty if it is done."""
+        with self._acting(), self._ledger:
+            current = self._ledger.current_pass()
+            if current is None or current.state != "stopped":
+                return f"no pass is stopped; {'every pass is done' if current is None else f'pass {current.id} is {current.state}'}"
+            if current.id != name:
+                return f"pass {name} is not stopped, pass {current.id} is"
+            log.info("pass %s is retried", name)
+            self._take_up(current)
+            return ""
+
+    def versions_refused(self, refused: Mapping[int, str]) -> None:
+        """What the roles that serve have refused: a delta cannot stand on it."""
+        with self._acting():
+            self._saves.refused_versions(refused)
 
     def versions_found(self, published: list[int]) -> None:
         """What the store holds when the master starts: the versions that the ledger builds on may have been lost with it."""

@@ -340,6 +340,15 @@ class Ledger:
             found[reason] = (seen + lines, (first + json.loads(examples))[:3])
         return found
 
+    def worst_file(self, ordinal: int) -> str:
+        """The file of a pass with the most refused lines, as `path (lines)`; empty where none was refused."""
+        row = self._one(
+            "select path, sum(lines) from refusals join tasks on tasks.id = task where refusals.pass = ?"
+            " group by path order by 2 desc, 1 limit 1",
+            ordinal,
+        )
+        return "" if row is None else f"{row[0]} ({row[1]})"
+
     def samples(self, ordinal: int) -> list[list[tuple[str, int, int]]]:
         """Offered sample lines by task: (line without show and click, show, click)."""
         by_task: dict[str, list[tuple[str, int, int]]] = {}

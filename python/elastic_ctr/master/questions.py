@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.versions.manifest import published_versions, read_checkpoint
+from elastic_ctr.versions.refusals import read_refusals
 
 T = TypeVar("T")
 
@@ -22,6 +23,8 @@ class StoreFacts(Protocol):
     """What decisions depend on and only the store knows. Each raises StoreError, NotAnsweredYet while it is asked."""
 
     def versions(self) -> list[int]: ...
+
+    def refusals(self) -> dict[int, str]: ...
 
     def rows_of(self, checkpoint: str) -> dict[int, int]: ...
 
@@ -43,6 +46,10 @@ class Questions:
     def versions(self) -> list[int]:
         """Ids of all published versions. Raises NotAnsweredYet."""
         return self._answer("versions", lambda: published_versions(self._store))
+
+    def refusals(self) -> dict[int, str]:
+        """Versions that cube-transfer refused, with its reasons. Raises NotAnsweredYet."""
+        return self._answer("refusals", lambda: read_refusals(self._store))
 
     def rows_of(self, checkpoint: str) -> dict[int, int]:
         """Rows by partition of a checkpoint in the store. Raises NotAnsweredYet."""

@@ -2,6 +2,7 @@
 
 import http.client
 import logging
+import math
 import sqlite3
 import threading
 import time
@@ -10,11 +11,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.config.section import Section
 from elastic_ctr.master.coordinator import Coordinator
-from elastic_ctr.master.hours import look, ranges
+from elastic_ctr.master.hours import ChangedFiles, look, missing_folder, ranges
 from elastic_ctr.master.ledger import Ledger, not_written
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.questions import Questions
@@ -22,18 +30,26 @@ from elastic_ctr.master.saving import first_generation
 from elastic_ctr.master.servicer import ControlServicer, start_server
 from elastic_ctr.master.status import status
 from elastic_ctr.master.tracking import Tracking
-from elastic_ctr.runtime.http import HttpThread, application
+from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.runtime.tracking import TrackingServer
 from elastic_ctr.store import Store, StoreError
-from elastic_ctr.store.source import Source
+from elastic_ctr.store.source import FileSource, Source
 from elastic_ctr.versions import layout
+from elastic_ctr.versions.refusals import read_refusals
 
 log = logging.getLogger(__name__)
 
 _TICK = 0.1
 _ASK_SECONDS = 2.0
+_REFUSALS_SECONDS = 10.0
+
+
+class RetryOrder(Section):
+    """To begin a stopped pass again."""
+
+    pass_id: str = Field(alias="pass", max_length=40)
 
 
 def remember_settings(ledger: Ledger, data: Data, model_digest: str) -> None:
@@ -69,6 +85,15 @@ _COUNTED = {
 }
 
 
+def refuse_missing_source(source: Source, data: Data) -> None:
+    """Of a new ledger: a misspelt folder never comes to exist, while one of a running training may come back.
+
+    Raises ValueError naming the folder on this machine that does not exist.
+    """
+    if isinstance(source, FileSource) and (missing := missing_folder(source, data)):
+        raise ValueError(f"data.source: {missing}")
+
+
 class Master:
     """Owns the state directory; everything else asks it over its doors."""
 
@@ -85,6 +110,7 @@ class Master:
         try:
             remember_settings(self._ledger, data, digest_of_model(settings.model, data.slots))
             if self._ledger.fact("id") is None:
+                refuse_missing_source(source, data)
                 self._ledger.set_fact("generation", first_generation(store.list(layout.CHECKPOINTS)))
                 self._ledger.set_fact("id", uuid.uuid4().hex[:8])
         except (ValueError, StoreError):
@@ -95,8 +121,10 @@ class Master:
         self._coordinator = Coordinator(self._ledger, settings, self._questions)
         self._publisher = Publisher(self._coordinator, store, data, settings.model, config)
         self._looked_at = 0.0
+        self._changed = ChangedFiles(source, data)
         self._waiting_for = ""
         self._error = ""
+        self._refusals_at = -math.inf
 
     def status(self) -> dict[str, Any]:
         return {
@@ -126,7 +154,7 @@ class Master:
         for name, gauge in gauges.items():
             gauge.set_function(lambda name=name: self._coordinator.counted()[name])  # type: ignore[misc]
         generation.set_function(lambda: self._coordinator.generation)
-        app = application([], status=self.status, metrics=metrics)
+        app = application([Route("/retry", self._retry, methods=["POST"])], status=self.status, metrics=metrics)
         with ExitStack() as ends:
             ends.callback(self._lock.release)
             ends.callback(self._ledger.close)
@@ -152,6 +180,8 @@ class Master:
             while self._publisher.step():
                 pass
             self._find_hours()
+            self._look_at_stopped()
+            self._look_for_refusals()
             self._questions.ask()
             self._waits(self._coordinator.save_waits)
         except (StoreError, ValueError) as failed:
@@ -174,14 +204,37 @@ class Master:
         if self._waiting_for and now - self._looked_at < self._data.sleep_seconds:
             return
         self._looked_at = now
+        self._changed.remember(wanted)
         files, missing = look(self._source, self._data, wanted.splits)
         if missing:
-            if not self._waiting_for:
-                log.info("waits for %s/%s/%s", self._data.path.rstrip("/"), missing, self._data.donefile)
-            self._waiting_for = f"{missing}/{self._data.donefile}"
+            waits = f"{missing}/{self._data.donefile}"
+            if no_folder := missing_folder(self._source, self._data):
+                waits = f"{self._source.url.rstrip('/')}/{self._data.path.strip('/')}/{waits}: {no_folder}"
+            if waits != self._waiting_for:
+                log.info("waits for %s", waits)
+            self._waiting_for = waits
             return
         self._waiting_for = ""
         self._coordinator.hours_found(wanted, files, ranges(files, self._data.task_bytes))
+
+    def _look_at_stopped(self) -> None:
+        stopped = self._coordinator.stopped_pass()
+        if stopped is not None and self._changed.look(stopped):
+            log.info("the files of pass %s were changed", stopped.id)
+            self._coordinator.retry(stopped.id)
+
+    def _look_for_refusals(self) -> None:
+        now = time.monotonic()
+        if now - self._refusals_at > _REFUSALS_SECONDS:
+            self._refusals_at = now
+            self._coordinator.versions_refused(read_refusals(self._store))
+
+    async def _retry(self, request: Request) -> Response:
+        require_token(request, self._token or None)
+        order = await read_record(request, RetryOrder, limit=1 << 10)
+        if refused := await run_in_threadpool(self._coordinator.retry, order.pass_id):
+            raise RequestRefused(409, refused)
+        return JSONResponse({"pass": order.pass_id})
 
     def _ask(self, index: int, host: str, port: int, reason: str) -> None:
         """Only the master declares a loss, and only after it has looked for itself."""

@@ -56,11 +56,12 @@ class Rounds:
         lines = counts["records"] + counts["refused"]
         if lines and counts["refused"] / lines > self._data.max_refused_share:
             what = describe_refusals(self._ledger.refusals(current.ordinal))
+            worst = self._ledger.worst_file(current.ordinal)
             self._schedule.stop(
                 current,
                 f"{counts['refused']} of {lines} lines were refused, more than data.maxRefusedShare "
-                f"{self._data.max_refused_share:g}: {what}; nothing was trained: mend the lines or raise the share, then "
-                "restart the master",
+                f"{self._data.max_refused_share:g}: {what}; most of them are in {worst}; "
+                "nothing was trained: mend the lines or raise the share",
             )
             return False
         # A trainer offers a sample of every task that has such a line.
@@ -72,8 +73,8 @@ class Rounds:
             if not self._ledger.has_samples(current.ordinal):
                 self._schedule.stop(
                     current,
-                    f"{none}, nor was there one before: no version could be checked, and nothing was trained; mend the lines "
-                    "and restart the master, or begin another model with other data.slots",
+                    f"{none}, nor was there one before: no version could be checked, and nothing was trained; mend the lines, "
+                    "or begin another model with other data.slots",
                 )
                 return False
             # One quiet split among others stops nothing.

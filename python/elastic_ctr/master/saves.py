@@ -8,7 +8,7 @@ handed out before anybody can take one. One that was begun and is nobody's any m
 
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from elastic_ctr.master.questions import NotAnsweredYet, StoreFacts
 from elastic_ctr.master.saving import Published, checkpoint_name, compare, folder_of, jobs_of
 from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.store import StoreError
+from elastic_ctr.versions.refusals import refused_below
 from elastic_ctr.versions.version import next_version
 
 log = logging.getLogger(__name__)
@@ -133,13 +134,13 @@ class Saves:
         plan, version = self._plan(current), None
         if plan.kind is not None:
             try:
-                published = self._store.versions()
+                published, refused = self._store.versions(), self._store.refusals()
             except NotAnsweredYet:
                 return False
             except StoreError as failed:
                 log.warning("the save after pass %s waits for the store: %s", current.id, failed)
                 return False
-            if self.lost_versions(published):
+            if self.refused_versions(refused) or self.lost_versions(published):
                 plan = self._plan(current)
             version = self._next_version(published)
         steps = plan.steps
@@ -187,8 +188,22 @@ class Saves:
                 "version %d is no longer in the store, and no delta can stand on it: the next version is a base",
                 lost[0],
             )
-            self._ledger.set_fact("base_due", value=True)
+            self._ledger.set_fact(
+                "base_due", f"version {lost[0]} is no longer in the store; the next version is a base"
+            )
         return lost
+
+    def refused_versions(self, refused: Mapping[int, str]) -> bool:
+        """Whether the next delta would stand on a version that cube-transfer refused: then the next version is a base."""
+        chain = self._ledger.chain()
+        wrong = refused_below(chain[0], chain[-1], refused) if chain else None
+        if wrong is None:
+            return False
+        if not self._ledger.fact("base_due", default=False):
+            due = f"version {wrong} was refused ({refused[wrong]}), and no delta can stand on it; the next version is a base"
+            log.warning("%s", due)
+            self._ledger.set_fact("base_due", due)
+        return True
 
     def _next_version(self, published: Collection[int]) -> int:
         known = [*published, *(v["id"] for v in self._ledger.versions())]
@@ -307,9 +322,7 @@ class Saves:
     def _lost(self, current: PassRow, last: str, way_out: str) -> None:
         limit = self._config.max_losses
         if self._ledger.count_up("save_losses") >= limit:
-            self._schedule.stop(
-                current, f"saving lost its trainer {limit} times in a row{last}: {way_out} and restart the master"
-            )
+            self._schedule.stop(current, f"saving lost its trainer {limit} times in a row{last}: {way_out}")
 
     def report(self, result: control.TaskResult) -> str:
         """From the saver. Why the table can no longer be trusted; empty if it can."""
@@ -345,9 +358,7 @@ class Saves:
     def _failed(self, current: PassRow, save: SaveRow, error: str, *, untouched: bool = False) -> str:
         log.warning("save after pass %s failed: %s", current.id, error)
         if self._ledger.count_up("save_failures") >= TRIES:
-            self._schedule.stop(
-                current, f"saving failed {TRIES} times, the last time: {error}; mend the cause and restart the master"
-            )
+            self._schedule.stop(current, f"saving failed {TRIES} times, the last time: {error}; mend the cause")
         # Scoring changes nothing in the table.
         return "" if untouched or save.stage == "exported" else f"a save failed halfway: {error}"
 

@@ -55,7 +55,8 @@ class Schedule:
         log.info("pass %s: %d files, %d tasks", one.id, len(files), len(named))
 
     def stop(self, current: PassRow, reason: str) -> None:
-        """Until somebody has mended the cause and restarts the master."""
+        """Until `retry`. `reason` ends with what an operator can do about it."""
+        reason = f"{reason}; then run `elastic-ctr pass retry {current.id}` (changed files of the pass retry it, too)"
         self._ledger.set_pass(current.ordinal, state="stopped", reason=reason)
         log.error("pass %s is stopped: %s", current.id, reason)
 

@@ -39,6 +39,7 @@ class Tasks:
         self._schedule = schedule
         self._config = config
         self._clock = clock
+        self.waits = ""
 
     def resume(self, ends: float) -> None:
         """After a restart leases go on until `ends`, whatever they were; the time that we were away counts for no task."""
@@ -87,6 +88,11 @@ class Tasks:
             return False
         if task.trainer is not None:
             self._ledger.next_in_turn(task.trainer, self._clock())
+        if result.store_away:
+            self.waits = f"task {task.id} of {task.path} waits for its source or the store: {result.error}"
+            self._ledger.give_back(task, error=result.error, failed=False, repeated=0, park_at=0)
+            return True
+        self.waits = ""
         if result.error:
             log.warning("task %s of %s failed: %s", task.id, task.path, result.error)
             self._failed(task, result.error)
@@ -152,7 +158,7 @@ class Tasks:
             part = f" bytes {task.start} to {task.stop or 'the end'}" if task.start or task.stop else ""
             self._schedule.stop(
                 current,
-                f"task {task.id} ({task.path}{part}) {what}; nothing of it is dropped: {way_out} and restart the master",
+                f"task {task.id} ({task.path}{part}) {what}; nothing of it is dropped: {way_out}",
             )
 
 

@@ -1,5 +1,6 @@
 """A store in a folder of this machine, or of a shared file system."""
 
+import errno
 import os
 import shutil
 import tempfile
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, checked_path, small, walked
+from elastic_ctr.store.interface import AlreadyPublished, NotInStore, NotNow, StoreError, checked_path, small, walked
 from elastic_ctr.store.temporary import appearing
 
 _TEMPORARY = ".put-"
 _BLOCK = 1 << 20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class FileStore:
@@ -65,7 +67,10 @@ class FileStore:
                     Path(temporary).unlink(missing_ok=True)
                 if isinstance(failed, FileExistsError):
                     raise AlreadyPublished(f"{path} is already published in {self.url}") from failed
-            raise StoreError(f"{path} cannot be written to {self.url}: {failed.strerror or failed}") from failed
+            cannot = f"{path} cannot be written to {self.url}: {failed.strerror or failed}"
+            if failed.errno in _NO_ROOM:
+                raise NotNow(f"{cannot}; make room there, and it is tried again") from failed
+            raise StoreError(cannot) from failed
 
     def get(self, path: str, target: Path) -> None:
         blocks = self.read_from(path)

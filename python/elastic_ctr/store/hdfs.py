@@ -44,9 +44,6 @@ _FINAL = {
     "ParentNotDirectoryException",
     "SecurityException",
     "UnsupportedOperationException",
-    "DSQuotaExceededException",
-    "NSQuotaExceededException",
-    "QuotaByStorageTypeExceededException",
 }
 
 

@@ -178,7 +178,7 @@ class WebDav(Remote):
             full = "; its disk may be full: its log says" if status == HTTPStatus.INTERNAL_SERVER_ERROR else ""
             return NotNow(f"{cannot}: it answers {said}{full}", _seconds(answer.headers.get("retry-after")))
         if status == HTTPStatus.INSUFFICIENT_STORAGE:
-            return StoreError(f"{cannot}: its disk is full ({said}); make room, or give it a larger volume")
+            return NotNow(f"{cannot}: its disk is full ({said}); make room, or give it a larger volume")
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             return StoreError(f"{cannot}: it is too large ({said}); raise client_max_body_size there")
         return StoreError(

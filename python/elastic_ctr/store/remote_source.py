@@ -1,12 +1,13 @@
 """Click logs on another machine."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, TypeVar, cast
 
 from elastic_ctr.store.interface import NotInStore, StoreError
 from elastic_ctr.store.remote import Reading, Remote, Stat, relative
 from elastic_ctr.store.retry import Patience
+from elastic_ctr.store.source import fingerprint_of
 
 T = TypeVar("T")
 
@@ -22,6 +23,12 @@ class RemoteSource:
         self._patience = patience
 
     def list(self, folder: str) -> list[tuple[str, int]]:
+        return sorted((name, stat.size) for name, stat in self._files(folder))
+
+    def fingerprint(self, folder: str) -> str:
+        return fingerprint_of((name, stat.size, stat.modified_at) for name, stat in self._files(folder))
+
+    def _files(self, folder: str) -> Iterable[tuple[str, Stat]]:
         path = relative(folder.strip("/") or ".")
         for attempt in self._patience.attempts():
             with attempt:
@@ -29,7 +36,7 @@ class RemoteSource:
                     found = self._remote.list(path)
                 except NotInStore:
                     return []
-        return sorted((name, stat.size) for name, stat in found if not stat.folder)
+        return [(name, stat) for name, stat in found if not stat.folder]
 
     def exists(self, path: str) -> bool:
         try:

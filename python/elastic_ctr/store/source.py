@@ -1,5 +1,7 @@
 """Where click logs come from: read only, by folder and by byte range."""
 
+import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
@@ -15,6 +17,9 @@ class Source(Protocol):
 
     def list(self, folder: str) -> list[tuple[str, int]]:
         """Files directly in a folder with their bytes, sorted by name. An absent folder is empty. Raises StoreError."""
+
+    def fingerprint(self, folder: str) -> str:
+        """Differs when a file directly in a folder was added, removed or written. Raises StoreError."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -41,6 +46,15 @@ class FileSource:
         except OSError as failed:
             raise StoreError(f"{folder} in {self.url} cannot be listed: {failed.strerror or failed}") from failed
 
+    def fingerprint(self, folder: str) -> str:
+        try:
+            found = [(each.name, each.stat()) for each in self._at(folder).iterdir() if each.is_file()]
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        except OSError as failed:
+            raise StoreError(f"{folder} in {self.url} cannot be listed: {failed.strerror or failed}") from failed
+        return fingerprint_of((name, stat.st_size, stat.st_mtime) for name, stat in found)
+
     def exists(self, path: str) -> bool:
         return self._at(path).exists()
 
@@ -53,6 +67,11 @@ class FileSource:
             raise StoreError(f"{path} in {self.url} cannot be read: {failed.strerror or failed}") from failed
         stream.seek(start)
         return stream
+
+
+def fingerprint_of(files: Iterable[tuple[str, int, float]]) -> str:
+    """Of names, bytes and times of the last change."""
+    return hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
 
 
 def open_source(url: str, user: str, patience: Patience | None = None) -> Source:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ _PATIENCE_SECONDS = 1800.0
 # Share of saveTimeoutSeconds that a save waits for an unreachable store: it may wait for several files, and must report to
 # the master before the timeout.
 _SAVER_PATIENCE = 0.2
+_STORE_AWAY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -270,8 +272,12 @@ class TrainerProcess:
         except Exception as failed:
             log.exception("task %s failed", task.id)
             result = control.TaskResult(error=str(failed) or type(failed).__name__)
+            result.store_away = isinstance(failed, NotNow)
             if task.phase in (control.SAVE, control.SCORE):
-                result.untouched, result.store_away = not self._saver.stepped, isinstance(failed, NotNow)
+                result.untouched = not self._saver.stepped
+            if result.store_away:
+                # The task is given out again at once; a store without room answers at once, too.
+                time.sleep(_STORE_AWAY_SECONDS)
         result.trainer_id = self._trainer_id
         result.generation = self._generation
         result.task_id = task.id
@@ -317,8 +323,7 @@ class TrainerProcess:
             raise
         except Exception as failed:
             log.exception("task %s cannot be prepared", task.id)
-            reason = str(failed) or type(failed).__name__
-            self._report(task, lambda: control.TaskResult(error=reason))
+            self._report(task, partial(_raise, failed))
             return None
         return self._datasets[-1]
 
@@ -356,6 +361,10 @@ class TrainerProcess:
         self._saver.stepped = False
         with delegated_to_parent(self._watchdog, self._spec.scratch / WATCH_FILE):
             return control.TaskResult(save=work(task.save))
+
+
+def _raise(failed: Exception) -> control.TaskResult:
+    raise failed
 
 
 def main() -> None:

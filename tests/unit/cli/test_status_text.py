@@ -21,7 +21,7 @@ def line_of(text: str, start: str) -> str:
 def test_every_stage_of_a_run_is_shown() -> None:
     said = shown(answers())
 
-    assert line_of(said, "training") == "training pass 20200401/02 is trained (1 of 4 tasks)"
+    assert line_of(said, "training") == "training pass 20200401/02 is being trained (1 of 4 tasks done)"
     assert line_of(said, "tasks") == "tasks generation 2, 2 of 2 pservers serve, 1 trainers work"
     assert line_of(said, "20200401/01") == f"20200401/01 done 2/2 3,000 2 0.5000 0.7471 {DELTA} delta 4,561"
     assert line_of(said, "20200401/02") == "20200401/02 training 1/4 3,000 2 0.5000 - - - 0"

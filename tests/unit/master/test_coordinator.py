@@ -103,3 +103,36 @@ def test_a_master_restarted_at_any_moment_finishes_the_same_work(tmp_path: Path,
     assert set(one.trained().values()) == {1}
     assert [v["state"] for v in one.ledger.versions()] == ["published", "published"]
     assert one.coordinator.generation == 1
+
+
+def test_a_pass_that_was_stopped_is_retried_without_a_restart(tmp_path: Path) -> None:
+    one = world(tmp_path, refused={"20200401/01/two": RECORDS})
+    one.until_state("stopped")
+    assert "most of them are in 20200401/01/two (10); nothing was trained" in one.reason()
+    assert "run `elastic-ctr pass retry 20200401/01`" in one.reason()
+    assert one.coordinator.retry("20200401/00") == "pass 20200401/00 is not stopped, pass 20200401/01 is"
+
+    one.refused = {}
+    assert one.coordinator.retry("20200401/01") == ""
+    one.finish()
+
+    assert one.coordinator.generation == 1
+    assert set(one.trained().values()) == {1}
+    assert one.coordinator.retry("20200401/01") == "no pass is stopped; every pass is done"
+
+
+def test_a_pass_that_was_stopped_in_training_is_retried_from_the_checkpoint_before_it(tmp_path: Path) -> None:
+    one = world(tmp_path, config={"max_attempts": 1})
+    one.until(lambda: len(one.ledger.checkpoints()) == 1)
+    trainer = one.until_phase(control.TRAIN)
+    other = one.until_phase(control.TRAIN, 1)
+    other.work()
+    trainer.report(error="broken")
+    assert one.reason() != ""
+
+    assert one.coordinator.retry("20200401/01") == ""
+    one.finish()
+
+    assert one.coordinator.generation == 2
+    assert set(one.trained().values()) == {1}
+    assert one.coordinator.counted()["parked"] == 0

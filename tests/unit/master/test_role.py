@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 from runtime.tracking_server import Server
 
@@ -17,7 +18,9 @@ from elastic_ctr.config.role_files import Tracking
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.client import MasterClient
+from elastic_ctr.master.hours import ChangedFiles
 from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.role import Master, remember_settings
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.store import FileStore, StoreError
@@ -28,6 +31,7 @@ from master.world import MODEL, data_of, settings_of
 from ports import free_port
 
 # Looks at once and again: what is waited for here is a donefile, not a clock.
+TOKEN = "word"
 DATA = data_of(path="/logs", sleepSeconds=0.01)
 
 
@@ -49,7 +53,7 @@ class Running:
             master=MasterConfig(port=self.port, status_port=self.status_port, state_dir=str(folder / "state")),
             **given,
         )
-        self.master = Master(self.settings, source=FileSource(folder), store=self.store, token="")
+        self.master = Master(self.settings, source=FileSource(folder), store=self.store, token=TOKEN)
         self._stop = threading.Event()
         self.codes: list[int] = []
         self._thread = threading.Thread(target=lambda: self.codes.append(self.master.run(self._stop)))
@@ -70,6 +74,12 @@ class Running:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.status_port}{path}", timeout=10) as answer:
             return str(answer.read().decode())
 
+    def retry(self, name: str, token: str = "") -> tuple[int, str]:
+        headers = {"authorization": f"Bearer {token}"}
+        url = f"http://127.0.0.1:{self.status_port}/retry"
+        answer = httpx.post(url, json={"pass": name}, headers=headers, trust_env=False, timeout=30)
+        return answer.status_code, answer.text
+
     def status(self) -> dict[str, Any]:
         return dict(json.loads(self.get("/status")))
 
@@ -81,6 +91,7 @@ class Running:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
+    (tmp_path / "logs").mkdir()
     made = Running(tmp_path)
     yield made
     made.end()
@@ -88,7 +99,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 def hour(root: Path, split: str) -> Path:
     folder = root / "logs" / split
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "part").write_bytes(b"1 0 5:a\n")
     return folder
 
@@ -108,7 +119,7 @@ def test_it_says_which_donefile_it_waits_for_and_goes_on_once_it_is_there(runnin
 
 def test_it_answers_trainers_and_ends_with_zero_when_told(running: Running) -> None:
     running.start()
-    client = MasterClient(f"127.0.0.1:{running.port}", "")
+    client = MasterClient(f"127.0.0.1:{running.port}", TOKEN)
 
     reply = client.call("JoinTrainer", control.JoinRequest(name="t", training="local"))
     client.close()
@@ -219,7 +230,7 @@ def test_a_ledger_that_cannot_be_written_is_told_and_written_once_there_is_room(
     running: Running, tmp_path: Path
 ) -> None:
     running.start()
-    client = MasterClient(f"127.0.0.1:{running.port}", "")
+    client = MasterClient(f"127.0.0.1:{running.port}", TOKEN)
     ledger = running.master._ledger
     until(lambda: running.status()["waitsFor"] != "")
     # What a full disk is to SQLite.
@@ -264,6 +275,7 @@ def test_a_pserver_lost_while_the_ledger_cannot_be_written_does_not_end_the_mast
 def test_its_run_in_the_tracking_server_ends_with_it(tmp_path: Path) -> None:
     server = Server()
     tracking = Tracking(url=server.url, experiment="clicks")
+    (tmp_path / "logs").mkdir()
     running = Running(tmp_path, training="ctr-train-1", tracking=tracking).start()
 
     running.end()
@@ -271,3 +283,75 @@ def test_its_run_in_the_tracking_server_ends_with_it(tmp_path: Path) -> None:
     assert running.codes == [0]
     assert server.status() == "KILLED"
     server.close()
+
+
+def stopped(running: Running, root: Path) -> Path:
+    """A pass that its check has stopped; the file that is to blame."""
+    folder = hour(root, "20200401/00")
+    (folder / "donefile").touch()
+    running.start()
+    until(lambda: (running.status()["current"] or {}).get("state") == "checking")
+    coordinator = running.master._coordinator
+    with coordinator.locked():
+        current = coordinator.reading().current_pass()
+        assert current is not None
+        coordinator._schedule.stop(current, "the lines of 20200401/00/part are refused")
+    return folder / "part"
+
+
+def state_of(running: Running) -> str:
+    return str((running.status()["current"] or {})["state"])
+
+
+def test_a_stopped_pass_is_retried_by_a_call_with_the_token(running: Running, tmp_path: Path) -> None:
+    stopped(running, tmp_path)
+    assert "run `elastic-ctr pass retry 20200401/00`" in running.status()["current"]["reason"]
+
+    assert running.retry("20200401/00", "wrong")[0] == 401
+    assert running.retry("20200401/07", TOKEN) == (
+        409,
+        '{"error":"pass 20200401/07 is not stopped, pass 20200401/00 is"}',
+    )
+    assert state_of(running) == "stopped"
+    assert running.retry("20200401/00", TOKEN)[0] == 200
+
+    until(lambda: state_of(running) == "checking")
+
+
+def test_a_stopped_pass_is_retried_once_its_files_were_changed(running: Running, tmp_path: Path) -> None:
+    file = stopped(running, tmp_path)
+
+    file.write_bytes(b"1 1 5:b\n")
+
+    until(lambda: state_of(running) == "checking")
+
+
+def test_files_that_are_still_being_written_are_not_read_yet(tmp_path: Path) -> None:
+    folder, now = hour(tmp_path, "20200401/00"), 0.0
+    one = PassRow(1, "20200401/00", ("20200401/00",), 0, False, "stopped", 0, "", None, None, None, None, None)
+    changed = ChangedFiles(FileSource(tmp_path), data_of(path="/logs", sleepSeconds=10), lambda: now)
+    changed.remember(one)
+    found = []
+    for step in range(40):
+        if 10 <= step < 13:
+            (folder / "part").write_bytes(b"x" * step)
+        now += 10
+        found.append(changed.look(one))
+        if found[-1]:
+            break
+
+    assert 14 <= len(found) < 40
+    changed.remember(one)
+    assert not changed.look(one)
+
+
+def test_a_new_training_without_its_source_folder_is_refused_and_a_running_one_waits_for_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"data\.source: the folder file://{tmp_path}/logs does not exist: is data"):
+        Running(tmp_path)
+    (tmp_path / "logs").mkdir()
+    Running(tmp_path).start().end()
+    (tmp_path / "logs").rmdir()
+
+    again = Running(tmp_path).start()
+    until(lambda: "logs does not exist" in again.status()["waitsFor"])
+    again.end()

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.status import status
 from elastic_ctr.store import StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions
+from elastic_ctr.versions.refusals import Refusal, read_refusals, write_refusal
 from master.world import LEASE, Trainer, World, data_of, world
 
 
@@ -523,3 +525,31 @@ def test_a_store_that_is_away_when_the_master_starts_is_no_lost_base(tmp_path: P
     one.finish()
 
     assert kinds(one) == ["base", "delta"]
+
+
+def test_after_a_refused_version_the_next_one_is_a_base_and_the_status_says_so(tmp_path: Path) -> None:
+    one = world(tmp_path, data=data_of(end="20200401/03"))
+    one.until(lambda: len(one.ledger.versions()) == 2)
+    refused = one.ledger.versions()[1]["id"]
+
+    write_refusal(one.store, Refusal(version=refused, reason="a part is damaged", refused_at=1.0))
+    one.coordinator.versions_refused(read_refusals(one.store))
+    due = status(one.coordinator)["baseDue"]
+    one.finish()
+
+    assert (
+        due
+        == f"version {refused} was refused (a part is damaged), and no delta can stand on it; the next version is a base"
+    )
+    assert [each["kind"] for each in one.ledger.versions()] == ["base", "delta", "base", "delta"]
+    assert status(one.coordinator)["baseDue"] == ""
+
+
+def test_a_refusal_that_nobody_has_looked_for_is_found_before_a_delta_is_ordered(tmp_path: Path) -> None:
+    one = world(tmp_path, data=data_of(end="20200401/02"))
+    one.until(lambda: len(one.ledger.versions()) == 1)
+
+    write_refusal(one.store, Refusal(version=one.ledger.versions()[0]["id"], reason="x", refused_at=1.0))
+    one.finish()
+
+    assert [each["kind"] for each in one.ledger.versions()] == ["base", "base", "delta"]

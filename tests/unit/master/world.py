@@ -22,6 +22,7 @@ from elastic_ctr.model.metrics import BUCKETS
 from elastic_ctr.store import FileStore, Store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions, read_checkpoint
+from elastic_ctr.versions.refusals import read_refusals
 
 RECORDS = 10
 # Longer than a lease lives.
@@ -55,6 +56,9 @@ class Asked:
 
     def versions(self) -> list[int]:
         return published_versions(self._world.store)
+
+    def refusals(self) -> dict[int, str]:
+        return read_refusals(self._world.store)
 
     def rows_of(self, checkpoint: str) -> dict[int, int]:
         return read_checkpoint(self._world.store, checkpoint).rows

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.store import AlreadyPublished, FileStore, NotInStore, StoreError
+from elastic_ctr.store import AlreadyPublished, FileStore, NotInStore, NotNow, StoreError
 
 
 @pytest.fixture
@@ -124,3 +124,19 @@ def test_a_folder_that_cannot_be_looked_at_is_a_store_error_and_not_an_empty_one
 
     with pytest.raises(StoreError, match="loop cannot be listed"):
         store.list("loop")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_not_for_ever(store: FileStore, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def full(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(NotNow, match=r"a/b cannot be written to .*; make room there"):
+            store.put_bytes(b"x", "a/b")
+    assert not store.exists("a/b")
+
+    store.put_bytes(b"x", "a/b")
+
+    assert store.list("a") == ["b"]

@@ -117,7 +117,6 @@ def test_the_token_goes_with_changes_alone(world: Making) -> None:
         (403, "our token is not the right one (403 Forbidden)"),
         (405, "it answers 405 Method Not Allowed; is store.config.url right, and an nginx with WebDAV there"),
         (413, "it is too large (413 Request Entity Too Large); raise client_max_body_size"),
-        (507, "its disk is full (507 Insufficient Storage); make room"),
         (302, "it answers 302 Found; is store.config.url right"),
         (404, "it answers 404 Not Found; is store.config.url right"),
     ],

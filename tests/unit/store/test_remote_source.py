@@ -90,3 +90,13 @@ def test_lines_of_a_range_are_read_as_of_a_local_file(name: str) -> None:
 
     first = lines.index(b"\n", max(cut - 1, 0)) + 1 if cut else 0
     assert b"".join(block for _, block in blocks) == lines[first:]
+
+
+def test_a_fingerprint_differs_once_a_file_of_the_folder_was_written() -> None:
+    source, remote = source_of(day__b=b"12345", day__a=b"")
+    before = source.fingerprint("/day/")
+    assert before == source.fingerprint("day") != source.fingerprint("none")
+
+    remote.files["day/b"] = (99, b"54321")
+
+    assert source.fingerprint("day") != before

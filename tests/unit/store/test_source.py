@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,18 @@ def test_an_address_of_hdfs_gives_a_source_without_asking_it_anything() -> None:
 def test_an_address_nobody_understands_is_refused_with_the_way_out() -> None:
     with pytest.raises(StoreError, match=r"data\.source\.url 'ftp://x' is not understood; give file:///a/folder"):
         open_source("ftp://x", "root")
+
+
+def test_a_fingerprint_differs_once_a_file_of_the_folder_was_changed(source: FileSource) -> None:
+    first = source.fingerprint("day/00")
+    file = source.root / "day/00/b"
+    os.utime(file, (1, 1))
+    other_time = source.fingerprint("day/00")
+    file.write_bytes(b"123456")
+    os.utime(file, (1, 1))
+    other_size = source.fingerprint("day/00")
+    (source.root / "day/00/c").touch()
+
+    found = [first, other_time, other_size, source.fingerprint("day/00"), source.fingerprint("none")]
+    assert len(set(found)) == 5
+    assert source.fingerprint("/day/00/") == found[3]

@@ -384,6 +384,7 @@ def test_a_trainer_that_finds_the_store_away_says_so_unless_a_step_of_the_save_w
     trainer: Made, monkeypatch: pytest.MonkeyPatch, fails: Exception, stepped: bool, away: bool
 ) -> None:
     one, client = trainer(save_task())
+    monkeypatch.setattr(module, "_STORE_AWAY_SECONDS", 0)
 
     def fail(*_: object, **__: object) -> None:
         raise fails
@@ -395,6 +396,24 @@ def test_a_trainer_that_finds_the_store_away_says_so_unless_a_step_of_the_save_w
     [result] = client.results()
     assert result.error == str(fails)
     assert (result.untouched, result.untouched and result.store_away) == (not stepped, away)
+
+
+@pytest.mark.parametrize("phase", [control.CHECK, control.TRAIN])
+def test_a_source_or_store_that_is_away_is_named_as_such_in_every_phase(
+    trainer: Made, monkeypatch: pytest.MonkeyPatch, phase: "control.Phase"
+) -> None:
+    one, client = trainer(task(0, phase))
+    monkeypatch.setattr(module, "_STORE_AWAY_SECONDS", 0)
+
+    def away(*_: object) -> None:
+        raise NotNow("no space left in the store")
+
+    monkeypatch.setattr(module, "convert_task", away)
+
+    assert one.run() == 0
+
+    [result] = client.results()
+    assert (result.error, result.store_away) == ("no space left in the store", True)
 
 
 def test_a_source_that_cannot_be_read_is_the_tasks_failure_whatever_the_reason(trainer: Made, tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.doors import Said, saying
+from cli.fake_kubectl import FakeKubectl
+from elastic_ctr.cli.main import build
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(build("pass"), ["pass", *map(str, words)])
+
+
+def test_a_stopped_pass_is_retried_in_a_release_and_in_a_run(kubectl: FakeKubectl, tmp_path: Path) -> None:
+    told: list[Any] = []
+    (tmp_path / "token").write_text("s3cret")
+    kubectl.say(secrets={"ctr-auth": {"token": base64.b64encode(b"s3cret").decode()}})
+
+    def master(method: str, path: str, body: Any) -> Said:
+        told.append((method, path, body))
+        return (200, body) if body == {"pass": "20251103/12"} else (409, {"error": "pass 20251103/13 is not stopped"})
+
+    with saying(master) as address:
+        kubectl.say(forward={"ctr-master-0:8701": int(address.partition(":")[2])})
+        in_release = call("retry", "20251103/12", "-n", "ns")
+        in_run = call("retry", "20251103/12", "--address", address, "--token-file", tmp_path / "token")
+        refused = call("retry", "20251103/13", "--address", address)
+
+    assert [each.exit_code for each in (in_release, in_run, refused)] == [0, 0, 2]
+    assert told[:2] == [("POST", "/retry", {"pass": "20251103/12"})] * 2
+    assert in_run.stdout.startswith("pass 20251103/12 is looked at again")
+    assert "pass 20251103/13 is not stopped" in refused.stderr
+
+
+@pytest.mark.parametrize("words", [("retry",), ("20251103/12",)])
+def test_what_is_missing_is_said(words: tuple[str, ...]) -> None:
+    assert call(*words).exit_code == 2
