@@ -19,12 +19,13 @@ from elastic_ctr.master.initialisation import Initialisation
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.pservers import Pservers
-from elastic_ctr.master.questions import StoreFacts
+from elastic_ctr.master.questions import NotAnsweredYet, StoreFacts
 from elastic_ctr.master.rounds import Rounds
 from elastic_ctr.master.saves import Saves, is_save, published_of
 from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.master.tasks import Tasks
 from elastic_ctr.master.trainers import Trainers
+from elastic_ctr.store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,9 @@ class Coordinator:
         self._digest = digest_of_model(settings.model, settings.data.slots)
         self._clock = clock
         self._started_at = clock()
+        self._store = store
+        # Which pserver found the last checkpoint damaged, and what is said of it while none can take its place.
+        self._damage: tuple[int, str] | None = None
         self.pservers = Pservers(settings.pservers)
         self._trainers = Trainers(ledger)
         self._generations = Generations(ledger, clock)
@@ -164,6 +168,31 @@ class Coordinator:
             self._saves.forget()
             self._end_handover()
         self._initialisation.forget()
+        self._damage = None
+
+    def _fall_back(self, state: control.PserverState) -> None:
+        """A pserver found the last checkpoint damaged: come back to an older one that is whole.
+
+        Where there is none the pserver tries again: the files may be put back, or the whole store may be away.
+        """
+        name = state.damaged_checkpoint
+        if not name and self._damage is not None and self._damage[0] == state.index:
+            self._damage = None
+        if not name or state.generation != self.generation or name != self._generations.last_checkpoint:
+            return
+        older = [row["name"] for row in reversed(self._ledger.checkpoints()[:-1])]
+        try:
+            whole = self._store.whole_checkpoint(older) if older else ""
+        except StoreError as failed:
+            if not isinstance(failed, NotAnsweredYet):
+                log.warning("whether an older checkpoint is whole is not known yet: %s", failed)
+            return
+        if whole:
+            self._generations.set_aside([name, *older[: older.index(whole)]], state.error)
+            self._recover("store", f"checkpoint {name} is damaged, training goes back to {whole}: {state.error}")
+        else:
+            waits = f"checkpoint {name} is damaged and no older one is whole: put its files back into the store and training "
+            self._damage = (state.index, f"{waits}goes on by itself, or begin anew with an empty state and store")
 
     def _advance(self) -> None:
         """Move the present pass on as far as it goes without anybody's help."""
@@ -192,7 +221,7 @@ class Coordinator:
     @property
     def save_waits(self) -> str:
         """For what the present save or task waits, as a sentence; empty: for nothing."""
-        return self._saves.waits or self._tasks.waits
+        return (self._damage or (0, ""))[1] or self._saves.waits or self._tasks.waits
 
     @property
     def finished(self) -> bool:
@@ -272,6 +301,7 @@ class Coordinator:
         self.pservers.learn(state, self._clock())
         if state.lost and state.generation == self.generation and not self.finished:
             self._recover("pserver", f"the server process of pserver {state.index} has ended")
+        self._fall_back(state)
         for result in state.results:
             self._take(state.index, result)
 

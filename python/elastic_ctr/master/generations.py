@@ -1,7 +1,7 @@
 """Generations of server processes, and the way back: a recovery begins the next one at the last checkpoint."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from elastic_ctr.master.ledger import Ledger
 
@@ -65,6 +65,12 @@ class Generations:
         for row in self._ledger.checkpoints():
             if row["pass"] == ordinal and row["mid"]:
                 self._ledger.remove_checkpoint(row["name"])
+
+    def set_aside(self, names: Iterable[str], reason: str) -> None:
+        """Damaged checkpoints: the next recovery comes back to the one before them."""
+        for name in names:
+            log.error("checkpoint %s is damaged and is set aside: %s", name, reason)
+            self._ledger.set_aside(name, reason)
 
     def holds(self, ordinal: int) -> bool:
         """Whether the last checkpoint was made after this pass, with all of it."""

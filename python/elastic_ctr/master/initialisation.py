@@ -137,7 +137,10 @@ class Initialisation:
         failures = self._ledger.count_up("load_failures")
         reason = f"checkpoint {name} did not load whole: {difference}"
         current = self._ledger.current_pass()
-        if failures >= TRIES and current is not None:
+        if failures >= TRIES and len(self._ledger.checkpoints()) > 1:
+            self._generations.set_aside([name], difference)
+            self.start_over()
+        elif failures >= TRIES and current is not None:
             self._schedule.stop(current, f"{reason}, {failures} times; restore the checkpoint's files in the store")
             return ""
         return reason

@@ -469,7 +469,7 @@ class Ledger:
         """`mid` of the pass: the columns (state, epoch, trained_at) that the pass goes on with; its tasks are kept as they are."""
         with self:
             self._do(
-                "insert or replace into checkpoints values (?, ?, ?, ?, ?, ?)",
+                "insert or replace into checkpoints (name, pass, follows, base, at, mid) values (?, ?, ?, ?, ?, ?)",
                 name,
                 ordinal,
                 follows,
@@ -485,11 +485,21 @@ class Ledger:
                 )
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """Oldest first. `mid` is None for one of a whole pass."""
+        """Those to come back to, oldest first. `mid` is None for one of a whole pass."""
         names = ("name", "pass", "follows", "base", "at", "mid")
-        rows = self._all("select * from checkpoints order by pass, at")
+        rows = self._all(f"select {', '.join(names)} from checkpoints where damaged is null order by pass, at")
         found = [dict(zip(names, row, strict=True)) for row in rows]
         return [{**row, "mid": row["mid"] and json.loads(row["mid"])} for row in found]
+
+    def damaged_checkpoints(self) -> list[dict[str, Any]]:
+        """Those that were set aside, oldest first."""
+        names = ("name", "pass", "damaged")
+        rows = self._all(f"select {', '.join(names)} from checkpoints where damaged is not null order by pass, at")
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def set_aside(self, name: str, reason: str) -> None:
+        """No recovery comes back to this checkpoint any more."""
+        self._do("update checkpoints set damaged = ? where name = ?", reason, name)
 
     def remove_checkpoint(self, name: str) -> None:
         with self:

@@ -46,7 +46,8 @@ create table if not exists versions (
   id integer primary key, kind text not null, base integer not null, parent integer, pass integer not null,
   state text not null, keys integer not null, at real not null, reason text not null default '');
 create table if not exists checkpoints (
-  name text primary key, pass integer not null, follows integer, base integer, at real not null, mid text);
+  name text primary key, pass integer not null, follows integer, base integer, at real not null, mid text,
+  damaged text);
 create table if not exists kept (
   checkpoint text not null, task text not null, state text not null, trained integer not null, repeated integer not null,
   positives blob, negatives blob, primary key (checkpoint, task));
@@ -55,7 +56,11 @@ create table if not exists recoveries (
   rolled_back integer not null default 0);
 """
 
-ADDED = (("tasks", "losses", "integer not null default 0"), ("checkpoints", "mid", "text"))
+ADDED = (
+    ("tasks", "losses", "integer not null default 0"),
+    ("checkpoints", "mid", "text"),
+    ("checkpoints", "damaged", "text"),
+)
 """Columns (table, name, type) that a ledger of an older master lacks."""
 
 

@@ -3,11 +3,11 @@
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from elastic_ctr.store import Store, StoreError
-from elastic_ctr.versions.manifest import published_versions, read_checkpoint
+from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.versions.manifest import ManifestDamaged, published_versions, read_checkpoint
 from elastic_ctr.versions.refusals import read_refusals
 
 T = TypeVar("T")
@@ -27,6 +27,8 @@ class StoreFacts(Protocol):
     def refusals(self) -> dict[int, str]: ...
 
     def rows_of(self, checkpoint: str) -> dict[int, int]: ...
+
+    def whole_checkpoint(self, names: Sequence[str]) -> str: ...
 
 
 class Questions:
@@ -55,6 +57,13 @@ class Questions:
         """Rows by partition of a checkpoint in the store. Raises NotAnsweredYet."""
         return self._answer(f"rows of {checkpoint}", lambda: read_checkpoint(self._store, checkpoint).rows)
 
+    def whole_checkpoint(self, names: Sequence[str]) -> str:
+        """The first of these checkpoints whose files are all there, else "". Raises NotAnsweredYet."""
+        return self._answer(
+            f"which of {', '.join(names)} is whole",
+            lambda: next((name for name in names if _is_whole(self._store, name)), ""),
+        )
+
     def _answer(self, name: str, ask: Callable[[], T]) -> T:
         with self._lock:
             came, answer = self._answers.pop(name, (-math.inf, None))
@@ -72,3 +81,11 @@ class Questions:
             with self._lock:
                 self._answers[name] = (self._clock(), answer)
                 del self._open[name]
+
+
+def _is_whole(store: Store, checkpoint: str) -> bool:
+    """By names and sizes; a pserver that fetches the files compares their digests."""
+    try:
+        return all(store.size(each.path) == each.bytes for each in read_checkpoint(store, checkpoint).files)
+    except (NotInStore, ManifestDamaged):
+        return False

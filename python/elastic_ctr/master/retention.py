@@ -35,13 +35,13 @@ class Retention:
     def sweep(self) -> None:
         with self._coordinator.locked():
             ledger = self._coordinator.reading()
-            rows = ledger.checkpoints()
+            rows, damaged = ledger.checkpoints(), ledger.damaged_checkpoints()
             current = ledger.current_pass()
             save = None if current is None else ledger.save_of(current.ordinal)
         writing = None if save is None else save.checkpoint
-        named = [row["name"] for row in rows]
+        named = [row["name"] for row in (*damaged, *rows)]
         try:
-            for name in superseded(rows, self._keep):
+            for name in (*superseded(rows, self._keep), *outlived(damaged, rows, self._keep)):
                 delete_checkpoint(self._store, name)
                 with self._coordinator.locked():
                     self._coordinator.reading().remove_checkpoint(name)
@@ -59,6 +59,12 @@ def superseded(rows: Sequence[Mapping[str, Any]], keep: int) -> list[str]:
         return []
     stay = set(whole[-keep:])
     return [row["name"] for number, row in enumerate(rows[: whole[-1]]) if number not in stay]
+
+
+def outlived(damaged: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], keep: int) -> list[str]:
+    """Which checkpoints that were set aside go: those with `keep` newer ones of whole passes, `rows` being the ledger's others."""
+    whole = [row["pass"] for row in rows if not row["mid"]]
+    return [row["name"] for row in damaged if sum(ordinal > row["pass"] for ordinal in whole) >= keep]
 
 
 def delete_checkpoint(store: Store, name: str) -> None:

@@ -36,6 +36,9 @@ def status(coordinator: Coordinator) -> dict[str, Any]:
             "passes": [_pass(each, counts[each.ordinal], seconds.get(each.ordinal, {}), versions) for each in shown],
             "versions": list(versions.values()),
             "ledger": coordinator.counted(),
+            "damagedCheckpoints": [
+                {"name": each["name"], "reason": each["damaged"]} for each in ledger.damaged_checkpoints()
+            ],
             "recoveries": ledger.recoveries(),
         }
 

@@ -27,7 +27,8 @@ from elastic_ctr.control.belonging import Belonging
 from elastic_ctr.control.client import MasterClient
 from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
-from elastic_ctr.store import Store, StoreError
+from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.versions.manifest import ManifestDamaged
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ _PERIOD = 0.5
 _RETRY_SECONDS = 2.0
 _VERIFY = "verify-"
 _SILENT_SECONDS = 60.0
+_DAMAGED_SECONDS = 2.0
 
 
 class PserverSupervisor:
@@ -67,6 +69,7 @@ class PserverSupervisor:
         self._retry_at: dict[str, float] = {}
         self._error = ""
         self._wanted: set[str] = set()
+        self._damaged = ""
         self._failed_starts = 0
         self._reported_dead_pid = 0
         self._answered_at = 0.0
@@ -213,6 +216,7 @@ class PserverSupervisor:
             error=self._error,
             training=self._settings.training,
             leaving=self._leaving,
+            damaged_checkpoint=self._damaged,
         )
 
     # -- the child -------------------------------------------------------------------------------------------------
@@ -229,6 +233,7 @@ class PserverSupervisor:
         self._results.clear()
         self._retry_at.clear()
         self._preparing = None
+        self._damaged = ""
         shutil.rmtree(old, ignore_errors=True)
         self._folder().mkdir(parents=True, exist_ok=True)
         log.info("pserver %d enters generation %d", self._index, generation)
@@ -240,11 +245,9 @@ class PserverSupervisor:
         if self._child is not None or not self._endpoints:
             return
         if self._preparing is None:
-            folders, checkpoint, pause = (
-                self._folders(),
-                self._checkpoint,
-                min(30.0, 2.0 ** min(self._failed_starts, 5) - 1),
-            )
+            folders, checkpoint = self._folders(), self._checkpoint
+            # Damaged files may be put back at any time.
+            pause = _DAMAGED_SECONDS if self._damaged else min(30.0, 2.0 ** min(self._failed_starts, 5) - 1)
             self._preparing = self._pool.submit(_prepare, folders, checkpoint, pause)
         if not self._preparing.done():
             return
@@ -253,9 +256,12 @@ class PserverSupervisor:
         except (StoreError, ValueError, OSError) as failed:
             self._error = f"checkpoint {self._checkpoint} cannot be fetched: {failed}"
             log.warning("%s", self._error)
-            self._failed_starts += 1
+            self._damaged = self._checkpoint if isinstance(failed, NotInStore | ManifestDamaged) else ""
+            self._failed_starts += 0 if self._damaged else 1
             self._preparing = None
             return
+        if self._damaged:
+            self._damaged = self._error = ""
         self._start_child()
 
     def _start_child(self) -> None:

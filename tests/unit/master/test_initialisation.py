@@ -3,7 +3,7 @@ from pathlib import Path
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.initialisation import VERIFY
 from elastic_ctr.store import StoreError
-from master.world import LEASE, World, world
+from master.world import LEASE, RECORDS, World, data_of, world
 
 
 def world_of_a_late_initializer(tmp_path: Path) -> tuple[World, control.Membership]:
@@ -166,3 +166,73 @@ def test_an_initializer_that_hangs_and_renews_is_replaced_after_the_longest_time
     assert one.coordinator.generation == 1
     one.finish()
     assert set(one.trained().values()) == {1}
+
+
+def lose_the_table(one: World) -> str:
+    """The last checkpoint, which a new pserver will ask for."""
+    one.pservers[0].restart()
+    return str(one.ledger.checkpoints()[-1]["name"])
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_is_trained_from(tmp_path: Path) -> None:
+    one = world(tmp_path, data=data_of(end="20200401/03"))
+    one.until(lambda: len(one.ledger.checkpoints()) == 2)
+    older = one.ledger.checkpoints()[0]["name"]
+    damaged = lose_the_table(one)
+    one.damaged = {damaged}
+
+    one.finish()
+
+    assert set(one.trained().values()) == {1}
+    assert one.coordinator.counted()["rolledBack"] >= 2 * RECORDS, "the hour of the damaged checkpoint is trained again"
+    assert one.coordinator.counted()["trained"] == 8 * RECORDS
+    back = [each["reason"] for each in one.ledger.recoveries() if each["role"] == "store"]
+    assert back == [
+        f"checkpoint {damaged} is damaged, training goes back to {older}: {damaged} is not what its manifest says"
+    ]
+    assert damaged not in [row["name"] for row in one.ledger.checkpoints()]
+
+
+def test_a_damaged_checkpoint_without_another_is_waited_for_and_training_goes_on_once_it_is_back(
+    tmp_path: Path,
+) -> None:
+    one = world(tmp_path)
+    one.until(lambda: len(one.ledger.checkpoints()) == 1)
+    one.damaged = {lose_the_table(one)}
+    one.until(lambda: "no older one is whole" in one.coordinator.save_waits)
+
+    one.damaged = set()
+    one.finish()
+
+    assert one.coordinator.save_waits == ""
+    assert one.coordinator.generation == 2
+    assert set(one.trained().values()) == {1}
+
+
+def test_a_store_that_has_lost_every_checkpoint_sets_none_aside(tmp_path: Path) -> None:
+    one = world(tmp_path, data=data_of(end="20200401/03"))
+    one.until(lambda: len(one.ledger.checkpoints()) == 2)
+    before = one.ledger.checkpoints()
+    lose_the_table(one)
+    one.damaged = {row["name"] for row in before}
+    one.until(lambda: "no older one is whole" in one.coordinator.save_waits)
+
+    assert one.ledger.checkpoints() == before
+    assert one.ledger.damaged_checkpoints() == []
+
+
+def test_a_checkpoint_that_never_loads_whole_is_set_aside_where_there_is_another(tmp_path: Path) -> None:
+    one = world(tmp_path, data=data_of(end="20200401/03"))
+    one.until(lambda: len(one.ledger.checkpoints()) == 2)
+    damaged = lose_the_table(one)
+
+    def emptied() -> bool:
+        for each in one.pservers:
+            if each.fetched == damaged and each.saved.get(VERIFY):
+                each.saved[VERIFY] = {}
+        return one.coordinator.finished
+
+    one.until(emptied)
+
+    assert set(one.trained().values()) == {1}
+    assert one.reason() == ""

@@ -5,7 +5,7 @@ import pytest
 from elastic_ctr.master.questions import NotAnsweredYet, Questions
 from elastic_ctr.store import FileStore, NotInStore, NotNow
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import CheckpointManifest
+from elastic_ctr.versions.manifest import CheckpointManifest, FileEntry
 
 
 class Clock:
@@ -90,3 +90,27 @@ def test_nothing_is_asked_that_nobody_wants_to_know(store: FileStore, monkeypatc
     monkeypatch.setattr(store, "list", None)
 
     Questions(store).ask()
+
+
+def test_a_checkpoint_is_whole_when_every_file_of_its_manifest_is_there_with_its_size(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    for name in ("new", "middle", "old"):
+        entry = FileEntry(path=f"{layout.checkpoint_folder(name)}/000/part-0", bytes=3, sha256="0" * 64)
+        store.put_bytes(b"abc", entry.path)
+        manifest = CheckpointManifest(
+            name=name, pass_id="p", pass_ordinal=1, follows_version=None, base_version=None, created_at=1.0,
+            partitions=1, rows={0: 1}, files=(entry,),
+        )  # fmt: skip
+        store.put_bytes(manifest.to_json(), layout.checkpoint_manifest(name))
+    store.put_bytes(b"ab", f"{layout.checkpoint_folder('new')}/000/part-0", overwrite=True)
+    store.put_bytes(b"{", layout.checkpoint_manifest("middle"), overwrite=True)
+    questions = Questions(store)
+
+    def whole(*names: str) -> str:
+        with pytest.raises(NotAnsweredYet):
+            questions.whole_checkpoint(names)
+        questions.ask()
+        return questions.whole_checkpoint(names)
+
+    assert whole("new", "middle", "old") == "old"
+    assert whole("new", "middle", "lost") == ""

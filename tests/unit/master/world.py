@@ -60,6 +60,9 @@ class Asked:
     def refusals(self) -> dict[int, str]:
         return read_refusals(self._world.store)
 
+    def whole_checkpoint(self, names: Sequence[str]) -> str:
+        return next((name for name in names if name not in self._world.damaged), "")
+
     def rows_of(self, checkpoint: str) -> dict[int, int]:
         return read_checkpoint(self._world.store, checkpoint).rows
 
@@ -91,7 +94,7 @@ class Pserver:
 
     def _empty(self) -> None:
         self.up = self.lost = False
-        self.fetched = ""
+        self.fetched = self.damaged = ""
         self.saved: dict[str, Table] = {}
         self.results: dict[str, control.JobResult] = {}
         self.wanted: set[str] = set()
@@ -108,6 +111,8 @@ class Pserver:
             lost=self.lost,
             training=self.training,
             leaving=self.leaving,
+            damaged_checkpoint=self.damaged,
+            error=f"{self.damaged} is not what its manifest says" if self.damaged else "",
             results=[result for name, result in self.results.items() if name in self.wanted],
         )
 
@@ -119,7 +124,8 @@ class Pserver:
         if orders.generation != self.generation:
             self._empty()
             self.generation = orders.generation
-        if not self.up and orders.endpoints:
+        self.damaged = orders.checkpoint if orders.checkpoint in self.world.damaged else ""
+        if not self.up and orders.endpoints and not self.damaged:
             self.up, self.fetched = True, orders.checkpoint
         self.wanted = {job.id for job in orders.jobs}
         for job in orders.jobs:
@@ -313,6 +319,7 @@ class World:
         self.tables: dict[int, Table] = {}
         self.checkpoints: dict[str, Table] = {}
         self.leases: list[tuple[str, int]] = []
+        self.damaged: set[str] = set()
         self.saved: list[tuple[int, str]] = []  # (generation, save), each time its steps were taken
         self.store: Store = FileStore(self.folder / "store")
         self.ledger = Ledger(self.folder / "ledger.db")

@@ -12,6 +12,7 @@ from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.config.roles import PserverConfig, StoreConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.belonging import Belonging
+from elastic_ctr.pserver import supervisor as module
 from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.pserver.supervisor import PserverSupervisor, _do, _save_of
 from elastic_ctr.store import FileStore
@@ -172,6 +173,27 @@ def test_a_new_generation_forgets_the_old_ones_work_and_its_folder(parent: Pserv
     assert master.told[-1].generation == 2
     assert not old.exists()
     assert parent._folder().exists()
+
+
+def test_a_damaged_checkpoint_is_named_until_it_can_be_fetched(
+    parent: PserverSupervisor, master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_DAMAGED_SECONDS", 0.0)
+    monkeypatch.setattr(parent, "_start_child", lambda: None)
+    master.orders.endpoints.append("127.0.0.1:1")
+    master.orders.checkpoint = "lost"
+
+    def told() -> control.PserverState:
+        parent._turn()
+        return master.told[-1]
+
+    until(lambda: told().damaged_checkpoint == "lost")
+    assert "checkpoint lost cannot be fetched" in master.told[-1].error
+    assert parent._failed_starts == 0
+    master.orders.checkpoint = ""
+
+    until(lambda: not told().damaged_checkpoint)
+    assert master.told[-1].error == ""
 
 
 def test_a_master_that_is_away_changes_nothing(parent: PserverSupervisor, master: Master) -> None:
