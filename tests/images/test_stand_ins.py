@@ -90,7 +90,10 @@ def reports_to(url: str) -> None:
 
     def run(*, finished: bool) -> str:
         status = {"passes": passes, "finished": finished, "current": None}
-        Tracking(TrackingServer(url), "ctr-train-1", "ctr", {"model": {"layers": [4]}}, lambda: status).start().stop()
+        server = TrackingServer(url, timeout=60)
+        one = Tracking(server, "ctr-train-1", "ctr", {"model": {"layers": [4]}}, lambda: status)
+        one.round()
+        one.start().stop()
         body = {"experiment_ids": [number()], "max_results": 10}
         [found] = asked("POST", "runs/search", body)["runs"]
         return str(found["info"]["run_id"]) if found["info"]["status"] == ("FINISHED" if finished else "KILLED") else ""

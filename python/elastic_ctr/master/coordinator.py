@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
@@ -30,6 +31,17 @@ from elastic_ctr.store import StoreError
 log = logging.getLogger(__name__)
 
 _OVER = "every hour is trained"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Totals only grow. The AUC is of the last pass that is done; None where none had both clicks and other lines."""
+
+    totals: Mapping[str, int]
+    parked: int
+    generation: int
+    auc_before: float | None
+    auc: float | None
 
 
 class Coordinator:
@@ -247,6 +259,18 @@ class Coordinator:
                 "repeated": counts["repeated"],
                 "rolledBack": int(self._ledger.fact("rolled_back", 0)),
             }
+
+    def measured(self) -> Measured:
+        """What the metrics show."""
+        with self._lock:
+            done = [one for one in self._ledger.passes() if one.state == "done"]
+            return Measured(
+                totals={**self._ledger.totals(), "rolled_back": int(self._ledger.fact("rolled_back", 0))},
+                parked=self._ledger.counts()["parked"],
+                generation=self.generation,
+                auc_before=done[-1].auc_before if done else None,
+                auc=done[-1].auc if done else None,
+            )
 
     def reading(self) -> Ledger:
         """For the status page and the publisher, under `locked()`."""

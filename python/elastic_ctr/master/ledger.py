@@ -30,6 +30,7 @@ _SUMS = {
     "parked_tasks": "sum(state = 'parked')",
     "parked": "sum(case when state = 'parked' and trained = 0 then records else 0 end)",
 }
+_TOTALS = ("files", "records", "refused", "trained", "repeated")
 _HISTOGRAMS = ("positives", "negatives")
 # Columns of a task that change with its training.
 _KEPT = "state, trained, repeated, positives, negatives"
@@ -140,7 +141,7 @@ class Ledger:
 
     def drop_pass(self, ordinal: int) -> None:
         """One that is waited for, with what was found in it should it have been stopped before."""
-        with self:
+        with self._keeping_totals():
             self._db.execute("delete from passes where ordinal = ? and state = 'waiting'", (ordinal,))
             for table in ("files", "tasks", "refusals", "samples"):
                 self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
@@ -151,7 +152,7 @@ class Ledger:
 
     def fill_pass(self, ordinal: int, files: Mapping[str, int], tasks: Iterable[tuple[str, str, int, int]]) -> None:
         """The files found in a complete pass and the tasks they are cut into; ready to be checked."""
-        with self:
+        with self._keeping_totals():
             self._db.execute("delete from files where pass = ?", (ordinal,))
             for table in ("tasks", "refusals", "samples"):
                 self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
@@ -310,6 +311,22 @@ class Ledger:
         if sums is None or refused is None or files is None:
             raise AssertionError("a sum is one row")
         return {**dict(zip(_SUMS, sums, strict=True)), "refused": refused[0], "files": files[0]}
+
+    @contextmanager
+    def _keeping_totals(self) -> Iterator[None]:
+        """A transaction that takes back what was counted: `totals` keep it."""
+        with self:
+            before = self.counts()
+            yield
+            after = self.counts()
+            for name in _TOTALS:
+                if (less := before[name] - after[name]) > 0:
+                    self.count_up(f"taken_back_{name}", less)
+
+    def totals(self) -> dict[str, int]:
+        """What was ever counted, also in passes that were read or trained again: these numbers only grow."""
+        counts = self.counts()
+        return {name: counts[name] + int(self.fact(f"taken_back_{name}", 0)) for name in _TOTALS}
 
     def counts_by_pass(self, first: int) -> Mapping[int, dict[str, int]]:
         """The same of each pass from `first` on, in as many queries as of one. A pass that found nothing has zeros."""
@@ -513,7 +530,7 @@ class Ledger:
         while checking stays. Returns the records trained in vain, a record once a task.
         """
         name = "" if mid is None else str(mid["name"])
-        with self:
+        with self._keeping_totals():
             if mid is not None:
                 ordinal -= 1
             lost = self._one(

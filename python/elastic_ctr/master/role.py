@@ -24,6 +24,7 @@ from elastic_ctr.config.section import Section
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.hours import ChangedFiles, look, missing_folder, ranges
 from elastic_ctr.master.ledger import Ledger, not_written
+from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.questions import Questions
 from elastic_ctr.master.saving import first_generation
@@ -71,18 +72,6 @@ def remember_settings(ledger: Ledger, data: Data, model_digest: str) -> None:
                 f"{key} was {known[key]} when this ledger began and is {value} now: hours would be left out or trained twice, "
                 "or another model trained on; put it back, or begin with an empty state and store (another --dir)"
             )
-
-
-# What the ledger adds up; a recovery takes some of it back.
-_COUNTED = {
-    "files": "Files found.",
-    "records": "Lines of the files that were read.",
-    "trained": "Lines trained.",
-    "refused": "Lines refused as malformed.",
-    "parked": "Lines of parked tasks.",
-    "repeated": "Lines trained more than once.",
-    "rolledBack": "Lines whose training a recovery took back.",
-}
 
 
 def refuse_missing_source(source: Source, data: Data) -> None:
@@ -149,11 +138,7 @@ class Master:
     def run(self, stop: threading.Event) -> int:
         """0 once `stop` is set. Raises OSError when a port is taken."""
         metrics = Metrics("master")
-        gauges = {name: metrics.gauge(name.lower(), _COUNTED[name]) for name in self._coordinator.counted()}
-        generation = metrics.gauge("generation", "Sets of pserver processes so far.")
-        for name, gauge in gauges.items():
-            gauge.set_function(lambda name=name: self._coordinator.counted()[name])  # type: ignore[misc]
-        generation.set_function(lambda: self._coordinator.generation)
+        metrics.registry.register(MasterMetrics(self._coordinator.measured))
         app = application([Route("/retry", self._retry, methods=["POST"])], status=self.status, metrics=metrics)
         with ExitStack() as ends:
             ends.callback(self._lock.release)

@@ -29,9 +29,9 @@ class TrackingUnavailable(RuntimeError):
 class TrackingServer:
     """One MLflow server."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout: float = _TIMEOUT) -> None:
         self.url = url.rstrip("/")
-        self._client = httpx.Client(base_url=f"{self.url}/api/2.0/mlflow/", timeout=_TIMEOUT, trust_env=False)
+        self._client = httpx.Client(base_url=f"{self.url}/api/2.0/mlflow/", timeout=timeout, trust_env=False)
 
     def close(self) -> None:
         self._client.close()

@@ -1,3 +1,4 @@
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,27 @@ def test_a_pass_that_was_stopped_in_training_is_retried_from_the_checkpoint_befo
     assert one.coordinator.generation == 2
     assert set(one.trained().values()) == {1}
     assert one.coordinator.counted()["parked"] == 0
+
+
+def test_totals_only_grow_whatever_is_read_or_trained_again(tmp_path: Path) -> None:
+    one = world(tmp_path, refused={"20200401/01/two": 1})
+    seen: list[dict[str, int]] = []
+
+    def look() -> bool:
+        seen.append(dict(one.coordinator.measured().totals))
+        return True
+
+    one.until(lambda: look() and one.reason() != "")
+    one.refused = {}
+    one.coordinator.retry("20200401/01")
+    one.until_phase(control.TRAIN).report()
+    look()
+    one.pservers[0].restart()
+    one.until(lambda: look() and one.coordinator.finished)
+
+    for before, after in pairwise(seen):
+        assert all(before[name] <= after[name] for name in before)
+    assert seen[-1] == {
+        "files": 6, "records": 6 * RECORDS, "refused": 1, "trained": 5 * RECORDS, "repeated": 0, "rolled_back": RECORDS,
+    }  # fmt: skip
+    assert one.coordinator.measured().auc == 0.5

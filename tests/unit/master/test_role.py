@@ -114,7 +114,10 @@ def test_it_says_which_donefile_it_waits_for_and_goes_on_once_it_is_there(runnin
     until(lambda: (running.status()["current"] or {}).get("state") == "checking")
     assert running.status()["waitsFor"] == ""
     assert running.status()["passes"][0]["tasks"] == 1
-    assert "elastic_ctr" in running.get("/metrics")
+    metrics = dict(line.rsplit(" ", 1) for line in running.get("/metrics").splitlines() if not line.startswith("#"))
+    assert metrics["elastic_ctr_master_files_read_total"] == "1.0"
+    assert metrics["elastic_ctr_master_auc"] == "NaN"
+    assert not [name for name in metrics if name.endswith("_created")]
 
 
 def test_it_answers_trainers_and_ends_with_zero_when_told(running: Running) -> None:

@@ -1,0 +1,44 @@
+"""The master's Prometheus metrics, read from its ledger at each scrape."""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from elastic_ctr.master.coordinator import Measured
+
+_PREFIX = "elastic_ctr_master"
+_TOTALS = {
+    "files": ("files_read", "Files of complete passes; a pass that is retried counts again."),
+    "records": ("records_read", "Lines that were accepted when their pass was checked."),
+    "refused": ("lines_refused", "Lines that were refused when their pass was checked."),
+    "trained": ("records_trained", "Records that were trained, once a pass, those that a recovery took back included."),
+    "repeated": (
+        "records_repeated",
+        "Records whose gradients may have been applied twice, since their trainer was lost.",
+    ),
+    "rolled_back": ("records_rolled_back", "Trained records that a recovery took back; they are trained again."),
+}
+
+
+class MasterMetrics(Collector):
+    """Six counters and four gauges."""
+
+    def __init__(self, measured: Callable[[], Measured]) -> None:
+        self._measured = measured
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: names are not looked up in the registry, and the ledger is not read to register."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._measured()
+        for key, (name, what) in _TOTALS.items():
+            yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=now.totals[key])
+        parked = "Records of tasks that failed again and again and stopped their pass."
+        yield GaugeMetricFamily(f"{_PREFIX}_records_parked", parked, value=now.parked)
+        yield GaugeMetricFamily(f"{_PREFIX}_generation", "Sets of pserver processes so far.", value=now.generation)
+        for name, auc, when in (("auc_before", now.auc_before, "before it was"), ("auc", now.auc, "after it was")):
+            what = f"AUC of the last pass that is done, {when} trained."
+            yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=float("nan") if auc is None else auc)
