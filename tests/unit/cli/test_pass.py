@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.doors import Said, saying
+from answering import Said, saying
 from cli.fake_kubectl import FakeKubectl
 from elastic_ctr.cli.main import build
 
