@@ -16,8 +16,8 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.client import MasterClient
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.questions import Questions
 from elastic_ctr.master.servicer import ControlServicer, start_server
+from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.store import FileStore
 from ports import free_port
 
@@ -51,7 +51,7 @@ def servicer(tmp_path: Path, ends: threading.Event) -> Iterator[ControlServicer]
         trainer=TrainerConfig(),
         pservers=1,
     )
-    coordinator = Coordinator(ledger, settings, Questions(FileStore(tmp_path / "store")))
+    coordinator = Coordinator(ledger, settings, StoreQueries(FileStore(tmp_path / "store")))
     yield ControlServicer(coordinator, lambda *_: None, TOKEN, ends)
     ledger.close()
 

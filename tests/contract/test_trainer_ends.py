@@ -33,9 +33,9 @@ class Master:
     def call(self, method, request, give_up=None):
         if method == "JoinTrainer":
             return control.JoinReply(verdict=control.JoinReply.JOIN, trainer_id=1, generation=1, model_digest="d")
-        if request.ahead and sys.argv[2] == "rejoin":
+        if request.prefetch and sys.argv[2] == "rejoin":
             return control.LeaseReply(verdict=control.LeaseReply.REJOIN, reason="generation 1 is over")
-        task = control.Task(id=f"l-1-{int(request.ahead)}", attempt="x", phase=control.TRAIN, path="log", records=1)
+        task = control.Task(id=f"l-1-{int(request.prefetch)}", attempt="x", phase=control.TRAIN, path="log", records=1)
         return control.LeaseReply(verdict=control.LeaseReply.WORK, task=task)
     def call_once(self, method, request, timeout=10):
         return control.Acknowledgement()

@@ -4,7 +4,7 @@ import threading
 
 from elastic_ctr.cli.roles import ConfigFile, refuse, run_until_signal, settings_of, token_of
 from elastic_ctr.config.role_files import MasterFile
-from elastic_ctr.master.role import Master
+from elastic_ctr.master.server import Master
 from elastic_ctr.store import StoreError, open_store
 from elastic_ctr.store.source import open_source
 

@@ -29,26 +29,26 @@ SCORE: Phase
 EVALUATE: Phase
 
 class Membership(_message.Message):
-    __slots__ = ("trainer_id", "generation", "reason", "untouched")
+    __slots__ = ("trainer_id", "generation", "reason", "table_unchanged")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    UNTOUCHED_FIELD_NUMBER: _ClassVar[int]
+    TABLE_UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     generation: int
     reason: str
-    untouched: bool
-    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., untouched: bool = ...) -> None: ...
+    table_unchanged: bool
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., table_unchanged: bool = ...) -> None: ...
 
 class Acknowledgement(_message.Message):
-    __slots__ = ("rejoin", "reason", "stay")
+    __slots__ = ("rejoin", "reason", "keep_running")
     REJOIN_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    STAY_FIELD_NUMBER: _ClassVar[int]
+    KEEP_RUNNING_FIELD_NUMBER: _ClassVar[int]
     rejoin: bool
     reason: str
-    stay: bool
-    def __init__(self, rejoin: bool = ..., reason: _Optional[str] = ..., stay: bool = ...) -> None: ...
+    keep_running: bool
+    def __init__(self, rejoin: bool = ..., reason: _Optional[str] = ..., keep_running: bool = ...) -> None: ...
 
 class File(_message.Message):
     __slots__ = ("path", "bytes", "sha256", "records")
@@ -93,26 +93,26 @@ class PserverState(_message.Message):
     def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., admin_port: _Optional[int] = ..., generation: _Optional[int] = ..., serving: bool = ..., lost: bool = ..., results: _Optional[_Iterable[_Union[JobResult, _Mapping]]] = ..., error: _Optional[str] = ..., training: _Optional[str] = ..., leaving: bool = ..., damaged_checkpoint: _Optional[str] = ...) -> None: ...
 
 class PserverOrders(_message.Message):
-    __slots__ = ("generation", "endpoints", "checkpoint", "jobs", "leave", "reason", "stay", "patience_seconds", "foreign")
+    __slots__ = ("generation", "endpoints", "checkpoint", "jobs", "leave", "reason", "keep_running", "patience_seconds", "wrong_training")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    STAY_FIELD_NUMBER: _ClassVar[int]
+    KEEP_RUNNING_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    FOREIGN_FIELD_NUMBER: _ClassVar[int]
+    WRONG_TRAINING_FIELD_NUMBER: _ClassVar[int]
     generation: int
     endpoints: _containers.RepeatedScalarFieldContainer[str]
     checkpoint: str
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
     leave: bool
     reason: str
-    stay: bool
+    keep_running: bool
     patience_seconds: float
-    foreign: bool
-    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., checkpoint: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., leave: bool = ..., reason: _Optional[str] = ..., stay: bool = ..., patience_seconds: _Optional[float] = ..., foreign: bool = ...) -> None: ...
+    wrong_training: bool
+    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., checkpoint: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., leave: bool = ..., reason: _Optional[str] = ..., keep_running: bool = ..., patience_seconds: _Optional[float] = ..., wrong_training: bool = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("id", "kind", "folder", "checkpoint", "version", "version_kind", "sample_keys", "chain")
@@ -172,7 +172,7 @@ class JoinRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., trainer_id: _Optional[int] = ..., training: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds", "patience_seconds", "foreign", "save_seconds")
+    __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds", "patience_seconds", "wrong_training", "save_seconds")
     class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         WAIT: _ClassVar[JoinReply.Verdict]
@@ -192,7 +192,7 @@ class JoinReply(_message.Message):
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    FOREIGN_FIELD_NUMBER: _ClassVar[int]
+    WRONG_TRAINING_FIELD_NUMBER: _ClassVar[int]
     SAVE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     verdict: JoinReply.Verdict
     trainer_id: int
@@ -203,21 +203,21 @@ class JoinReply(_message.Message):
     model_digest: str
     lease_seconds: float
     patience_seconds: float
-    foreign: bool
+    wrong_training: bool
     save_seconds: float
-    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., patience_seconds: _Optional[float] = ..., foreign: bool = ..., save_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., patience_seconds: _Optional[float] = ..., wrong_training: bool = ..., save_seconds: _Optional[float] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("trainer_id", "generation", "converted", "ahead")
+    __slots__ = ("trainer_id", "generation", "converted", "prefetch")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CONVERTED_FIELD_NUMBER: _ClassVar[int]
-    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    PREFETCH_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     generation: int
     converted: _containers.RepeatedScalarFieldContainer[str]
-    ahead: bool
-    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., converted: _Optional[_Iterable[str]] = ..., ahead: bool = ...) -> None: ...
+    prefetch: bool
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., converted: _Optional[_Iterable[str]] = ..., prefetch: bool = ...) -> None: ...
 
 class LeaseReply(_message.Message):
     __slots__ = ("verdict", "task", "reason", "wait_seconds")
@@ -312,7 +312,7 @@ class Refusal(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., lines: _Optional[int] = ..., examples: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TaskResult(_message.Message):
-    __slots__ = ("trainer_id", "generation", "task_id", "attempt", "error", "records", "shows", "clicks", "refused", "ignored", "padding", "positives", "negatives", "samples", "seconds", "save", "untouched", "store_away")
+    __slots__ = ("trainer_id", "generation", "task_id", "attempt", "error", "records", "shows", "clicks", "refused", "ignored", "padding", "positives", "negatives", "samples", "seconds", "save", "table_unchanged", "store_unavailable")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -329,8 +329,8 @@ class TaskResult(_message.Message):
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
-    UNTOUCHED_FIELD_NUMBER: _ClassVar[int]
-    STORE_AWAY_FIELD_NUMBER: _ClassVar[int]
+    TABLE_UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    STORE_UNAVAILABLE_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     generation: int
     task_id: str
@@ -347,9 +347,9 @@ class TaskResult(_message.Message):
     samples: _containers.RepeatedCompositeFieldContainer[Sample]
     seconds: float
     save: SaveResult
-    untouched: bool
-    store_away: bool
-    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., task_id: _Optional[str] = ..., attempt: _Optional[str] = ..., error: _Optional[str] = ..., records: _Optional[int] = ..., shows: _Optional[int] = ..., clicks: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., ignored: _Optional[int] = ..., padding: _Optional[int] = ..., positives: _Optional[bytes] = ..., negatives: _Optional[bytes] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., seconds: _Optional[float] = ..., save: _Optional[_Union[SaveResult, _Mapping]] = ..., untouched: bool = ..., store_away: bool = ...) -> None: ...
+    table_unchanged: bool
+    store_unavailable: bool
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., task_id: _Optional[str] = ..., attempt: _Optional[str] = ..., error: _Optional[str] = ..., records: _Optional[int] = ..., shows: _Optional[int] = ..., clicks: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., ignored: _Optional[int] = ..., padding: _Optional[int] = ..., positives: _Optional[bytes] = ..., negatives: _Optional[bytes] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., seconds: _Optional[float] = ..., save: _Optional[_Union[SaveResult, _Mapping]] = ..., table_unchanged: bool = ..., store_unavailable: bool = ...) -> None: ...
 
 class SaveResult(_message.Message):
     __slots__ = ("model_files", "keys", "values", "live", "published", "seconds", "refused")

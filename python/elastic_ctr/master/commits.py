@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.checkpointing import results_of, saved_of
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
-from elastic_ctr.master.saves import results_of, saved_of
 from elastic_ctr.master.schedule import Schedule
 
 log = logging.getLogger(__name__)
@@ -73,8 +73,8 @@ class Commits:
         if current is None or save.version is None or save.kind is None:
             return
         is_base = save.kind == "base"
-        base = save.version if is_base else int(self._ledger.fact("base"))
-        parent = None if is_base else self._ledger.fact("follows")
+        base = save.version if is_base else int(self._ledger.get("base"))
+        parent = None if is_base else self._ledger.get("follows")
         state = "refused" if refused else "published"
         self._ledger.add_version(
             save.version, save.kind, base, parent, save.ordinal, state, keys, self._clock(), refused

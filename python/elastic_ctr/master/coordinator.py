@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.checkpointing import Checkpointing, is_save, published_of
 from elastic_ctr.master.commits import Commits, Due
+from elastic_ctr.master.epochs import EpochRunner
 from elastic_ctr.master.generations import Generations
-from elastic_ctr.master.handover import Handover
+from elastic_ctr.master.handover import MidPassHandover
 from elastic_ctr.master.initialisation import Initialisation
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.pservers import Pservers
-from elastic_ctr.master.questions import NotAnsweredYet, StoreFacts
-from elastic_ctr.master.rounds import Rounds
-from elastic_ctr.master.saves import Saves, is_save, published_of
 from elastic_ctr.master.schedule import Schedule
+from elastic_ctr.master.store_queries import Pending, StoreFacts
 from elastic_ctr.master.tasks import Tasks
 from elastic_ctr.master.trainers import Trainers
 from elastic_ctr.store import StoreError
@@ -70,12 +70,14 @@ class Coordinator:
         self.pservers = Pservers(settings.pservers)
         self._trainers = Trainers(ledger)
         self._generations = Generations(ledger, clock)
-        self._handover = Handover(ledger, self._generations, config, seconds=settings.handover_seconds, clock=clock)
+        self._handover = MidPassHandover(
+            ledger, self._generations, config, seconds=settings.handover_seconds, clock=clock
+        )
         self._schedule = Schedule(ledger, settings.data, clock)
-        self._rounds = Rounds(ledger, self._schedule, settings, clock)
+        self._runner = EpochRunner(ledger, self._schedule, settings, clock)
         self._tasks = Tasks(ledger, self._schedule, config, clock=clock)
         self._initialisation = Initialisation(ledger, self._generations, self._schedule, settings, store, clock)
-        self._saves = Saves(ledger, self._generations, self._schedule, settings, store, clock)
+        self._saves = Checkpointing(ledger, self._generations, self._schedule, settings, store, clock)
         self._commits = Commits(ledger, self._schedule, clock)
         self._resume()
 
@@ -104,7 +106,7 @@ class Coordinator:
         self._handover.resume()
 
     @contextmanager
-    def _acting(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """The lock. A master whose ledger cannot be written is as one that is away: once it can, it goes on as after a restart.
 
         Raises sqlite3.OperationalError while it cannot.
@@ -134,7 +136,7 @@ class Coordinator:
 
     def _take_over(self) -> None:
         """Another training than before: its pservers are others, perhaps more or fewer, and hold nothing yet."""
-        before = self._ledger.fact("training", self._training)
+        before = self._ledger.get("training", self._training)
         self._ledger.set_fact("training", self._training)
         if before == self._training:
             return
@@ -175,8 +177,8 @@ class Coordinator:
         """Back to the last checkpoint, in a new generation of server processes."""
         with self._ledger:
             if self._handover.under_way:
-                role, reason = "training", self._handover.told(self._training, reason)
-            self._generations.go_back(role, reason)
+                role, reason = "training", self._handover.reason_text(self._training, reason)
+            self._generations.roll_back(role, reason)
             self._saves.forget()
             self._end_handover()
         self._initialisation.forget()
@@ -196,7 +198,7 @@ class Coordinator:
         try:
             whole = self._store.whole_checkpoint(older) if older else ""
         except StoreError as failed:
-            if not isinstance(failed, NotAnsweredYet):
+            if not isinstance(failed, Pending):
                 log.warning("whether an older checkpoint is whole is not known yet: %s", failed)
             return
         if whole:
@@ -213,7 +215,7 @@ class Coordinator:
                 pass
 
     def _step(self, current: PassRow) -> bool:
-        return self._saves.order(current) if current.state == "saving" else self._rounds.step(current)
+        return self._saves.order(current) if current.state == "saving" else self._runner.step(current)
 
     # -- state in words --------------------------------------------------------------------------------------------
 
@@ -257,7 +259,7 @@ class Coordinator:
                 "refused": counts["refused"],
                 "parked": counts["parked"],
                 "repeated": counts["repeated"],
-                "rolledBack": int(self._ledger.fact("rolled_back", 0)),
+                "rolledBack": int(self._ledger.get("rolled_back", 0)),
             }
 
     def measured(self) -> Measured:
@@ -265,7 +267,7 @@ class Coordinator:
         with self._lock:
             done = [one for one in self._ledger.passes() if one.state == "done"]
             return Measured(
-                totals={**self._ledger.totals(), "rolled_back": int(self._ledger.fact("rolled_back", 0))},
+                totals={**self._ledger.totals(), "rolled_back": int(self._ledger.get("rolled_back", 0))},
                 parked=self._ledger.counts()["parked"],
                 generation=self.generation,
                 auc_before=done[-1].auc_before if done else None,
@@ -281,26 +283,26 @@ class Coordinator:
 
     # -- pservers --------------------------------------------------------------------------------------------------
 
-    def _foreign(self, training: str) -> str:
+    def _wrong_training(self, training: str) -> str:
         """Why a caller must leave; empty if it belongs to this training, or to the one that hands over to it."""
         belongs = training in (self._training, self._handover.before)
         return "" if belongs else f"training {training} was replaced by {self._training}"
 
-    def _early(self, training: str) -> str:
+    def _waiting_for_handover(self, training: str) -> str:
         """Why a caller must wait: the training before still hands over to its own."""
         before = self._handover.before
         return f"waits for training {before}, which is saved once more" if before not in (None, training) else ""
 
     def sync_pserver(self, state: control.PserverState) -> control.PserverOrders:
-        with self._acting():
-            if foreign := self._foreign(state.training):
-                return control.PserverOrders(leave=True, foreign=True, reason=foreign)
-            if early := self._early(state.training):
+        with self._locked():
+            if foreign := self._wrong_training(state.training):
+                return control.PserverOrders(leave=True, wrong_training=True, reason=foreign)
+            if early := self._waiting_for_handover(state.training):
                 return control.PserverOrders(generation=state.generation, reason=early)
             with self._ledger:
-                self._hear(state)
-            if foreign := self._foreign(state.training):
-                return control.PserverOrders(leave=True, foreign=True, reason=foreign)
+                self._update_pserver(state)
+            if foreign := self._wrong_training(state.training):
+                return control.PserverOrders(leave=True, wrong_training=True, reason=foreign)
             return control.PserverOrders(
                 generation=self.generation,
                 endpoints=self.pservers.endpoints(self.generation),
@@ -308,18 +310,18 @@ class Coordinator:
                 jobs=self._jobs(state.index),
                 leave=self.finished,
                 reason=_OVER if self.finished else "",
-                stay=state.leaving and self._handover.under_way,
+                keep_running=state.leaving and self._handover.under_way,
                 patience_seconds=self._handover.patience,
             )
 
-    def _hear(self, state: control.PserverState) -> None:
+    def _update_pserver(self, state: control.PserverState) -> None:
         """What a pserver says of itself may end a generation, and a handover with it."""
-        incarnations = self._ledger.fact("pservers", {})
+        incarnations = self._ledger.get("pservers", {})
         before = incarnations.get(str(state.index))
         if before != state.incarnation:
             if before is not None:
                 self._lost_pserver(f"pserver {state.index} was replaced by a new process")
-            if self._foreign(state.training):
+            if self._wrong_training(state.training):
                 return
             self._ledger.set_fact("pservers", {**incarnations, str(state.index): state.incarnation})
         self.pservers.learn(state, self._clock())
@@ -359,17 +361,17 @@ class Coordinator:
 
     def declare_lost(self, index: int, reason: str) -> None:
         """The master has looked for itself."""
-        with self._acting():
+        with self._locked():
             self._lost_pserver(f"pserver {index} is lost: {reason}")
             self.pservers.forget(index)
 
     # -- trainers --------------------------------------------------------------------------------------------------
 
     def join(self, name: str, trainer_id: int, training: str = "local") -> control.JoinReply:
-        with self._acting():
-            if foreign := self._foreign(training):
-                return control.JoinReply(verdict=control.JoinReply.LEAVE, foreign=True, reason=foreign)
-            if early := self._early(training):
+        with self._locked():
+            if foreign := self._wrong_training(training):
+                return control.JoinReply(verdict=control.JoinReply.LEAVE, wrong_training=True, reason=foreign)
+            if early := self._waiting_for_handover(training):
                 return control.JoinReply(trainer_id=trainer_id, reason=early)
             generation = self.generation
             trainer_id = self._trainers.enter(name, trainer_id, self._clock())
@@ -407,30 +409,32 @@ class Coordinator:
         return ""
 
     def initialised_by(self, member: control.Membership) -> control.Acknowledgement:
-        with self._acting():
+        with self._locked():
             if reason := self._stale(member.trainer_id, member.generation):
                 return control.Acknowledgement(rejoin=True, reason=reason)
             if self._generations.initialised_by == member.trainer_id:
                 return control.Acknowledgement()
             if self.initialised:
-                self._overlaid(member.trainer_id)
+                self._late_initialiser(member.trainer_id)
                 return control.Acknowledgement(rejoin=True, reason="another trainer had initialised")
             if not self._initialisation.report(member.trainer_id):
                 return control.Acknowledgement(rejoin=True, reason="another trainer initialises")
             return control.Acknowledgement()
 
-    def _overlaid(self, trainer: int) -> None:
+    def _late_initialiser(self, trainer: int) -> None:
         """It slept while another did its work: first values or a checkpoint may lie over what was learned since."""
         self._recover("trainer", f"trainer {trainer} initialised when others were training already")
 
     def leave(self, member: control.Membership) -> control.Acknowledgement:
-        with self._acting():
+        with self._locked():
             if member.generation == self.generation:
                 with self._ledger:
                     self._give_back(member)
                 # One that cannot go on is of no use to a handover.
                 if self._handover.under_way and not member.reason:
-                    return control.Acknowledgement(stay=True, reason="the training is saved once more before it ends")
+                    return control.Acknowledgement(
+                        keep_running=True, reason="the training is saved once more before it ends"
+                    )
             self._trainers.leave(member.trainer_id)
             return control.Acknowledgement()
 
@@ -439,7 +443,7 @@ class Coordinator:
         if reason:
             log.warning("trainer %d leaves: %s", trainer, reason)
         self._tasks.leave(trainer, reason)
-        if lost := self._saves.leave(trainer, reason, untouched=leaver.untouched):
+        if lost := self._saves.leave(trainer, reason, table_unchanged=leaver.table_unchanged):
             self._recover("trainer", lost)
         elif reason and self.initialised:
             now = self._clock()
@@ -462,7 +466,7 @@ class Coordinator:
     # -- their work ------------------------------------------------------------------------------------------------
 
     def lease(self, request: control.LeaseRequest) -> control.LeaseReply:
-        with self._acting():
+        with self._locked():
             if self.finished:
                 return control.LeaseReply(verdict=control.LeaseReply.LEAVE)
             if reason := self._stale(request.trainer_id, request.generation):
@@ -478,7 +482,7 @@ class Coordinator:
             if current is None:
                 return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.5)
             if current.state == "saving":
-                task = None if request.ahead else self._saves.lease(current, request.trainer_id)
+                task = None if request.prefetch else self._saves.lease(current, request.trainer_id)
             elif self._handover.under_way:
                 task = None
             else:
@@ -488,14 +492,14 @@ class Coordinator:
             return control.LeaseReply(verdict=control.LeaseReply.WORK, task=task)
 
     def renew(self, request: control.RenewRequest) -> control.Acknowledgement:
-        with self._acting(), self._ledger:
+        with self._locked(), self._ledger:
             if reason := self._stale(request.trainer_id, request.generation):
                 return control.Acknowledgement(rejoin=True, reason=reason)
             ends = self._clock() + self._config.lease_seconds
             if not self._initialisation.renew(request.trainer_id, ends):
                 if self.initialised:
                     # It ends now, and what it was sending may have landed on what was learned since.
-                    self._overlaid(request.trainer_id)
+                    self._late_initialiser(request.trainer_id)
                 return control.Acknowledgement(rejoin=True, reason="another trainer initialises")
             self._saves.renew(request.trainer_id, ends)
             tasks = [attempt for attempt in request.attempts if not is_save(attempt)]
@@ -505,7 +509,7 @@ class Coordinator:
             return control.Acknowledgement()
 
     def report(self, result: control.TaskResult) -> control.Acknowledgement:
-        with self._acting():
+        with self._locked():
             if reason := self._stale(result.trainer_id, result.generation):
                 return control.Acknowledgement(rejoin=True, reason=reason)
             if is_save(result.attempt):
@@ -525,7 +529,7 @@ class Coordinator:
 
     def tick(self) -> None:
         """What the clock alone brings about: all of it or, should the master end halfway, nothing."""
-        with self._acting(), self._ledger:
+        with self._locked(), self._ledger:
             now = self._clock()
             self._tasks.expire(now)
             self._initialisation.expire(now)
@@ -541,7 +545,7 @@ class Coordinator:
             return self._schedule.wanted()
 
     def hours_found(self, one: PassRow, files: dict[str, int], ranges: list[tuple[str, int, int]]) -> None:
-        with self._acting(), self._ledger:
+        with self._locked(), self._ledger:
             self._schedule.begin(one, files, ranges)
             self._advance()
 
@@ -552,7 +556,7 @@ class Coordinator:
 
     def retry(self, name: str) -> str:
         """Begin a stopped pass again. Why not, empty if it is done."""
-        with self._acting(), self._ledger:
+        with self._locked(), self._ledger:
             current = self._ledger.current_pass()
             if current is None or current.state != "stopped":
                 return f"no pass is stopped; {'every pass is done' if current is None else f'pass {current.id} is {current.state}'}"
@@ -564,12 +568,12 @@ class Coordinator:
 
     def versions_refused(self, refused: Mapping[int, str]) -> None:
         """What the roles that serve have refused: a delta cannot stand on it."""
-        with self._acting():
+        with self._locked():
             self._saves.refused_versions(refused)
 
     def versions_found(self, published: list[int]) -> None:
         """What the store holds when the master starts: the versions that the ledger builds on may have been lost with it."""
-        with self._acting():
+        with self._locked():
             lost = self._saves.lost_versions(published)
             if self._saves.stands_on(lost):
                 self._recover("master", f"version {lost[0]}, which the save under way stands on, is not in the store")
@@ -578,7 +582,7 @@ class Coordinator:
 
     def open_save(self) -> Due | None:
         """A save whose files are written or scored: the publisher's next step is due."""
-        with self._acting():
+        with self._locked():
             return self._commits.due()
 
     def samples_of(self, ordinal: int) -> list[tuple[str, int, int]]:
@@ -591,12 +595,12 @@ class Coordinator:
         return published_of(save, self._dim).left_out
 
     def checkpoint_committed(self, save: SaveRow, follows: int | None, base: int | None) -> None:
-        with self._acting():
-            self._commits.checkpoint(save, follows, base, self._handover.mid_of(save))
+        with self._locked():
+            self._commits.checkpoint(save, follows, base, self._handover.mid_pass_state(save))
 
     def files_judged(self, save: SaveRow) -> None:
-        with self._acting(), self._ledger:
-            if self._handover.mid_of(save) is not None:
+        with self._locked(), self._ledger:
+            if self._handover.mid_pass_state(save) is not None:
                 # The checkpoint that it was for stands.
                 self._recover("training", "")
                 return
@@ -604,6 +608,6 @@ class Coordinator:
             self._advance()
 
     def version_committed(self, save: SaveRow, keys: int, *, refused: str = "") -> None:
-        with self._acting(), self._ledger:
+        with self._locked(), self._ledger:
             self._commits.version(save, keys, refused)
             self._advance()

@@ -17,12 +17,12 @@ class Generations:
     def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
         self._ledger = ledger
         self._clock = clock
-        if ledger.fact("generation") is None:
+        if ledger.get("generation") is None:
             ledger.set_fact("generation", 1)
 
     @property
     def present(self) -> int:
-        return int(self._ledger.fact("generation"))
+        return int(self._ledger.get("generation"))
 
     @property
     def last_checkpoint(self) -> str | None:
@@ -33,7 +33,7 @@ class Generations:
     @property
     def used(self) -> bool:
         """Somebody was told to initialise it, so its servers may hold something."""
-        return bool(self._ledger.fact("touched") == self.present)
+        return bool(self._ledger.get("touched") == self.present)
 
     def use(self) -> None:
         self._ledger.set_fact("touched", self.present)
@@ -41,12 +41,12 @@ class Generations:
     @property
     def ready(self) -> bool:
         """Its servers hold first values, or a checkpoint whose rows were counted."""
-        return bool(self._ledger.fact("initialised") == self.present)
+        return bool(self._ledger.get("initialised") == self.present)
 
     @property
     def initialised_by(self) -> int:
         """The trainer whose values are in the servers; 0: nobody's yet."""
-        generation, trainer = self._ledger.fact("initialised_by", (0, 0))
+        generation, trainer = self._ledger.get("initialised_by", (0, 0))
         return int(trainer) if generation == self.present else 0
 
     def initialise(self, trainer: int) -> None:
@@ -77,10 +77,10 @@ class Generations:
         rows = self._ledger.checkpoints()
         return bool(rows) and rows[-1]["pass"] == ordinal and not rows[-1]["mid"]
 
-    def go_back(self, role: str, reason: str) -> None:
+    def roll_back(self, role: str, reason: str) -> None:
         """Back to the last checkpoint, in a new generation of server processes."""
         with self._ledger:
-            generation = self._ledger.count_up("generation")
+            generation = self._ledger.increment("generation")
             rows = self._ledger.checkpoints()
             back_to = rows[-1]["pass"] if rows else 0
             lost = self._ledger.roll_back(back_to, rows[-1] if rows and rows[-1]["mid"] else None)
@@ -88,7 +88,7 @@ class Generations:
             self._ledger.set_fact("follows", follows)
             self._ledger.set_fact("base", rows[-1]["base"] if rows else None)
             self._ledger.abandon_versions(follows or 0)
-            self._ledger.count_up("rolled_back", lost)
+            self._ledger.increment("rolled_back", lost)
             self._ledger.set_fact("finished", value=False)
             self._ledger.add_recovery(role, reason, self._clock(), lost)
             # A save of the checkpoint's own pass was on its way: it is planned anew.

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.master.checkpoint_files import checkpoint_name
 from elastic_ctr.master.generations import Generations
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import SaveRow
 from elastic_ctr.master.pservers import Pservers
-from elastic_ctr.master.saving import checkpoint_name
 from elastic_ctr.master.trainers import Trainers
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ _LONGEST_PATIENCE = 30.0
 _TRAINED = ("training", "evaluating")
 
 
-class Handover:
+class MidPassHandover:
     """What the ledger knows of it. Nothing of it lives in memory: a master that restarts goes on with it."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Handover:
         self._listens_since: float | None = None
 
     def _fact(self) -> dict[str, Any]:
-        return self._ledger.fact("handover") or {}
+        return self._ledger.get("handover") or {}
 
     @property
     def under_way(self) -> bool:
@@ -75,7 +75,7 @@ class Handover:
     def begin(self, before: str) -> bool:
         """Whether the replaced training is worth a save: its servers hold a part of a pass that no checkpoint has."""
         current = self._ledger.current_pass()
-        pservers = len(self._ledger.fact("pservers", {}))
+        pservers = len(self._ledger.get("pservers", {}))
         if not self._seconds or not pservers or not self._generations.ready:
             return False
         if current is None or current.state not in (*_TRAINED, "saving"):
@@ -118,7 +118,7 @@ class Handover:
             self._ledger.set_pass(current.ordinal, state="saving")
             self._ledger.set_fact("handover", {**self._fact(), "mid": stood})
 
-    def mid_of(self, save: SaveRow) -> Mapping[str, Any] | None:
+    def mid_pass_state(self, save: SaveRow) -> Mapping[str, Any] | None:
         """Where the pass stood when this save was ordered in its middle; None for a save of a whole pass."""
         fact = self._fact()
         mine = fact and fact["pass"] == save.ordinal and save.generation == self._generations.present
@@ -142,7 +142,7 @@ class Handover:
         since = now - self._silence
         if since < self._listens_since:
             return ""
-        if unheard := pservers.unheard(since):
+        if unheard := pservers.silent_since(since):
             return f"pserver {', '.join(map(str, unheard))} of {pservers.count} is gone"
         save = None if current is None else self._ledger.save_of(current.ordinal)
         only_written = save is not None and save.stage in ("saved", "written")
@@ -151,7 +151,7 @@ class Handover:
     def end(self) -> None:
         self._ledger.set_fact("handover", None)
 
-    def told(self, training: str, why_not: str) -> str:
+    def reason_text(self, training: str, why_not: str) -> str:
         """Why a recovery begins the new training, and why without what was trained last."""
         replaced = f"training {self.before} was replaced by {training}"
         save = self._ledger.save_of(self._fact()["pass"])

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.answers import Answers
+from elastic_ctr.master.checkpoint_files import merged_rows, rows_differ
 from elastic_ctr.master.generations import TRIES, Generations
+from elastic_ctr.master.job_results import JobResults
 from elastic_ctr.master.leases import Lease
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.questions import NotAnsweredYet, StoreFacts
-from elastic_ctr.master.saving import merged_rows, rows_differ
 from elastic_ctr.master.schedule import Schedule
+from elastic_ctr.master.store_queries import Pending, StoreFacts
 from elastic_ctr.store import StoreError
 from elastic_ctr.versions.manifest import ManifestDamaged
 
@@ -43,7 +43,7 @@ class Initialisation:
         self._lease: Lease | None = None
         self._granted: set[int] = set()
         self._verifying = False
-        self._answers = Answers(settings.pservers)
+        self._answers = JobResults(settings.pservers)
 
     def start_over(self) -> None:
         """Somebody has mended the cause: all tries are there again."""
@@ -121,7 +121,7 @@ class Initialisation:
         except (StoreError, ManifestDamaged) as failed:
             # The job stays open, so its result comes again.
             self._answers.give_up(index, result.id)
-            if not isinstance(failed, NotAnsweredYet):
+            if not isinstance(failed, Pending):
                 log.warning("what was loaded cannot be compared yet: %s", failed)
             return ""
 
@@ -134,7 +134,7 @@ class Initialisation:
             log.info("checkpoint %s is loaded: %d rows", name, sum(found.values()))
             self._generations.open()
             return ""
-        failures = self._ledger.count_up("load_failures")
+        failures = self._ledger.increment("load_failures")
         reason = f"checkpoint {name} did not load whole: {difference}"
         current = self._ledger.current_pass()
         if failures >= TRIES and len(self._ledger.checkpoints()) > 1:

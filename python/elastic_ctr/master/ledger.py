@@ -107,15 +107,15 @@ class Ledger:
 
     # -- facts -----------------------------------------------------------------------------------------------------
 
-    def fact(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: Any = None) -> Any:
         found = self._one("select value from facts where key = ?", key)
         return default if found is None else json.loads(found[0])
 
     def set_fact(self, key: str, value: Any) -> None:
         self._do("insert or replace into facts values (?, ?)", key, json.dumps(value))
 
-    def count_up(self, key: str, by: int = 1) -> int:
-        value = int(self.fact(key, 0)) + by
+    def increment(self, key: str, by: int = 1) -> int:
+        value = int(self.get(key, 0)) + by
         self.set_fact(key, value)
         return value
 
@@ -166,7 +166,7 @@ class Ledger:
     def took(self, ordinal: int, seconds: Mapping[str, float]) -> None:
         """Seconds of each stage of a pass, for the status and the benches."""
         rounded = {name: round(taken, 3) for name, taken in seconds.items()}
-        self.set_fact(f"seconds-{ordinal}", {**self.fact(f"seconds-{ordinal}", {}), **rounded})
+        self.set_fact(f"seconds-{ordinal}", {**self.get(f"seconds-{ordinal}", {}), **rounded})
 
     def seconds_by_pass(self) -> dict[int, dict[str, float]]:
         rows = self._all("select key, value from facts where key >= 'seconds-' and key < 'seconds.'")
@@ -186,7 +186,7 @@ class Ledger:
     def leased(self) -> list[TaskRow]:
         return [TaskRow.of(row) for row in self._all(f"select {TaskRow.COLUMNS} from tasks where state = 'leased'")]
 
-    def was_away(self, now: float, lease_seconds: float) -> None:
+    def exclude_downtime(self, now: float, lease_seconds: float) -> None:
         """From when a trainer was last heard until now there was nobody whom it could tell that its task is done."""
         self._do(
             "update tasks set leased_at = leased_at + max(0, ? - (lease_ends - ?))"
@@ -196,7 +196,7 @@ class Ledger:
         )
 
     def lease(self, task: str, trainer: int, attempt: str, since: float | None, ends: float) -> None:
-        """`since` None: it waits its turn, until `next_in_turn`."""
+        """`since` None: it waits its turn, until `start_next_task`."""
         self._do(
             "update tasks set state = 'leased', trainer = ?, attempt = ?, leased_at = ?, lease_ends = ?, running = 0"
             " where id = ?",
@@ -207,7 +207,7 @@ class Ledger:
             task,
         )
 
-    def next_in_turn(self, trainer: int, now: float) -> None:
+    def start_next_task(self, trainer: int, now: float) -> None:
         """A trainer has ended a task: from now on it is at the one that it had leased ahead."""
         self._do(
             "update tasks set leased_at = ? where state = 'leased' and trainer = ? and leased_at is null", now, trainer
@@ -321,12 +321,12 @@ class Ledger:
             after = self.counts()
             for name in _TOTALS:
                 if (less := before[name] - after[name]) > 0:
-                    self.count_up(f"taken_back_{name}", less)
+                    self.increment(f"taken_back_{name}", less)
 
     def totals(self) -> dict[str, int]:
         """What was ever counted, also in passes that were read or trained again: these numbers only grow."""
         counts = self.counts()
-        return {name: counts[name] + int(self.fact(f"taken_back_{name}", 0)) for name in _TOTALS}
+        return {name: counts[name] + int(self.get(f"taken_back_{name}", 0)) for name in _TOTALS}
 
     def counts_by_pass(self, first: int) -> Mapping[int, dict[str, int]]:
         """The same of each pass from `first` on, in as many queries as of one. A pass that found nothing has zeros."""
@@ -466,7 +466,7 @@ class Ledger:
     def chain(self) -> list[int]:
         """The published versions that the next delta stands on, its base first; empty without a base."""
         by_id = {each["id"]: each for each in self.versions()}
-        last = self.fact("follows")
+        last = self.get("follows")
         chain: list[int] = []
         while last is not None:
             chain.append(last)

@@ -75,7 +75,7 @@ class Pservers:
         errors = [f" ({one.error})" for index in missing if (one := self._known.get(index)) is not None and one.error]
         return f"pserver {', '.join(map(str, missing))} of {self.count}{errors[0] if errors else ''}"
 
-    def unheard(self, moment: float) -> list[int]:
+    def silent_since(self, moment: float) -> list[int]:
         """Those that have not called since a moment, whether they ever did or not."""
         return [i for i in range(self.count) if (one := self._known.get(i)) is None or one.seen_at < moment]
 

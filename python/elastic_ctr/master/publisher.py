@@ -9,10 +9,17 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.checkpoint_files import (
+    PublishRefused,
+    commit_checkpoint,
+    commit_version,
+    entries,
+    judge,
+    merged_rows,
+)
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.retention import Retention
-from elastic_ctr.master.saving import PublishRefused, commit_checkpoint, commit_version, entries, judge, merged_rows
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import announce
@@ -105,7 +112,7 @@ class Publisher:
         version, kind = save.version or 0, save.kind or "base"
         with self._coordinator.locked():
             ledger = self._coordinator.reading()
-            follows, base = ledger.fact("follows"), ledger.fact("base")
+            follows, base = ledger.get("follows"), ledger.get("base")
         files = [f for result in results for f in result.files if f.path.startswith(layout.cube_folder(version, kind))]
         cube_files = entries(files)
         if len(cube_files) != self._model.partitions:
@@ -141,7 +148,7 @@ class Publisher:
             return
         with self._coordinator.locked():
             ledger = self._coordinator.reading()
-            follows, base = ledger.fact("follows"), ledger.fact("base")
+            follows, base = ledger.get("follows"), ledger.get("base")
         with_version = save.kind == "base" and save.stage == "scored" and not refused
         if with_version:
             follows = base = save.version

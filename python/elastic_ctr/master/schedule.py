@@ -23,7 +23,7 @@ class Schedule:
     @property
     def finished(self) -> bool:
         """Every pass there will ever be is done."""
-        return bool(self._ledger.fact("finished", default=False))
+        return bool(self._ledger.get("finished", default=False))
 
     def wanted(self) -> PassRow | None:
         """The pass whose folders are to be looked for now."""
@@ -48,8 +48,8 @@ class Schedule:
         """Its hours are complete: files with their bytes, tasks as (path, first byte, byte after the last)."""
         # The ledger's own name is in a task's, for a trainer's scratch may outlive a ledger; and which look this is, for
         # it may hold the lines of a file that was mended since.
-        look = self._ledger.count_up("looks")
-        prefix = f"{self._ledger.fact('id', 'ledger')}-{one.ordinal}-{look}"
+        look = self._ledger.increment("looks")
+        prefix = f"{self._ledger.get('id', 'ledger')}-{one.ordinal}-{look}"
         named = [(f"{prefix}.{number}", *each) for number, each in enumerate(ranges)]
         self._ledger.fill_pass(one.ordinal, files, named)
         log.info("pass %s: %d files, %d tasks", one.id, len(files), len(named))

@@ -28,7 +28,7 @@ def status(coordinator: Coordinator) -> dict[str, Any]:
                 for index, one in coordinator.pservers.items()
             ],
             "handover": coordinator.handover,
-            "baseDue": str(ledger.fact("base_due") or ""),
+            "baseDue": str(ledger.get("base_due") or ""),
             "trainers": [{"id": number, "name": name} for number, (name, _) in sorted(coordinator.trainers().items())],
             "current": None
             if current is None

@@ -44,12 +44,12 @@ class Tasks:
     def resume(self, ends: float) -> None:
         """After a restart leases go on until `ends`, whatever they were; the time that we were away counts for no task."""
         now = self._clock()
-        self._ledger.was_away(now, self._config.lease_seconds)
+        self._ledger.exclude_downtime(now, self._config.lease_seconds)
         self._ledger.renew([task.attempt for task in self._ledger.leased()], "", now, ends)
 
     def lease(self, current: PassRow, request: control.LeaseRequest) -> control.Task | None:
         """The next one for this trainer; None when there is none, or none that may be prepared ahead."""
-        if current.state not in _PHASES or (request.ahead and current.state == "checking"):
+        if current.state not in _PHASES or (request.prefetch and current.state == "checking"):
             return None
         todo = self._ledger.tasks(current.ordinal, "todo")
         if not todo:
@@ -57,9 +57,9 @@ class Tasks:
         has = set(request.converted)
         # A task goes to whoever has it converted already; the others leave it to them while there is a choice.
         row = next((task for task in todo if task.id in has), todo[0])
-        attempt = f"{row.id}:{self._ledger.count_up('attempts')}"
+        attempt = f"{row.id}:{self._ledger.increment('attempts')}"
         now = self._clock()
-        since = None if request.ahead else now
+        since = None if request.prefetch else now
         self._ledger.lease(row.id, request.trainer_id, attempt, since, now + self._config.lease_seconds)
         samples = -(-2 * self._config.samples // max(1, len(self._ledger.tasks(current.ordinal))))
         return control.Task(
@@ -87,8 +87,8 @@ class Tasks:
         if task is None:
             return False
         if task.trainer is not None:
-            self._ledger.next_in_turn(task.trainer, self._clock())
-        if result.store_away:
+            self._ledger.start_next_task(task.trainer, self._clock())
+        if result.store_unavailable:
             self.waits = f"task {task.id} of {task.path} waits for its source or the store: {result.error}"
             self._ledger.give_back(task, error=result.error, failed=False, repeated=0, park_at=0)
             return True

@@ -11,12 +11,12 @@ class Trainers:
         self._known: dict[int, tuple[str, float]] = {}
 
     def _last(self) -> int:
-        return int(self._ledger.fact("last_trainer", 0))
+        return int(self._ledger.get("last_trainer", 0))
 
     def enter(self, name: str, trainer: int, now: float) -> int:
         """The id of a trainer that asks to be let in: its own, or a new one where it brings none that was given out here."""
         if not trainer or not self.given_out(trainer):
-            trainer = self._ledger.count_up("last_trainer")
+            trainer = self._ledger.increment("last_trainer")
         self._known[trainer] = (name, now)
         return trainer
 

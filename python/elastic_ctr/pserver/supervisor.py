@@ -23,8 +23,8 @@ import grpc
 
 from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.control.belonging import Belonging
 from elastic_ctr.control.client import MasterClient
+from elastic_ctr.control.foreign_master import ForeignMasterGrace
 from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from elastic_ctr.store import NotInStore, Store, StoreError
@@ -52,7 +52,7 @@ class PserverSupervisor:
         self._scratch = Path(settings.pserver.scratch_dir)
         self._client = client
         self._store = store
-        self._belonging = Belonging()
+        self._foreign_master = ForeignMasterGrace()
         self._idle = ""
         self._leaving = False
         self._stays = False
@@ -151,10 +151,10 @@ class PserverSupervisor:
     def _sync(self) -> bool:
         """Whether training is over. Raises grpc.RpcError."""
         orders = self._client.call_once("SyncPserver", self._state(), timeout=10)
-        may_end = self._belonging.may_end(foreign=orders.foreign)
+        may_end = self._foreign_master.may_end(wrong_training=orders.wrong_training)
         if orders.leave:
             return self._leave(orders.reason or "training is over", may_end=may_end and self._settings.ends)
-        self._patience, self._stays = orders.patience_seconds, orders.stay
+        self._patience, self._stays = orders.patience_seconds, orders.keep_running
         if orders.reason and orders.reason != self._idle:
             log.info("%s", orders.reason)
         self._idle = orders.reason

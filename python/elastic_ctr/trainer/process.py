@@ -22,8 +22,8 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.control.belonging import Belonging
 from elastic_ctr.control.client import MasterClient
+from elastic_ctr.control.foreign_master import ForeignMasterGrace
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.logging import configure_from_environment
@@ -91,7 +91,7 @@ class TrainerProcess:
         self._stays = False
         self._patience = 0.0
         self._trainer_id = 0
-        self._belonging = Belonging()
+        self._foreign_master = ForeignMasterGrace()
         self._client = MasterClient(spec.master, spec.token)
         # Retry for long: failed tasks and saves are counted, and a few of them stop the pass.
         patience = Patience(_PATIENCE_SECONDS, give_up=self._may_go)
@@ -161,7 +161,7 @@ class TrainerProcess:
         """Leave the training. True if the master needs this trainer for a handover. An unreachable master is retried."""
         leaver = self._member()
         if reason:
-            leaver.reason, leaver.untouched = reason, not self._saver.stepped
+            leaver.reason, leaver.table_unchanged = reason, not self._saver.stepped
         gives_up_at = time.monotonic() + self._patience
         while True:
             try:
@@ -172,7 +172,7 @@ class TrainerProcess:
                     return False
                 time.sleep(0.5)
             else:
-                return self._leaving and answer.stay
+                return self._leaving and answer.keep_running
 
     def _join(self) -> control.JoinReply | None:
         said = ""
@@ -184,7 +184,7 @@ class TrainerProcess:
             if reply is None:
                 return None
             self._trainer_id = reply.trainer_id
-            may_end = self._belonging.may_end(foreign=reply.foreign) and self._spec.ends
+            may_end = self._foreign_master.may_end(wrong_training=reply.wrong_training) and self._spec.ends
             idle = reply.verdict == control.JoinReply.LEAVE and not may_end
             if reply.verdict != control.JoinReply.WAIT and not idle:
                 return reply  # type: ignore[no-any-return]
@@ -214,7 +214,7 @@ class TrainerProcess:
 
     # -- working ---------------------------------------------------------------------------------------------------
 
-    def _lease(self, *, ahead: bool = False) -> control.Task | None:
+    def _lease(self, *, prefetch: bool = False) -> control.Task | None:
         """Wait for a task. None when it is time to leave or, with `ahead`, when no task can be prepared now."""
         while not self._may_go():
             reply = self._client.call(
@@ -223,7 +223,7 @@ class TrainerProcess:
                     trainer_id=self._trainer_id,
                     generation=self._generation,
                     converted=[each.stem for each in self._tasks.glob("*.txt")],
-                    ahead=ahead,
+                    prefetch=prefetch,
                 ),
                 give_up=self._may_go,
             )
@@ -234,7 +234,7 @@ class TrainerProcess:
             if reply.verdict == control.LeaseReply.WORK:
                 self._watchdog.hold(reply.task.attempt)
                 return reply.task  # type: ignore[no-any-return]
-            if ahead:
+            if prefetch:
                 return None
             time.sleep(min(max(reply.wait_seconds, 0.05), 5))
         return None
@@ -253,7 +253,7 @@ class TrainerProcess:
                     dataset = self._prepare(task)
                 if dataset is not None:
                     ready = dataset
-                    following = self._lease(ahead=True)
+                    following = self._lease(prefetch=True)
                     coming = None if following is None else self._prepare(following)
                     if following is not None and coming is None:
                         following = None
@@ -272,10 +272,10 @@ class TrainerProcess:
         except Exception as failed:
             log.exception("task %s failed", task.id)
             result = control.TaskResult(error=str(failed) or type(failed).__name__)
-            result.store_away = isinstance(failed, NotNow)
+            result.store_unavailable = isinstance(failed, NotNow)
             if task.phase in (control.SAVE, control.SCORE):
-                result.untouched = not self._saver.stepped
-            if result.store_away:
+                result.table_unchanged = not self._saver.stepped
+            if result.store_unavailable:
                 # The task is given out again at once; a store without room answers at once, too.
                 time.sleep(_STORE_AWAY_SECONDS)
         result.trainer_id = self._trainer_id

@@ -144,10 +144,10 @@ def test_members_of_a_replaced_training_are_told_to_leave_and_change_nothing(tmp
     rejoined = one.coordinator.renew(control.RenewRequest(trainer_id=old.id, generation=1))
     reply = one.coordinator.join(old.name, old.id, "local")
 
-    assert (orders.leave, orders.foreign) == (True, True)
+    assert (orders.leave, orders.wrong_training) == (True, True)
     assert orders.reason == "training local was replaced by ctr-train-b"
     assert rejoined.rejoin
-    assert (reply.verdict, reply.foreign) == (control.JoinReply.LEAVE, True)
+    assert (reply.verdict, reply.wrong_training) == (control.JoinReply.LEAVE, True)
     assert reply.reason == "training local was replaced by ctr-train-b"
     assert one.coordinator.pservers.get(0) is None
 

@@ -77,7 +77,7 @@ class Interleavings(RuleBasedStateMachine):
     def trainer_leaves_for_its_own_disk(self, who: int) -> None:
         one = self.world.trainers[-1 - who]
         if one.joined:
-            one.leave("its disk is full", untouched=not one.pushed)
+            one.leave("its disk is full", table_unchanged=not one.pushed)
 
     @rule(who=somebody)
     def pserver_is_killed(self, who: int) -> None:

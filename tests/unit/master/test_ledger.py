@@ -55,7 +55,7 @@ def test_an_exception_inside_a_transaction_leaves_nothing_of_it(ledger: Ledger) 
     with pytest.raises(RuntimeError, match="halfway"):
         halfway()
 
-    assert ledger.fact("one") is None
+    assert ledger.get("one") is None
     assert ledger.passes() == []
 
 
@@ -69,7 +69,7 @@ def test_an_inner_transaction_is_part_of_the_outer_one(ledger: Ledger) -> None:
     with pytest.raises(RuntimeError, match="after"):
         outer()
 
-    assert ledger.fact("one") is None
+    assert ledger.get("one") is None
 
 
 def test_after_a_failed_transaction_the_next_one_works(ledger: Ledger) -> None:
@@ -79,7 +79,7 @@ def test_after_a_failed_transaction_the_next_one_works(ledger: Ledger) -> None:
 
     ledger.set_fact("one", 1)
 
-    assert ledger.fact("one") == 1
+    assert ledger.get("one") == 1
 
 
 def test_a_process_killed_inside_a_transaction_leaves_the_state_before_it(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_a_process_killed_inside_a_transaction_leaves_the_state_before_it(tmp_pa
 
     ledger = Ledger(tmp_path / "ledger.db")
 
-    assert ledger.fact("before") == 1
-    assert ledger.fact("inside") is None
+    assert ledger.get("before") == 1
+    assert ledger.get("inside") is None
     assert ledger.passes() == []
     ledger.add_pass(1, "p", [], 0, ends_day=False)
 

@@ -55,7 +55,7 @@ def test_those_that_never_called_are_unheard_too_and_others_begin_unknown() -> N
     found.learn(control.PserverState(index=1, host="a"), 10.0)
     found.learn(control.PserverState(index=2, host="b"), 5.0)
 
-    assert found.unheard(6.0) == [0, 2]
+    assert found.silent_since(6.0) == [0, 2]
     found.begin(1)
     assert found.count == 1
     assert found.get(1) is None

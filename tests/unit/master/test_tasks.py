@@ -130,7 +130,7 @@ def leased_ahead(one: World, phase: int) -> tuple[Trainer, control.Task, control
     del one.trainers[1]
     trainer = one.until_phase(phase)
     first = trainer.task
-    trainer.lease(ahead=True)
+    trainer.lease(prefetch=True)
     following, trainer.task = trainer.task, first
     assert first is not None
     assert following is not None
@@ -193,7 +193,7 @@ def test_no_check_and_no_save_is_given_ahead(tmp_path: Path) -> None:
     one.until_state("checking")
     one.until(lambda: one.trainers[0].joined)
 
-    reply = one.trainers[0].lease(ahead=True)
+    reply = one.trainers[0].lease(prefetch=True)
 
     assert reply.verdict == control.LeaseReply.WAIT
 
@@ -373,7 +373,7 @@ def test_the_first_reason_of_a_stopped_pass_stands(tmp_path: Path) -> None:
 def test_a_task_that_finds_the_store_away_waits_for_it_and_has_not_failed(tmp_path: Path) -> None:
     one = world(tmp_path, config={"max_attempts": 1, "max_losses": 1})
     trainer = one.until_phase(control.CHECK)
-    trainer.report(error="no space left in the store", store_away=True)
+    trainer.report(error="no space left in the store", store_unavailable=True)
 
     assert one.coordinator.save_waits.endswith("waits for its source or the store: no space left in the store")
     one.finish()

@@ -118,7 +118,7 @@ class Pserver:
 
     def sync(self) -> control.PserverOrders:
         orders = self.world.coordinator.sync_pserver(self.state())
-        self.gone = orders.leave or (self.leaving and not orders.stay)
+        self.gone = orders.leave or (self.leaving and not orders.keep_running)
         if self.gone:
             return orders
         if orders.generation != self.generation:
@@ -217,9 +217,9 @@ class Trainer:
             self.start()
         return answer
 
-    def lease(self, *, ahead: bool = False) -> control.LeaseReply:
+    def lease(self, *, prefetch: bool = False) -> control.LeaseReply:
         reply = self.world.coordinator.lease(
-            control.LeaseRequest(trainer_id=self.id, generation=self.generation, ahead=ahead)
+            control.LeaseRequest(trainer_id=self.id, generation=self.generation, prefetch=prefetch)
         )
         if reply.verdict == control.LeaseReply.WORK:
             self.task, self.pushed = reply.task, False
@@ -254,7 +254,9 @@ class Trainer:
                         each.saved[step.folder] = dict(self.world.tables[self.generation])
         self.pushed = True
 
-    def report(self, *, error: str = "", untouched: bool = False, store_away: bool = False) -> control.Acknowledgement:
+    def report(
+        self, *, error: str = "", table_unchanged: bool = False, store_unavailable: bool = False
+    ) -> control.Acknowledgement:
         task = self.task
         if task is None:
             raise AssertionError("nothing is held")
@@ -264,22 +266,24 @@ class Trainer:
             return control.Acknowledgement(rejoin=True)
         result = control.TaskResult(
             trainer_id=self.id, generation=self.generation, task_id=task.id, attempt=task.attempt, error=error,
-            untouched=untouched, store_away=store_away,
+            table_unchanged=table_unchanged, store_unavailable=store_unavailable,
         )  # fmt: skip
         if not error:
             self.world.fill(task, result)
         self.task = None
         return self._obey(self.world.coordinator.report(result))
 
-    def leave(self, reason: str = "", *, untouched: bool = False) -> control.Acknowledgement:
+    def leave(self, reason: str = "", *, table_unchanged: bool = False) -> control.Acknowledgement:
         """With what it holds; another process comes in its place."""
-        member = control.Membership(trainer_id=self.id, generation=self.generation, reason=reason, untouched=untouched)
+        member = control.Membership(
+            trainer_id=self.id, generation=self.generation, reason=reason, table_unchanged=table_unchanged
+        )
         self.start()
         return self.world.coordinator.leave(member)
 
     def stays(self) -> bool:
         """Told to end, and with nothing under way: whether it is needed once more."""
-        return self.joined and self.world.coordinator.leave(self.member()).stay
+        return self.joined and self.world.coordinator.leave(self.member()).keep_running
 
     def step(self) -> None:
         """One step of a life without trouble."""

@@ -11,7 +11,7 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.config.roles import PserverConfig, StoreConfig
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.control.belonging import Belonging
+from elastic_ctr.control.foreign_master import ForeignMasterGrace
 from elastic_ctr.pserver import supervisor as module
 from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.pserver.supervisor import PserverSupervisor, _do, _save_of
@@ -289,13 +289,13 @@ def test_a_pserver_whose_training_was_replaced_asks_on_without_a_table_and_ends(
     parent: PserverSupervisor, master: Master
 ) -> None:
     now = [0.0]
-    parent._belonging = Belonging(lambda: now[0])
-    master.orders = control.PserverOrders(leave=True, foreign=True, reason="training local was replaced by b")
+    parent._foreign_master = ForeignMasterGrace(lambda: now[0])
+    master.orders = control.PserverOrders(leave=True, wrong_training=True, reason="training local was replaced by b")
 
     assert not parent._turn()
     assert not parent._turn()
     assert master.told[-1].generation == 0
-    now[0] = Belonging.SECONDS
+    now[0] = ForeignMasterGrace.SECONDS
 
     assert parent._turn()
     assert master.told[-1].training == "local"
@@ -304,7 +304,7 @@ def test_a_pserver_whose_training_was_replaced_asks_on_without_a_table_and_ends(
 def test_a_pserver_that_met_the_master_before_its_own_begins_when_its_own_is_there(
     parent: PserverSupervisor, master: Master
 ) -> None:
-    master.orders = control.PserverOrders(leave=True, foreign=True, reason="training local was replaced by a")
+    master.orders = control.PserverOrders(leave=True, wrong_training=True, reason="training local was replaced by a")
     assert not parent._turn()
     master.orders = control.PserverOrders(generation=7)
     assert not parent._turn()
@@ -348,7 +348,7 @@ def test_a_pserver_that_is_told_to_end_goes_as_soon_as_the_master_does_not_need_
 def test_a_pserver_whose_table_is_handed_over_writes_what_is_saved_and_then_goes(
     serving: PserverSupervisor, master: Master
 ) -> None:
-    master.orders = control.PserverOrders(generation=1, patience_seconds=30, stay=True, jobs=[checkpoint_job()])
+    master.orders = control.PserverOrders(generation=1, patience_seconds=30, keep_running=True, jobs=[checkpoint_job()])
     serving._turn()
     save(serving, "save/3-1-checkpoint")
     answered = master.call_once
@@ -401,7 +401,7 @@ def test_a_pserver_does_not_wait_for_ever_for_a_master_that_is_away(
 
 
 def test_a_pserver_without_a_table_goes_without_asking(parent: PserverSupervisor, master: Master) -> None:
-    master.orders = control.PserverOrders(generation=1, patience_seconds=30, stay=True)
+    master.orders = control.PserverOrders(generation=1, patience_seconds=30, keep_running=True)
     parent._turn()
     asked = len(master.told)
 

@@ -12,7 +12,7 @@ from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.control.belonging import Belonging
+from elastic_ctr.control.foreign_master import ForeignMasterGrace
 from elastic_ctr.model.metrics import BUCKETS
 from elastic_ctr.store import NotNow, StoreError
 from elastic_ctr.trainer import process as module
@@ -41,8 +41,8 @@ class Client:
         if method != "LeaseTask":
             return self.answer
         if not self.tasks:
-            return control.LeaseReply(verdict=control.LeaseReply.WAIT if request.ahead else control.LeaseReply.LEAVE)
-        if request.ahead and isinstance(self.tasks[0], control.Task) and self.tasks[0].phase != control.TRAIN:
+            return control.LeaseReply(verdict=control.LeaseReply.WAIT if request.prefetch else control.LeaseReply.LEAVE)
+        if request.prefetch and isinstance(self.tasks[0], control.Task) and self.tasks[0].phase != control.TRAIN:
             return control.LeaseReply(verdict=control.LeaseReply.WAIT)
         coming = self.tasks.pop(0)
         if isinstance(coming, control.LeaseReply):
@@ -350,7 +350,7 @@ def test_a_trainer_whose_scratch_fails_before_the_first_step_of_a_save_says_that
     # The first save took its step, and was reported.
     assert Engine.calls.count("save c checkpoint") == len(client.results()) == 1
     leaver = client.said[-1][1]
-    assert leaver.untouched
+    assert leaver.table_unchanged
     assert "watch.part" in leaver.reason
 
 
@@ -368,7 +368,7 @@ def test_a_trainer_whose_scratch_fails_after_a_step_of_a_save_does_not_say_so(
     assert one.run() == 1
 
     leaver = client.said[-1][1]
-    assert not leaver.untouched
+    assert not leaver.table_unchanged
     assert "watch.json" in leaver.reason
 
 
@@ -395,7 +395,7 @@ def test_a_trainer_that_finds_the_store_away_says_so_unless_a_step_of_the_save_w
 
     [result] = client.results()
     assert result.error == str(fails)
-    assert (result.untouched, result.untouched and result.store_away) == (not stepped, away)
+    assert (result.table_unchanged, result.table_unchanged and result.store_unavailable) == (not stepped, away)
 
 
 @pytest.mark.parametrize("phase", [control.CHECK, control.TRAIN])
@@ -413,7 +413,7 @@ def test_a_source_or_store_that_is_away_is_named_as_such_in_every_phase(
     assert one.run() == 0
 
     [result] = client.results()
-    assert (result.error, result.store_away) == ("no space left in the store", True)
+    assert (result.error, result.store_unavailable) == ("no space left in the store", True)
 
 
 def test_a_source_that_cannot_be_read_is_the_tasks_failure_whatever_the_reason(trainer: Made, tmp_path: Path) -> None:
@@ -462,7 +462,9 @@ def test_a_trainer_with_other_settings_than_the_masters_ends_with_2_before_it_co
 def test_a_trainer_that_met_the_master_before_its_own_joins_when_its_own_is_there(
     trainer: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    foreign = control.JoinReply(verdict=control.JoinReply.LEAVE, foreign=True, reason="training local was replaced")
+    foreign = control.JoinReply(
+        verdict=control.JoinReply.LEAVE, wrong_training=True, reason="training local was replaced"
+    )
     one, client = trainer(task(0, control.TRAIN), reply=foreign)
 
     def its_own_comes(_: float) -> None:
@@ -481,9 +483,11 @@ def test_a_trainer_whose_training_was_replaced_asks_for_a_while_and_ends(
 ) -> None:
     now = [0.0]
     one, client = trainer(
-        reply=control.JoinReply(verdict=control.JoinReply.LEAVE, foreign=True, reason="training local was replaced")
+        reply=control.JoinReply(
+            verdict=control.JoinReply.LEAVE, wrong_training=True, reason="training local was replaced"
+        )
     )
-    one._belonging = Belonging(lambda: now[0])
+    one._foreign_master = ForeignMasterGrace(lambda: now[0])
 
     def later(seconds: float) -> None:
         now[0] += seconds
@@ -492,7 +496,7 @@ def test_a_trainer_whose_training_was_replaced_asks_for_a_while_and_ends(
 
     assert one.run() == 0
 
-    assert now[0] == pytest.approx(Belonging.SECONDS, abs=2)
+    assert now[0] == pytest.approx(ForeignMasterGrace.SECONDS, abs=2)
     assert {method for method, _ in client.said} == {"JoinTrainer"}
 
 
@@ -531,7 +535,7 @@ def test_a_trainer_that_is_told_to_end_stays_for_the_save_where_the_master_needs
     save = control.Task(id="save:1", attempt="save:1", phase=control.SAVE, save=control.SaveOrder())
     waits = control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.05)
     one, client = trainer(task(0, control.TRAIN), waits, waits, save)
-    client.answer = control.Acknowledgement(stay=True)
+    client.answer = control.Acknowledgement(keep_running=True)
     trained = Engine.train
 
     def train(self: Engine, dataset: Dataset) -> Any:

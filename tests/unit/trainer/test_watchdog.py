@@ -16,8 +16,8 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.client import MasterClient
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.questions import Questions
 from elastic_ctr.master.servicer import ControlServicer, start_server
+from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.store import FileStore
 from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, incarnation
 from ports import free_port
@@ -99,7 +99,7 @@ class Master:
             trainer=TrainerConfig(),
             pservers=1,
         )
-        self.coordinator = Coordinator(self.ledger, settings, Questions(FileStore(folder / "store")))
+        self.coordinator = Coordinator(self.ledger, settings, StoreQueries(FileStore(folder / "store")))
         # The endpoint of generation 1 is one above the first port.
         self.pserver = control.PserverState(
             index=0,

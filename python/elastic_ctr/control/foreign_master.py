@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-class Belonging:
+class ForeignMasterGrace:
     """A master of another training sends a caller away, and the caller goes on asking for a while before it ends.
 
     That master may be the one about to be replaced, and the caller a pod of the training that comes: if it ended, its
@@ -17,9 +17,9 @@ class Belonging:
         self._clock = clock
         self._foreign_since: float | None = None
 
-    def may_end(self, *, foreign: bool) -> bool:
+    def may_end(self, *, wrong_training: bool) -> bool:
         """To be told of every answer: whether one that says to leave is to be followed."""
-        if not foreign:
+        if not wrong_training:
             self._foreign_since = None
             return True
         if self._foreign_since is None:

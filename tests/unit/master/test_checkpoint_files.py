@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.ledger_rows import PassRow, SaveRow
-from elastic_ctr.master.saving import (
+from elastic_ctr.master.checkpoint_files import (
     Published,
     PublishRefused,
     checkpoint_name,
@@ -21,6 +20,7 @@ from elastic_ctr.master.saving import (
     merged_rows,
     rows_differ,
 )
+from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 
 Values = npt.NDArray[np.float32]
 KEYS = np.array([3, 7, 2**64 - 1], np.uint64)

@@ -9,16 +9,16 @@ import logging
 from collections.abc import Callable
 
 from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.master.checkpoint_files import describe_refusals
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow
-from elastic_ctr.master.saving import describe_refusals
 from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.model.metrics import auc_of_histogram
 
 log = logging.getLogger(__name__)
 
 
-class Rounds:
+class EpochRunner:
     """Moves a pass from `checking` to `saving`."""
 
     def __init__(self, ledger: Ledger, schedule: Schedule, settings: MasterFile, clock: Callable[[], float]) -> None:
@@ -93,9 +93,7 @@ class Rounds:
     def _end_training(self, current: PassRow) -> bool:
         now = self._clock()
         self._ledger.set_pass(current.ordinal, trained_at=now)
-        self._ledger.took(
-            current.ordinal, {"train": now - float(self._ledger.fact(f"training-{current.ordinal}", now))}
-        )
+        self._ledger.took(current.ordinal, {"train": now - float(self._ledger.get(f"training-{current.ordinal}", now))})
         if not self._config.evaluate:
             return self._end(current)
         self._ledger.next_round(current.ordinal)

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from elastic_ctr.master.hours import look, ranges
+from elastic_ctr.master.discovery import look, ranges
 from elastic_ctr.store.source import FileSource
 from master.world import data_of
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from elastic_ctr.control import control_pb2 as control
 
 
-class Answers:
+class JobResults:
     """Lives in memory: parents keep their results until the job is asked for no more, so a restart loses none."""
 
     def __init__(self, pservers: int) -> None:

@@ -15,12 +15,12 @@ T = TypeVar("T")
 _FRESH_SECONDS = 10.0
 
 
-class NotAnsweredYet(StoreError):
+class Pending(StoreError):
     """The store is being asked; nothing is wrong."""
 
 
 class StoreFacts(Protocol):
-    """What decisions depend on and only the store knows. Each raises StoreError, NotAnsweredYet while it is asked."""
+    """What decisions depend on and only the store knows. Each raises StoreError, Pending while it is asked."""
 
     def versions(self) -> list[int]: ...
 
@@ -31,7 +31,7 @@ class StoreFacts(Protocol):
     def whole_checkpoint(self, names: Sequence[str]) -> str: ...
 
 
-class Questions:
+class StoreQueries:
     """Noted while the coordinator decides, asked when it does not.
 
     Every call of a trainer or a pserver waits for the coordinator's lock, and a store on another machine may take a minute
@@ -46,19 +46,19 @@ class Questions:
         self._answers: dict[str, tuple[float, object]] = {}
 
     def versions(self) -> list[int]:
-        """Ids of all published versions. Raises NotAnsweredYet."""
+        """Ids of all published versions. Raises Pending."""
         return self._answer("versions", lambda: published_versions(self._store))
 
     def refusals(self) -> dict[int, str]:
-        """Versions that cube-transfer refused, with its reasons. Raises NotAnsweredYet."""
+        """Versions that cube-transfer refused, with its reasons. Raises Pending."""
         return self._answer("refusals", lambda: read_refusals(self._store))
 
     def rows_of(self, checkpoint: str) -> dict[int, int]:
-        """Rows by partition of a checkpoint in the store. Raises NotAnsweredYet."""
+        """Rows by partition of a checkpoint in the store. Raises Pending."""
         return self._answer(f"rows of {checkpoint}", lambda: read_checkpoint(self._store, checkpoint).rows)
 
     def whole_checkpoint(self, names: Sequence[str]) -> str:
-        """The first of these checkpoints whose files are all there, else "". Raises NotAnsweredYet."""
+        """The first of these checkpoints whose files are all there, else "". Raises Pending."""
         return self._answer(
             f"which of {', '.join(names)} is whole",
             lambda: next((name for name in names if _is_whole(self._store, name)), ""),
@@ -70,7 +70,7 @@ class Questions:
             if self._clock() - came < _FRESH_SECONDS:
                 return answer  # type: ignore[return-value]
             self._open[name] = ask
-        raise NotAnsweredYet(f"the store is being asked for {name}")
+        raise Pending(f"the store is being asked for {name}")
 
     def ask(self) -> None:
         """Ask what is open. Raises StoreError, ManifestDamaged; it stays open then."""

@@ -1,5 +1,5 @@
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.answers import Answers
+from elastic_ctr.master.job_results import JobResults
 
 JOBS = [control.Job(id="one"), control.Job(id="two")]
 
@@ -9,7 +9,7 @@ def result(job: str) -> control.JobResult:
 
 
 def test_jobs_are_open_for_each_pserver_until_it_has_answered_them() -> None:
-    answers = Answers(2)
+    answers = JobResults(2)
 
     answers.take(0, result("one"))
 
@@ -18,7 +18,7 @@ def test_jobs_are_open_for_each_pserver_until_it_has_answered_them() -> None:
 
 
 def test_jobs_are_complete_when_every_pserver_has_answered_all_of_them() -> None:
-    answers = Answers(2)
+    answers = JobResults(2)
     complete = []
 
     for index in range(2):
@@ -32,7 +32,7 @@ def test_jobs_are_complete_when_every_pserver_has_answered_all_of_them() -> None
 
 
 def test_an_answer_that_is_given_up_is_asked_for_again() -> None:
-    answers = Answers(1)
+    answers = JobResults(1)
     answers.take(0, result("one"))
 
     answers.give_up(0, "one")
@@ -42,7 +42,7 @@ def test_an_answer_that_is_given_up_is_asked_for_again() -> None:
 
 
 def test_cleared_it_knows_nothing() -> None:
-    answers = Answers(1)
+    answers = JobResults(1)
     answers.take(0, result("one"))
 
     answers.clear()

@@ -14,15 +14,15 @@ import numpy as np
 
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.answers import Answers
+from elastic_ctr.master.checkpoint_files import Published, checkpoint_name, compare, folder_of, jobs_of
 from elastic_ctr.master.generations import TRIES, Generations
+from elastic_ctr.master.job_results import JobResults
 from elastic_ctr.master.leases import Lease
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.passes import Pass, SavePlan, pick_samples, save_plan
-from elastic_ctr.master.questions import NotAnsweredYet, StoreFacts
-from elastic_ctr.master.saving import Published, checkpoint_name, compare, folder_of, jobs_of
 from elastic_ctr.master.schedule import Schedule
+from elastic_ctr.master.store_queries import Pending, StoreFacts
 from elastic_ctr.store import StoreError
 from elastic_ctr.versions.refusals import refused_below
 from elastic_ctr.versions.version import next_version
@@ -57,7 +57,7 @@ def published_of(save: SaveRow, dim: int) -> Published:
     return compare(keys, pulled, exports, dim)
 
 
-class Saves:
+class Checkpointing:
     """Owns the saver's lease and what the pservers have answered; the save itself is in the ledger."""
 
     def __init__(
@@ -79,12 +79,12 @@ class Saves:
         self._clock = clock
         self._saver: Lease | None = None
         self.waits = ""
-        self._answers = Answers(settings.pservers)
+        self._answers = JobResults(settings.pservers)
 
     def resume(self, ends: float) -> None:
         """After a restart the saver's lease goes on until `ends`, whatever it was; the time that we were away does not count."""
         self._saver = None
-        saver = self._ledger.fact("saver")
+        saver = self._ledger.get("saver")
         if saver is not None:
             now = self._clock()
             # An older master did not take note of all this.
@@ -97,7 +97,7 @@ class Saves:
 
     def serve(self, pservers: int) -> None:
         """From now on so many of them write what is saved."""
-        self._answers = Answers(pservers)
+        self._answers = JobResults(pservers)
 
     def start_over(self) -> None:
         """Somebody has mended the cause: all tries are there again."""
@@ -135,7 +135,7 @@ class Saves:
         if plan.kind is not None:
             try:
                 published, refused = self._store.versions(), self._store.refusals()
-            except NotAnsweredYet:
+            except Pending:
                 return False
             except StoreError as failed:
                 log.warning("the save after pass %s waits for the store: %s", current.id, failed)
@@ -176,14 +176,14 @@ class Saves:
             # An hour without records still saves what the hours before it left unsaved.
             records=self._ledger.unpublished(),
             has_base=bool(self._ledger.chain()),
-            base_due=bool(self._ledger.fact("base_due", default=False)),
+            base_due=bool(self._ledger.get("base_due", default=False)),
             is_last=self._schedule.is_last(current),
         )
 
     def lost_versions(self, published: Collection[int]) -> list[int]:
         """What the next delta would stand on and the store (which holds `published`) has lost: then the next version is a base."""
         lost = [version for version in self._ledger.chain() if version not in published]
-        if lost and not self._ledger.fact("base_due", default=False):
+        if lost and not self._ledger.get("base_due", default=False):
             log.warning(
                 "version %d is no longer in the store, and no delta can stand on it: the next version is a base",
                 lost[0],
@@ -199,7 +199,7 @@ class Saves:
         wrong = refused_below(chain[0], chain[-1], refused) if chain else None
         if wrong is None:
             return False
-        if not self._ledger.fact("base_due", default=False):
+        if not self._ledger.get("base_due", default=False):
             due = f"version {wrong} was refused ({refused[wrong]}), and no delta can stand on it; the next version is a base"
             log.warning("%s", due)
             self._ledger.set_fact("base_due", due)
@@ -207,7 +207,7 @@ class Saves:
 
     def _next_version(self, published: Collection[int]) -> int:
         known = [*published, *(v["id"] for v in self._ledger.versions())]
-        version = next_version(self._clock(), [*known, int(self._ledger.fact("last_version", 0))])
+        version = next_version(self._clock(), [*known, int(self._ledger.get("last_version", 0))])
         self._ledger.set_fact("last_version", version)
         return version
 
@@ -244,7 +244,7 @@ class Saves:
     def _begin(self, save: SaveRow, trainer: int) -> Lease:
         now = self._clock()
         with self._ledger:
-            attempt = f"{_ATTEMPT}{self._ledger.count_up('attempts')}"
+            attempt = f"{_ATTEMPT}{self._ledger.increment('attempts')}"
             saver = Lease(trainer, attempt, now, now + self._config.lease_seconds, self._longest)
             self._note(saver)
             if save.stage == "ordered":
@@ -273,9 +273,9 @@ class Saves:
             self._saver.ends = ends
             self._note(self._saver)
 
-    def leave(self, trainer: int, reason: str = "", *, untouched: bool = False) -> str:
+    def leave(self, trainer: int, reason: str = "", *, table_unchanged: bool = False) -> str:
         """A trainer that leaves gives its save back: in order, which counts nothing, or for a reason, and then it is a loss.
-        Why the table can no longer be trusted; empty if it can, as where the save is `untouched`.
+        Why the table can no longer be trusted; empty if it can, as where the save is `table_unchanged`.
         """
         found = self._open()
         if self._saver is None or self._saver.trainer != trainer:
@@ -288,13 +288,13 @@ class Saves:
             self._lost(current, f", the last time: trainer {trainer} left: {reason}", "mend that")
         if save.stage != "begun":
             return ""
-        if untouched:
-            self._untouched(save)
+        if table_unchanged:
+            self._mark_unchanged(save)
             return ""
         told = f" ({reason})" if reason else ""
         return f"trainer {trainer} left while it saved{told}; what it did to the table is unknown"
 
-    def _untouched(self, save: SaveRow) -> None:
+    def _mark_unchanged(self, save: SaveRow) -> None:
         """As if it had never been handed out: another one may take its steps."""
         self._ledger.set_save(save.ordinal, stage="ordered")
 
@@ -321,7 +321,7 @@ class Saves:
 
     def _lost(self, current: PassRow, last: str, way_out: str) -> None:
         limit = self._config.max_losses
-        if self._ledger.count_up("save_losses") >= limit:
+        if self._ledger.increment("save_losses") >= limit:
             self._schedule.stop(current, f"saving lost its trainer {limit} times in a row{last}: {way_out}")
 
     def report(self, result: control.TaskResult) -> str:
@@ -332,13 +332,13 @@ class Saves:
         if current is None or save is None:
             raise AssertionError("a saver's lease ends with its save")
         self.waits = ""
-        if result.untouched and save.stage == "begun":
-            self._untouched(save)
-        if result.untouched and result.store_away:
+        if result.table_unchanged and save.stage == "begun":
+            self._mark_unchanged(save)
+        if result.table_unchanged and result.store_unavailable:
             self.waits = f"the save after pass {current.id} waits for the store: {result.error}"
             return ""
         if result.error:
-            return self._failed(current, save, result.error, untouched=result.untouched)
+            return self._failed(current, save, result.error, table_unchanged=result.table_unchanged)
         seconds = ", ".join(f"{name} {taken:.2f} s" for name, taken in sorted(result.save.seconds.items()))
         log.info("pass %s: %s: %s", current.id, "tables saved" if save.stage == "begun" else "sample scored", seconds)
         with self._ledger:
@@ -355,12 +355,12 @@ class Saves:
                 self._ledger.set_save(current.ordinal, stage="scored", result=merged.SerializeToString())
         return ""
 
-    def _failed(self, current: PassRow, save: SaveRow, error: str, *, untouched: bool = False) -> str:
+    def _failed(self, current: PassRow, save: SaveRow, error: str, *, table_unchanged: bool = False) -> str:
         log.warning("save after pass %s failed: %s", current.id, error)
-        if self._ledger.count_up("save_failures") >= TRIES:
+        if self._ledger.increment("save_failures") >= TRIES:
             self._schedule.stop(current, f"saving failed {TRIES} times, the last time: {error}; mend the cause")
         # Scoring changes nothing in the table.
-        return "" if untouched or save.stage == "exported" else f"a save failed halfway: {error}"
+        return "" if table_unchanged or save.stage == "exported" else f"a save failed halfway: {error}"
 
     # -- written ---------------------------------------------------------------------------------------------------
 

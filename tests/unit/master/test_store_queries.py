@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.master.questions import NotAnsweredYet, Questions
+from elastic_ctr.master.store_queries import Pending, StoreQueries
 from elastic_ctr.store import FileStore, NotInStore, NotNow
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import CheckpointManifest, FileEntry
@@ -23,15 +23,15 @@ def store(tmp_path: Path) -> FileStore:
 
 
 def test_a_question_is_answered_after_the_store_was_asked_and_asked_anew_the_next_time(store: FileStore) -> None:
-    questions = Questions(store)
-    with pytest.raises(NotAnsweredYet):
+    questions = StoreQueries(store)
+    with pytest.raises(Pending):
         questions.versions()
 
     questions.ask()
     store.put_bytes(b"", layout.version_manifest(8))
 
     assert questions.versions() == [7]
-    with pytest.raises(NotAnsweredYet):
+    with pytest.raises(Pending):
         questions.versions()
     questions.ask()
     assert questions.versions() == [7, 8]
@@ -39,30 +39,30 @@ def test_a_question_is_answered_after_the_store_was_asked_and_asked_anew_the_nex
 
 def test_an_answer_that_nobody_took_in_time_is_none(store: FileStore) -> None:
     clock = Clock()
-    questions = Questions(store, clock)
-    with pytest.raises(NotAnsweredYet):
+    questions = StoreQueries(store, clock)
+    with pytest.raises(Pending):
         questions.versions()
     questions.ask()
 
     clock.now = 11.0
 
-    with pytest.raises(NotAnsweredYet):
+    with pytest.raises(Pending):
         questions.versions()
 
 
 def test_a_store_that_is_away_leaves_the_question_open(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = Questions(store)
+    questions = StoreQueries(store)
 
     def away(_: str) -> list[str]:
         raise NotNow("it is away")
 
-    with pytest.raises(NotAnsweredYet):
+    with pytest.raises(Pending):
         questions.versions()
     with monkeypatch.context() as patched:
         patched.setattr(store, "list", away)
         with pytest.raises(NotNow):
             questions.ask()
-    with pytest.raises(NotAnsweredYet):
+    with pytest.raises(Pending):
         questions.versions()
     questions.ask()
 
@@ -70,8 +70,8 @@ def test_a_store_that_is_away_leaves_the_question_open(store: FileStore, monkeyp
 
 
 def test_the_rows_of_a_checkpoint_are_its_manifests(store: FileStore) -> None:
-    questions = Questions(store)
-    with pytest.raises(NotAnsweredYet):
+    questions = StoreQueries(store)
+    with pytest.raises(Pending):
         questions.rows_of("c-g1")
     with pytest.raises(NotInStore):
         questions.ask()
@@ -89,7 +89,7 @@ def test_the_rows_of_a_checkpoint_are_its_manifests(store: FileStore) -> None:
 def test_nothing_is_asked_that_nobody_wants_to_know(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "list", None)
 
-    Questions(store).ask()
+    StoreQueries(store).ask()
 
 
 def test_a_checkpoint_is_whole_when_every_file_of_its_manifest_is_there_with_its_size(tmp_path: Path) -> None:
@@ -104,10 +104,10 @@ def test_a_checkpoint_is_whole_when_every_file_of_its_manifest_is_there_with_its
         store.put_bytes(manifest.to_json(), layout.checkpoint_manifest(name))
     store.put_bytes(b"ab", f"{layout.checkpoint_folder('new')}/000/part-0", overwrite=True)
     store.put_bytes(b"{", layout.checkpoint_manifest("middle"), overwrite=True)
-    questions = Questions(store)
+    questions = StoreQueries(store)
 
     def whole(*names: str) -> str:
-        with pytest.raises(NotAnsweredYet):
+        with pytest.raises(Pending):
             questions.whole_checkpoint(names)
         questions.ask()
         return questions.whole_checkpoint(names)

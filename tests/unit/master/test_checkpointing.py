@@ -50,16 +50,18 @@ def test_a_saver_that_leaves_in_order_is_followed_at_once_and_counts_nothing(
 FULL = "/scratch/watch.part: No space left on device"
 
 
-@pytest.mark.parametrize(("phase", "untouched"), [(control.SAVE, False), (control.SAVE, True), (control.SCORE, False)])
+@pytest.mark.parametrize(
+    ("phase", "table_unchanged"), [(control.SAVE, False), (control.SAVE, True), (control.SCORE, False)]
+)
 def test_savers_that_leave_for_their_own_disk_stop_the_pass_at_last_with_the_reason(
-    tmp_path: Path, phase: int, untouched: bool
+    tmp_path: Path, phase: int, table_unchanged: bool
 ) -> None:
     one = world(tmp_path, config={"max_losses": 4})
     del one.trainers[1]
 
     for number in range(4):
         assert one.reason() == "", number
-        one.until_phase(phase).leave(FULL, untouched=untouched)
+        one.until_phase(phase).leave(FULL, table_unchanged=table_unchanged)
 
     assert one.reason().startswith("saving lost its trainer 4 times in a row, the last time: trainer ")
     assert f"left: {FULL}" in one.reason()
@@ -85,7 +87,7 @@ def test_a_saver_that_leaves_for_its_own_disk_before_the_first_step_takes_nothin
     one = world(tmp_path)
     number = one.until_phase(control.SAVE).id
 
-    one.trainers[0].leave(FULL, untouched=True)
+    one.trainers[0].leave(FULL, table_unchanged=True)
     one.start_master()
     one.finish()
 
@@ -103,7 +105,7 @@ def test_a_save_that_finds_the_store_away_before_its_first_step_is_tried_again_u
     one = world(tmp_path)
 
     for _ in range(5):
-        one.until_phase(phase).report(error="no answer", untouched=True, store_away=True)
+        one.until_phase(phase).report(error="no answer", table_unchanged=True, store_unavailable=True)
         assert one.coordinator.save_waits == "the save after pass 20200401/00 waits for the store: no answer"
     one.finish()
 
@@ -120,7 +122,7 @@ def test_a_save_that_fails_before_its_first_step_takes_nothing_back_and_the_thir
 
     for number in range(3):
         assert one.reason() == "", number
-        one.until_phase(control.SAVE).report(error="no such host", untouched=True)
+        one.until_phase(control.SAVE).report(error="no such host", table_unchanged=True)
 
     assert one.reason().startswith("saving failed 3 times, the last time: no such host; ")
     assert one.coordinator.generation == 1
@@ -134,7 +136,7 @@ def test_a_save_that_went_well_has_all_its_losses_again(tmp_path: Path) -> None:
     del one.trainers[1]
 
     for phase in (control.SAVE, control.SCORE):
-        one.until_phase(phase).leave(FULL, untouched=True)
+        one.until_phase(phase).leave(FULL, table_unchanged=True)
         one.until_phase(phase).report()
     one.finish()
 

@@ -18,10 +18,10 @@ from elastic_ctr.config.role_files import Tracking
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.client import MasterClient
-from elastic_ctr.master.hours import ChangedFiles
+from elastic_ctr.master.discovery import ChangedFiles
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow
-from elastic_ctr.master.role import Master, remember_settings
+from elastic_ctr.master.server import Master, remember_settings
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.store.source import FileSource
@@ -139,11 +139,11 @@ def test_a_second_master_over_the_same_state_is_refused(running: Running, tmp_pa
 
 def test_a_restarted_master_keeps_the_name_of_its_ledger(running: Running, tmp_path: Path) -> None:
     running.start()
-    name = running.master._ledger.fact("id")
+    name = running.master._ledger.get("id")
     running.end()
 
     again = Running(tmp_path).start()
-    kept = again.master._ledger.fact("id")
+    kept = again.master._ledger.get("id")
     again.end()
 
     assert kept == name

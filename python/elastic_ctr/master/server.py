@@ -21,15 +21,15 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.section import Section
+from elastic_ctr.master.checkpoint_files import first_generation
 from elastic_ctr.master.coordinator import Coordinator
-from elastic_ctr.master.hours import ChangedFiles, look, missing_folder, ranges
+from elastic_ctr.master.discovery import ChangedFiles, look, missing_folder, ranges
 from elastic_ctr.master.ledger import Ledger, not_written
 from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.publisher import Publisher
-from elastic_ctr.master.questions import Questions
-from elastic_ctr.master.saving import first_generation
 from elastic_ctr.master.servicer import ControlServicer, start_server
 from elastic_ctr.master.status import status
+from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.master.tracking import Tracking
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
 from elastic_ctr.runtime.lock import StateLock
@@ -62,7 +62,7 @@ def remember_settings(ledger: Ledger, data: Data, model_digest: str) -> None:
         "data.path": data.path,
         "model and data.slots": model_digest,
     }
-    known = ledger.fact("made_with")
+    known = ledger.get("made_with")
     if known is None:
         ledger.set_fact("made_with", now)
         return
@@ -98,7 +98,7 @@ class Master:
         self._ledger = Ledger(Path(config.state_dir) / "ledger.db")
         try:
             remember_settings(self._ledger, data, digest_of_model(settings.model, data.slots))
-            if self._ledger.fact("id") is None:
+            if self._ledger.get("id") is None:
                 refuse_missing_source(source, data)
                 self._ledger.set_fact("generation", first_generation(store.list(layout.CHECKPOINTS)))
                 self._ledger.set_fact("id", uuid.uuid4().hex[:8])
@@ -106,8 +106,8 @@ class Master:
             self._ledger.close()
             self._lock.release()
             raise
-        self._questions = Questions(store)
-        self._coordinator = Coordinator(self._ledger, settings, self._questions)
+        self._queries = StoreQueries(store)
+        self._coordinator = Coordinator(self._ledger, settings, self._queries)
         self._publisher = Publisher(self._coordinator, store, data, settings.model, config)
         self._looked_at = 0.0
         self._changed = ChangedFiles(source, data)
@@ -167,7 +167,7 @@ class Master:
             self._find_hours()
             self._look_at_stopped()
             self._look_for_refusals()
-            self._questions.ask()
+            self._queries.ask()
             self._waits(self._coordinator.save_waits)
         except (StoreError, ValueError) as failed:
             # Nothing is lost: the same step is due again.
