@@ -15,14 +15,13 @@ import numpy as np
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpoint_files import Published, checkpoint_name, compare, folder_of, jobs_of
-from elastic_ctr.master.generations import TRIES, Generations
-from elastic_ctr.master.job_results import JobResults
-from elastic_ctr.master.leases import Lease
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
-from elastic_ctr.master.passes import Pass, SavePlan, pick_samples, save_plan
-from elastic_ctr.master.schedule import Schedule
+from elastic_ctr.master.members import JobResults
+from elastic_ctr.master.recovery import TRIES, Generations
+from elastic_ctr.master.schedule import Pass, SavePlan, Schedule, pick_samples, save_plan
 from elastic_ctr.master.store_queries import Pending, StoreFacts
+from elastic_ctr.master.tasks import Lease
 from elastic_ctr.store import StoreError
 from elastic_ctr.versions.refusals import refused_below
 from elastic_ctr.versions.version import next_version

@@ -16,16 +16,14 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpointing import Checkpointing, is_save, published_of
 from elastic_ctr.master.commits import Commits, Due
 from elastic_ctr.master.epochs import EpochRunner
-from elastic_ctr.master.generations import Generations
 from elastic_ctr.master.handover import MidPassHandover
-from elastic_ctr.master.initialisation import Initialisation
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
-from elastic_ctr.master.pservers import Pservers
+from elastic_ctr.master.members import Pservers, Trainers
+from elastic_ctr.master.recovery import Generations, Initialisation
 from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.master.store_queries import Pending, StoreFacts
 from elastic_ctr.master.tasks import Tasks
-from elastic_ctr.master.trainers import Trainers
 from elastic_ctr.store import StoreError
 
 log = logging.getLogger(__name__)

@@ -12,11 +12,10 @@ from typing import Any
 
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.master.checkpoint_files import checkpoint_name
-from elastic_ctr.master.generations import Generations
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import SaveRow
-from elastic_ctr.master.pservers import Pservers
-from elastic_ctr.master.trainers import Trainers
+from elastic_ctr.master.members import Pservers, Trainers
+from elastic_ctr.master.recovery import Generations
 
 log = logging.getLogger(__name__)
 

@@ -1,15 +1,215 @@
-"""One pass after the other: which one is to be looked for, how it begins, how it ends."""
+"""The calendar of passes: which hours make one, when their files are complete, what is saved after it, how it ends."""
 
 import json
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import count, islice, pairwise
 
-from elastic_ctr.config.data import Data
+from elastic_ctr.config.data import Data, split_end, split_exists, split_name, split_time
+from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import PassRow
-from elastic_ctr.master.passes import Pass, passes
+from elastic_ctr.store.source import Source
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Splits that are trained together. `id` is its last split: what the model knows after it."""
+
+    ordinal: int
+    id: str
+    splits: tuple[str, ...]
+    event_time_max: int
+    ends_day: bool
+
+
+def splits(data: Data, behind: str | None = None) -> Iterator[str]:
+    """From start, or the one behind another, to end, both included; without end for ever."""
+    coming = _moments(split_time(data.start), data) if behind is None else _behind(behind, data)
+    last = None if data.end is None else split_time(data.end)
+    for moment in coming:
+        if last is not None and moment > last:
+            return
+        yield split_name(moment, data.split_interval)
+
+
+def _moments(first: datetime, data: Data) -> Iterator[datetime]:
+    """By the wall clock, for so are folders named, also those of several hours: what it leaves out is skipped, and what it
+    shows twice comes once.
+    """
+    for number in count():
+        moment = first + number * timedelta(minutes=data.split_interval)
+        if split_exists(moment, data.split_interval, data.time_zone):
+            yield moment
+
+
+def _behind(split: str, data: Data) -> Iterator[datetime]:
+    return _moments(split_time(split) + timedelta(minutes=data.split_interval), data)
+
+
+def passes(data: Data, done: int = 0, behind: str | None = None) -> Iterator[Pass]:
+    """`splitsPerPass` splits each, of those that there are; the last one may have fewer. A pass that holds a day's last split
+    ends the day.
+
+    After `done` passes, the last of which ended with the split `behind`: it may have been the last one once, and short.
+    """
+    coming = splits(data, behind)
+    ordinal = done
+    while group := tuple(islice(coming, data.splits_per_pass)):
+        ordinal += 1
+        days = {split_time(split).date() for split in group if _is_last_of_day(split, data)}
+        yield Pass(
+            ordinal,
+            group[-1],
+            group,
+            split_end(group[-1], data.split_interval, data.time_zone),
+            bool(days),
+        )
+
+
+def _is_last_of_day(split: str, data: Data) -> bool:
+    return next(_behind(split, data)).date() != split_time(split).date()
+
+
+@dataclass(frozen=True)
+class SavePlan:
+    """What is done to the table after a pass, in order. `kind` is the version published, if any."""
+
+    steps: tuple[str, ...]
+    kind: str | None
+
+
+def save_plan(
+    one: Pass, master: MasterConfig, *, records: int, has_base: bool, base_due: bool, is_last: bool
+) -> SavePlan:
+    """Checkpoint, then delta; at day end and for a first base: shrink (day end), base, batch model (day end), checkpoint.
+
+    A base is always followed by a checkpoint, so no recovery crosses one. A delta's checkpoint comes before it: after a
+    rollback the changes since the last version are still marked. An hour without records makes no version. The last
+    pass of a bounded run always saves: nothing learned is left behind.
+    """
+    if one.ends_day and (has_base or records):
+        return SavePlan(("shrink", "base", "batch", "checkpoint"), "base")
+    if not records:
+        return SavePlan((), None)
+    if (not has_base and (master.first_base or is_last)) or (has_base and base_due):
+        return SavePlan(("base", "checkpoint"), "base")
+    checkpoint = is_last or one.ordinal % master.checkpoint_per_pass == 0
+    delta = has_base and (is_last or one.ordinal % master.delta_per_pass == 0)
+    steps = (("checkpoint",) if checkpoint else ()) + (("delta",) if delta else ())
+    return SavePlan(steps, "delta" if delta else None)
+
+
+def cut(size: int, task_bytes: int, *, whole: bool) -> list[tuple[int, int]]:
+    """Byte ranges of a file, equal within one byte; (0, 0) stands for a whole file that cannot be cut, or is empty."""
+    if whole or size <= task_bytes:
+        return [(0, 0)]
+    count = -(-size // task_bytes)
+    edges = [size * number // count for number in range(count + 1)]
+    # The last range is open (0: to the end of the file), whatever its size was when we looked.
+    return [*pairwise(edges[:-1]), (edges[-2], 0)]
+
+
+def pick_samples(offered: Sequence[Sequence[object]], wanted: int) -> list[tuple[int, int]]:
+    """Which of each task's offered sample lines are taken, evenly over tasks: (task, position) pairs."""
+    taken: list[tuple[int, int]] = []
+    depth = 0
+    while len(taken) < wanted:
+        row = [(number, depth) for number, lines in enumerate(offered) if depth < len(lines)]
+        if not row:
+            break
+        taken.extend(row[: wanted - len(taken)])
+        depth += 1
+    return sorted(taken)
+
+
+# Zipped text cannot be cut.
+_WHOLE = (".gz",)
+# Times data.sleepSeconds: the longest time between two looks at a stopped pass.
+_RARELY = 16
+
+
+def look(source: Source, data: Data, splits: tuple[str, ...]) -> tuple[dict[str, int], str]:
+    """Files of a pass with their bytes, and the first split whose donefile is missing ("" when complete).
+
+    Paths are relative to the source. Hidden files and the donefile itself are no data. Raises StoreError.
+    """
+    files: dict[str, int] = {}
+    for split in splits:
+        folder = f"{data.path.strip('/')}/{split}".lstrip("/")
+        listed = dict(source.list(folder))
+        if data.donefile not in listed:
+            return {}, split
+        files.update(
+            {
+                f"{folder}/{name}": size
+                for name, size in listed.items()
+                if name != data.donefile and not name.startswith((".", "_"))
+            }
+        )
+    return files, ""
+
+
+def missing_folder(source: Source, data: Data) -> str:
+    """A sentence where the folder that holds the days does not exist; else empty. Raises StoreError."""
+    folder = data.path.strip("/")
+    if source.exists(folder):
+        return ""
+    return f"the folder {source.url.rstrip('/')}/{folder} does not exist: is data.source.url or data.path right?"
+
+
+class ChangedFiles:
+    """Finds out when the files of a stopped pass were changed since the master read their names."""
+
+    def __init__(self, source: Source, data: Data, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source = source
+        self._data = data
+        self._clock = clock
+        self._ordinal = 0
+        self._known: list[str] = []
+        self._changed: list[str] = []
+        self._pause = 0.0
+        self._next = 0.0
+
+    def _fingerprint(self, one: PassRow) -> list[str]:
+        return [self._source.fingerprint(f"{self._data.path.strip('/')}/{split}".lstrip("/")) for split in one.splits]
+
+    def remember(self, one: PassRow) -> None:
+        """To be called before a pass is read. Raises StoreError."""
+        self._known = self._changed = self._fingerprint(one)
+        self._ordinal = one.ordinal
+        self._pause = self._data.sleep_seconds
+        self._next = self._clock() + self._pause
+
+    def look(self, stopped: PassRow) -> bool:
+        """Whether they were changed, and not again between two looks; looks become rarer. Raises StoreError."""
+        if self._ordinal != stopped.ordinal:
+            self.remember(stopped)
+        now = self._clock()
+        if now < self._next:
+            return False
+        found = self._fingerprint(stopped)
+        done = found != self._known and found == self._changed
+        writing = found != self._changed
+        self._changed = found
+        self._pause = self._data.sleep_seconds if writing else min(2 * self._pause, _RARELY * self._data.sleep_seconds)
+        self._next = now + self._pause
+        return done
+
+
+def ranges(files: dict[str, int], task_bytes: int) -> list[tuple[str, int, int]]:
+    """The tasks of a pass: (path, first byte, byte after the last; 0: to the end). An empty file makes no task."""
+    return [
+        (path, start, stop)
+        for path, size in sorted(files.items())
+        if size
+        for start, stop in cut(size, task_bytes, whole=path.endswith(_WHOLE))
+    ]
 
 
 class Schedule:

@@ -23,10 +23,10 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.section import Section
 from elastic_ctr.master.checkpoint_files import first_generation
 from elastic_ctr.master.coordinator import Coordinator
-from elastic_ctr.master.discovery import ChangedFiles, look, missing_folder, ranges
 from elastic_ctr.master.ledger import Ledger, not_written
 from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.publisher import Publisher
+from elastic_ctr.master.schedule import ChangedFiles, look, missing_folder, ranges
 from elastic_ctr.master.servicer import ControlServicer, start_server
 from elastic_ctr.master.status import status
 from elastic_ctr.master.store_queries import StoreQueries

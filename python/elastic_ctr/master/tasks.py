@@ -15,6 +15,7 @@ A task that is done has neither failed nor lost anything any more. A parked task
 
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +27,24 @@ from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.model.metrics import BUCKETS
 
 log = logging.getLogger(__name__)
+
+
+@dataclass
+class Lease:
+    """Times in unix seconds. `longest` s after it began it is over whatever is renewed: a trainer that hangs renews for ever."""
+
+    trainer: int
+    attempt: str
+    began: float
+    ends: float
+    longest: float
+
+    def over(self, now: float) -> bool:
+        return now > self.ends or self.overdue(now)
+
+    def overdue(self, now: float) -> bool:
+        return now - self.began > self.longest
+
 
 _EXAMPLES = 3
 _PHASES = {"checking": control.CHECK, "training": control.TRAIN, "evaluating": control.EVALUATE}

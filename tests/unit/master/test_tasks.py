@@ -3,7 +3,22 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.tasks import Lease
 from master.world import LEASE, RECORDS, Trainer, World, data_of, world
+
+
+def test_a_lease_is_over_once_its_end_has_passed() -> None:
+    lease = Lease(1, "save:1", began=0.0, ends=100.0, longest=1000.0)
+
+    assert [lease.over(now) for now in (99.0, 100.0, 100.1)] == [False, False, True]
+    assert not lease.overdue(100.1)
+
+
+def test_a_lease_that_is_renewed_for_ever_is_over_after_the_longest_time() -> None:
+    lease = Lease(1, "save:1", began=0.0, ends=1e9, longest=1000.0)
+
+    assert [lease.over(now) for now in (1000.0, 1000.1)] == [False, True]
+    assert lease.overdue(1000.1)
 
 
 def test_the_task_of_a_lost_trainer_goes_to_another_and_counts_as_repeated_once_it_was_running(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.coordinator import Coordinator
-from elastic_ctr.master.initialisation import VERIFY
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.publisher import Publisher
+from elastic_ctr.master.recovery import VERIFY
 from elastic_ctr.model.metrics import BUCKETS
 from elastic_ctr.store import FileStore, Store
 from elastic_ctr.versions import layout

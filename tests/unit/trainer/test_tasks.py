@@ -11,7 +11,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.features.line import MAX_LINE_BYTES, LineRefused, parse_features, parse_line
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.master.passes import cut
+from elastic_ctr.master.schedule import cut
 from elastic_ctr.store import FileStore, NotInStore
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.trainer.tasks import QUARANTINED, TaskCounts, convert_task, quarantine, result_of, sample_keys
