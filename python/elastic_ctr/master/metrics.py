@@ -10,8 +10,11 @@ from elastic_ctr.master.coordinator import Measured
 
 _PREFIX = "elastic_ctr_master"
 _TOTALS = {
-    "files": ("files_read", "Files of complete passes; a pass that is retried counts again."),
-    "records": ("records_read", "Lines that were accepted when their pass was checked."),
+    "files": ("files_read", "Files of passes whose hours were complete."),
+    "records": (
+        "records_read",
+        "Lines that were accepted when their pass was checked; a pass that is retried counts again.",
+    ),
     "refused": ("lines_refused", "Lines that were refused when their pass was checked."),
     "trained": ("records_trained", "Records that were trained, once a pass, those that a recovery took back included."),
     "repeated": (
