@@ -39,9 +39,11 @@ class MasterMetrics(Collector):
         now = self._measured()
         for key, (name, what) in _TOTALS.items():
             yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=now.totals[key])
-        parked = "Records of tasks that failed again and again and stopped their pass."
-        yield GaugeMetricFamily(f"{_PREFIX}_records_parked", parked, value=now.parked)
-        yield GaugeMetricFamily(f"{_PREFIX}_generation", "Sets of pserver processes so far.", value=now.generation)
-        for name, auc, when in (("auc_before", now.auc_before, "before it was"), ("auc", now.auc, "after it was")):
-            what = f"AUC of the last pass that is done, {when} trained."
-            yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=float("nan") if auc is None else auc)
+        gauges = {
+            "records_parked": (now.parked, "Records of tasks that failed again and again and stopped their pass."),
+            "generation": (now.generation, "Sets of pserver processes so far."),
+            "auc_before": (now.auc_before, "AUC of the last pass that is done, before it was trained."),
+            "auc": (now.auc, "AUC of the last pass that is done, after it was trained."),
+        }
+        for name, (value, what) in gauges.items():
+            yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=float("nan") if value is None else value)

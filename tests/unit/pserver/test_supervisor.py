@@ -16,6 +16,8 @@ from elastic_ctr.pserver import supervisor as module
 from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.pserver.supervisor import PserverSupervisor, _do, _save_of
 from elastic_ctr.store import FileStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import CheckpointManifest
 
 MODEL = Model(partitions=2, embedding_dim=2)
 
@@ -190,7 +192,11 @@ def test_a_damaged_checkpoint_is_named_until_it_can_be_fetched(
     until(lambda: told().damaged_checkpoint == "lost")
     assert "checkpoint lost cannot be fetched" in master.told[-1].error
     assert parent._failed_starts == 0
-    master.orders.checkpoint = ""
+    manifest = CheckpointManifest(
+        name="lost", pass_id="p", pass_ordinal=1, follows_version=None, base_version=None, created_at=1.0, partitions=2,
+        rows={}, files=(),
+    )  # fmt: skip
+    parent._store.put_bytes(manifest.to_json(), layout.checkpoint_manifest("lost"))
 
     until(lambda: not told().damaged_checkpoint)
     assert master.told[-1].error == ""
