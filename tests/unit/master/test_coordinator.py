@@ -160,4 +160,4 @@ def test_totals_only_grow_whatever_is_read_or_trained_again(tmp_path: Path) -> N
     assert seen[-1] == {
         "files": 4, "records": 6 * RECORDS, "refused": 1, "trained": 5 * RECORDS, "repeated": 0, "rolled_back": RECORDS,
     }  # fmt: skip
-    assert one.coordinator.measured().auc == 0.5
+    assert one.coordinator.measured().auc_before == 0.5
