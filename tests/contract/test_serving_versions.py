@@ -279,7 +279,7 @@ async def test_a_worker_that_hangs_does_not_make_the_pod_ready_and_is_replaced(
     assert probabilities(answer) == expected(exports[FIRST])
 
 
-async def test_a_version_over_whose_check_a_worker_hangs_until_it_is_killed_is_checked_again(
+async def test_a_check_that_hangs_is_killed_at_its_deadline_and_repeated_while_predictions_go_on(
     exports: dict[int, Exported],
     cube: Cube,
     store: FileStore,
@@ -287,22 +287,29 @@ async def test_a_version_over_whose_check_a_worker_hangs_until_it_is_killed_is_c
     scratch: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process_pool, "HUNG_SECONDS", 6)
-    # A process that ends by itself would be the version's fault the first time.
-    monkeypatch.setattr("elastic_ctr.serving.releases._LOSSES", 1)
-    put_version(store, exports[FIRST])
-    holders = {FIRST: cube.holders()}
-    await transfer.publish()
+    for version in (FIRST, SECOND):
+        put_version(store, exports[version])
+    holders = {version: cube.holders() for version in (FIRST, SECOND)}
+    await transfer.publish(live=FIRST, wanted=(FIRST,), holders=holders)
     async with serving(store, transfer, scratch) as running:
         workers, releases = running.process.workers, running.process.releases
-        await running.until(lambda: any(each.listening and not each.patience.busy for each in workers.in_order()))
-        [worker] = workers.in_order()
-        os.kill(worker.process.pid, signal.SIGSTOP)
-        await transfer.publish(candidate=FIRST, wanted=(FIRST,), holders=holders)
-        await running.until(lambda: workers.restarts == 1)
-        await running.until(lambda: FIRST in releases.passed)
+        await running.until_version(FIRST)
+        hanging = workers.checker
+        assert hanging is not None
+        os.kill(hanging.process.pid, signal.SIGSTOP)
+        monkeypatch.setattr("elastic_ctr.serving.releases._CHECK_SECONDS", 1)
+        # A process that ends by itself would be the version's fault the first time.
+        monkeypatch.setattr("elastic_ctr.serving.releases._LOSSES", 1)
+        await transfer.publish(live=FIRST, candidate=SECOND, wanted=(FIRST, SECOND), holders=holders)
+        await running.until(lambda: hanging.process.poll() is not None)
+        meanwhile = await running.infer(FEATURES)
+        monkeypatch.setattr("elastic_ctr.serving.releases._CHECK_SECONDS", 120)
+        await running.until(lambda: SECOND in releases.passed)
 
+    assert hanging.process.returncode == -signal.SIGKILL
+    assert probabilities(meanwhile) == expected(exports[FIRST])
     assert releases.refused == {}
+    assert workers.restarts == 0
 
 
 async def test_told_to_end_it_ends_though_all_workers_hang(store: FileStore, transfer: Transfer, scratch: Path) -> None:

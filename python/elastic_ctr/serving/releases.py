@@ -1,20 +1,22 @@
-"""Which version this pod answers with: fetched, checked by every worker, switched in turn.
+"""Which version this pod answers with: fetched, checked in a process of its own, loaded and switched to by every worker.
 
-The rule: a worker answers only with a version that it has passed itself. The live one is wanted; until it has passed,
-what was answered before stays. A refusal is final for its version.
+The rule: workers answer only with a version that this pod has passed. The live one is wanted; until it has passed, the
+one that was answered with stays. A refusal is final for its version. A check that exceeds its deadline is killed and
+refuses nothing: the store, cube or this node's disk may hang. It is tried again after the checks of other versions.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from elastic_ctr.cube.release import ReleaseDocument
+from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving.worker import MANIFEST_FILE, SAMPLE_FILE
 from elastic_ctr.serving.workers import Worker, WorkerHung, WorkerLost, Workers
 from elastic_ctr.store import NotInStore, Store, StoreError
@@ -28,24 +30,25 @@ _TRIES = 2
 # Somebody may have killed the process; the third time it was the version.
 _LOSSES = 3
 _AGAIN_SECONDS = 0.5
-# A check takes a second, on a busy machine several. Past this nobody knows whether it ends: others have their turn.
-_TURN_SECONDS = 10.0
+# A check takes a second; the process may have to start first, and import Paddle on a busy machine.
+_CHECK_SECONDS = 120.0
 
 
 class VersionUnusable(ValueError):
     """A version cannot be served by anyone: why."""
 
 
-class Check(NamedTuple):
-    """By whom, of what, since when."""
+class NotYet(Exception):
+    """A check has come to no verdict: why."""
 
-    worker: Worker
+
+class Check(NamedTuple):
     version: int
-    begun: float
+    task: asyncio.Task[None]
 
 
 class Releases:
-    """Brings the workers to what the release document says. State has one owner: the task of `run`."""
+    """Brings the workers to what the release document says. State has one owner: the event loop."""
 
     def __init__(self, store: Store, scratch: Path) -> None:
         self.document: ReleaseDocument | None = None
@@ -54,28 +57,28 @@ class Releases:
         self.refused: dict[int, str] = {}
         self.differences: dict[int, float] = {}
         self.last_refusal: str | None = None
-        self.switches = 0
         self.stage = "the release document has not come yet"
         self.manifests: dict[int, VersionManifest] = {}
         self.changed = asyncio.Event()
         self.on_change = asyncio.Event()
         self._store = store
         self._scratch = scratch
-        self._folders: dict[int, Path] = {}
+        self._document_came = asyncio.Event()
+        self._fetches: dict[int, asyncio.Task[Path]] = {}
+        self._check: Check | None = None
+        # Of versions that are wanted: checks without a verdict, unusable files, processes that ended over it.
+        self._attempts: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
         self._losses: Counter[int] = Counter()
-        # Under way, or answered and not looked at yet.
-        self._checks: dict[asyncio.Task[bool], Check] = {}
-        self._delayed = False
-        self._stages: dict[int, str] = {}
 
     # -- what happens to us
 
     def take(self, document: ReleaseDocument, workers: Workers) -> None:
         """A newer document: its holders are told to the workers at once, the rest follows."""
         self.document = document
-        for worker in workers.in_order():
+        for worker in workers.all():
             tell(worker, document)
+        self._document_came.set()
         self.changed.set()
 
     def started(self, worker: Worker) -> None:
@@ -106,47 +109,32 @@ class Releases:
         try:
             await asyncio.gather(*tasks)
         finally:
-            for task in (*tasks, *self._checks):
+            bringing = [worker.bringing for worker in workers.in_order() if worker.bringing is not None]
+            checks = [] if self._check is None else [self._check.task]
+            for task in (*tasks, *bringing, *checks, *self._fetches.values()):
                 task.cancel()
 
     async def _follow(self, workers: Workers) -> None:
-        again: asyncio.TimerHandle | None = None
         while True:
             await self.changed.wait()
-            if again is not None:
-                # Of an earlier time: it would be a change in the middle of this one.
-                again.cancel()
             self.changed.clear()
-            self._delayed = False
-            try:
-                await self._settle(workers)
-            except WorkerLost as lost:
-                log.info("%s; its successor is told", lost)
-                self._delayed = True
-            if self._delayed:
-                again = asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self.changed.set)
+            document = self.document
+            if document is None:
+                continue
+            self._choose_check(document, workers)
+            pins = {worker.pinned for worker in workers.running.values()} - {None}
+            if len(pins) == 1:
+                self.serving = pins.pop()
+            self._let_go(document, workers)
+            for worker in workers.in_order():
+                if worker.is_brought:
+                    if worker.bringing is not None:
+                        worker.bringing.result()
+                    worker.bringing = asyncio.create_task(self._bring(worker, workers))
+            if document.live is None and document.candidate is None:
+                self._say(workers, "no version has been published yet")
 
-    async def _settle(self, workers: Workers) -> None:
-        for check in [each for each in self._checks if each.done()]:
-            del self._checks[check]
-            # What it found is known; whom it lost is not.
-            check.result()
-        document = self.document
-        if document is None or not workers.running:
-            return
-        if document.live is None and self.serving is None:
-            await self._listen(workers)
-        for version in self._wanted(document):
-            await self._check(version, workers)
-            if self.changed.is_set():
-                # Something newer is wanted, or another worker is there: begin again with that.
-                return
-            # The live version goes first in the list, so it is switched to before a candidate takes time.
-            await self._switch(document, workers)
-        await self._switch(document, workers)
-        self._let_go(document, workers)
-        if document.live is None and document.candidate is None:
-            self._say(workers, "no version has been published yet")
+    # -- checks, one at a time
 
     def _wanted(self, document: ReleaseDocument) -> list[int]:
         """Versions to check, most urgent first."""
@@ -155,49 +143,85 @@ class Releases:
             # Without the live one the one before it serves, also in a process that has just been started.
             wanted += [self.serving, document.previous]
         wanted.append(document.candidate)
-        unique = dict.fromkeys(version for version in wanted if version is not None)
-        return [version for version in unique if version not in self.refused]
+        return [each for each in dict.fromkeys(wanted) if each is not None and each not in self.refused]
 
-    async def _check(self, version: int, workers: Workers) -> None:
-        if all(version in worker.passed for worker in workers.running.values()):
-            return
+    def _choose_check(self, document: ReleaseDocument, workers: Workers) -> None:
+        """Begin the most urgent check; one under way that is less urgent, or of no use any more, is ended for it."""
+        waiting = [version for version in self._wanted(document) if version not in self.passed]
+        # One without a verdict goes behind the others: what keeps it may last.
+        version = min(waiting, key=lambda each: self._attempts[each], default=None)
+        if self._check is not None:
+            if self._check.task.done():
+                self._check.task.result()
+            elif self._check.version == version:
+                return
+            else:
+                self._check.task.cancel()
+            self._check = None
+        if version is not None:
+            self._check = Check(version, asyncio.create_task(self._checked(version, workers)))
+
+    async def _checked(self, version: int, workers: Workers) -> None:
+        """Check it, within the deadline; where there is no verdict, another version has its turn after a moment."""
+        try:
+            await asyncio.wait_for(self._verdict(version, workers), _CHECK_SECONDS)
+        except asyncio.TimeoutError:
+            await self._postpone(version, f"its check took more than {_CHECK_SECONDS:g} s", workers)
+        except (NotYet, OSError) as not_yet:
+            await self._postpone(version, str(not_yet), workers)
+        finally:
+            self.on_change.set()
+            self.changed.set()
+
+    async def _postpone(self, version: int, why: str, workers: Workers) -> None:
+        self._say(workers, f"version {version} cannot be checked yet: {why}")
+        self._attempts[version] += 1
+        self._document_came.clear()
+        await happened(self._document_came, _AGAIN_SECONDS)
+
+    async def _verdict(self, version: int, workers: Workers) -> None:
+        """Raises NotYet, OSError where there is none."""
         try:
             folder = await self._fetched(version)
         except (VersionUnusable, ManifestDamaged, NotInStore) as unusable:
             if isinstance(unusable, NotInStore) and not await asyncio.to_thread(self._store_is_there):
                 # A store that is away says nothing about the version.
-                self._again(workers, f"version {version}: {unusable}")
-                return
+                raise NotYet(str(unusable)) from unusable
             self._failures[version] += 1
-            self._again(workers, f"version {version}: {unusable}")
-            if self._failures[version] >= _TRIES:
-                self._refuse(version, f"version {version}: {unusable}", workers)
+            if self._failures[version] < _TRIES:
+                raise NotYet(str(unusable)) from unusable
+            self._refuse(version, f"version {version}: {unusable}", workers)
             return
-        except OSError as failed:
-            # The store's, or this disk's: what is answered with stays either way.
-            self._again(workers, f"version {version} cannot be fetched: {failed}")
-            return
-        manifest = self.manifests[version]
         assert self.document is not None
         held = {number for holder in self.document.holders.get(version, {}).values() for number in holder.partitions}
-        if len(held) < manifest.partitions:
-            # The next document says more; no need to ask again before.
-            self._say(workers, f"cube holds {len(held)} of {manifest.partitions} partitions of version {version}")
+        if len(held) < (partitions := self.manifests[version].partitions):
+            raise NotYet(f"cube holds {len(held)} of {partitions} partitions of version {version}")
+        checker = workers.checker
+        if checker is None or checker.ended.done():
+            raise NotYet("the process that checks versions starts")
+        self._say(workers, f"version {version} is being checked")
+        try:
+            outcome = await checker.order("check", version=version, folder=str(folder))
+        except asyncio.CancelledError:
+            # It may hang, and would keep the next check waiting.
+            checker.kill()
+            raise
+        except WorkerHung as hung:
+            # Of the version that says nothing: this node's disk or processor may have stood still.
+            raise NotYet(str(hung)) from hung
+        except WorkerLost as lost:
+            self._losses[version] += 1
+            if self._losses[version] < _LOSSES:
+                raise NotYet(str(lost)) from lost
+            self._refuse(version, f"version {version} ended the process that checked it ({lost})", workers)
             return
-        is_live = version == self.document.live
-        for worker in workers.in_order():
-            if version in worker.passed:
-                continue
-            if not is_live and self._at_checks(worker) - {version}:
-                # Were it at both and ended, nobody would know over which.
-                continue
-            self._say(workers, f"version {version} is being checked")
-            passed = await self._check_in(worker, version, folder, workers)
-            # Others may pass the live one. A candidate is not worth a second worker that hangs.
-            if not passed and (not is_live or self.changed.is_set()):
-                return
-        if workers.running:
-            self.on_change.set()
+        if "later" in outcome:
+            raise NotYet(outcome["later"])
+        if "refused" in outcome:
+            self._refuse(version, outcome["refused"], workers, outcome.get("maxAbsDiff"))
+        else:
+            self.passed[version] = outcome["passed"]
+            log.info("version %d has passed (largest difference %.3g)", version, outcome["passed"])
 
     def _store_is_there(self) -> bool:
         try:
@@ -205,167 +229,105 @@ class Releases:
         except (StoreError, OSError):
             return False
 
-    async def _check_in(self, worker: Worker, version: int, folder: Path, workers: Workers) -> bool:
-        """Whether it has passed. A check is left alone on a change, and when it takes long: it may hang."""
-        now = asyncio.get_running_loop().time()
-        check = next((task for task, (who, what, _) in self._checks.items() if who is worker and what == version), None)
-        if check is None:
-            check = asyncio.create_task(self._checked_in(worker, version, folder, workers))
-            self._checks[check] = Check(worker, version, now)
-            # It may load it, whatever comes of the check.
-            worker.kept.add(version)
-        check.remove_done_callback(self._checked_late)
-        change = asyncio.create_task(self.changed.wait())
-        turn = max(0.0, self._checks[check].begun + _TURN_SECONDS - now)
-        try:
-            await asyncio.wait({check, change}, timeout=turn, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            change.cancel()
-        if check.done():
-            del self._checks[check]
-            return check.result()
-        check.add_done_callback(self._checked_late)
-        return False
+    async def _fetched(self, version: int) -> Path:
+        """The folder with the network, the samples and the manifest. Raises what reading the store raises."""
+        fetch = self._fetches.get(version)
+        if fetch is None or (fetch.done() and fetch.exception() is not None):
+            fetch = self._fetches[version] = asyncio.create_task(self._fetch(version))
+        # It goes on when this check is given up: a thread that reads cannot be ended.
+        return await asyncio.shield(fetch)
 
-    def _checked_late(self, _: asyncio.Task[bool]) -> None:
-        self.on_change.set()
-        self.changed.set()
+    async def _fetch(self, version: int) -> Path:
+        folder = self._scratch / f"version-{version}"
+        manifest = await asyncio.to_thread(_fetch, self._store, version, folder)
+        self.manifests[version] = manifest
+        return folder
 
-    def _at_checks(self, worker: Worker) -> set[int]:
-        """Versions whose checks it has not answered; if it has ended, those that it ended at."""
-        return {
-            version
-            for check, (who, version, _) in self._checks.items()
-            if who is worker and (not check.done() or check.exception() is not None)
-        }
+    # -- workers, each by itself: one that hangs keeps no other
 
-    async def _checked_in(self, worker: Worker, version: int, folder: Path, workers: Workers) -> bool:
-        try:
-            outcome = await worker.order("check", version=version, folder=str(folder))
-        except WorkerHung as hung:
-            # Of the version that says nothing: this node's disk or processor may have stood still.
-            self._again(workers, f"version {version} cannot be checked yet: {hung}")
-            raise
-        except WorkerLost as lost:
-            if len(self._at_checks(worker)) > 1:
-                # Nobody knows which of them it was.
-                raise
-            self._losses[version] += 1
-            if self._losses[version] >= _LOSSES:
-                self._refuse(version, f"version {version} ended the process that checked it ({lost})", workers)
-            raise
-        if version in self.refused:
-            # By another worker meanwhile.
-            return False
-        if "passed" in outcome:
-            worker.passed.add(version)
-            self._losses.pop(version, None)
-            self.passed[version] = max(self.passed.get(version, 0.0), outcome["passed"])
-            log.info(
-                "version %d has passed in worker %d (largest difference %.3g)", version, worker.index, outcome["passed"]
-            )
+    async def _bring(self, worker: Worker, workers: Workers) -> None:
+        """Let it load, answer with and listen with what is wanted now, until nothing is left to do."""
+        obeyed = False
+        with contextlib.suppress(WorkerLost):
+            while await self._step(worker, workers):
+                obeyed = True
+                self.changed.set()
+        if obeyed:
+            # What it has loaded may be wanted no more.
+            asyncio.get_running_loop().call_soon(self.changed.set)
+
+    async def _step(self, worker: Worker, workers: Workers) -> bool:
+        """The next order; whether it was obeyed. False when there is none. Raises WorkerLost."""
+        document = self.document
+        assert document is not None
+        order = (self.serving,) if document.live is None else (document.live, self.serving, document.previous)
+        best = next((version for version in order if version in self.passed), None)
+        # A candidate is loaded ahead, so that switching to it is no work.
+        ahead = document.candidate if document.candidate in self.passed else None
+        if best is not None and worker.pinned != best:
+            if best not in worker.loaded:
+                return await self._load(worker, best, workers)
+            await worker.order("pin", version=best)
+            worker.pinned = best
+            log.info("worker %d answers with version %d", worker.index, best)
+            self.on_change.set()
             return True
-        if "refused" in outcome:
-            self._refuse(version, outcome["refused"], workers, outcome.get("maxAbsDiff"))
-        else:
-            self._again(workers, outcome["later"])
+        if not worker.listening and (best is not None or document.live is None):
+            worker.listening = self._obeyed(await worker.order("listen"), worker, workers)
+            return worker.listening
+        if ahead is not None and ahead not in worker.loaded:
+            return await self._load(worker, ahead, workers)
         return False
 
-    async def _switch(self, document: ReleaseDocument, workers: Workers) -> None:
-        """Pin what is best of what has passed, worker after worker; what is pinned may be listened with."""
-        order = [document.live, self.serving, document.previous] if document.live is not None else [self.serving]
-        # Who is at a check last: it may hear nothing until that is done.
-        for worker in sorted(workers.in_order(), key=lambda each: len(self._at_checks(each))):
-            best = next((version for version in order if version is not None and version in worker.passed), None)
-            if best is None:
-                continue
-            if worker.pinning != best:
-                worker.pinning = best
-                # It obeys in the order in which it was told, so the last one is what stays.
-                pin = worker.send("pin", version=best)
-                pin.add_done_callback(partial(self._pinned, worker, best))
-                if not self._at_checks(worker):
-                    await pin
-            if worker.pinned == best and not worker.listening:
-                await self._listen_in(worker, workers)
-        pins = {worker.pinned for worker in workers.running.values()} - {None}
-        if len(pins) == 1 and (version := pins.pop()) != self.serving:
-            self.serving = version
-            self.switches += 1
+    async def _load(self, worker: Worker, version: int, workers: Workers) -> bool:
+        worker.kept.add(version)
+        outcome = await worker.order("load", version=version, folder=str(self._scratch / f"version-{version}"))
+        if obeyed := self._obeyed(outcome, worker, workers):
+            worker.loaded.add(version)
+        return obeyed
 
-    def _pinned(self, worker: Worker, version: int, answer: asyncio.Future[dict[str, Any]]) -> None:
-        if answer.cancelled() or answer.exception() is not None:
-            return
-        worker.pinned = version
-        log.info("worker %d answers with version %d", worker.index, version)
-        self.on_change.set()
-        # It may come late: what all of them answer with is seen anew.
-        self.changed.set()
-
-    async def _listen(self, workers: Workers) -> None:
-        for worker in workers.in_order():
-            if not worker.listening:
-                await self._listen_in(worker, workers)
-
-    async def _listen_in(self, worker: Worker, workers: Workers) -> None:
-        outcome = await worker.order("listen")
+    def _obeyed(self, outcome: dict[str, Any], worker: Worker, workers: Workers) -> bool:
+        """What it could not do it is told again after a moment."""
         if "error" in outcome:
-            self._again(workers, f"worker {worker.index}: {outcome['error']}")
-        else:
-            worker.listening = True
+            self._say(workers, f"worker {worker.index}: {outcome['error']}")
+            asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self.changed.set)
+        return "error" not in outcome
 
     def _let_go(self, document: ReleaseDocument, workers: Workers) -> None:
         named = {*document.wanted, document.live, document.previous, document.candidate, self.serving}
         # A refused one may be loaded too, and is of no use to anyone.
         kept = {version for version in named if version is not None} - self.refused.keys()
         kept |= {worker.pinned for worker in workers.running.values() if worker.pinned is not None}
-        kept |= {check.version for check in self._checks.values()}
         for worker in workers.in_order():
-            if worker.kept != kept:
+            if worker.kept != kept and worker.is_brought:
                 # Nobody waits for the answer: it has done this before it hears whatever it is told next.
                 worker.send("keep", versions=sorted(kept))
                 worker.kept = set(kept)
-                worker.passed &= kept
-        for version in [version for version in self._folders if version not in kept]:
+                worker.loaded &= kept
+        loading = {version for worker in workers.in_order() if not worker.is_brought for version in worker.kept}
+        for version in [each for each in self._fetches if each not in kept | loading]:
             self._forget(version)
         # Nobody is told of it any more, and it is checked anew should it come back.
-        for known in (self.passed, self._failures, self._losses):
+        for known in (self.passed, self._attempts, self._failures, self._losses):
             for version in [version for version in known if version not in kept]:
                 del known[version]
 
     def _forget(self, version: int) -> None:
-        self.manifests.pop(version, None)
-        folder = self._folders.pop(version, None)
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    async def _fetched(self, version: int) -> Path:
-        """The folder with the network, the samples and the manifest. Raises what reading the store raises."""
-        folder = self._folders.get(version)
-        if folder is None:
-            folder = self._scratch / f"version-{version}"
-            self.manifests[version] = await asyncio.to_thread(_fetch, self._store, version, folder)
-            self._folders[version] = folder
-        return folder
+        """Its files go, once they are all there."""
+        if (fetch := self._fetches[version]).done():
+            fetch.exception()
+            del self._fetches[version]
+            self.manifests.pop(version, None)
+            shutil.rmtree(self._scratch / f"version-{version}", ignore_errors=True)
 
     # -- words
 
     def _refuse(self, version: int, sentence: str, workers: Workers, difference: float | None = None) -> None:
         log.error("refused: %s", sentence)
         self.refused[version] = self.last_refusal = sentence
-        self.passed.pop(version, None)
         if difference is not None:
             self.differences[version] = difference
-        for worker in workers.running.values():
-            worker.passed.discard(version)
-        self._forget(version)
         self._say(workers, sentence)
-        self.on_change.set()
-        self.changed.set()
-
-    def _again(self, workers: Workers, why: str) -> None:
-        self._delayed = True
-        self._say(workers, why)
 
     def _say(self, workers: Workers, stage: str) -> None:
         if stage == self.stage:

@@ -95,7 +95,7 @@ class Worker:
         self._compiled_door: CompiledHttpDoor | None = None
         self._compiling: asyncio.Task[CompiledHttpDoor] | None = None
         self._preloading: Future[None] | None = None
-        # Checks and the opening of doors.
+        # Loads, checks and the opening of doors.
         self._under_way: set[asyncio.Task[None]] = set()
         self._opened = False
         # Why they are not.
@@ -103,7 +103,6 @@ class Worker:
         self._grpc: GrpcDoor | None = None
         self._service = service
         self._clients: dict[tuple[int, int], CubeClient] = {}
-        self._passed: set[int] = set()
         self._document: ReleaseDocument | None = None
         self._document_came = asyncio.Event()
         self._grace_seconds = 20.0
@@ -146,11 +145,12 @@ class Worker:
     # -- orders
 
     async def _obey(self, reader: asyncio.StreamReader) -> None:
+        long = {"check": self._check_as_ordered, "load": self._load_as_ordered, "listen": self._listen}
         while line := await reader.readline():
             order = json.loads(line)
-            if order["do"] in {"check", "listen"}:
-                # These take long; holders must be able to change meanwhile.
-                task = asyncio.create_task(self._checked(order) if order["do"] == "check" else self._listen(order))
+            if order["do"] in long:
+                # Holders must be able to change meanwhile.
+                task = asyncio.create_task(long[order["do"]](order))
                 self._under_way.add(task)
                 task.add_done_callback(self._under_way.discard)
                 # Before it begins: while it loads nothing may be said for tens of seconds.
@@ -168,7 +168,6 @@ class Worker:
             self._rounds.pin(order["version"])
         elif order["do"] == "keep":
             self._rounds.keep(set(order["versions"]))
-            self._passed &= set(order["versions"])
         elif order["do"] == "stop":
             self._grace_seconds = order["graceSeconds"]
             self.stopped.set()
@@ -225,54 +224,64 @@ class Worker:
 
     # -- a version
 
-    async def _checked(self, order: dict[str, Any]) -> None:
+    async def _load_as_ordered(self, order: dict[str, Any]) -> None:
+        try:
+            await self._load(order["version"], Path(order["folder"]))
+            self._say({"id": order["id"], "ok": True})
+        except Exception as failed:
+            log.exception("version %s cannot be loaded", order["version"])
+            sentence = f"version {order['version']} cannot be loaded ({type(failed).__name__}: {failed})"
+            self._say({"id": order["id"], "error": sentence})
+
+    async def _load(self, version: int, folder: Path) -> VersionManifest:
+        """Load and warm up the network. Raises predictor.NetworkUnusable, OSError, ValueError."""
+        manifest = VersionManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+        loaded = self._rounds.versions.get(version)
+        if loaded is None:
+            slots = SlotList(manifest.slots)
+            network = await asyncio.get_running_loop().run_in_executor(
+                self._paddle, predictor.DenseNetwork, folder, len(slots) * manifest.dim
+            )
+            loaded = ModelVersion(
+                version,
+                slots,
+                manifest.sparse_dim,
+                manifest.dim,
+                manifest.event_time_max,
+                network,
+                self._client(manifest.dim, manifest.partitions),
+            )
+        # No prediction waits for the compiler while it holds the loop.
+        assert self._compiling is not None
+        await asyncio.wait([self._compiling])
+        # Also when it is there: perhaps only for a request that began before it was let go.
+        self._rounds.add(loaded)
+        return manifest
+
+    async def _check_as_ordered(self, order: dict[str, Any]) -> None:
+        """Only in the process that checks: no requests come to it."""
         version = order["version"]
         try:
             outcome = await self._check(version, Path(order["folder"]))
         except (VersionNotHeld, CubeUnavailable) as unavailable:
-            outcome = {"later": f"version {version} cannot be checked yet: {unavailable}"}
+            outcome = {"later": str(unavailable)}
         except (predictor.NetworkUnusable, SamplesDamaged, ValueError) as refused:
             outcome = {"refused": f"version {version}: {refused}"}
         except Exception as failed:
             log.exception("the check of version %s failed", version)
-            outcome = {"later": f"the check of version {version} failed ({type(failed).__name__}: {failed})"}
+            outcome = {"later": f"the check failed ({type(failed).__name__}: {failed})"}
+        self._rounds.keep(set())
         self._say({"id": order["id"], **outcome})
 
     async def _check(self, version: int, folder: Path) -> dict[str, Any]:
         """Load, warm up, and answer the samples through the whole path at this version."""
-        if version in self._passed and version in self._rounds.versions:
-            return {"passed": 0.0}
-        loop = asyncio.get_running_loop()
-        manifest = VersionManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
-        slots = SlotList(manifest.slots)
-        samples = read_samples(folder / SAMPLE_FILE, slots, manifest.samples)
-        if version not in self._rounds.versions:
-            network = await loop.run_in_executor(
-                self._paddle, predictor.DenseNetwork, folder, len(slots) * manifest.dim
-            )
-            self._rounds.add(
-                ModelVersion(
-                    version,
-                    slots,
-                    manifest.sparse_dim,
-                    manifest.dim,
-                    manifest.event_time_max,
-                    network,
-                    self._client(manifest.dim, manifest.partitions),
-                )
-            )
-        else:
-            # It may be there only for a request that began before it was let go.
-            self._rounds.add(self._rounds.versions[version])
-        # No prediction waits for the compiler while it holds the loop.
-        assert self._compiling is not None
-        await asyncio.wait([self._compiling])
+        manifest = await self._load(version, folder)
+        samples = read_samples(folder / SAMPLE_FILE, SlotList(manifest.slots), manifest.samples)
         rows = samples.instances.rows
         served = await self._rounds.answer_at(version, samples.instances) if rows else samples.published
         verdict = compare(version, served, samples.published, self._settings.max_abs_diff)
         if verdict.refused is not None:
             return {"refused": verdict.refused, "maxAbsDiff": verdict.max_abs_diff}
-        self._passed.add(version)
         return {"passed": verdict.max_abs_diff}
 
     def _client(self, dim: int, partitions: int) -> CubeClient:
@@ -296,7 +305,7 @@ class Worker:
         self._say({"event": "not-held"})
         await happened(self._document_came, DOCUMENT_SECONDS)
         live = None if self._document is None else self._document.live
-        return live if live in self._passed else None
+        return live if live in self._rounds.versions else None
 
     # -- what goes on by itself
 

@@ -36,9 +36,9 @@ class WorkerHung(WorkerLost):
 
 @dataclass
 class Worker:
-    """One process, the socket to it, and what it has been brought to: passed versions, the pinned one, listening.
+    """One process, the socket to it, and what it has been brought to: loaded versions, the pinned one, listening.
 
-    `kept` is all that it may have loaded; `pinning` what it was told to pin last, and may not have heard yet.
+    `kept` is all that it may have loaded; `bringing` the task that gives it orders.
     """
 
     index: int
@@ -46,9 +46,9 @@ class Worker:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     on_event: Callable[[Worker, dict[str, Any]], None]
-    passed: set[int] = field(default_factory=set)
+    loaded: set[int] = field(default_factory=set)
     kept: set[int] = field(default_factory=set)
-    pinning: int | None = None
+    bringing: asyncio.Task[None] | None = None
     pinned: int | None = None
     listening: bool = False
     counts: dict[str, Any] | None = None
@@ -64,6 +64,16 @@ class Worker:
     def answering(self) -> bool:
         """Whether who connects to it is answered, by all that is known."""
         return self.listening and not self.patience.silent
+
+    @property
+    def is_brought(self) -> bool:
+        """Whether nobody is giving it orders."""
+        return self.bringing is None or self.bringing.done()
+
+    def kill(self) -> None:
+        """Its keeper starts another."""
+        self.hung = True
+        self.process.kill()
 
     async def order(self, do: str, **what: Any) -> dict[str, Any]:
         """Send an order, wait for its answer. Raises WorkerLost."""
@@ -120,7 +130,10 @@ class Worker:
 
 
 class Workers:
-    """All workers. `on_start(worker)` is told of each new one, `on_event` of what they say by themselves."""
+    """All workers, and `checker`: one more process, which listens to nobody and checks versions.
+
+    `on_start(worker)` is told of each new one, `on_event` of what they say by themselves.
+    """
 
     def __init__(
         self,
@@ -131,6 +144,7 @@ class Workers:
         on_event: Callable[[Worker, dict[str, Any]], None],
     ) -> None:
         self.running: dict[int, Worker] = {}
+        self.checker: Worker | None = None
         self.restarts = 0
         self.count = count
         self._settings = settings
@@ -144,7 +158,7 @@ class Workers:
         self._stopping = False
 
     def start(self) -> None:
-        self._keepers = [asyncio.create_task(self._keep(index)) for index in range(self.count)]
+        self._keepers = [asyncio.create_task(self._keep(index)) for index in range(self.count + 1)]
         self._looking = asyncio.create_task(self._look())
 
     async def kept(self) -> None:
@@ -157,12 +171,11 @@ class Workers:
     async def stop(self, grace_seconds: float) -> None:
         """Let every worker finish what it has begun, and end."""
         self._stopping = True
-        for worker in self.running.values():
+        for worker in self.all():
             worker.send("stop", graceSeconds=grace_seconds)
         if self._keepers:
             await asyncio.wait(self._keepers, timeout=grace_seconds + 5)
-        # A list: their keepers take them out meanwhile.
-        for worker in list(self.running.values()):
+        for worker in self.all():
             await worker.end(0)
         tasks = [*self._keepers] if self._looking is None else [*self._keepers, self._looking]
         for task in tasks:
@@ -171,6 +184,10 @@ class Workers:
 
     def in_order(self) -> list[Worker]:
         return [self.running[index] for index in sorted(self.running)]
+
+    def all(self) -> list[Worker]:
+        """With the one that checks. A list: their keepers take them out meanwhile."""
+        return [*self.in_order(), *([] if self.checker is None else [self.checker])]
 
     def counted(self) -> Counters:
         """Sums over all workers that have ever run."""
@@ -192,14 +209,20 @@ class Workers:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
-            self.running[index] = worker
+            if checks := index == self.count:
+                self.checker = worker
+            else:
+                self.running[index] = worker
             self._on_start(worker)
             started = asyncio.get_running_loop().time()
             await worker.ended
             code = await worker.end(5)
-            if worker.counts is not None:
-                self._ended_counts.add(worker.counts)
-            del self.running[index]
+            if checks:
+                self.checker = None
+            else:
+                if worker.counts is not None:
+                    self._ended_counts.add(worker.counts)
+                del self.running[index]
             pause = _FIRST_PAUSE if asyncio.get_running_loop().time() - started > 60 else pause
             if self._is_stopping():
                 return
@@ -207,7 +230,7 @@ class Workers:
                 "worker %d (pid %d) ended with code %d; another is started in %.1f s",
                 index, worker.process.pid, code, pause,
             )  # fmt: skip
-            self.restarts += 1
+            self.restarts += not checks
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -215,11 +238,10 @@ class Workers:
         """Kill what hangs; its keeper then starts another."""
         while True:
             await asyncio.sleep(process_pool.LOOK_SECONDS)
-            for worker in self.running.values():
+            for worker in self.all():
                 if wrong := worker.patience.tick():
                     log.error("worker %d (pid %d) %s: it hangs, and is killed", worker.index, worker.process.pid, wrong)
-                    worker.hung = True
-                    worker.process.kill()
+                    worker.kill()
 
     def _is_stopping(self) -> bool:
         return self._stopping

@@ -31,32 +31,37 @@ def put(store: FileStore, version: int, folder: Path) -> None:
 
 
 class Scripted:
-    """A worker: `outcome[version]` is what its check ends with, at once or when the test says so.
-
-    At a check a `deaf` one hears nothing. A pin of what it has not passed, or has let go, is one of its `faults`: the
-    real one would end over it.
+    """A worker, or the process that checks: `outcome[version]` is what its check or load ends with, at once or when the
+    test says so. A pin of what it has not loaded, or has let go, is one of its `faults`: the real one would end over it.
     """
 
     def __init__(self, index: int, log: list[tuple[Any, ...]]) -> None:
         self.index = index
-        self.passed: set[int] = set()
+        self.loaded: set[int] = set()
         self.kept: set[int] = set()
-        self.pinning: int | None = None
+        self.bringing: asyncio.Task[None] | None = None
         self.pinned: int | None = None
         self.listening = False
         self.silent = False
-        self.deaf = False
+        self.killed = 0
         self.outcome: dict[int, dict[str, Any] | Exception | asyncio.Future[dict[str, Any]]] = {}
-        self._at_check: asyncio.Future[dict[str, Any]] | None = None
         self.listens = {"ok": True}
         self.answers_with: int | None = None
         self.faults: list[int] = []
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._has: set[int] = set()
         self._log = log
 
     @property
     def answering(self) -> bool:
         return self.listening and not self.silent
+
+    @property
+    def is_brought(self) -> bool:
+        return self.bringing is None or self.bringing.done()
+
+    def kill(self) -> None:
+        self.killed += 1
 
     async def order(self, do: str, **what: Any) -> dict[str, Any]:
         return await self.send(do, **what)
@@ -69,8 +74,6 @@ class Scripted:
 
     async def _answer(self, do: str, what: dict[str, Any]) -> dict[str, Any]:
         await asyncio.sleep(0)
-        if self.deaf and self._at_check is not None:
-            await asyncio.shield(self._at_check)
         if do == "listen":
             return self.listens
         if do == "pin":
@@ -79,18 +82,21 @@ class Scripted:
                 self.faults.append(self.answers_with)
         if do == "keep":
             self._has &= {*what["versions"], self.answers_with}
-        return await self._checked(what["version"]) if do == "check" else {"ok": True}
+        if do == "check":
+            return await self._outcome(what["version"], {"passed": 1e-7})
+        if do == "load":
+            assert (Path(what["folder"]) / "manifest.json").exists()
+            outcome = await self._outcome(what["version"], {"ok": True})
+            if "ok" in outcome:
+                self._has.add(what["version"])
+            return outcome
+        return {"ok": True}
 
-    async def _checked(self, version: int) -> dict[str, Any]:
-        outcome = self.outcome.get(version, {"passed": 1e-7})
+    async def _outcome(self, version: int, usual: dict[str, Any]) -> dict[str, Any]:
+        outcome = self.outcome.get(version, usual)
         if isinstance(outcome, Exception):
             raise outcome
-        if isinstance(outcome, asyncio.Future):
-            self._at_check = outcome
-            outcome = await asyncio.shield(outcome)
-        if "passed" in outcome:
-            self._has.add(version)
-        return outcome
+        return await asyncio.shield(outcome) if isinstance(outcome, asyncio.Future) else outcome
 
     def hangs_at(self, version: int) -> "asyncio.Future[dict[str, Any]]":
         """Until what is returned has a result."""
@@ -99,11 +105,15 @@ class Scripted:
         return answer
 
 
+CHECKER = -1
+
+
 class Pod:
     def __init__(self, releases: Releases, count: int) -> None:
         self.releases = releases
         self.log: list[tuple[Any, ...]] = []
         self.running = {index: Scripted(index, self.log) for index in range(count)}
+        self.checker = Scripted(CHECKER, self.log)
         self.workers = cast("Workers", self)
         self._revision = 0
         self.keepers: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -113,6 +123,9 @@ class Pod:
 
     def in_order(self) -> list[Scripted]:
         return [self.running[index] for index in sorted(self.running)]
+
+    def all(self) -> list[Scripted]:
+        return [*self.in_order(), self.checker]
 
     def document(self, **fields: Any) -> None:
         self._revision += 1
@@ -141,6 +154,9 @@ class Pod:
 
     def did(self, do: str) -> list[tuple[Any, ...]]:
         return [(index, what) for index, done, what in self.log if done == do]
+
+    def checked(self) -> list[int]:
+        return [version for _, version in self.did("check")]
 
 
 @asynccontextmanager

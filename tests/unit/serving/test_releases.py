@@ -12,33 +12,33 @@ from elastic_ctr.serving.releases import Releases
 from elastic_ctr.serving.workers import WorkerHung, WorkerLost
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
-from serving.pods import Pod, pod
+from serving.pods import CHECKER, Pod, pod
 
 
-async def test_workers_check_and_switch_in_turn_and_listen_once_they_have_passed(tmp_path: Path) -> None:
+async def test_a_version_is_checked_once_and_then_every_worker_loads_it_and_switches(tmp_path: Path) -> None:
     async with pod(tmp_path) as it:
         it.document(live=1)
         await it.until(lambda: it.releases.serving == 1 and all(each.listening for each in it.in_order()))
 
         it.document(live=1, candidate=2)
-        await it.until(lambda: all(2 in each.passed for each in it.in_order()))
+        await it.until(lambda: all(2 in each.loaded for each in it.in_order()))
         before = [each.pinned for each in it.in_order()]
         it.document(live=2, previous=1)
         await it.until(lambda: it.releases.serving == 2)
 
     assert before == [1, 1]
-    assert it.did("check") == [(0, 1), (1, 1), (0, 2), (1, 2)]
-    assert it.did("pin") == [(0, 1), (1, 1), (0, 2), (1, 2)]
+    assert it.did("check") == [(CHECKER, 1), (CHECKER, 2)]
+    assert sorted(it.did("load")) == sorted(it.did("pin")) == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert it.releases.passed == {1: 1e-7, 2: 1e-7}
     assert it.releases.ready(it.workers) == (True, "version 2 is live and answered with")
 
 
 async def test_a_live_version_that_fails_here_is_not_switched_to(tmp_path: Path) -> None:
     async with pod(tmp_path, live=1) as it:
-        it.running[1].outcome[2] = {"refused": "version 2 answers wrongly", "maxAbsDiff": 0.5}
+        it.checker.outcome[2] = {"refused": "version 2 answers wrongly", "maxAbsDiff": 0.5}
         it.document(live=2, previous=1)
         await it.until(lambda: 2 in it.releases.refused)
-        await it.until(lambda: it.running[1].kept == {1})
+        await it.until(lambda: 2 not in it.releases._fetches)
 
         ready, why = it.releases.ready(it.workers)
 
@@ -52,24 +52,24 @@ async def test_a_live_version_that_fails_here_is_not_switched_to(tmp_path: Path)
 
 async def test_a_new_pod_falls_back_on_the_previous_version_when_the_live_one_fails(tmp_path: Path) -> None:
     async with pod(tmp_path, workers=1) as it:
-        it.running[0].outcome[2] = {"refused": "version 2 answers wrongly"}
+        it.checker.outcome[2] = {"refused": "version 2 answers wrongly"}
         it.document(live=2, previous=1)
         await it.until(lambda: it.releases.serving == 1)
 
         ready, _ = it.releases.ready(it.workers)
 
-    assert it.did("check") == [(0, 2), (0, 1)]
+    assert it.checked() == [2, 1]
     assert not ready
 
 
 async def test_a_version_that_ends_the_process_that_checks_it_is_refused_the_third_time(tmp_path: Path) -> None:
     async with pod(tmp_path, workers=1, live=1) as it:
-        it.running[0].outcome[2] = WorkerLost("worker 0 ended")
+        it.checker.outcome[2] = WorkerLost("the checker ended")
         it.document(live=1, candidate=2)
         await it.until(lambda: 2 in it.releases.refused)
 
     assert "ended the process that checked it" in it.releases.refused[2]
-    assert it.did("check").count((0, 2)) == 3
+    assert it.checked().count(2) == 3
     assert it.releases.serving == 1
 
 
@@ -78,12 +78,12 @@ async def test_a_version_whose_checks_hang_until_we_kill_them_is_checked_again_a
 ) -> None:
     monkeypatch.setattr("elastic_ctr.serving.releases._AGAIN_SECONDS", 0.01)
     async with pod(tmp_path, workers=1, live=1) as it:
-        it.running[0].outcome[2] = WorkerHung("worker 0 hung, and was killed")
+        it.checker.outcome[2] = WorkerHung("the checker hung, and was killed")
         it.document(live=1, candidate=2)
-        await it.until(lambda: it.did("check").count((0, 2)) == 5)
-        await it.until(lambda: "worker 0 hung, and was killed" in it.releases.stage)
-        del it.running[0].outcome[2]
-        await it.until(lambda: 2 in it.running[0].passed)
+        await it.until(lambda: it.checked().count(2) == 5)
+        await it.until(lambda: "the checker hung, and was killed" in it.releases.stage)
+        del it.checker.outcome[2]
+        await it.until(lambda: 2 in it.releases.passed)
 
     assert it.releases.refused == {}
 
@@ -95,7 +95,7 @@ async def test_a_store_that_is_away_for_a_while_refuses_nothing(tmp_path: Path) 
         await asyncio.sleep(1.2)
         refused = dict(it.releases.refused)
         (tmp_path / "away").rename(tmp_path / "store")
-        await it.until(lambda: 2 in it.running[0].passed)
+        await it.until(lambda: 2 in it.releases.passed)
 
     assert refused == {}
 
@@ -126,10 +126,10 @@ async def test_a_version_that_this_disk_has_no_room_for_costs_nothing_that_is_an
 
 async def test_what_cannot_be_checked_yet_is_checked_again(tmp_path: Path) -> None:
     async with pod(tmp_path, workers=1) as it:
-        it.running[0].outcome[1] = {"later": "version 1 cannot be checked yet: cube is not there"}
+        it.checker.outcome[1] = {"later": "cube is not there"}
         it.document(live=1)
         await it.until(lambda: "cube is not there" in it.releases.stage)
-        del it.running[0].outcome[1]
+        del it.checker.outcome[1]
 
         await it.until(lambda: it.releases.serving == 1)
 
@@ -141,7 +141,7 @@ async def test_a_candidate_waits_until_every_partition_is_held(tmp_path: Path) -
     async with pod(tmp_path, workers=1) as it:
         it.document(candidate=1, holders={1: {"cube:1": Holder(partitions=(0,))}})
         await it.until(lambda: "cube holds 1 of 2 partitions of version 1" in it.releases.stage)
-        before = it.did("check")
+        before = it.checked()
 
         it.document(candidate=1)
         await it.until(lambda: 1 in it.releases.passed)
@@ -168,7 +168,7 @@ async def test_versions_nobody_wants_are_let_go_with_their_files(tmp_path: Path)
         folders = sorted(each.name for each in (tmp_path / "scratch").iterdir())
 
     assert folders == ["version-2", "version-3"]
-    assert it.running[0].passed == {2, 3}
+    assert it.running[0].loaded == {2, 3}
     assert it.releases.passed.keys() == {2, 3}
     assert (0, None) in it.did("keep")
 
@@ -182,7 +182,7 @@ async def test_a_rollback_goes_back_to_a_version_checked_anew(tmp_path: Path) ->
         it.document(live=1, previous=3, held=True)
         await it.until(lambda: it.releases.serving == 1)
 
-    assert it.did("check") == [(0, 1), (0, 2), (0, 3), (0, 1)]
+    assert it.checked() == [1, 2, 3, 1]
 
 
 async def test_after_a_rollback_a_worker_started_anew_answers_with_what_served_until_the_old_version_has_passed_again(
@@ -193,11 +193,9 @@ async def test_after_a_rollback_a_worker_started_anew_answers_with_what_served_u
             it.document(live=live, previous=previous)
             await it.until(lambda live=live: it.releases.serving == live)  # type: ignore[misc]
         await it.until(lambda: 1 not in it.releases.manifests)
-        for worker in it.in_order():
-            worker.outcome[1] = {"later": "version 1 cannot be checked yet: cube is not there"}
+        it.checker.outcome[1] = {"later": "cube is not there"}
         it.document(live=1, previous=3, held=True)
         anew = it.start_anew(1)
-        anew.outcome[1] = it.running[0].outcome[1]
 
         await it.until(lambda: anew.listening)
 
@@ -208,7 +206,7 @@ async def test_what_failed_and_is_wanted_no_more_is_forgotten(tmp_path: Path, mo
     monkeypatch.setattr("elastic_ctr.serving.releases._AGAIN_SECONDS", 0.01)
     monkeypatch.setattr("elastic_ctr.serving.releases._TRIES", 1_000_000)
     async with pod(tmp_path) as it:
-        it.running[0].outcome[3] = WorkerLost("worker 0 ended")
+        it.checker.outcome[3] = WorkerLost("the checker ended")
         it.document(candidate=3)
         await it.until(lambda: it.releases._losses[3] > 0)
         it.document(candidate=9)
