@@ -248,6 +248,7 @@ _TOTALS = {
     "rounds": "Rounds: one lookup and one call of the network each.",
     "keys": "Distinct keys looked up.",
     "missing_keys": "Of these, keys that the version does not know.",
+    "ignored_features": "Features of slots that the model has not, in lines; training ignores them, too.",
     "switches": "Changes of the version that a worker answers with.",
     "repeated_rounds": "Rounds asked again at live because cube held their version no longer.",
 }

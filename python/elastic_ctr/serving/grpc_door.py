@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 # gRPC's core writes to stderr whenever a peer goes away. Read when grpc is first imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -369,14 +370,16 @@ def answer_of(asked: Any, inference: Inference, probabilities: Floats, version: 
     response = messages.ModelInferResponse(
         model_name=asked.model_name, model_version=str(version), id=asked.id
     )  # fmt: skip
-    versions = np.full(rows, version, dtype=np.uint64)
+    known: dict[str, tuple[str, str, npt.NDArray[Any]]] = {
+        "probability": ("FP32", "fp32_contents", probabilities.astype("<f4", copy=False)),
+        "version": ("UINT64", "uint64_contents", np.full(rows, version, dtype="<u8")),
+        open_inference.KNOWN_KEYS: ("UINT32", "uint_contents", inference.known_keys()),
+    }
     for name in inference.outputs:
-        values, kind, field = (
-            (probabilities, "FP32", "fp32_contents") if name == "probability" else (versions, "UINT64", "uint64_contents")
-        )  # fmt: skip
-        output = response.outputs.add(name=name, datatype=kind, shape=[rows])
+        datatype, field, values = known[name]
+        output = response.outputs.add(name=name, datatype=datatype, shape=[rows])
         if asked.raw_input_contents:
-            response.raw_output_contents.append(values.astype("<f4" if kind == "FP32" else "<u8").tobytes())
+            response.raw_output_contents.append(values.tobytes())
         else:
             getattr(output.contents, field).extend(values.tolist())
     return response

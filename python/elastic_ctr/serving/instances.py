@@ -26,12 +26,15 @@ class Instances:
     """Feasigns of `rows` instances over the slots of a model, before `sparseDim`.
 
     `feasigns`: u64, by row, then by slot in the slot list's order. `lengths`: i64 [rows * slots], how many of them
-    belong to each; 0 is a slot without features.
+    belong to each; 0 is a slot without features. `ignored` counts features of slots that the model has not.
+    `known`, where it is asked for, takes how many feasigns of each instance the version knows: i64, in parts.
     """
 
     feasigns: Keys
     lengths: Lengths
     rows: int
+    ignored: int = 0
+    known: list[Lengths] | None = None
 
     def parts(self, max_rows: int, max_feasigns: int) -> Iterator[Instances]:
         """Cut into parts of at most so many rows, and so many feasigns unless one row alone has more."""
@@ -50,7 +53,8 @@ class Instances:
         ends = np.cumsum(self.lengths)
         first = int(ends[begin * slots - 1]) if begin and slots else 0
         last = int(ends[end * slots - 1]) if end and slots else 0
-        return Instances(self.feasigns[first:last], self.lengths[begin * slots : end * slots], end - begin)
+        lengths = self.lengths[begin * slots : end * slots]
+        return Instances(self.feasigns[first:last], lengths, end - begin, known=self.known)
 
 
 def joined(parts: Sequence[Instances]) -> Instances:
@@ -61,6 +65,7 @@ def joined(parts: Sequence[Instances]) -> Instances:
         np.concatenate([part.feasigns for part in parts]),
         np.concatenate([part.lengths for part in parts]),
         sum(part.rows for part in parts),
+        known=[] if any(part.known is not None for part in parts) else None,
     )
 
 

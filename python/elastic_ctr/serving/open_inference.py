@@ -3,7 +3,7 @@
 Inputs of an inference, one of
 
 * one BYTES tensor `line` of shape [n] or [n, 1]: feature lines as in training, without show and click. As in training,
-  slots that are not in the slot list are ignored.
+  slots that are not in the slot list are ignored, and counted (`elastic_ctr_serving_ignored_features_total`).
 * a UINT64 tensor for each slot, named as the slot, with its `<slot>/lengths` (INT32, INT64, UINT32 or UINT64, shape
   [n]): how many of its values belong to each instance. Without lengths its shape says it: [n] or [n, 1] is one value an
   instance, [n, k] is k. Slots may be absent; a tensor that is no slot of the model is refused. INT64 is taken as the
@@ -15,11 +15,13 @@ Inputs of an inference, one of
 Values stand in `data`, or little-endian behind the JSON, whose length is `Inference-Header-Content-Length` then
 (the binary tensor data extension: `binary_data_size` of an input; `binary_data` of an output, `binary_data_output` of all).
 
-Outputs: `probability` FP32 [n] and `version` UINT64 [n], the model version that answered.
+Outputs: `probability` FP32 [n] and `version` UINT64 [n], the model version that answered. Where it is named among the
+outputs, `known_keys` UINT32 [n]: how many of an instance's values the version knows.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +47,7 @@ LINE = "line"
 LENGTHS = "/lengths"
 ALL_FEASIGNS, ALL_LENGTHS = "feasigns", "lengths"
 OUTPUTS = ("probability", "version")
+KNOWN_KEYS = "known_keys"
 NO_INPUTS = f"inputs is empty; give a BYTES tensor {LINE!r}, or a UINT64 tensor for each slot"
 
 _COUNT_TYPES = ("INT32", "INT64", "UINT32", "UINT64", "UINT16")
@@ -66,7 +69,8 @@ class Tensor(NamedTuple):
     where: str
 
 
-class Inference(NamedTuple):
+@dataclass(frozen=True)
+class Inference:
     """A checked request; its inputs become instances once the slots are known."""
 
     id: str | None
@@ -74,9 +78,19 @@ class Inference(NamedTuple):
     tensors: dict[str, Tensor]
     binary_outputs: frozenset[str] = frozenset()
     slot_list_check: int | None = None
+    known: list[Lengths] = field(default_factory=list)
 
     def instances(self, slots: SlotList, max_instances: int) -> Instances:
         """Raises Refusal."""
+        found = self._instances(slots, max_instances)
+        self.known.clear()
+        return replace(found, known=self.known) if KNOWN_KEYS in self.outputs else found
+
+    def known_keys(self) -> npt.NDArray[np.uint32]:
+        """By instance, once they are answered; where it is no output, of none."""
+        return np.concatenate(self.known).astype("<u4") if self.known else np.empty(0, "<u4")
+
+    def _instances(self, slots: SlotList, max_instances: int) -> Instances:
         if self.slot_list_check not in (None, slots.check()):
             raise Refusal(
                 409, f"the slot list is not that of the model, which has {len(slots)} slots; ask for it again"
@@ -141,6 +155,7 @@ def infer_answer(request: Inference, model: str, probabilities: Floats, version:
     known = {
         "probability": ("FP32", np.ascontiguousarray(probabilities, "<f4")),
         "version": ("UINT64", np.full(rows, version, dtype="<u8")),
+        KNOWN_KEYS: ("UINT32", request.known_keys()),
     }
     answer: dict[str, Any] = {"model_name": model, "model_version": str(version)}
     if request.id is not None:
@@ -179,6 +194,7 @@ def model_metadata(model: str, version: int | None, slots: SlotList | None) -> d
         "outputs": [
             {"name": "probability", "datatype": "FP32", "shape": [-1]},
             {"name": "version", "datatype": "UINT64", "shape": [-1]},
+            {"name": KNOWN_KEYS, "datatype": "UINT32", "shape": [-1]},
         ],
     }
 
@@ -206,10 +222,10 @@ def add_tensor(
 
 
 def outputs_named(asked: list[tuple[str, str]]) -> tuple[str, ...]:
-    """The outputs wanted, each with its place in the request; all when none is named. Raises Refusal."""
+    """The outputs wanted, each with its place in the request; OUTPUTS when none is named. Raises Refusal."""
     for name, where in asked:
-        if name not in OUTPUTS:
-            raise Refusal(400, f"{where} {shown(name)} is not an output; there are {', '.join(OUTPUTS)}")
+        if name not in (*OUTPUTS, KNOWN_KEYS):
+            raise Refusal(400, f"{where} {shown(name)} is not an output; there are {', '.join((*OUTPUTS, KNOWN_KEYS))}")
     return tuple(dict.fromkeys(name for name, _ in asked)) or OUTPUTS
 
 
@@ -300,13 +316,16 @@ def _of_lines(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
         raise Refusal(400, f"{tensor.where}: the shape of {LINE!r} is {tensor.shape}; it must be [n] or [n, 1]")
     enough_instances(len(tensor.data), max_instances, tensor.where)
     rows = []
+    ignored = 0
     for place, line in enumerate(tensor.data):
         encoded = line if type(line) is bytes else _encoded(line, f"{tensor.where}[{place}]")
         try:
-            rows.append(parse_features(encoded, slots, None).keys)
+            read = parse_features(encoded, slots, None)
         except LineRefused as refused:
             raise Refusal(400, f"{tensor.where}[{place}] is refused, {refused}") from None
-    return instances_of(rows, len(slots))
+        rows.append(read.keys)
+        ignored += read.ignored
+    return replace(instances_of(rows, len(slots)), ignored=ignored)
 
 
 def _encoded(line: Any, where: str) -> bytes:

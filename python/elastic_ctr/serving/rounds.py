@@ -24,7 +24,7 @@ from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lent_thread import LentThread
 from elastic_ctr.serving.counters import Counters
-from elastic_ctr.serving.instances import Instances, joined
+from elastic_ctr.serving.instances import Instances, Lengths, joined
 from elastic_ctr.serving.pooling import MOST_INLINE, Distinct, Floats, distinct_keys, pooled
 from elastic_ctr.serving.refusal import Refusal
 
@@ -202,6 +202,7 @@ class Rounds:
             waiting += sum(self._large.values())
         if waiting + instances.rows > max(_WAITING_ROUNDS * self.max_rows, instances.rows):
             raise Refusal(503, f"{waiting} instances are waiting already; ask again later")
+        self._counters.totals["ignored_features"] += instances.ignored
         if large:
             self._begin_large(parse, instances, slots, done)
         else:
@@ -268,6 +269,8 @@ class Rounds:
                 read = self._for_slots(instances, slots, model, parse)
                 done(await self._in_parts(read, model, self._ask_part), model.version)
             except VersionNotHeld as not_held:
+                if instances.known is not None:
+                    instances.known.clear()
                 again = await self._live_instead(model.version, not_held)
                 read = self._for_slots(instances, slots, again, parse)
                 done(await self._in_parts(read, again, self._ask_part), again.version)
@@ -464,9 +467,12 @@ class Rounds:
                 accepted.append(question)
         if not accepted:
             return
-        probabilities = await self._probabilities(joined(parts), model)
+        whole = joined(parts)
+        probabilities = await self._probabilities(whole, model)
         begin = 0
         for question, part in zip(accepted, parts, strict=True):
+            if part.known is not None and whole.known is not None and part is not whole:
+                part.known.append(whole.known[0][begin : begin + part.rows])
             _finish(question, probabilities[begin : begin + part.rows], model.version)
             begin += part.rows
 
@@ -488,6 +494,8 @@ class Rounds:
             probabilities = await predicting
         else:
             probabilities = _predicted(model, distinct, values, instances)
+        if instances.known is not None:
+            instances.known.append(_known_feasigns(instances, distinct, missing))
         self._count(instances, missing, looked_up - started, time.perf_counter() - looked_up)
         return probabilities
 
@@ -511,6 +519,15 @@ class Rounds:
 
 def _predicted(model: ModelVersion, distinct: Distinct, values: Floats, instances: Instances) -> Floats:
     return model.network.predict(pooled(distinct, values, instances, model.dim))
+
+
+def _known_feasigns(instances: Instances, distinct: Distinct, missing: npt.NDArray[np.bool_]) -> Lengths:
+    """How many feasigns of each instance the version knows; the padding key is none."""
+    known = np.concatenate(([False], ~missing))[distinct.places]
+    before = np.concatenate(([0], np.cumsum(known)))
+    ends = np.concatenate(([0], np.cumsum(instances.lengths.reshape(instances.rows, -1).sum(axis=1))))
+    counts: Lengths = np.diff(before[ends])
+    return counts
 
 
 def _finish(question: Question, outcome: Floats | Exception, version: int) -> None:

@@ -32,6 +32,7 @@ class Table:
 
     def __init__(self) -> None:
         self.held = {1, 2}
+        self.unknown: set[int] = set()
         self.asked: list[tuple[int, list[int]]] = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -46,7 +47,8 @@ class Table:
             raise CubeUnavailable("nobody answers")
         if version not in self.held:
             raise VersionNotHeld(version, "the test has taken it")
-        return (keys.astype(np.float32) + 100 * version).reshape(-1, 1), np.zeros(len(keys), np.bool_)
+        missing = np.isin(keys, np.array(sorted(self.unknown), np.uint64))
+        return (keys.astype(np.float32) + 100 * version).reshape(-1, 1), missing
 
 
 class Sum:

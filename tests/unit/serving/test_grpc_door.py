@@ -143,6 +143,27 @@ async def test_raw_contents_are_answered_raw() -> None:
     assert list(text.raw_output_contents) == [struct.pack("<f", 4), struct.pack("<Q", 7)]
 
 
+@pytest.mark.parametrize("raw", [False, True])
+async def test_known_keys_are_answered_where_they_are_asked_for_and_ignored_features_are_counted(raw: bool) -> None:
+    """The padding key is none that is known."""
+    outputs = [{"name": "known_keys"}, {"name": "version"}]
+    given = [b"1:a 0:a 2:b 9:nope", b""]
+    async with standing() as it:
+        if raw:
+            packed = b"".join(struct.pack("<I", len(line)) + line for line in given)
+            asked = [{"name": "line", "datatype": "BYTES", "shape": [2]}]
+            answer = await it.infer(asked, outputs=outputs, raw_input_contents=[packed])
+        else:
+            answer = await it.infer([lines(*given)], outputs=outputs)
+
+    assert [(each.name, each.datatype) for each in answer.outputs] == [("known_keys", "UINT32"), ("version", "UINT64")]
+    if raw:
+        assert answer.raw_output_contents[0] == struct.pack("<2I", 2, 0)
+    else:
+        assert list(answer.outputs[0].contents.uint_contents) == [2, 0]
+    assert it.counters.totals["ignored_features"] == 1
+
+
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], grpc.StatusCode, str]] = {
     "nothing": ([], {}, INVALID, "inputs is empty"),

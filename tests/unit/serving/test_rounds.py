@@ -1,6 +1,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,31 @@ async def test_what_arrives_while_a_round_runs_is_the_next_round_with_each_key_o
     assert it.table.asked == [(1, [5]), (1, [5, 6, 7])]
     assert answers == [([105.0], 1), ([316.0], 1), ([107.0, 106.0], 1)]
     assert it.counters.totals["rounds"] == 2
+
+
+@pytest.mark.parametrize("max_rows", [64, 2])
+async def test_where_it_is_asked_for_an_answer_tells_how_many_feasigns_of_each_instance_are_known(
+    max_rows: int,
+) -> None:
+    """In a round with others, and in parts."""
+    read = instances_of([[[5, 6], [5]], [[0], [6]], [[], [7]]], 2)
+    asked = replace(read, known=[], ignored=4)
+    answered = asyncio.Event()
+    async with running(max_rows=max_rows) as it:
+        it.table.unknown = {6}
+        it.add(1)
+        it.rounds.pin(1)
+        it.table.gate.clear()
+        first = it.ask([[5], []])
+        await until(lambda: len(it.table.asked) == 1)
+        second = it.ask([[6], [6]])
+        it.rounds.ask(lambda _: asked, asked, SLOTS, lambda _outcome, _version: answered.set())
+        it.table.gate.set()
+        await asyncio.gather(first, second, answered.wait())
+
+    assert asked.known is not None
+    assert np.concatenate(asked.known).tolist() == [2, 0, 1]
+    assert it.counters.totals["ignored_features"] == 4
 
 
 @pytest.mark.parametrize(("rows", "row_seconds"), [(1, 0.0), (1, 0.0079), (512, 1e-5)])
