@@ -112,11 +112,12 @@ format: setup-dev ## Format the code
 generate: setup-dev ## Write what is generated: the control protocol's code, the configuration reference, the chart's schema and README
 	@$(BIN)/python tools/generate.py
 
-lock: ## Lock the requirements anew (needs uv): of the extras in pyproject.toml, of developers and of benchmarks
+lock: ## Lock the requirements anew (needs uv): of the extras in pyproject.toml, of developers, benchmarks and outside clients
 	@$(LOCK) --extra local pyproject.toml requirements/dev.in --output-file requirements/dev.txt
 	@$(LOCK) --constraint requirements/dev.txt --extra local pyproject.toml --output-file requirements/run.txt
 	@$(LOCK) --constraint requirements/dev.txt --extra cube pyproject.toml --output-file requirements/cube.txt
 	@$(LOCK) --constraint requirements/dev.txt requirements/bench.in --output-file requirements/bench.txt
+	@for client in tritonclient kserve; do $(LOCK) requirements/$$client.in --output-file requirements/$$client.txt; done
 
 bench: setup-dev ## Measure beside Redis and FastAPI (half an hour): build/bench/results.json and .png. QUICK=1, ONLY="cube build", ROWS="30 keys"
 	@bench/setup
