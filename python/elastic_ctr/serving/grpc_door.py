@@ -4,7 +4,7 @@ It lives in each worker, on the worker's own event loop, and the workers share t
 join the rounds of the other doors, which are its batching window, and a core more is a door more. In a process of its
 own every request would be parsed twice and travel once more. Refusals are gRPC statuses: 400 INVALID_ARGUMENT,
 404 NOT_FOUND, 413 RESOURCE_EXHAUSTED, 503 UNAVAILABLE, 500 INTERNAL, each with the sentence that REST would give.
-`grpc.health.v1.Health` answers probes. The messages are in `open_inference.proto`.
+`grpc.health.v1.Health` answers probes, and reflection tells tools the methods. The messages are in `open_inference.proto`.
 
 gRPC has read a message before the door sees it, and parsing multiplies its size: an empty input takes 2 bytes on the wire
 and a hundred as an object. So the elements of a large message are counted on its bytes first.
@@ -27,6 +27,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
+from grpc_reflection.v1alpha import reflection
 
 from elastic_ctr.serving import health_pb2 as health
 from elastic_ctr.serving import open_inference
@@ -120,6 +121,7 @@ class GrpcDoor:
                 ),
             )
         )
+        reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), self._server)
         bound = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         if not bound:
             raise OSError(f"{host}:{port} cannot be used for gRPC")

@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc_reflection.v1alpha import reflection_pb2
 
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lent_thread import LentThread
@@ -251,6 +253,32 @@ async def test_metadata_says_what_may_be_sent() -> None:
         ("line", "BYTES", [-1]), ("a", "UINT64", [-1]), ("a/lengths", "INT32", [-1]), ("b", "UINT64", [-1]),
         ("b/lengths", "INT32", [-1]),
     ]  # fmt: skip
+
+
+async def test_tools_learn_the_methods_by_reflection() -> None:
+    def questions() -> Iterator[reflection_pb2.ServerReflectionRequest]:
+        yield reflection_pb2.ServerReflectionRequest(list_services="")
+        yield reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE)
+        yield reflection_pb2.ServerReflectionRequest(file_containing_symbol=HEALTH)
+
+    methods = {}
+    async with standing() as it:
+        call = it.channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            reflection_pb2.ServerReflectionRequest.SerializeToString,
+            reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        answers = [answer async for answer in call(questions(), timeout=30)]
+    for answer in answers[1:]:
+        file = FileDescriptorProto.FromString(answer.file_descriptor_response.file_descriptor_proto[0])
+        for service in file.service:
+            methods[f"{file.package}.{service.name}"] = [method.name for method in service.method]
+
+    assert {each.name for each in answers[0].list_services_response.service} == {
+        SERVICE, HEALTH, "grpc.reflection.v1alpha.ServerReflection",
+    }  # fmt: skip
+    assert methods[HEALTH] == ["Check", "List", "Watch"]
+    assert "ModelInfer" in methods[SERVICE]
 
 
 async def test_health_is_watched_and_listed_as_it_changes() -> None:
