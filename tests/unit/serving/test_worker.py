@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from elastic_ctr.cube.client.errors import CubeUnavailable
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lifecycle import bind
 from elastic_ctr.serving import predictor, worker
@@ -172,17 +173,56 @@ async def test_it_says_that_it_is_at_something_long_before_it_begins(
     assert known[0]["busy"]
 
 
+def put_version(folder: Path, published: float) -> None:
+    """One sample; the table of these tests answers a key with itself, and the network adds up."""
+    manifest = VersionManifest(
+        version=1, kind="base", base=1, parent=None, pass_id="1", event_time_max=1, created_at=1.0,
+        partitions=1, dim=1, keys=0, slots=("0",), sparse_dim=None, network="slot-dnn", cube_files=(),
+        model_files=(), samples=1, auc_live=None, auc_published=None,
+    )  # fmt: skip
+    (folder / worker.MANIFEST_FILE).write_bytes(manifest.to_json())
+    (folder / worker.SAMPLE_FILE).write_text(json.dumps({"line": "5:0 6:0", "published": published}) + "\n")
+
+
+async def test_a_version_is_checked_by_its_samples_and_let_go_and_loaded_without_them(
+    gate: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate.set()
+    table = Table()
+    monkeypatch.setattr(predictor, "DenseNetwork", lambda _folder, _width: Sum())
+    monkeypatch.setattr(Worker, "_client", lambda *_: table)
+    order = {"version": 1, "folder": str(tmp_path)}
+    async with started(gate) as (it, parent):
+        put_version(tmp_path, 11.0)
+        passed = await parent.order("check", **order)
+        put_version(tmp_path, 11.5)
+        refused = await parent.order("check", **order)
+        table.wrong = CubeUnavailable("nobody answers")
+        later = await parent.order("check", **order)
+        left = list(it._rounds.versions)
+        lookups = table.lookups
+        loaded = await parent.order("load", **order)
+        (tmp_path / worker.MANIFEST_FILE).unlink()
+        missing = await parent.order("load", **order)
+
+        assert list(it._rounds.versions) == [1]
+
+    assert passed["passed"] == 0.0
+    assert refused["maxAbsDiff"] == 0.5
+    assert refused["refused"].startswith("version 1 answers sample line 1 with 11")
+    assert later["later"] == "nobody answers"
+    assert left == []
+    assert loaded["ok"]
+    assert table.lookups == lookups
+    assert missing["error"].startswith("version 1 cannot be loaded (FileNotFoundError")
+
+
 async def test_a_version_wanted_again_while_a_request_still_uses_it_can_be_answered_with(
     gate: threading.Event, tmp_path: Path
 ) -> None:
     gate.set()
     slots = SlotList(("0",))
-    manifest = VersionManifest(
-        version=1, kind="base", base=1, parent=None, pass_id="1", event_time_max=1, created_at=1.0,
-        partitions=1, dim=1, keys=0, slots=slots.names, sparse_dim=None, network="slot-dnn", cube_files=(),
-        model_files=(), samples=0, auc_live=None, auc_published=None,
-    )  # fmt: skip
-    (tmp_path / worker.MANIFEST_FILE).write_bytes(manifest.to_json())
+    put_version(tmp_path, 0.0)
     table = Table()
     table.gate.clear()
     answered: list[int] = []
