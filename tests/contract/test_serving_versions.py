@@ -51,7 +51,7 @@ async def test_before_any_version_is_live_serving_is_ready_and_answers_503_with_
         ready = await running.admin("/readyz")
         await transfer.publish(candidate=FIRST, wanted=(FIRST,))
         candidate = await running.until_refused(
-            FEATURES[:1], f"{begin}cube holds 0 of {PARTITIONS} partitions of version {FIRST}"
+            FEATURES[:1], f"{begin}version {FIRST} cannot be checked yet: cube holds 0 of its {PARTITIONS} partitions"
         )
 
     assert unknown.status_code == 503

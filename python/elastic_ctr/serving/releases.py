@@ -195,7 +195,7 @@ class Releases:
         assert self.document is not None
         held = {number for holder in self.document.holders.get(version, {}).values() for number in holder.partitions}
         if len(held) < (partitions := self.manifests[version].partitions):
-            raise NotYet(f"cube holds {len(held)} of {partitions} partitions of version {version}")
+            raise NotYet(f"cube holds {len(held)} of its {partitions} partitions")
         checker = workers.checker
         if checker is None or checker.ended.done():
             raise NotYet("the process that checks versions starts")

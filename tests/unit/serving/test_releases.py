@@ -140,7 +140,7 @@ async def test_what_cannot_be_checked_yet_is_checked_again(tmp_path: Path) -> No
 async def test_a_candidate_waits_until_every_partition_is_held(tmp_path: Path) -> None:
     async with pod(tmp_path, workers=1) as it:
         it.document(candidate=1, holders={1: {"cube:1": Holder(partitions=(0,))}})
-        await it.until(lambda: "cube holds 1 of 2 partitions of version 1" in it.releases.stage)
+        await it.until(lambda: "version 1 cannot be checked yet: cube holds 1 of its 2 partitions" in it.releases.stage)
         before = it.checked()
 
         it.document(candidate=1)
