@@ -49,6 +49,8 @@ logging.configure(role)
 for name in arguments:
     if name.endswith("_dir"):
         arguments[name] = Path(arguments[name])
+if "cube" in arguments:
+    arguments["cube"] = import_module("elastic_ctr.config.roles").CubePodConfig(**arguments["cube"])
 made = getattr(import_module(module), function)(**arguments)
 if function == "CubeServer":
     made.run()
@@ -163,12 +165,12 @@ class World:
         return f"{HOST}:{self.port(pod)}"
 
     def start_server(self, pod: str, **options: Any) -> None:
-        arguments = {
-            "dict_dir": str(self.root / pod), "host": HOST, "port": self.port(pod),
-            "admin_port": self.port(f"{pod}.admin"), "token": TOKEN, **options,
+        cube = {
+            "cache_dir": str(self.root / pod), "port": self.port(pod), "admin_port": self.port(f"{pod}.admin"), **options,
         }  # fmt: skip
+        arguments = {"cube": cube, "host": HOST, "token": TOKEN}
         (self.root / pod).mkdir(exist_ok=True)
-        self.start(f"{pod}.server", "server.parent", "CubeServer", arguments)
+        self.start(f"{pod}.server", "server.server", "CubeServer", arguments)
 
     def start_agent(self, pod: str) -> None:
         arguments = {
