@@ -406,7 +406,7 @@ def test_a_ledger_of_an_older_master_learns_of_checkpoints_in_mid_pass(tmp_path:
     Ledger(tmp_path / "ledger.db").close()
     old = sqlite3.connect(tmp_path / "ledger.db")
     old.execute("alter table checkpoints drop column mid")
-    old.execute("insert into checkpoints values ('c-g1', 1, null, null, 0)")
+    old.execute("insert into checkpoints (name, pass, at) values ('c-g1', 1, 0)")
     old.commit()
     old.close()
 
