@@ -69,7 +69,7 @@ class ServerProcess:
         assert self.process.stdout is not None
         self.port, self.admin_port = (int(number) for number in self.process.stdout.readline().split())
         headers = bearer(token)
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.admin_port}", headers=headers, timeout=30)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.admin_port}", headers=headers, timeout=280)
         try:
             # Machine code that no cache has takes a minute, on a loaded machine several.
             until(self.ready, 280)
