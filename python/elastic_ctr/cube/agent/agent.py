@@ -255,6 +255,7 @@ class CubeAgent:
             else:
                 self._failures.pop(version, None)
                 self._damaged.pop(version, None)
+                self.refused.pop(version, None)
                 self.errors.pop(str(version), None)
             if self._overtaken(document):
                 return
