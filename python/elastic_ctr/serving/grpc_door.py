@@ -140,6 +140,10 @@ class GrpcDoor:
                 answer = await do(request)
             except Exception as error:
                 refusal = refusal_of(error)
+                # The frames of an error hold the request, and gRPC keeps its own error in a cycle, which waits long for the
+                # collector.
+                error.__traceback__ = None
+                del request
                 self._service.count(DOOR, refusal.status)
                 await context.abort(_CODES.get(refusal.status, grpc.StatusCode.INTERNAL), refusal.sentence)
                 raise
