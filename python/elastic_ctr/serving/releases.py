@@ -122,7 +122,7 @@ class Releases:
             if document is None:
                 continue
             self._choose_check(document, workers)
-            pins = {worker.pinned for worker in workers.running.values()} - {None}
+            pins = {worker.pinned for worker in workers.running.values() if worker.listening} - {None}
             if len(pins) == 1:
                 self.serving = pins.pop()
             self._let_go(document, workers)
