@@ -159,7 +159,7 @@ class Cache:
                     self._pace.spend(len(block), self.stopped)
             out.flush()
             os.fsync(out.fileno())
-        if size < entry.bytes:
+        if size < entry.bytes and self._store.size(entry.path) >= entry.bytes:
             raise StoreError(f"{entry.path} ended after {size} of {entry.bytes} bytes; the rest is fetched next time")
         if (size, digest.hexdigest()) != (entry.bytes, entry.sha256):
             partial.unlink()

@@ -125,13 +125,32 @@ def test_what_comes_in_small_pieces_is_written_in_large_ones(store: FileStore, t
     assert taken < 32, "256 pieces of 64 KB came"
 
 
-def test_a_store_whose_file_is_too_short_is_asked_again_later(store: FileStore, tmp_path: Path) -> None:
+class Breaking(FileStore):
+    """Ends every read early, without an error."""
+
+    def read_from(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        yield next(super().read_from(path, offset))[:1000]
+
+
+def test_a_read_that_ends_early_goes_on_at_the_next_try(store: FileStore, tmp_path: Path) -> None:
+    put_dictionary(store, tmp_path / "work", 7)
+
+    with pytest.raises(StoreError, match=r"ended after 1000 of 256002 bytes"):
+        cache_of(Breaking(store.root), tmp_path).parts(7, 0)
+
+    assert cache_of(store, tmp_path).parts(7, 0)[0].read_bytes() == b"\x07\x00" + DATA
+
+
+@pytest.mark.parametrize("kind", [FileStore, RemoteStore])
+def test_a_part_that_is_cut_short_in_the_store_is_damaged(
+    store: FileStore, tmp_path: Path, kind: type[FileStore]
+) -> None:
     put_dictionary(store, tmp_path / "work", 7)
     path = store.root / layout.dictionary_part(7, 0)
     path.write_bytes(path.read_bytes()[:1000])
 
-    with pytest.raises(StoreError, match=r"ended after 1000 of 256002 bytes"):
-        cache_of(RemoteStore(store.root), tmp_path).parts(7, 0)
+    with pytest.raises(ManifestDamaged, match=r"part-00000\.dict in .* is not what the dictionary's manifest says"):
+        cache_of(kind(store.root), tmp_path).parts(7, 0)
 
 
 @pytest.mark.parametrize("kind", [FileStore, RemoteStore])
