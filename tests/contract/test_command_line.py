@@ -35,7 +35,10 @@ TREE = dict(every_command())
 
 
 def call(*words: object, given: str | None = None) -> Result:
-    return CliRunner().invoke(build(str(words[0]) if words else None), [str(word) for word in words], input=given)
+    wide = {"COLUMNS": "400"}  # a message about a long path is not wrapped
+    return CliRunner(env=wide).invoke(
+        build(str(words[0]) if words else None), [str(word) for word in words], input=given
+    )
 
 
 @pytest.fixture
