@@ -80,7 +80,8 @@ def test_after_a_refused_delta_the_next_base_goes_live_and_until_then_the_status
     cube.live(BASE)
 
     cube.delta(BASE + 1, keys[:5], parent=BASE, base=BASE, damage=flip_a_byte)
-    # The master publishes this hour before it can know of the refusal.
+    eventually("it is refused", lambda: str(BASE + 1) in cube.status()["refused"])
+    # The master publishes this hour before it knows of the refusal.
     cube.delta(BASE + 2, keys[:5], parent=BASE + 1, base=BASE)
     problem = eventually("the status says why", lambda: [each for each in cube.status()["problems"] if "stand" in each])
     refused = eventually("the store has the refusal", lambda: read_refusals(cube.store))

@@ -40,7 +40,8 @@ class ServingHttp:
     async def _batch(self, count: int) -> int:
         model = Behind()
         service = Service(model.rounds, model.counters, model.parser, model_name="ctr", version="0", max_instances=16)
-        behind = Door(service.handle, Limits(max_body_bytes=4096, max_pipelined=4))
+        limits = Limits(max_body_bytes=4096, max_pipelined=4, max_pending_bodies=1 << 20)
+        behind = Door(service.handle, limits)
         door = CompiledHttpDoor(service, behind, HttpLimits(max_rows=16))
         async with model.listening(door) as address:
             answered = await self._talk(address, count)
