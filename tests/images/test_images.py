@@ -19,7 +19,7 @@ IMAGE_OF = {
     "master": "cube", "cube-transfer": "cube", "cube-builder": "cube", "cube-server": "cube", "cube-agent": "cube",
     "trainer": "trainer", "pserver": "trainer", "serving": "serving",
 }  # fmt: skip
-LOCK_OF = {"cube": "cube", "trainer": "paddle", "serving": "paddle"}
+LOCK_OF = {"cube": "cube", "trainer": "run", "serving": "run"}
 
 Images = Callable[[str], Image]
 
