@@ -229,16 +229,16 @@ class World:
     # Questions
 
     def status(self) -> dict[str, Any]:
-        return dict(httpx.get(f"{self.url('transfer')}/status", timeout=5).raise_for_status().json())
+        return dict(httpx.get(f"{self.url('transfer')}/status", timeout=60).raise_for_status().json())
 
     def document(self) -> ReleaseDocument:
-        answer = httpx.get(f"{self.url('transfer')}/release", timeout=5).raise_for_status()
+        answer = httpx.get(f"{self.url('transfer')}/release", timeout=60).raise_for_status()
         found = ReleaseDocument.model_validate_json(answer.content)
         self.documents.append(found)
         return found
 
     def ready_of(self, pod: str) -> str:
-        return httpx.get(f"{self.url(f'{pod}.agent')}/readyz", timeout=5).text
+        return httpx.get(f"{self.url(f'{pod}.agent')}/readyz", timeout=60).text
 
     def live(self, version: int, seconds: float = PATIENCE) -> ReleaseDocument:
         """Wait until a version is live."""
@@ -261,7 +261,7 @@ class World:
         assert answer.status_code == 204, answer.text
 
     def rollback(self, **order: Any) -> httpx.Response:
-        return httpx.post(f"{self.url('transfer')}/rollback", json=order, headers=bearer(TOKEN), timeout=5)
+        return httpx.post(f"{self.url('transfer')}/rollback", json=order, headers=bearer(TOKEN), timeout=60)
 
     def seek(self, version: int, keys: Keys) -> tuple[Values, npt.NDArray[np.bool_]]:
         """Values and misses, from whoever the document names."""

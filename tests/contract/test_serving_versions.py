@@ -389,5 +389,4 @@ async def test_pinned_versions_are_kept_alive_in_cube_and_reported(
 
         # Nobody but the keep-alive asks for it here.
         await running.until(lambda: cube.held()["lastAskedSeconds"][str(FIRST)] < 1)
-
-    assert transfer.reports[-1].pinned == (FIRST,)
+        await running.until(lambda: transfer.reports[-1].pinned == (FIRST,))
