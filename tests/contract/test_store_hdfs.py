@@ -172,13 +172,13 @@ def test_two_users_at_once_are_two_users(folder: Folder) -> None:
     }
 
 
-def test_a_full_quota_is_a_sentence_and_leaves_nothing(folder: Folder, store: Store) -> None:
+def test_a_full_quota_is_a_sentence_to_wait_with_and_leaves_nothing(folder: Folder, store: Store) -> None:
     folder.hadoop.ask("PUT", folder.path, "SETQUOTA", storagespacequota="10000000")
 
     with pytest.raises(StoreError, match=r"x/a cannot be written to .*: The DiskSpace quota of .* is exceeded") as full:
         store.put_bytes(b"x" * 15_000_000, "x/a")
 
-    assert not isinstance(full.value, NotNow)
+    assert isinstance(full.value, NotNow)
     assert folder.files() == []
 
 
