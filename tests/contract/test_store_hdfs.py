@@ -172,7 +172,8 @@ def test_two_users_at_once_are_two_users(folder: Folder) -> None:
     }
 
 
-def test_a_full_quota_is_a_sentence_to_wait_with_and_leaves_nothing(folder: Folder, store: Store) -> None:
+def test_a_full_quota_is_a_sentence_to_wait_with_and_leaves_nothing(folder: Folder) -> None:
+    store = folder.store(patience=Patience(0.2))
     folder.hadoop.ask("PUT", folder.path, "SETQUOTA", storagespacequota="10000000")
 
     with pytest.raises(StoreError, match=r"x/a cannot be written to .*: The DiskSpace quota of .* is exceeded") as full:
