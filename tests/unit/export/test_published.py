@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.config.model import Model, SparseRule, Table
+from elastic_ctr.config.model import Model, SparseRule, Table, VectorRule
 from elastic_ctr.export.published import SampleValues, layout_of, publish_once, values_in_file
 from elastic_ctr.export.rows import RowLayout
 from elastic_ctr.seqfile.writer import SequenceFileWriter
@@ -85,6 +85,6 @@ def test_the_newest_value_of_a_key_is_kept_and_says_who_wrote_it() -> None:
 
 
 def test_the_columns_are_those_of_the_models_two_rules() -> None:
-    model = Model(embedding_dim=5, table=Table(embed=SparseRule(name="naive"), embedx=SparseRule(name="std_adagrad")))
+    model = Model(embedding_dim=5, table=Table(embed=SparseRule(name="naive"), embedx=VectorRule(name="std_adagrad")))
 
     assert layout_of(model) == RowLayout.of("naive", "std_adagrad", 4)
