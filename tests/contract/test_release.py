@@ -414,7 +414,7 @@ def test_a_pod_fetches_from_a_store_on_another_file_system_by_copying(cube: Worl
         cube.shards = 1
         cube.start_builder()
         cube.start_transfer()
-        cube.start_server("ctr-cube-s0-0", dict_dir=elsewhere)
+        cube.start_server("ctr-cube-s0-0", cache_dir=elsewhere)
         cube.start_agent("ctr-cube-s0-0")
         keys = cube.base(BASE)
         cube.live(BASE)
