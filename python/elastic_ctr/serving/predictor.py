@@ -128,7 +128,7 @@ def mkl_is_slow(cpu: dict[str, str]) -> bool:
     """Whether Paddle's MKL takes the path for CPUs of the last millennium: it does so for whoever is not Intel.
 
     `cpu` is a block of /proc/cpuinfo. The library of Paddle 2.6 still heeds MKL_DEBUG_CPU_TYPE=5, "as on an Intel with
-    AVX2": 3 to 10 times faster on an EPYC (docs/decisions/0007-serving-doors.md).
+    AVX2": 3 to 10 times faster on an EPYC (docs/decisions/0007-serving-frontends.md).
     """
     return cpu.get("vendor_id") in {"AuthenticAMD", "HygonGenuine"} and "avx2" in cpu.get("flags", "").split()
 
@@ -152,7 +152,7 @@ def _load(model: Path, parameters: Path) -> Any:
     config.disable_gpu()
     config.set_cpu_math_library_num_threads(1)
     # oneDNN takes the last layer alone, and 20 microseconds more a call than MKL does; an unlocked read of its cache crashed 2 of
-    # 14 starts (docs/decisions/0007-serving-doors.md).
+    # 14 starts (docs/decisions/0007-serving-frontends.md).
     config.disable_mkldnn()
     config.disable_glog_info()
     try:

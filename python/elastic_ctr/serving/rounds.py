@@ -37,7 +37,7 @@ _HELD_UP_SECONDS = 0.1
 # Each is keys and values in memory.
 _HELD_UP_ROUNDS = 16
 # What the loop computes itself while Paddle's thread is idle: the way there and back would cost more
-# (docs/decisions/0007-serving-doors.md). Meanwhile it hears nobody.
+# (docs/decisions/0007-serving-frontends.md). Meanwhile it hears nobody.
 _OWN_SECONDS = 0.008
 # Rows that may wait, for their round or in one that is held up, in multiples of one round's; more are refused at once
 # instead of being answered too late.
