@@ -171,8 +171,8 @@ def test_who_trains_knows_the_training_and_whether_it_ends(render: Renderer) -> 
 
     assert render().one("Job").name == volcano["master"].training == volcano["trainer"].training
     assert volcano["pserver"].training == volcano["master"].training
-    assert (volcano["trainer"].ends, volcano["pserver"].ends) == (True, True)
-    assert (none["trainer"].ends, none["pserver"].ends) == (False, False)
+    assert (volcano["trainer"].exit_when_done, volcano["pserver"].exit_when_done) == (True, True)
+    assert (none["trainer"].exit_when_done, none["pserver"].exit_when_done) == (False, False)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ THE_SAME: dict[str, Values] = {
     "least trainers": {"trainer": {"replicas": 2, "minReplicas": 2}},
     "serving": {"serving": {"replicas": 3, "config": {"maxBatchRows": 10}}},
     "cube": {"cube": {"replicasPerShard": 2, "config": {"shards": 4}}},
-    "the master's rules": {"master": {"config": {"maxAttempts": 5}}},
+    "the master's rules": {"master": {"config": {"maxFailures": 5}}},
     "what the master needs": {"master": {"resources": {"memory": "2Gi"}}},
     "transfer": {"cubeTransfer": {"config": {"keepVersions": 9}}},
     "metrics": {"metrics": {"serviceMonitor": {"enabled": True}}},

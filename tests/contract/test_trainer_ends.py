@@ -69,7 +69,7 @@ def test_a_trainer_that_ends_while_a_file_is_read_ends_with_its_own_code(
         "storeUser": "root",
         "scratch": str(tmp_path / "scratch"),
         "training": "local",
-        "ends": True,
+        "exitWhenDone": True,
     }
     (tmp_path / "spec.json").write_text(json.dumps(spec))
 

@@ -190,7 +190,7 @@ def test_trainers_without_room_on_their_own_disk_end_with_a_sentence_and_cost_no
             tmp_path / "data", slots, "20200401/00", "20200401/00",
             data={"taskBytes": 100_000},
             # The first failure would stop the pass.
-            master={"config": {"maxAttempts": 1}},
+            master={"config": {"maxFailures": 1}},
         )
     )  # fmt: skip
     names = ("ctr-trainer-0", "ctr-trainer-1")

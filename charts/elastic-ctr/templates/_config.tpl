@@ -91,7 +91,7 @@ tracking:
 training: {{ . }}
 {{- end }}
 masterAddress: {{ include "elastic-ctr.masterAddress" $root }}
-ends: {{ eq $root.Values.training.scheduler "volcano" }}
+exitWhenDone: {{ eq $root.Values.training.scheduler "volcano" }}
 data: {{- include "elastic-ctr.given" $root.Values.data | nindent 2 }}
 model: {{- include "elastic-ctr.given" $root.Values.model | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" $root | nindent 2 }}

@@ -28,7 +28,7 @@ def trainer(config: ConfigFile) -> None:
         "storeUser": settings.store.user,
         "scratch": settings.trainer.scratch_dir,
         "training": settings.training,
-        "ends": settings.ends,
+        "exitWhenDone": settings.exit_when_done,
     }
 
     def run(stop: threading.Event) -> int:

@@ -51,7 +51,9 @@ class Worker(TrainingMember):
     """What the master gives work to."""
 
     master_address: str
-    ends: bool = Field(default=True, description="End when the master has no more work; off, wait and ask again.")
+    exit_when_done: bool = Field(
+        default=True, description="Exit when the master has no more work. If false, wait and ask again."
+    )
 
 
 class MasterFile(TrainingMember):

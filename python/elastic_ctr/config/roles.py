@@ -48,13 +48,13 @@ class MasterConfig(Section):
         default=1800,
         description="Longest time of one save, scoring or initialisation, whatever is renewed; past it its trainer is lost.",
     )
-    max_attempts: Count = Field(
-        default=3, description="A task that failed so often in a row is parked and stops its pass."
+    max_failures: Count = Field(
+        default=3, description="Failures of a task in a row after which it is parked and its pass stops."
     )
-    max_losses: Count = Field(
+    max_lost_leases: Count = Field(
         default=10,
-        description="A task whose trainer was lost so often in a row is parked as well, and a save stops its pass: it ends "
-        "what touches it. One whose own disk is full counts too; one that leaves in order and a recovery do not.",
+        description="Leases of a task lost in a row after which it is parked, or of a save after which its pass stops: the work "
+        "itself may end its trainers. A trainer whose disk is full counts; an orderly leave and a recovery do not.",
     )
     checkpoint_per_pass: Count = Field(default=1, description="Passes from one checkpoint to the next.")
     delta_per_pass: Count = Field(default=1, description="Passes from one delta to the next.")

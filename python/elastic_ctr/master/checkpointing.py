@@ -319,7 +319,7 @@ class Checkpointing:
         return f"trainer {trainer} was lost while it saved; what it did to the table is unknown"
 
     def _lost(self, current: PassRow, last: str, way_out: str) -> None:
-        limit = self._config.max_losses
+        limit = self._config.max_lost_leases
         if self._ledger.increment("save_losses") >= limit:
             self._schedule.stop(current, f"saving lost its trainer {limit} times in a row{last}: {way_out}")
 

@@ -3,9 +3,9 @@
 What ends a lease without its task done is one of three things:
 
 - a failure: the trainer reported an error, or took longer than `taskTimeoutSeconds`, counted from when it had nothing else
-  before it, and once more from when it began to train it. It says something of the data: `maxAttempts` in a row park the task.
+  before it, and once more from when it began to train it. It says something of the data: `maxFailures` in a row park the task.
 - a loss: the trainer was not heard for `leaseSeconds`, or left for a reason of its own, as a full disk. Most often that says
-  something of the machine, so good data survives many: `maxLosses` in a row park the task, for then it is the task that ends
+  something of the machine, so good data survives many: `maxLostLeases` in a row park the task, for then it is the task that ends
   its trainers, or no machine is left that is well. All tasks that a lost trainer held have lost it: which of them was at
   fault nobody can say.
 - neither: the trainer left in order, or a recovery began.
@@ -154,12 +154,12 @@ class Tasks:
                 self._failed(task, f"it took longer than {self._config.task_timeout_seconds:g} s")
 
     def _failed(self, task: TaskRow, why: str) -> None:
-        limit = self._config.max_attempts
+        limit = self._config.max_failures
         if self._ledger.give_back(task, error=why, failed=True, repeated=_repeated(task), park_at=limit):
             self._stop(task, f"failed {limit} times, the last time: {why}", "mend the cause")
 
     def _lost(self, task: TaskRow, reason: str = "") -> None:
-        limit = self._config.max_losses
+        limit = self._config.max_lost_leases
         why = f"trainer {task.trainer} left: {reason}" if reason else f"trainer {task.trainer} was lost"
         if self._ledger.give_back(task, error=why, failed=False, lost=True, repeated=_repeated(task), park_at=limit):
             self._stop(

@@ -153,7 +153,7 @@ class PserverSupervisor:
         orders = self._client.call_once("SyncPserver", self._state(), timeout=10)
         may_end = self._foreign_master.may_end(wrong_training=orders.wrong_training)
         if orders.leave:
-            return self._leave(orders.reason or "training is over", may_end=may_end and self._settings.ends)
+            return self._leave(orders.reason or "training is over", may_end=may_end and self._settings.exit_when_done)
         self._patience, self._stays = orders.patience_seconds, orders.keep_running
         if orders.reason and orders.reason != self._idle:
             log.info("%s", orders.reason)

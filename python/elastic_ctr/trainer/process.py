@@ -60,7 +60,7 @@ class Spec:
     store_user: str
     scratch: Path
     training: str
-    ends: bool
+    exit_when_done: bool
 
     @staticmethod
     def read(path: Path) -> "Spec":
@@ -77,7 +77,7 @@ class Spec:
             store_user=raw["storeUser"],
             scratch=Path(raw["scratch"]),
             training=raw["training"],
-            ends=raw["ends"],
+            exit_when_done=raw["exitWhenDone"],
         )
 
 
@@ -184,7 +184,7 @@ class TrainerProcess:
             if reply is None:
                 return None
             self._trainer_id = reply.trainer_id
-            may_end = self._foreign_master.may_end(wrong_training=reply.wrong_training) and self._spec.ends
+            may_end = self._foreign_master.may_end(wrong_training=reply.wrong_training) and self._spec.exit_when_done
             idle = reply.verdict == control.JoinReply.LEAVE and not may_end
             if reply.verdict != control.JoinReply.WAIT and not idle:
                 return reply  # type: ignore[no-any-return]

@@ -77,7 +77,7 @@ class TrainerSupervisor:
             code = self._wait(child, stop)
             if stop.is_set():
                 return STOPPED
-            waits = code == 0 and not self._spec.get("ends", True)
+            waits = code == 0 and not self._spec.get("exitWhenDone", True)
             if code != _REJOIN and not waits:
                 if code:
                     log.error("the training process ended with %s", code)

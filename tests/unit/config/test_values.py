@@ -53,7 +53,7 @@ def test_only_the_data_must_be_given() -> None:
     found = settings(Values, {"data": yaml.safe_load(SMALLEST)["data"]}, "values.yaml")
 
     assert (found.trainer.replicas, found.pserver.replicas, found.serving.replicas) == (2, 2, 1)
-    assert (found.master.config.max_attempts, found.master.config.checkpoint_per_pass) == (3, 1)
+    assert (found.master.config.max_failures, found.master.config.checkpoint_per_pass) == (3, 1)
     assert (found.data.time_zone, found.data.split_interval, found.data.donefile) == ("UTC", 60, "donefile")
 
 

@@ -31,7 +31,7 @@ def test_a_saver_lost_halfway_is_a_recovery(tmp_path: Path) -> None:
 def test_a_saver_that_leaves_in_order_is_followed_at_once_and_counts_nothing(
     tmp_path: Path, phase: int, generation: int
 ) -> None:
-    one = world(tmp_path, config={"max_losses": 1})
+    one = world(tmp_path, config={"max_lost_leases": 1})
     saver = one.until_phase(phase)
     began = one.now
 
@@ -56,7 +56,7 @@ FULL = "/scratch/watch.part: No space left on device"
 def test_savers_that_leave_for_their_own_disk_stop_the_pass_at_last_with_the_reason(
     tmp_path: Path, phase: int, table_unchanged: bool
 ) -> None:
-    one = world(tmp_path, config={"max_losses": 4})
+    one = world(tmp_path, config={"max_lost_leases": 4})
     del one.trainers[1]
 
     for number in range(4):
@@ -132,7 +132,7 @@ def test_a_save_that_fails_before_its_first_step_takes_nothing_back_and_the_thir
 
 
 def test_a_save_that_went_well_has_all_its_losses_again(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_losses": 2})
+    one = world(tmp_path, config={"max_lost_leases": 2})
     del one.trainers[1]
 
     for phase in (control.SAVE, control.SCORE):
@@ -434,7 +434,7 @@ def test_a_save_that_is_too_long_three_times_stops_the_pass_and_names_the_settin
 
 @pytest.mark.parametrize("phase", [control.SAVE, control.SCORE])
 def test_a_save_that_ends_every_trainer_that_touches_it_stops_the_pass(tmp_path: Path, phase: int) -> None:
-    one = world(tmp_path, config={"max_losses": 4})
+    one = world(tmp_path, config={"max_lost_leases": 4})
     del one.trainers[1]
     for _ in range(4):
         one.until_phase(phase).start()

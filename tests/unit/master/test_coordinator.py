@@ -123,7 +123,7 @@ def test_a_pass_that_was_stopped_is_retried_without_a_restart(tmp_path: Path) ->
 
 
 def test_a_pass_that_was_stopped_in_training_is_retried_from_the_checkpoint_before_it(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_attempts": 1})
+    one = world(tmp_path, config={"max_failures": 1})
     one.until(lambda: len(one.ledger.checkpoints()) == 1)
     trainer = one.until_phase(control.TRAIN)
     other = one.until_phase(control.TRAIN, 1)

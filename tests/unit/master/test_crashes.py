@@ -120,7 +120,7 @@ def saved_and_killed(folder: Path, patch: pytest.MonkeyPatch, commit: int, what:
 
 def parked_and_killed(folder: Path, patch: pytest.MonkeyPatch, commit: int) -> bool:
     """Whether the master was killed before the pass was stopped."""
-    one = Mortal(folder, config=MasterConfig().model_copy(update={"max_losses": 1}))
+    one = Mortal(folder, config=MasterConfig().model_copy(update={"max_lost_leases": 1}))
     lost(one, one.until_phase(control.TRAIN))
     with killed_after(commit, patch) as made:
         one.until(lambda: one.reason() != "" or one.coordinator.finished)

@@ -77,7 +77,7 @@ def full_at(commit: int, one: World, patch: pytest.MonkeyPatch) -> Iterator[list
 
 def trained_and_full(folder: Path, patch: pytest.MonkeyPatch, commit: int) -> bool:
     """Whether the commit of that number was one before all was trained."""
-    one = Patient(folder, config=MasterConfig().model_copy(update={"max_losses": 1, "max_attempts": 1}))
+    one = Patient(folder, config=MasterConfig().model_copy(update={"max_lost_leases": 1, "max_failures": 1}))
     with full_at(commit, one, patch) as made:
         one.finish()
     where = f"full at commit {commit}"

@@ -28,7 +28,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @initialize(epochs=st.integers(1, 2), checkpoints=st.integers(1, 2), evaluate=st.booleans())
     def begin(self, epochs: int, checkpoints: int, evaluate: bool) -> None:
-        config = MasterConfig(checkpoint_per_pass=checkpoints, evaluate=evaluate, max_attempts=100, max_losses=100)
+        config = MasterConfig(checkpoint_per_pass=checkpoints, evaluate=evaluate, max_failures=100, max_lost_leases=100)
         data = data_of(end="20200401/02", maxRefusedShare=0.5)
         # Nothing here is killed: what a crash leaves is another test's matter.
         self.world = World(

@@ -410,7 +410,7 @@ def test_a_pass_stopped_for_its_lines_is_looked_at_again_after_a_restart(tmp_pat
 
 
 def test_a_pass_stopped_in_training_is_taken_up_from_the_last_checkpoint(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_attempts": 1})
+    one = world(tmp_path, config={"max_failures": 1})
     failing = one.until_phase(control.TRAIN)
     failing.work()
     failing.report(error="killed")
@@ -496,7 +496,7 @@ def until_scoring_is_given_up(one: World) -> None:
 
 
 def test_a_pass_that_was_stopped_behind_its_checkpoint_is_not_trained_again(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_losses": 3})
+    one = world(tmp_path, config={"max_lost_leases": 3})
     del one.trainers[1]
     one.until(lambda: (current := one.ledger.current_pass()) is not None and current.ordinal == 2)
     until_scoring_is_given_up(one)
@@ -566,7 +566,7 @@ def stopped_in_mid_ledger(tmp_path: Path, later: str) -> World:
     """Its second pass, [02], was the last one once; a third has begun behind it, all of which a recovery has forgotten since; and
     now the second is stopped.
     """
-    config = {"checkpoint_per_pass": 6, "delta_per_pass": 6, "max_attempts": 1}
+    config = {"checkpoint_per_pass": 6, "delta_per_pass": 6, "max_failures": 1}
     one = world(tmp_path, config=config, data=data_of(end="20200401/02", splitsPerPass=2))
     one.until(lambda: (at := one.ledger.current_pass()) is not None and (at.ordinal, at.state) == (2, "training"))
     one.data = data_of(end=f"20200401/{later}", splitsPerPass=2)
@@ -605,7 +605,7 @@ def test_a_short_pass_that_others_have_begun_behind_stays_as_it_is(tmp_path: Pat
 def test_a_stopped_pass_has_the_splits_that_a_new_end_leaves_it_though_earlier_ones_are_trained_again(
     tmp_path: Path, end: str, hours: int
 ) -> None:
-    config = {"checkpoint_per_pass": 6, "delta_per_pass": 6, "max_attempts": 1}
+    config = {"checkpoint_per_pass": 6, "delta_per_pass": 6, "max_failures": 1}
     one = world(tmp_path, config=config, data=data_of(end="20200401/05", splitsPerPass=2))
     one.until(lambda: (at := one.ledger.current_pass()) is not None and (at.ordinal, at.state) == (3, "training"))
     one.until_phase(control.TRAIN).report(error="the file was changed")

@@ -214,7 +214,7 @@ def test_no_check_and_no_save_is_given_ahead(tmp_path: Path) -> None:
 
 
 def test_a_task_that_fails_too_often_is_parked_and_stops_the_pass_with_a_sentence(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_attempts": 2})
+    one = world(tmp_path, config={"max_failures": 2})
     for _ in range(2):
         failing = one.until_phase(control.CHECK)
         failing.report(error="the file is damaged")
@@ -229,7 +229,7 @@ def test_a_task_that_fails_too_often_is_parked_and_stops_the_pass_with_a_sentenc
 
 
 def test_a_pass_taken_up_again_gives_each_task_all_its_attempts(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_attempts": 2})
+    one = world(tmp_path, config={"max_failures": 2})
     for _ in range(2):
         one.until_phase(control.TRAIN).report(error="killed")
     one.start_master()
@@ -240,7 +240,7 @@ def test_a_pass_taken_up_again_gives_each_task_all_its_attempts(tmp_path: Path) 
 
 
 def test_a_record_of_a_task_parked_in_its_second_round_is_trained_and_not_parked(tmp_path: Path) -> None:
-    one = world(tmp_path, epochs=2, config={"max_attempts": 1})
+    one = world(tmp_path, epochs=2, config={"max_failures": 1})
     one.until(lambda: (current := one.ledger.current_pass()) is not None and current.epoch == 2)
     one.until_phase(control.TRAIN).report(error="killed")
 
@@ -250,7 +250,7 @@ def test_a_record_of_a_task_parked_in_its_second_round_is_trained_and_not_parked
 
 
 def test_a_task_finished_after_the_pass_was_stopped_is_counted_all_the_same(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_attempts": 1})
+    one = world(tmp_path, config={"max_failures": 1})
     one.until(lambda: all(t.task is not None and t.task.phase == control.TRAIN for t in one.trainers))
     one.trainers[0].report(error="killed")
 
@@ -275,7 +275,7 @@ def lose(one: World, phase: int, *, train: bool = False) -> str:
 
 
 def test_a_task_outlives_more_lost_trainers_than_it_may_fail(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_attempts": 2, "max_losses": 4})
+    one = world(tmp_path, config={"max_failures": 2, "max_lost_leases": 4})
     del one.trainers[1]
 
     for phase in (control.CHECK, control.EVALUATE):
@@ -288,7 +288,7 @@ def test_a_task_outlives_more_lost_trainers_than_it_may_fail(tmp_path: Path) -> 
 
 
 def test_a_task_that_ends_every_trainer_that_touches_it_is_parked_with_a_sentence(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_losses": 4})
+    one = world(tmp_path, config={"max_lost_leases": 4})
     del one.trainers[1]
 
     lost = [lose(one, control.TRAIN, train=True) for _ in range(4)]
@@ -300,7 +300,7 @@ def test_a_task_that_ends_every_trainer_that_touches_it_is_parked_with_a_sentenc
 
 
 def test_a_task_that_was_done_once_has_all_its_losses_again(tmp_path: Path) -> None:
-    one = world(tmp_path, epochs=2, config={"max_losses": 2, "evaluate": False}, data=data_of(end="20200401/00"))
+    one = world(tmp_path, epochs=2, config={"max_lost_leases": 2, "evaluate": False}, data=data_of(end="20200401/00"))
     del one.trainers[1]
 
     lose(one, control.TRAIN)
@@ -312,7 +312,7 @@ def test_a_task_that_was_done_once_has_all_its_losses_again(tmp_path: Path) -> N
 
 
 def test_losses_and_failures_are_counted_apart(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_attempts": 2, "max_losses": 2})
+    one = world(tmp_path, config={"max_failures": 2, "max_lost_leases": 2})
     del one.trainers[1]
 
     lose(one, control.CHECK)
@@ -323,7 +323,7 @@ def test_losses_and_failures_are_counted_apart(tmp_path: Path) -> None:
 
 
 def test_trainers_that_leave_in_order_and_recoveries_count_nothing(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_attempts": 1, "max_losses": 1})
+    one = world(tmp_path, config={"max_failures": 1, "max_lost_leases": 1})
     del one.trainers[1]
     for _ in range(3):
         leaver = one.until_phase(control.CHECK)
@@ -343,7 +343,7 @@ FULL = "/scratch/tasks/x.part: No space left on device"
 
 
 def test_a_task_that_every_trainer_gives_back_for_its_own_disk_stops_the_pass_with_the_reason(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_attempts": 1, "max_losses": 3})
+    one = world(tmp_path, config={"max_failures": 1, "max_lost_leases": 3})
     del one.trainers[1]
 
     for number in range(3):
@@ -361,7 +361,7 @@ def test_a_task_that_every_trainer_gives_back_for_its_own_disk_stops_the_pass_wi
 
 
 def test_a_task_given_back_for_a_full_disk_is_done_by_another_trainer_and_counts_no_failure(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_attempts": 1, "max_losses": 2})
+    one = world(tmp_path, config={"max_failures": 1, "max_lost_leases": 2})
     full = one.until_phase(control.TRAIN)
     full.work()
 
@@ -376,7 +376,7 @@ def test_a_task_given_back_for_a_full_disk_is_done_by_another_trainer_and_counts
 
 
 def test_the_first_reason_of_a_stopped_pass_stands(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_attempts": 1})
+    one = world(tmp_path, config={"max_failures": 1})
     one.until(lambda: all(t.task is not None and t.task.phase == control.CHECK for t in one.trainers))
     one.trainers[0].report(error="the first")
 
@@ -386,7 +386,7 @@ def test_the_first_reason_of_a_stopped_pass_stands(tmp_path: Path) -> None:
 
 
 def test_a_task_that_finds_the_store_away_waits_for_it_and_has_not_failed(tmp_path: Path) -> None:
-    one = world(tmp_path, config={"max_attempts": 1, "max_losses": 1})
+    one = world(tmp_path, config={"max_failures": 1, "max_lost_leases": 1})
     trainer = one.until_phase(control.CHECK)
     trainer.report(error="no space left in the store", store_unavailable=True)
 

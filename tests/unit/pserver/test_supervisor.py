@@ -276,7 +276,7 @@ def test_a_jobs_save_is_its_pass_and_generation() -> None:
 def test_a_pserver_that_does_not_end_waits_without_a_table_and_begins_anew(
     parent: PserverSupervisor, master: Master
 ) -> None:
-    parent._settings = parent._settings.model_copy(update={"ends": False})
+    parent._settings = parent._settings.model_copy(update={"exit_when_done": False})
     master.orders = control.PserverOrders(leave=True, reason="every hour is trained")
 
     assert not parent._turn()
@@ -366,7 +366,7 @@ def test_a_pserver_whose_table_is_handed_over_writes_what_is_saved_and_then_goes
         return orders
 
     master.call_once = until_written  # type: ignore[method-assign]
-    serving._settings = serving._settings.model_copy(update={"ends": False})
+    serving._settings = serving._settings.model_copy(update={"exit_when_done": False})
     serving._hand_over()
 
     assert [result.id for result in master.told[-1].results] == ["3-1-checkpoint"]

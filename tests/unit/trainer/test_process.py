@@ -174,7 +174,7 @@ def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
         store_user="root",
         scratch=tmp_path / "scratch",
         training="local",
-        ends=True,
+        exit_when_done=True,
     )
 
     def made(

@@ -75,7 +75,7 @@ def test_a_child_that_ends_otherwise_is_not_started_again(
 def test_a_trainer_that_does_not_end_waits_for_the_next_work(tmp_path: Path, child: Callable[[str], None]) -> None:
     child(COUNTING + "    sys.exit(0 if len(lives.read_text()) < 2 else 2)")
 
-    assert TrainerSupervisor({"ends": False}, tmp_path).run(threading.Event()) == 2
+    assert TrainerSupervisor({"exitWhenDone": False}, tmp_path).run(threading.Event()) == 2
     assert lives(tmp_path) == 2
 
 
