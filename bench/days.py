@@ -24,10 +24,10 @@ from typing import Any
 
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.model import Table
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session
-from elastic_ctr.seqfile.reader import SequenceFileReader
+from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import open_store
 from elastic_ctr.versions.manifest import published_versions, read_checkpoint, read_version
 

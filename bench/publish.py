@@ -19,10 +19,10 @@ import numpy as np
 import psutil
 
 from elastic_ctr.config.load import settings
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.endpoints import ask
 from elastic_ctr.local.plan import Places
-from elastic_ctr.local.progress import stage
+from elastic_ctr.local.run_view import stage
 from elastic_ctr.local.session import Session
 
 SLOTS = 8

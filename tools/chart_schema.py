@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from elastic_ctr.config.section import EXACT
-from elastic_ctr.config.values import Block, Values
+from elastic_ctr.config.values_file import Block, Values
 
 Schema = dict[str, Any]
 

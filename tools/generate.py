@@ -18,7 +18,7 @@ from chart_schema import values_schema
 from pydantic.fields import FieldInfo
 
 from elastic_ctr.config.section import Section
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 
 ROOT = Path(__file__).parent.parent
 PROTOS = {

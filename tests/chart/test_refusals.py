@@ -281,7 +281,7 @@ def test_what_is_refused_here_is_refused_by_the_program_too() -> None:
     """One rule, two places: the program's own between-keys rules are all among these."""
     from chart.rendering import SMALLEST
     from elastic_ctr.config.load import ConfigRefused, settings
-    from elastic_ctr.config.values import Values
+    from elastic_ctr.config.values_file import Values
 
     for name in (
         "more shards than partitions",

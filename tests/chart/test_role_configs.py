@@ -11,7 +11,7 @@ from chart.rendering import CHART, EXAMPLES, SMALLEST, Rendered, Renderer, merge
 from chart.role_settings import CLASSES, CONFIG, config_text, files
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.load import settings
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 
 
 @pytest.fixture(params=CASES)

@@ -10,9 +10,9 @@ import yaml
 from chart.rendering import CHART, SMALLEST, Renderer, merged, read
 from chart.role_settings import files
 from chart.schemas import wrong_for_kubernetes
-from elastic_ctr.config import values as config_values
+from elastic_ctr.config import values_file as config_values
 from elastic_ctr.config.section import Section
-from elastic_ctr.config.values import Block, Values
+from elastic_ctr.config.values_file import Block, Values
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())

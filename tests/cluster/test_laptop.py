@@ -18,7 +18,7 @@ from cluster.hadoop import Hadoop
 from cluster.kube import Kube, eventually, name_of
 from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
 from elastic_ctr.config.load import settings
-from elastic_ctr.config.values import Values as LocalValues
+from elastic_ctr.config.values_file import Values as LocalValues
 from elastic_ctr.local.endpoints import EndpointUnavailable, predict
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session

@@ -106,7 +106,7 @@ def run(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 _LAST_STEPS = {
     "file": ["os:fsync", "os:link"],
-    "http": ["elastic_ctr.store.http:WebDav.stat", "elastic_ctr.store.http:WebDav.move"],
+    "http": ["elastic_ctr.store.webdav:WebDav.stat", "elastic_ctr.store.webdav:WebDav.move"],
     "hdfs": ["elastic_ctr.store.hdfs:WebHdfs.move"],
 }
 

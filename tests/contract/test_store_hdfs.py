@@ -14,10 +14,10 @@ from contract.bad_line import Fault, bad_line
 from contract.hadoop_world import Hadoop
 from contract.sending import Sending
 from elastic_ctr.features.blocks import lines_in_range, open_lines
-from elastic_ctr.store import NotNow, Patience, Store, StoreError
+from elastic_ctr.store import RetryPolicy, Store, StoreError, StoreUnavailable
 from elastic_ctr.store.hdfs import HdfsSource, HdfsStore
 
-PATIENT = Patience(200)
+PATIENT = RetryPolicy(200)
 
 
 class Folder:
@@ -29,12 +29,12 @@ class Folder:
         self.opened: list[HdfsStore | HdfsSource] = []
         hadoop.ask("PUT", self.path, "MKDIRS")
 
-    def store(self, user: str = "root", patience: Patience = PATIENT, door: str | None = None) -> HdfsStore:
-        self.opened.append(HdfsStore(f"webhdfs://{door or self.hadoop.door}{self.path}", user, patience))
+    def store(self, user: str = "root", retry: RetryPolicy = PATIENT, door: str | None = None) -> HdfsStore:
+        self.opened.append(HdfsStore(f"webhdfs://{door or self.hadoop.door}{self.path}", user, retry))
         return self.opened[-1]  # type: ignore[return-value]
 
-    def source(self, user: str = "root", patience: Patience = PATIENT) -> HdfsSource:
-        self.opened.append(HdfsSource(f"webhdfs://{self.hadoop.door}{self.path}", user, patience))
+    def source(self, user: str = "root", retry: RetryPolicy = PATIENT) -> HdfsSource:
+        self.opened.append(HdfsSource(f"webhdfs://{self.hadoop.door}{self.path}", user, retry))
         return self.opened[-1]  # type: ignore[return-value]
 
     def files(self) -> list[str]:
@@ -113,10 +113,10 @@ def test_a_namenode_that_is_started_again_is_waited_for(folder: Folder, store: S
 
 
 def test_a_namenode_that_stays_away_is_a_sentence() -> None:
-    store = HdfsStore("webhdfs://127.0.0.1:1/x", "root", Patience(0.2))
+    store = HdfsStore("webhdfs://127.0.0.1:1/x", "root", RetryPolicy(0.2))
 
     with pytest.raises(
-        NotNow, match=r"a cannot be listed in .*: http://127\.0\.0\.1:1 refuses the connection; is it running"
+        StoreUnavailable, match=r"a cannot be listed in .*: http://127\.0\.0\.1:1 refuses the connection; is it running"
     ):
         store.list("a")
     store.close()
@@ -153,7 +153,7 @@ def test_who_may_not_is_told_so_in_one_sentence_and_not_asked_again(folder: Fold
     with pytest.raises(StoreError, match=r"set data\.source\.user to one who may"):
         folder.source("alice").open("x/a").read()
 
-    assert not isinstance(refused.value, NotNow)
+    assert not isinstance(refused.value, StoreUnavailable)
     assert "\n" not in str(refused.value)
     assert folder.files() == ["x/a"]
 
@@ -173,13 +173,13 @@ def test_two_users_at_once_are_two_users(folder: Folder) -> None:
 
 
 def test_a_full_quota_is_a_sentence_to_wait_with_and_leaves_nothing(folder: Folder) -> None:
-    store = folder.store(patience=Patience(0.2))
+    store = folder.store(retry=RetryPolicy(0.2))
     folder.hadoop.ask("PUT", folder.path, "SETQUOTA", storagespacequota="10000000")
 
     with pytest.raises(StoreError, match=r"x/a cannot be written to .*: The DiskSpace quota of .* is exceeded") as full:
         store.put_bytes(b"x" * 15_000_000, "x/a")
 
-    assert isinstance(full.value, NotNow)
+    assert isinstance(full.value, StoreUnavailable)
     assert folder.files() == []
 
 

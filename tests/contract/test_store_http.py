@@ -10,10 +10,10 @@ import pytest
 from contract.bad_line import BadLine, Fault, bad_line
 from contract.file_server_world import TOKEN, FileServer, file_server_world
 from contract.sending import Sending
-from elastic_ctr.store import NotInStore, NotNow, Patience, Store, StoreError
-from elastic_ctr.store.http import HttpStore
+from elastic_ctr.store import NotInStore, RetryPolicy, Store, StoreError, StoreUnavailable
+from elastic_ctr.store.webdav import HttpStore
 
-PATIENT = Patience(60)
+PATIENT = RetryPolicy(60)
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ def test_a_server_killed_in_the_middle_of_a_put_and_started_again_has_the_file_o
 
 
 def test_a_server_killed_in_the_middle_of_a_put_for_good_is_a_sentence(file_server: FileServer, big: Path) -> None:
-    store = HttpStore(file_server.url, TOKEN, Patience(0.5))
+    store = HttpStore(file_server.url, TOKEN, RetryPolicy(0.5))
 
-    with pytest.raises(NotNow, match=r"x/big cannot be written to .*: it does not answer .* is it running"):
+    with pytest.raises(StoreUnavailable, match=r"x/big cannot be written to .*: it does not answer .* is it running"):
         store.put(Sending.of(big, 20_000_000, file_server.kill), "x/big")
 
     file_server.start()
@@ -123,7 +123,7 @@ def test_downloads_that_are_cut_go_on_where_they_were(
 
 def test_a_full_disk_is_a_sentence_and_leaves_nothing() -> None:
     with file_server_world(largest_file=1 << 20) as server:
-        store = HttpStore(server.url, TOKEN, Patience(0.2))
+        store = HttpStore(server.url, TOKEN, RetryPolicy(0.2))
 
         with pytest.raises(StoreError, match=r"a/b cannot be written to .*: it answers 500 .*; its disk may be full"):
             store.put_bytes(b"x" * 5_000_000, "a/b")

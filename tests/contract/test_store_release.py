@@ -14,7 +14,7 @@ import yaml
 
 from contract.file_server_world import FileServer, file_server_world
 from contract.release_world import HOST, TOKEN, World, eventually, values_of, world
-from elastic_ctr.store import Patience, open_store
+from elastic_ctr.store import RetryPolicy, open_store
 from ports import free_port
 
 BASE = 1_700_000_000
@@ -33,7 +33,7 @@ def cube(tmp_path: Path) -> Iterator[World]:
 
 
 def keep_in(cube: World, url: str) -> None:
-    cube.store = open_store(url, token=TOKEN, patience=Patience(60))  # type: ignore[assignment]
+    cube.store = open_store(url, token=TOKEN, retry=RetryPolicy(60))  # type: ignore[assignment]
 
 
 def problems(cube: World) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.load import ConfigRefused, load
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 from elastic_ctr.cube.builder.progress import BuildOrder
 from elastic_ctr.cube.placement import abandoned_versions, doomed_versions, holders_by_version, next_to_build
 from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReaderReport, ReleaseDocument, RollbackOrder

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.runtime.lent_thread import LentThread
+from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.compiled_door import CompiledDoor
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.pooling import Floats
@@ -45,7 +45,7 @@ class Behind:
 
     def __init__(self) -> None:
         self.counters = Counters()
-        self.paddle = LentThread("paddle")
+        self.paddle = InlineExecutor("paddle")
         self.parser = ThreadPoolExecutor(1)
         self.rounds = Rounds(self.paddle, self._newest, self.counters, max_rows=64, shared_rows=4)
         self.rounds.add(ModelVersion(7, SLOTS, None, 1, 0, Sum(), Table()))

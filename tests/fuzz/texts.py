@@ -11,9 +11,9 @@ import numpy as np
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.features.line import LineRefused, multislot, parse_line
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.seqfile.format import SequenceFileDamaged
-from elastic_ctr.seqfile.reader import SequenceFileReader
-from elastic_ctr.seqfile.writer import SequenceFileWriter
+from elastic_ctr.seqfile.file_format import SequenceFileDamaged
+from elastic_ctr.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.serving import open_inference, source_protocol
 from elastic_ctr.serving.refusal import Refusal
 from fuzz.mutation import Field, Mutator

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from elastic_ctr.master.tracking import Tracking
-from elastic_ctr.runtime.tracking import TrackingServer
+from elastic_ctr.runtime.mlflow import TrackingServer
 from elastic_ctr.store import AlreadyPublished, StoreError, open_store
 from images.containers import Image, Start
 

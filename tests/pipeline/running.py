@@ -12,7 +12,7 @@ import psutil
 import yaml
 
 from elastic_ctr.config.load import settings
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session
 from ports import free_ports

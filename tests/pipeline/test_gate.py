@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pytest
 
 from elastic_ctr.local.endpoints import ask, predict
-from elastic_ctr.seqfile.reader import SequenceFileReader
-from elastic_ctr.seqfile.writer import SequenceFileWriter
+from elastic_ctr.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.store import Store, open_store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import announce

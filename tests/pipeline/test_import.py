@@ -14,7 +14,7 @@ import pytest
 from elastic_ctr.features.line import parse_line
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.local.endpoints import predict
-from elastic_ctr.seqfile.reader import SequenceFileReader
+from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import open_store
 from elastic_ctr.versions.manifest import published_versions, read_version
 from pipeline.running import SHARED, Run, values_for

@@ -19,7 +19,7 @@ import yaml
 
 from elastic_ctr.cli.check_serving import verify_serving
 from elastic_ctr.config.load import settings
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask, predict
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.run_folder import RunFolder, process_tree, still_running

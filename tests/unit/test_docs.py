@@ -12,7 +12,7 @@ import yaml
 
 from elastic_ctr.cli.main import build
 from elastic_ctr.config.section import Section
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

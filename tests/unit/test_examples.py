@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from elastic_ctr.cli.local import load_values
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.hours import HourTree, parse_hour
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.local.plan import Places, roles

@@ -16,13 +16,19 @@ ROWS = [
 # Names of a private vocabulary that standard terms have replaced; none of them comes back.
 REPLACED = [
     "DoorClosed",
+    "LentThread",
+    "NotNow",
+    "Patience",
     "Seen",
     "TrackingAway",
+    "allow_open_files",
+    "is_leftover",
     "look_at_cube",
     "look_at_serving",
     "reached_at",
     "refusing",
     "run_until_told",
+    "termination_kept",
 ]
 
 

@@ -11,7 +11,7 @@ from elastic_ctr.cli.check_cube import verify_cube
 from elastic_ctr.cli.check_serving import verify_serving
 from elastic_ctr.cli.checked import Checked, CheckFailed
 from elastic_ctr.cli.cluster import PREDICTIONS, TRANSFER, target_of
-from elastic_ctr.cli.options import Folder, Where
+from elastic_ctr.cli.shared_options import Folder, Where
 
 SETTLE_SECONDS = 15.0
 """A version that goes live, or a pod that goes, may be seen half way: longer than transfer takes to forget a pod."""

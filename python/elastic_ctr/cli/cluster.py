@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.kubectl import Kubectl, KubectlFailed, PortForward, ending_in_order
-from elastic_ctr.cli.options import RELEASE, Where
-from elastic_ctr.cli.roles import reason_of, refuse
+from elastic_ctr.cli.shared_options import RELEASE, Where
 from elastic_ctr.config.roles import CubeTransferConfig, MasterConfig, ServingConfig
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder
 
@@ -19,7 +19,7 @@ _NAMED = f"{_LABEL}/name=elastic-ctr"
 
 
 @dataclass(frozen=True)
-class Door:
+class Endpoint:
     """A port of a component: its name in the pod, and its number where the pod does not say."""
 
     component: str
@@ -31,10 +31,10 @@ class Door:
         return f"127.0.0.1:{self.port}"
 
 
-MASTER_STATUS = Door("master", "status", MasterConfig().status_port)
-TRANSFER = Door("cube-transfer", "release", CubeTransferConfig().port)
-SERVING_ADMIN = Door("serving", "admin", ServingConfig().admin_port)
-PREDICTIONS = Door("serving", "predict", ServingConfig().port)
+MASTER_STATUS = Endpoint("master", "status", MasterConfig().status_port)
+TRANSFER = Endpoint("cube-transfer", "release", CubeTransferConfig().port)
+SERVING_ADMIN = Endpoint("serving", "admin", ServingConfig().admin_port)
+PREDICTIONS = Endpoint("serving", "predict", ServingConfig().port)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Pod:
             "restarts": self.restarts,
         }
 
-    def port(self, door: Door) -> int:
+    def port(self, door: Endpoint) -> int:
         ports = (each for container in self.containers for each in container.get("ports", []))
         return next((int(each["containerPort"]) for each in ports if each.get("name") == door.port_name), door.port)
 
@@ -155,14 +155,14 @@ def _secret_of(pod: Pod) -> tuple[str, str]:
     raise KubectlFailed(f"pod {pod.name} has no token mounted; is it of this chart? Say --token-file FILE")
 
 
-class Doors:
+class PortForwards:
     """Port-forwards to a release, opened when first asked for and again when their pod has gone."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._open: dict[Door, PortForward] = {}
+        self._open: dict[Endpoint, PortForward] = {}
 
-    def address(self, door: Door) -> str:
+    def address(self, door: Endpoint) -> str:
         """Raises KubectlFailed."""
         forward = self._open.get(door)
         if forward is None or not forward.open:
@@ -171,7 +171,7 @@ class Doors:
             forward = self._open[door] = PortForward(self.cluster.kubectl, pod.name, pod.port(door))
         return forward.address
 
-    def forget(self, door: Door) -> None:
+    def forget(self, door: Endpoint) -> None:
         """It did not answer: the next question takes a new one."""
         if (forward := self._open.pop(door, None)) is not None:
             forward.close()
@@ -182,8 +182,8 @@ class Doors:
 
 
 @contextmanager
-def doors_of(cluster: Cluster) -> Iterator[Doors]:
-    doors = Doors(cluster)
+def port_forwards(cluster: Cluster) -> Iterator[PortForwards]:
+    doors = PortForwards(cluster)
     with ending_in_order():
         try:
             yield doors
@@ -199,15 +199,15 @@ class Target:
     run: RunFolder | None
 
     @contextmanager
-    def reached(self, door: Door, address: str | None) -> Iterator[str]:
+    def reached(self, door: Endpoint, address: str | None) -> Iterator[str]:
         """The address given, or where a door of the release or run is. Raises KubectlFailed."""
         if self.cluster is None:
             yield address or self.address(door)
             return
-        with doors_of(self.cluster) as doors:
+        with port_forwards(self.cluster) as doors:
             yield doors.address(door)
 
-    def address(self, door: Door) -> str:
+    def address(self, door: Endpoint) -> str:
         """On this machine. Ends with a sentence when the run has ended."""
         info = None if self.run is None else self.run.read()
         if self.run is None or info is None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from elastic_ctr.cli.cube_drain import drain
-from elastic_ctr.cli.options import Folder, Where
+from elastic_ctr.cli.shared_options import Folder, Where
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask
 
 app = typer.Typer(name="cube", help="Ask the cube, or end one of its pods in order.", no_args_is_help=True)

@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
-from elastic_ctr.cli.roles import ConfigFile, advertised_host, exit_on_config_error, pod_name, settings_of, token_of
+from elastic_ctr.cli.entrypoint import (
+    ConfigFile,
+    advertised_host,
+    exit_on_config_error,
+    pod_name,
+    settings_of,
+    token_of,
+)
 from elastic_ctr.config.role_files import CubeAgentFile
 from elastic_ctr.cube.agent.api import run_cube_agent
 

@@ -1,6 +1,6 @@
 """elastic-ctr cube-server"""
 
-from elastic_ctr.cli.roles import ConfigFile, exit_on_config_error, refuse, settings_of, token_of
+from elastic_ctr.cli.entrypoint import ConfigFile, exit_on_config_error, refuse, settings_of, token_of
 from elastic_ctr.config.role_files import CubeServerFile
 from elastic_ctr.cube.server.server import CubeServer
 from elastic_ctr.runtime.process_pool import CannotWork

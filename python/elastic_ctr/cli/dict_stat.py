@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from elastic_ctr.cli.roles import reason_of
+from elastic_ctr.cli.entrypoint import reason_of
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, describe
 
 app = typer.Typer(name="dict", help="Look into dictionary parts.", no_args_is_help=True)

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from elastic_ctr.cli.shell_assignments import Assignment, AssignmentRefused, read_assignments
 from elastic_ctr.config.section import EXACT
-from elastic_ctr.config.values import Values, sentences
+from elastic_ctr.config.values_file import Values, sentences
 from elastic_ctr.features.slots import SlotList
 
 _KEYS = {
@@ -57,7 +57,7 @@ class File(NamedTuple):
 
 
 def translate(data_config: File, slot_conf: File, options: Options) -> Translation:
-    """The values load as config.values.Values. Raises ValuesRefused."""
+    """The values load as config.values_file.Values. Raises ValuesRefused."""
     try:
         assignments = read_assignments(data_config.text)
     except AssignmentRefused as refused:

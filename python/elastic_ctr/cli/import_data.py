@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from elastic_ctr.cli.options import grouped
-from elastic_ctr.cli.roles import reason_of
+from elastic_ctr.cli.entrypoint import reason_of
+from elastic_ctr.cli.shared_options import grouped
 from elastic_ctr.features.hours import VALUES, HoursRefused, HourTree, parse_hour
 from elastic_ctr.features.importers import (
     EPOCH,

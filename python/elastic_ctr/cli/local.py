@@ -16,15 +16,15 @@ from rich.console import Console
 
 from elastic_ctr.cli.check_serving import verify_serving
 from elastic_ctr.cli.checked import CheckFailed
-from elastic_ctr.cli.roles import reason_of, refuse
+from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.status import status
 from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask
 from elastic_ctr.local.plan import Places
-from elastic_ctr.local.progress import following, stage
 from elastic_ctr.local.report import table
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder, process_tree, still_running
+from elastic_ctr.local.run_view import following, stage
 from elastic_ctr.local.session import RoleRefused, RunFailed, Session, failure, find_ports_free, write_report
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure

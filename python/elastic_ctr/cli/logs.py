@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from elastic_ctr.cli.cluster import Cluster, Target, target_of
+from elastic_ctr.cli.entrypoint import refuse
 from elastic_ctr.cli.kubectl import KubectlFailed, end, ending_in_order
-from elastic_ctr.cli.options import Where, grouped
-from elastic_ctr.cli.roles import refuse
+from elastic_ctr.cli.shared_options import Where, grouped
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder
 
 _PREFIX = re.compile(r"\[pod/([^/\]]+)/([^\]]+)\] ?")

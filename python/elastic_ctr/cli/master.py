@@ -2,7 +2,7 @@
 
 import threading
 
-from elastic_ctr.cli.roles import ConfigFile, refuse, run_until_signal, settings_of, token_of
+from elastic_ctr.cli.entrypoint import ConfigFile, refuse, run_until_signal, settings_of, token_of
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.master.server import Master
 from elastic_ctr.store import StoreError, open_store

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from elastic_ctr.cli.cluster import MASTER_STATUS, target_of
+from elastic_ctr.cli.entrypoint import refuse
 from elastic_ctr.cli.kubectl import KubectlFailed
-from elastic_ctr.cli.options import Where, grouped
-from elastic_ctr.cli.roles import refuse
+from elastic_ctr.cli.shared_options import Where, grouped
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER
 

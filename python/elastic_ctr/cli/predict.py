@@ -15,9 +15,9 @@ import httpx
 import typer
 
 from elastic_ctr.cli.cluster import PREDICTIONS, target_of
+from elastic_ctr.cli.entrypoint import reason_of
 from elastic_ctr.cli.kubectl import KubectlFailed
-from elastic_ctr.cli.options import Where, grouped
-from elastic_ctr.cli.roles import reason_of
+from elastic_ctr.cli.shared_options import Where, grouped
 from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.line import LineRefused, parse_features, parse_line
 from elastic_ctr.features.slots import SlotList

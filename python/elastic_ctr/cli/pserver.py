@@ -2,7 +2,7 @@
 
 import threading
 
-from elastic_ctr.cli.roles import (
+from elastic_ctr.cli.entrypoint import (
     ConfigFile,
     advertised_host,
     health_server,

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from elastic_ctr.seqfile.format import SequenceFileDamaged
-from elastic_ctr.seqfile.reader import SequenceFileReader
+from elastic_ctr.seqfile.file_format import SequenceFileDamaged
+from elastic_ctr.seqfile.file_reader import SequenceFileReader
 
 app = typer.Typer(no_args_is_help=True, help="Look into the SequenceFiles that carry a model's keys and vectors.")
 

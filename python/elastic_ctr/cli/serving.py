@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from elastic_ctr.cli.roles import ConfigFile, pod_name, refuse, settings_of, token_of
+from elastic_ctr.cli.entrypoint import ConfigFile, pod_name, refuse, settings_of, token_of
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.runtime.lifecycle import PortInUse
 from elastic_ctr.serving.app import Serving, run_serving

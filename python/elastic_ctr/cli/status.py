@@ -15,14 +15,14 @@ from elastic_ctr.cli.cluster import (
     SERVING_ADMIN,
     TRANSFER,
     Cluster,
-    Door,
-    Doors,
+    Endpoint,
+    PortForwards,
     Target,
-    doors_of,
+    port_forwards,
     target_of,
 )
 from elastic_ctr.cli.kubectl import KubectlFailed, ending_in_order
-from elastic_ctr.cli.options import Where, grouped
+from elastic_ctr.cli.shared_options import Where, grouped
 from elastic_ctr.cli.status_text import stages
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask
 
@@ -55,13 +55,15 @@ Look = Callable[[], Snapshot]
 def status(
     master: Annotated[
         str | None,
-        typer.Option("--address", help="HOST:PORT of the master's status door.", show_default=MASTER_STATUS.default),
+        typer.Option(
+            "--address", help="HOST:PORT of the master's status endpoint.", show_default=MASTER_STATUS.default
+        ),
     ] = None,
     transfer: Annotated[
         str | None, typer.Option(help="HOST:PORT of cube-transfer.", show_default=TRANSFER.default)
     ] = None,
     serving: Annotated[
-        str | None, typer.Option(help="HOST:PORT of serving's admin door.", show_default=SERVING_ADMIN.default)
+        str | None, typer.Option(help="HOST:PORT of serving's admin endpoint.", show_default=SERVING_ADMIN.default)
     ] = None,
     where: Where = Where(),
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every two seconds, until Ctrl-C.")] = False,
@@ -94,8 +96,8 @@ def _looking(target: Target, addresses: dict[str, str]) -> Iterator[Look]:
     if target.cluster is None:
         yield lambda: _at(target, addresses)
         return
-    with doors_of(target.cluster) as doors:
-        yield lambda: _in(doors.cluster, doors)
+    with port_forwards(target.cluster) as forwards:
+        yield lambda: _in(forwards.cluster, forwards)
 
 
 def _at(target: Target, addresses: dict[str, str]) -> Snapshot:
@@ -107,9 +109,9 @@ def _at(target: Target, addresses: dict[str, str]) -> Snapshot:
         if target.run.runner() is None:
             seen.errors["run"] = target.run.absence()
             return seen
-    for role, door in _DOORS.items():
+    for role, endpoint in _DOORS.items():
         try:
-            seen.answers[role] = _said(role, addresses.get(role) or target.address(door))
+            seen.answers[role] = _said(role, addresses.get(role) or target.address(endpoint))
         except EndpointUnavailable as closed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(closed)
     if info is not None:
@@ -117,7 +119,7 @@ def _at(target: Target, addresses: dict[str, str]) -> Snapshot:
     return seen
 
 
-def _in(cluster: Cluster, doors: Doors) -> Snapshot:
+def _in(cluster: Cluster, forwards: PortForwards) -> Snapshot:
     """What is in a cluster. Pods come first: they say why a role does not answer."""
     seen = Snapshot({}, {})
     try:
@@ -127,10 +129,10 @@ def _in(cluster: Cluster, doors: Doors) -> Snapshot:
         return seen
     seen.answers["pods"] = [each.as_dict() for each in pods]
     with_pods = {each.component for each in pods}
-    for role, door in _DOORS.items():
+    for role, endpoint in _DOORS.items():
         try:
-            if door.component in with_pods or cluster.has(door.component):
-                seen.answers[role] = _asked(role, doors, door)
+            if endpoint.component in with_pods or cluster.has(endpoint.component):
+                seen.answers[role] = _asked(role, forwards, endpoint)
         except (EndpointUnavailable, KubectlFailed) as closed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(closed)
     return seen
@@ -140,17 +142,17 @@ def _said(role: str, address: str) -> Any:
     """What it says of itself. Raises EndpointUnavailable, of another role too."""
     said = ask(f"http://{address}/status")
     if not isinstance(said, dict) or not _SAYS[role] <= said.keys():
-        raise EndpointUnavailable(f"http://{address}/status is not {role}'s; give the address of its status door")
+        raise EndpointUnavailable(f"http://{address}/status is not {role}'s; give the address of its status endpoint")
     return said
 
 
-def _asked(role: str, doors: Doors, door: Door) -> Any:
+def _asked(role: str, forwards: PortForwards, endpoint: Endpoint) -> Any:
     """Raises EndpointUnavailable, KubectlFailed."""
     try:
-        return _said(role, doors.address(door))
+        return _said(role, forwards.address(endpoint))
     except EndpointUnavailable as closed:
-        doors.forget(door)
-        raise EndpointUnavailable(f"{door.component}: {closed}") from closed
+        forwards.forget(endpoint)
+        raise EndpointUnavailable(f"{endpoint.component}: {closed}") from closed
 
 
 def _watch(look: Look, *, as_json: bool) -> NoReturn:

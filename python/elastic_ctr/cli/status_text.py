@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from elastic_ctr.local.progress import stage, troubles
 from elastic_ctr.local.report import number
+from elastic_ctr.local.run_view import stage, troubles
 
 _INDENT = 11
 _SHOWN_RECOVERIES = 5

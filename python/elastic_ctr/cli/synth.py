@@ -10,10 +10,10 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from elastic_ctr.cli.options import grouped
-from elastic_ctr.cli.roles import reason_of
+from elastic_ctr.cli.entrypoint import reason_of
+from elastic_ctr.cli.shared_options import grouped
 from elastic_ctr.features.hours import HOUR, TRUTH, HoursRefused, HourTree, hour_name, parse_hour
-from elastic_ctr.features.synth import PRESETS, Truth, auc, logloss, parts, probability_text
+from elastic_ctr.features.synthetic import PRESETS, Truth, auc, logloss, parts, probability_text
 
 
 class PresetName(str, enum.Enum):

@@ -4,10 +4,10 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from elastic_ctr.cli.roles import ConfigFile, health_server, pod_name, run_until_signal, settings_of
+from elastic_ctr.cli.entrypoint import ConfigFile, health_server, pod_name, run_until_signal, settings_of
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
-from elastic_ctr.runtime.tracking import TrackingServer
+from elastic_ctr.runtime.mlflow import TrackingServer
 from elastic_ctr.trainer.host_metrics import HostMetrics
 from elastic_ctr.trainer.supervisor import TrainerSupervisor
 

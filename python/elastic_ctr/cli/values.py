@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from elastic_ctr.cli.elastic_control import File, Options, ValuesRefused, text_of, translate
-from elastic_ctr.cli.options import grouped
-from elastic_ctr.cli.roles import refuse
+from elastic_ctr.cli.entrypoint import refuse
+from elastic_ctr.cli.shared_options import grouped
 
 _MOST_BYTES = 1 << 20
 _OLD = "As elastic-control.sh had it"

@@ -8,7 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from elastic_ctr.config.section import Section
-from elastic_ctr.config.values import sentences
+from elastic_ctr.config.values_file import sentences
 
 S = TypeVar("S", bound=Section)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.export.rows import RowLayout
-from elastic_ctr.seqfile.reader import SequenceFileReader
+from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import AlreadyPublished, Store, StoreError
 from elastic_ctr.versions.manifest import FileEntry, digest_of, publish
 

@@ -24,7 +24,7 @@ from numba import njit
 
 from elastic_ctr.export.sorted_rows import MEMORY_ROWS, DuplicateKey, SortedRows
 from elastic_ctr.features.blocks import lines_in_range, open_lines
-from elastic_ctr.seqfile.writer import SequenceFileWriter
+from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]

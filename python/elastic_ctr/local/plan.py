@@ -20,7 +20,7 @@ from elastic_ctr.config.role_files import (
     TrainerFile,
 )
 from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.run_folder import RunInfo
 
 HOST = "127.0.0.1"

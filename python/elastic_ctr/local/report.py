@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from elastic_ctr.local.supervisor import Restart
+from elastic_ctr.local.processes import Restart
 
 
 @dataclass

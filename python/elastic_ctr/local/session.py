@@ -14,9 +14,9 @@ from typing import Any
 from elastic_ctr.config.load import dump
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask, predict
 from elastic_ctr.local.plan import HOST, Places, ports, roles
+from elastic_ctr.local.processes import Supervisor
 from elastic_ctr.local.report import Observed, SampleResult, build
 from elastic_ctr.local.run_folder import RunFolder
-from elastic_ctr.local.supervisor import Supervisor
 from elastic_ctr.model.metrics import weighted_auc
 from elastic_ctr.runtime.lifecycle import PortInUse, listen
 from elastic_ctr.runtime.lock import StateLock

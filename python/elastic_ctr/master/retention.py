@@ -16,7 +16,7 @@ from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import ManifestDamaged, read_checkpoint
-from elastic_ctr.versions.orphans import is_leftover
+from elastic_ctr.versions.orphans import is_orphan
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def unnamed(store: Store, named: Sequence[str], writing: str | None, now: float)
     for name in others:
         created_at = _created_at(store, name)
         if created_at is None:
-            if is_leftover(store, layout.checkpoint_folder(name), now):
+            if is_orphan(store, layout.checkpoint_folder(name), now):
                 yield name
         elif committed_at is not None and created_at < committed_at:
             yield name

@@ -34,7 +34,7 @@ from elastic_ctr.master.tracking import Tracking
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
-from elastic_ctr.runtime.tracking import TrackingServer
+from elastic_ctr.runtime.mlflow import TrackingServer
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.store.source import FileSource, Source
 from elastic_ctr.versions import layout

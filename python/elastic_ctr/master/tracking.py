@@ -6,7 +6,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-from elastic_ctr.runtime.tracking import Reporter, TrackingServer, TrackingUnavailable
+from elastic_ctr.runtime.mlflow import Reporter, TrackingServer, TrackingUnavailable
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ class PortInUse(OSError):
     """The port belongs to another process: which address, and what to do."""
 
 
-def allow_open_files(wanted: int) -> int:
+def raise_fd_limit(wanted: int) -> int:
     """Raise this process's limit towards `wanted` as far as allowed; what the limit is now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
@@ -78,8 +78,22 @@ def stop_on_signal_async() -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(each)
 
 
+async def wait_event(event: asyncio.Event, seconds: float) -> bool:
+    """Whether the event came within the time.
+
+    `asyncio.wait_for` before Python 3.12 swallows a cancellation that arrives together with the event: a loop around it
+    would never end.
+    """
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({waiting}, timeout=seconds)
+    finally:
+        waiting.cancel()
+    return event.is_set()
+
+
 @contextmanager
-def termination_kept() -> Iterator[None]:
+def preserve_sigterm_handler() -> Iterator[None]:
     """What SIGTERM does stays as it is, whatever a library makes of it meanwhile; in any thread.
 
     Python cannot do that: its own table does not know of handlers that C code installs, and only its main thread may change it.

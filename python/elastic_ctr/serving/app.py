@@ -18,9 +18,8 @@ from prometheus_client.registry import Collector
 
 from elastic_ctr.cube.release import ReaderReport, ReleaseDocument
 from elastic_ctr.runtime.http import HttpServer, application
-from elastic_ctr.runtime.lifecycle import PortInUse, reserve, stop_on_signal_async
+from elastic_ctr.runtime.lifecycle import PortInUse, reserve, stop_on_signal_async, wait_event
 from elastic_ctr.runtime.metrics import Metrics
-from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.follower import Follower
 from elastic_ctr.serving.releases import Releases, tell
@@ -148,7 +147,7 @@ class ServingProcess:
         while True:
             changed.clear()
             await self.follower.report(self.report())
-            await happened(changed, REPORT_SECONDS)
+            await wait_event(changed, REPORT_SECONDS)
 
     def report(self) -> ReaderReport:
         releases = self.releases

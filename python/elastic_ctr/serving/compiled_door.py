@@ -30,7 +30,7 @@ from elastic_ctr.machine_code.sockets import (
     open_descriptors,
     reserve,
 )
-from elastic_ctr.runtime.waiting import happened
+from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.serving import door_sockets
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.door_sockets import Batch, Buffers, new_batch
@@ -193,7 +193,7 @@ class CompiledDoor(ABC):
         self._end_listening()
         self._left()
         if self.opened:
-            await happened(self._emptied, grace_seconds)
+            await wait_event(self._emptied, grace_seconds)
         self._cut()
 
     def _end_listening(self) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.machine_code.sockets import INPUT, LARGE, OUT_AT, OUT_END, open_descriptors
-from elastic_ctr.runtime.waiting import happened
+from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.serving import door_sockets, http_batches
 from elastic_ctr.serving.compiled_door import Asked, CompiledDoor, Room, now
 from elastic_ctr.serving.door_sockets import Batch
@@ -126,7 +126,7 @@ class CompiledHttpDoor(CompiledDoor):
             self._left()
             if self.opened:
                 # One that does not read its answers must not take the time of all.
-                await happened(self._emptied, grace_seconds / 2)
+                await wait_event(self._emptied, grace_seconds / 2)
             self._cut()
         while self._moving:
             await asyncio.wait(self._moving)

@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol, cast
 
 import orjson
 
-from elastic_ctr.runtime.waiting import happened
+from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.serving.chunked_body import ChunkedBody
 from elastic_ctr.serving.refusal import Refusal
 from elastic_ctr.serving.request_head import ENCODINGS, HEAD_END, RequestHead, check_begun, read_head
@@ -134,7 +134,7 @@ class Door:
         if self.connections:
             # It may have been empty before: others have been adopted since.
             self._emptied.clear()
-            await happened(self._emptied, grace_seconds)
+            await wait_event(self._emptied, grace_seconds)
         for connection in list(self.connections):
             connection.abort()
         if self._looking is not None:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.runtime.lent_thread import LentThread
-from elastic_ctr.runtime.lifecycle import termination_kept
+from elastic_ctr.runtime.inline_executor import InlineExecutor
+from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 
 Floats = npt.NDArray[np.float32]
 
@@ -36,9 +36,9 @@ class NetworkUnusable(ValueError):
     """The files do not hold the network that serving expects: which, why."""
 
 
-def paddle_thread() -> LentThread:
+def paddle_thread() -> InlineExecutor:
     """The one thread of a process that makes Paddle calls, or has them made in its place: two at once have crashed."""
-    return LentThread("paddle")
+    return InlineExecutor("paddle")
 
 
 class DenseNetwork:
@@ -111,7 +111,7 @@ def preload() -> None:
 def _paddle() -> Any:
     """`paddle.inference`. When it is imported Paddle takes SIGTERM, and would end the process with answers under way."""
     _settle()
-    with termination_kept():
+    with preserve_sigterm_handler():
         from paddle import inference
     return inference
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from elastic_ctr.cube.release import ReleaseDocument
-from elastic_ctr.runtime.waiting import happened
+from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.serving.worker import MANIFEST_FILE, SAMPLE_FILE
 from elastic_ctr.serving.workers import Worker, WorkerHung, WorkerLost, Workers
 from elastic_ctr.store import NotInStore, Store, StoreError
@@ -177,7 +177,7 @@ class Releases:
         self._say(workers, f"version {version} cannot be checked yet: {why}")
         self._attempts[version] += 1
         self._document_came.clear()
-        await happened(self._document_came, _AGAIN_SECONDS)
+        await wait_event(self._document_came, _AGAIN_SECONDS)
 
     async def _verdict(self, version: int, workers: Workers) -> None:
         """Raises NotYet, OSError where there is none."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.runtime.lent_thread import LentThread
+from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.instances import Instances, Lengths, joined
 from elastic_ctr.serving.pooling import MOST_INLINE, Distinct, Floats, distinct_keys, pooled
@@ -114,7 +114,7 @@ class Rounds:
 
     def __init__(
         self,
-        paddle: LentThread,
+        paddle: InlineExecutor,
         newest_live: Callable[[], Awaitable[int | None]],
         counters: Counters,
         *,

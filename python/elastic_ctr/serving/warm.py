@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from elastic_ctr.runtime.lent_thread import LentThread
+from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.http_door import Door
@@ -21,6 +21,6 @@ def warm_doors() -> None:
     async def nothing() -> int | None:
         return None
 
-    rounds = Rounds(LentThread("paddle"), nothing, counters)
+    rounds = Rounds(InlineExecutor("paddle"), nothing, counters)
     service = Service(rounds, counters, ThreadPoolExecutor(1), model_name="none", version="0", max_instances=1)
     CompiledHttpDoor(service, Door(service.handle), HttpLimits()).close()

@@ -28,8 +28,7 @@ from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime import logging as runtime_logging
-from elastic_ctr.runtime.lifecycle import allow_open_files, bind, die_with_parent
-from elastic_ctr.runtime.waiting import happened
+from elastic_ctr.runtime.lifecycle import bind, die_with_parent, raise_fd_limit, wait_event
 from elastic_ctr.serving import predictor
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.http_door import Door, Limits
@@ -303,7 +302,7 @@ class Worker:
         """Ask the parent for the newest document; without one in time go by the last."""
         self._document_came.clear()
         self._say({"event": "not-held"})
-        await happened(self._document_came, DOCUMENT_SECONDS)
+        await wait_event(self._document_came, DOCUMENT_SECONDS)
         live = None if self._document is None else self._document.live
         return live if live in self._rounds.versions else None
 
@@ -354,7 +353,7 @@ def main() -> None:
     parser.add_argument("--settings", required=True)
     given = parser.parse_args()
     die_with_parent(given.parent)
-    allow_open_files(OPEN_FILES)
+    raise_fd_limit(OPEN_FILES)
     # Ctrl-C reaches the whole terminal; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Paddle leaves files where it runs.

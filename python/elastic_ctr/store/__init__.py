@@ -1,18 +1,18 @@
 """Where published files live: one small interface, and one implementation for each kind of address."""
 
 from elastic_ctr.store.file import FileStore
-from elastic_ctr.store.interface import AlreadyPublished, FileTooLarge, NotInStore, NotNow, Store, StoreError
+from elastic_ctr.store.interface import AlreadyPublished, FileTooLarge, NotInStore, Store, StoreError, StoreUnavailable
 from elastic_ctr.store.open import open_store
-from elastic_ctr.store.retry import Patience
+from elastic_ctr.store.retry import RetryPolicy
 
 __all__ = [
     "AlreadyPublished",
     "FileStore",
     "FileTooLarge",
     "NotInStore",
-    "NotNow",
-    "Patience",
+    "RetryPolicy",
     "Store",
     "StoreError",
+    "StoreUnavailable",
     "open_store",
 ]

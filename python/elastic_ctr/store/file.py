@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from elastic_ctr.store.interface import AlreadyPublished, NotInStore, NotNow, StoreError, checked_path, small, walked
+from elastic_ctr.store.interface import (
+    AlreadyPublished,
+    NotInStore,
+    StoreError,
+    StoreUnavailable,
+    checked_path,
+    small,
+    walked,
+)
 from elastic_ctr.store.temporary import appearing
 
 _TEMPORARY = ".put-"
@@ -69,7 +77,7 @@ class FileStore:
                     raise AlreadyPublished(f"{path} is already published in {self.url}") from failed
             cannot = f"{path} cannot be written to {self.url}: {failed.strerror or failed}"
             if failed.errno in _NO_ROOM:
-                raise NotNow(f"{cannot}; make room there, and it is tried again") from failed
+                raise StoreUnavailable(f"{cannot}; make room there, and it is tried again") from failed
             raise StoreError(cannot) from failed
 
     def get(self, path: str, target: Path) -> None:

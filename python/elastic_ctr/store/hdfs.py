@@ -17,11 +17,11 @@ import requests
 import urllib3
 from hdfs import HdfsError, InsecureClient
 
-from elastic_ctr.store.interface import AlreadyPublished, NotInStore, NotNow, StoreError
+from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, StoreUnavailable
 from elastic_ctr.store.remote import Body, Remote, Stat, cause_of, checked_name
 from elastic_ctr.store.remote_source import RemoteSource
 from elastic_ctr.store.remote_store import RemoteStore
-from elastic_ctr.store.retry import Patience
+from elastic_ctr.store.retry import RetryPolicy
 
 # What is lost of a block when the line breaks within it is asked for again.
 _BLOCK = 1 << 16
@@ -50,15 +50,15 @@ _FINAL = {
 class HdfsStore(RemoteStore):
     """The store below a folder of HDFS."""
 
-    def __init__(self, url: str, user: str, patience: Patience | None = None) -> None:
-        super().__init__(WebHdfs(url, user, "store.config"), patience or Patience())
+    def __init__(self, url: str, user: str, retry: RetryPolicy | None = None) -> None:
+        super().__init__(WebHdfs(url, user, "store.config"), retry or RetryPolicy())
 
 
 class HdfsSource(RemoteSource):
     """Click logs below a folder of HDFS."""
 
-    def __init__(self, url: str, user: str, patience: Patience | None = None) -> None:
-        super().__init__(WebHdfs(url, user, "data.source"), patience or Patience())
+    def __init__(self, url: str, user: str, retry: RetryPolicy | None = None) -> None:
+        super().__init__(WebHdfs(url, user, "data.source"), retry or RetryPolicy())
 
 
 class Address(NamedTuple):
@@ -216,7 +216,7 @@ class WebHdfs(Remote):
         if name in _FINAL:
             return StoreError(f"{cannot}: {words}")
         # Standby, safe mode, start-up, DataNodes that do not report: Hadoop has many words for `not now`.
-        return NotNow(f"{cannot}: {words}")
+        return StoreUnavailable(f"{cannot}: {words}")
 
     def _unheard(self, broken: requests.RequestException, cannot: str) -> StoreError:
         asked = broken.request.url if broken.request is not None else None
@@ -232,10 +232,12 @@ class WebHdfs(Remote):
             )
             return StoreError(f"{cannot}: no host {urlsplit(door).hostname} is known here; {way_out}")
         if isinstance(broken, requests.Timeout) or "timed out" in str(broken):
-            return NotNow(f"{cannot}: {who} did not answer in time; is it running?")
+            return StoreUnavailable(f"{cannot}: {who} did not answer in time; is it running?")
         if cause_of(broken, ConnectionRefusedError) is not None:
-            return NotNow(f"{cannot}: {who} refuses the connection; is it running, and is {self._setting}.url right?")
-        return NotNow(f"{cannot}: the connection to {who} broke; is it running?")
+            return StoreUnavailable(
+                f"{cannot}: {who} refuses the connection; is it running, and is {self._setting}.url right?"
+            )
+        return StoreUnavailable(f"{cannot}: the connection to {who} broke; is it running?")
 
 
 def _stat_of(status: dict[str, Any]) -> Stat:

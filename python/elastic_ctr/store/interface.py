@@ -21,7 +21,7 @@ class FileTooLarge(StoreError):
     """A file that should be small is not: which, and how large it may be."""
 
 
-class NotNow(StoreError):
+class StoreUnavailable(StoreError):
     """The store is away, or busy: the same may go well later. `after` are seconds that the store asked for."""
 
     def __init__(self, sentence: str, after: float | None = None) -> None:

@@ -5,10 +5,10 @@ from urllib.parse import unquote, urlsplit
 
 from elastic_ctr.store.file import FileStore
 from elastic_ctr.store.interface import Store, StoreError
-from elastic_ctr.store.retry import Patience
+from elastic_ctr.store.retry import RetryPolicy
 
 
-def open_store(url: str, *, token: str | None = None, user: str = "root", patience: Patience | None = None) -> Store:
+def open_store(url: str, *, token: str | None = None, user: str = "root", retry: RetryPolicy | None = None) -> Store:
     """The store behind an address; nothing is asked of it yet. The token is for http, the user for HDFS.
 
     Raises StoreError for an address that no store here understands.
@@ -17,13 +17,13 @@ def open_store(url: str, *, token: str | None = None, user: str = "root", patien
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FileStore(Path(unquote(parts.path)))
     if parts.scheme in {"http", "https"} and parts.netloc:
-        from elastic_ctr.store.http import HttpStore
+        from elastic_ctr.store.webdav import HttpStore
 
-        return HttpStore(url, token, patience)
+        return HttpStore(url, token, retry)
     if parts.scheme in {"hdfs", "webhdfs"}:
         from elastic_ctr.store.hdfs import HdfsStore
 
-        return HdfsStore(url, user, patience)
+        return HdfsStore(url, user, retry)
     raise StoreError(
         f"store.config.url {url!r} is not understood; give file:///a/folder, http://file-server:8080 or "
         "hdfs://namenode:9000/a/folder"

@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, TypeVar
 
-from elastic_ctr.store.interface import NotNow, StoreError, checked_path
-from elastic_ctr.store.retry import Patience, resumed
+from elastic_ctr.store.interface import StoreError, StoreUnavailable, checked_path
+from elastic_ctr.store.retry import RetryPolicy, resumed
 
 E = TypeVar("E", bound=BaseException)
 
@@ -23,7 +23,7 @@ class Stat:
 
 @dataclass(frozen=True)
 class Body:
-    """An answer to `read`: the file it is of, the offset of its first byte, the bytes. They may break off with NotNow."""
+    """An answer to `read`: the file it is of, the offset of its first byte, the bytes. They may break off with StoreUnavailable."""
 
     stat: Stat
     first: int
@@ -31,7 +31,7 @@ class Body:
 
 
 class Remote(Protocol):
-    """Every method raises NotNow for what may pass, and another StoreError for what will not.
+    """Every method raises StoreUnavailable for what may pass, and another StoreError for what will not.
 
     Paths are relative and checked; "" is the root.
     """
@@ -53,7 +53,7 @@ class Remote(Protocol):
     def move(self, source: str, target: str, *, overwrite: bool) -> None:
         """Rename in one step. Raises NotInStore without a source, AlreadyPublished for a target unless overwriting.
 
-        After NotNow it may have been done.
+        After StoreUnavailable it may have been done.
         """
 
     def delete(self, path: str) -> None:
@@ -91,15 +91,15 @@ class FileChanged(StoreError):
 class Reading:
     """One file as it was when its first byte came: what is read later must be of the same one."""
 
-    def __init__(self, remote: Remote, path: str, patience: Patience) -> None:
+    def __init__(self, remote: Remote, path: str, retry: RetryPolicy) -> None:
         self._remote = remote
         self._path = path
-        self._patience = patience
+        self._retry = retry
         self._seen: tuple[int, str] | None = None
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:
         """The bytes from `start` on. Raises NotInStore, FileChanged, StoreError."""
-        return resumed(self._part, start, self._patience)
+        return resumed(self._part, start, self._retry)
 
     def _part(self, start: int) -> Iterator[bytes]:
         with self._remote.read(self._path, start) as body:
@@ -114,6 +114,6 @@ class Reading:
                 if fresh:
                     yield fresh
             if reached < body.stat.size:
-                raise NotNow(
+                raise StoreUnavailable(
                     f"{self._path} cannot be read from {self._remote.url}: it broke off before the end; try again"
                 )

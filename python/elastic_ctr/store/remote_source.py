@@ -6,7 +6,7 @@ from typing import BinaryIO, TypeVar, cast
 
 from elastic_ctr.store.interface import NotInStore, StoreError
 from elastic_ctr.store.remote import Reading, Remote, Stat, relative
-from elastic_ctr.store.retry import Patience
+from elastic_ctr.store.retry import RetryPolicy
 from elastic_ctr.store.source import fingerprint_of
 
 T = TypeVar("T")
@@ -17,10 +17,10 @@ _BUFFER = 1 << 20
 class RemoteSource:
     """The Source over any Remote."""
 
-    def __init__(self, remote: Remote, patience: Patience) -> None:
+    def __init__(self, remote: Remote, retry: RetryPolicy) -> None:
         self.url = remote.url
         self._remote = remote
-        self._patience = patience
+        self._retry = retry
 
     def list(self, folder: str) -> list[tuple[str, int]]:
         return sorted((name, stat.size) for name, stat in self._files(folder))
@@ -30,7 +30,7 @@ class RemoteSource:
 
     def _files(self, folder: str) -> Iterable[tuple[str, Stat]]:
         path = relative(folder.strip("/") or ".")
-        for attempt in self._patience.attempts():
+        for attempt in self._retry.attempts():
             with attempt:
                 try:
                     found = self._remote.list(path)
@@ -50,13 +50,13 @@ class RemoteSource:
         found = self._stat(at)
         if found.folder:
             raise StoreError(f"{path} in {self.url} cannot be read: it is a folder")
-        raw = _RemoteFile(Reading(self._remote, at, self._patience), found.size)
+        raw = _RemoteFile(Reading(self._remote, at, self._retry), found.size)
         stream = io.BufferedReader(raw, _BUFFER)
         stream.seek(start)
         return cast("BinaryIO", stream)
 
     def _stat(self, path: str) -> Stat:
-        for attempt in self._patience.attempts():
+        for attempt in self._retry.attempts():
             with attempt:
                 return self._remote.stat(path)
         raise AssertionError("an attempt either returns or raises")

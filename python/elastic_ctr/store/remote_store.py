@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from elastic_ctr.store.interface import AlreadyPublished, NotInStore, NotNow, StoreError, small, walked
+from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, StoreUnavailable, small, walked
 from elastic_ctr.store.remote import FileChanged, Reading, Remote, Stat, relative
-from elastic_ctr.store.retry import Patience
+from elastic_ctr.store.retry import RetryPolicy
 from elastic_ctr.store.temporary import appearing, is_temporary, temporary_beside
 
 T = TypeVar("T")
@@ -21,13 +21,13 @@ _READ_AGAIN = 4
 class RemoteStore:
     """The Store over any Remote."""
 
-    def __init__(self, remote: Remote, patience: Patience) -> None:
+    def __init__(self, remote: Remote, retry: RetryPolicy) -> None:
         self.url = remote.url
         self._remote = remote
-        self._patience = patience
+        self._retry = retry
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        for attempt in self._patience.attempts():
+    def _with_retries(self, ask: Callable[[], T]) -> T:
+        for attempt in self._retry.attempts():
             with attempt:
                 return ask()
         raise AssertionError("an attempt either returns or raises")
@@ -46,7 +46,7 @@ class RemoteStore:
             raise AlreadyPublished(f"{path} is already published in {self.url}; published files are never changed")
         left: list[str] = []
         try:
-            for attempt in self._patience.attempts():
+            for attempt in self._retry.attempts():
                 with attempt:
                     # A new name each time: a write that was given up may still happen, much later.
                     temporary = temporary_beside(target)
@@ -64,23 +64,25 @@ class RemoteStore:
             self._remote.put(stream, temporary, target)
             sent = _length(stream)
         try:
-            arrived = self._patiently(lambda: self._remote.stat(temporary))
+            arrived = self._with_retries(lambda: self._remote.stat(temporary))
         except NotInStore as gone:
             raise self._lost(target) from gone
         if arrived.size != sent:
-            raise NotNow(f"{target} cannot be written to {self.url}: {arrived.size} of {sent} bytes arrived; try again")
+            raise StoreUnavailable(
+                f"{target} cannot be written to {self.url}: {arrived.size} of {sent} bytes arrived; try again"
+            )
         return arrived
 
-    def _lost(self, target: str) -> NotNow:
-        return NotNow(f"{target} cannot be written to {self.url}: the upload was lost there; try again")
+    def _lost(self, target: str) -> StoreUnavailable:
+        return StoreUnavailable(f"{target} cannot be written to {self.url}: the upload was lost there; try again")
 
     def _move(self, temporary: str, target: str, arrived: Stat, *, overwrite: bool) -> None:
-        """Raises AlreadyPublished, NotNow, StoreError.
+        """Raises AlreadyPublished, StoreUnavailable, StoreError.
 
         A refusal may be the answer to a second try, here or in a library, after a first one that was done and not heard of.
         """
         try:
-            self._patiently(lambda: self._remote.move(temporary, target, overwrite=overwrite))
+            self._with_retries(lambda: self._remote.move(temporary, target, overwrite=overwrite))
         except (AlreadyPublished, NotInStore) as refused:
             if self._has_become(temporary, target, arrived):
                 return
@@ -91,13 +93,13 @@ class RemoteStore:
     def _has_become(self, temporary: str, target: str, arrived: Stat) -> bool:
         """Nobody else knows the temporary name: where it is gone, the same file at the target came from it."""
         try:
-            self._patiently(lambda: self._remote.stat(temporary))
+            self._with_retries(lambda: self._remote.stat(temporary))
         except NotInStore:
             pass
         else:
             return False
         try:
-            found = self._patiently(lambda: self._remote.stat(target))
+            found = self._with_retries(lambda: self._remote.stat(target))
         except NotInStore:
             return False
         return (found.size, found.identity) == (arrived.size, arrived.identity)
@@ -114,7 +116,7 @@ class RemoteStore:
         target = relative(path)
         if not target:
             raise StoreError(f"{path!r} is the whole of {self.url}, which is not deleted; name what to delete")
-        self._patiently(lambda: self._remote.delete(target))
+        self._with_retries(lambda: self._remote.delete(target))
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -132,7 +134,7 @@ class RemoteStore:
             ) from failed
 
     def read_from(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        yield from Reading(self._remote, relative(path), self._patience).blocks(offset)
+        yield from Reading(self._remote, relative(path), self._retry).blocks(offset)
 
     def get_bytes(self, path: str) -> bytes:
         for _ in range(_READ_AGAIN):
@@ -151,7 +153,7 @@ class RemoteStore:
 
     def list(self, folder: str) -> list[str]:
         try:
-            found = self._patiently(lambda: self._remote.list(relative(folder)))
+            found = self._with_retries(lambda: self._remote.list(relative(folder)))
         except NotInStore:
             return []
         return sorted(f"{name}/" if stat.folder else name for name, stat in found if not is_temporary(name))
@@ -161,7 +163,7 @@ class RemoteStore:
 
     def _stat(self, path: str) -> Stat:
         target = relative(path)
-        return self._patiently(lambda: self._remote.stat(target))
+        return self._with_retries(lambda: self._remote.stat(target))
 
     def size(self, path: str) -> int:
         found = self._stat(path)

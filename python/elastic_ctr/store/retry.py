@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import stamina
 import stamina.instrumentation
 
-from elastic_ctr.store.interface import NotNow
+from elastic_ctr.store.interface import StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +24,8 @@ def _never() -> bool:
 
 
 @dataclass(frozen=True)
-class Patience:
-    """NotNow is tried again, with growing and random pauses, until so many seconds after the first one.
+class RetryPolicy:
+    """StoreUnavailable is tried again, with growing and random pauses, until so many seconds after the first one.
 
     The default suits callers that come again by themselves; who would lose work with a refusal waits longer.
     `give_up` is asked before each further try.
@@ -35,13 +35,13 @@ class Patience:
     give_up: Callable[[], bool] = _never
 
     def attempts(self) -> Iterator[stamina.Attempt]:
-        """`for attempt in patience.attempts(): with attempt: …` until it does not raise NotNow. Raises the last error."""
+        """`for attempt in retry.attempts(): with attempt: …` until it does not raise StoreUnavailable. Raises the last error."""
         since: float | None = None
         told = False
 
         def again(failed: Exception) -> bool | float:
             nonlocal since, told
-            if not isinstance(failed, NotNow) or self.give_up():
+            if not isinstance(failed, StoreUnavailable) or self.give_up():
                 return False
             now = time.monotonic()
             since = now if since is None else since
@@ -57,14 +57,14 @@ class Patience:
         )
 
 
-def resumed(part: Callable[[int], Iterator[bytes]], start: int, patience: Patience) -> Iterator[bytes]:
-    """The blocks that `part(start)` yields; where it breaks off with NotNow, `part` is asked for the rest.
+def resumed(part: Callable[[int], Iterator[bytes]], start: int, retry: RetryPolicy) -> Iterator[bytes]:
+    """The blocks that `part(start)` yields; where it breaks off with StoreUnavailable, `part` is asked for the rest.
 
     Patience begins anew whenever bytes came: a long file over a bad line is slow, not refused.
     """
     reached, done = start, False
     while not done:
-        for attempt in patience.attempts():
+        for attempt in retry.attempts():
             with attempt:
                 before = reached
                 try:
@@ -72,6 +72,6 @@ def resumed(part: Callable[[int], Iterator[bytes]], start: int, patience: Patien
                         reached += len(block)
                         yield block
                     done = True
-                except NotNow:
+                except StoreUnavailable:
                     if reached == before:
                         raise

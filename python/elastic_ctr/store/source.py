@@ -7,7 +7,7 @@ from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
 from elastic_ctr.store.interface import NotInStore, StoreError, checked_path
-from elastic_ctr.store.retry import Patience
+from elastic_ctr.store.retry import RetryPolicy
 
 
 class Source(Protocol):
@@ -74,7 +74,7 @@ def fingerprint_of(files: Iterable[tuple[str, int, float]]) -> str:
     return hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
 
 
-def open_source(url: str, user: str, patience: Patience | None = None) -> Source:
+def open_source(url: str, user: str, retry: RetryPolicy | None = None) -> Source:
     """The source behind an address; nothing is asked of it yet. The user is for HDFS: files ask nobody who reads.
 
     Raises StoreError for an address that no source here understands.
@@ -85,7 +85,7 @@ def open_source(url: str, user: str, patience: Patience | None = None) -> Source
     if parts.scheme in {"hdfs", "webhdfs"}:
         from elastic_ctr.store.hdfs import HdfsSource
 
-        return HdfsSource(url, user, patience)
+        return HdfsSource(url, user, retry)
     raise StoreError(
         f"data.source.url {url!r} is not understood; give file:///a/folder or hdfs://namenode:9000/a/folder"
     )

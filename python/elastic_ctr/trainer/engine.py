@@ -15,7 +15,7 @@ import numpy.typing as npt
 from elastic_ctr.config.model import Model
 from elastic_ctr.model.metrics import BUCKETS
 from elastic_ctr.model.program import TABLE, build_program, head_of, start_paddle
-from elastic_ctr.runtime.lifecycle import termination_kept
+from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 
 MODES = {"checkpoint": 0, "delta": 1, "base": 2, "batch": 3}
 
@@ -38,7 +38,7 @@ class Engine:
     def connect(self, trainer_id: int) -> None:
         """Join as a trainer and pull the dense values: zeros if the servers were not initialised."""
         # Importing Paddle installs a SIGTERM handler that ends the process at once, in the middle of a task.
-        with termination_kept():
+        with preserve_sigterm_handler():
             import paddle
             from paddle import static
             from paddle.distributed import fleet

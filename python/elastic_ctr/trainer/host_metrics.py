@@ -5,7 +5,7 @@ import time
 import psutil
 from typing_extensions import Self
 
-from elastic_ctr.runtime.tracking import Reporter, TrackingServer
+from elastic_ctr.runtime.mlflow import Reporter, TrackingServer
 
 _PERIOD = 15.0
 

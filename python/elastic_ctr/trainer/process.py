@@ -27,7 +27,7 @@ from elastic_ctr.control.foreign_master import ForeignMasterGrace
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.logging import configure_from_environment
-from elastic_ctr.store import NotNow, Patience, Store, open_store
+from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_store
 from elastic_ctr.store.source import open_source
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.saver import Saver
@@ -94,7 +94,7 @@ class TrainerProcess:
         self._foreign_master = ForeignMasterGrace()
         self._client = MasterClient(spec.master, spec.token)
         # Retry for long: failed tasks and saves are counted, and a few of them stop the pass.
-        patience = Patience(_PATIENCE_SECONDS, give_up=self._may_go)
+        patience = RetryPolicy(_PATIENCE_SECONDS, give_up=self._may_go)
         self._source = open_source(spec.data.source.url, spec.data.source.user, patience)
         self._store = self._open_store(patience)
         self._converter = Converter(spec.data.slot_list, spec.model.sparse_dim, spec.data.max_line_bytes)
@@ -135,7 +135,7 @@ class TrainerProcess:
         self._engine.connect(self._trainer_id)
         if reply.verdict == control.JoinReply.INITIALISE:
             self._initialise(load=reply.load)
-        store = self._open_store(Patience(_SAVER_PATIENCE * reply.save_seconds, give_up=self._may_go))
+        store = self._open_store(RetryPolicy(_SAVER_PATIENCE * reply.save_seconds, give_up=self._may_go))
         self._saver = Saver(self._engine, store, self._spec.data.slot_list, self._spec.model, self._spec.scratch)
         log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
         try:
@@ -154,8 +154,8 @@ class TrainerProcess:
         self._engine.close()
         return 0
 
-    def _open_store(self, patience: Patience) -> Store:
-        return open_store(self._spec.store_url, user=self._spec.store_user, token=self._spec.token, patience=patience)
+    def _open_store(self, patience: RetryPolicy) -> Store:
+        return open_store(self._spec.store_url, user=self._spec.store_user, token=self._spec.token, retry=patience)
 
     def _leave(self, reason: str = "") -> bool:
         """Leave the training. True if the master needs this trainer for a handover. An unreachable master is retried."""
@@ -272,7 +272,7 @@ class TrainerProcess:
         except Exception as failed:
             log.exception("task %s failed", task.id)
             result = control.TaskResult(error=str(failed) or type(failed).__name__)
-            result.store_unavailable = isinstance(failed, NotNow)
+            result.store_unavailable = isinstance(failed, StoreUnavailable)
             if task.phase in (control.SAVE, control.SCORE):
                 result.table_unchanged = not self._saver.stepped
             if result.store_unavailable:

@@ -4,12 +4,12 @@ import contextlib
 
 from elastic_ctr.store import NotInStore, Store
 
-LEFTOVER_SECONDS = 86400.0
+ORPHAN_SECONDS = 86400.0
 
 
-def is_leftover(store: Store, folder: str, now: float) -> bool:
+def is_orphan(store: Store, folder: str, now: float) -> bool:
     """Whether nothing in a folder without a manifest has changed for a day. Raises StoreError."""
-    return now - newest_change(store, folder) > LEFTOVER_SECONDS
+    return now - newest_change(store, folder) > ORPHAN_SECONDS
 
 
 def newest_change(store: Store, folder: str) -> float:

@@ -13,15 +13,15 @@ from elastic_ctr.cli.cluster import (
     SERVING_ADMIN,
     TRANSFER,
     Cluster,
-    Door,
-    Doors,
+    Endpoint,
     Pod,
+    PortForwards,
     Target,
-    doors_of,
+    port_forwards,
     target_of,
 )
 from elastic_ctr.cli.kubectl import Kubectl, KubectlFailed
-from elastic_ctr.cli.options import Where
+from elastic_ctr.cli.shared_options import Where
 from elastic_ctr.local.run_folder import RunFolder, RunInfo
 from elastic_ctr.runtime.lock import StateLock
 
@@ -106,7 +106,7 @@ def test_a_door_is_the_port_of_its_name_or_the_default() -> None:
 
 
 @pytest.mark.parametrize("door", [MASTER_STATUS, TRANSFER, SERVING_ADMIN, PREDICTIONS], ids=lambda each: each.port_name)
-def test_doors_have_the_names_that_the_chart_gives_them(door: Door) -> None:
+def test_doors_have_the_names_that_the_chart_gives_them(door: Endpoint) -> None:
     found = [*(TEMPLATES / door.component).glob("statefulset.yaml"), *(TEMPLATES / door.component).glob("deploy*.yaml")]
     if not found:
         pytest.skip(f"the chart has no {door.component}")
@@ -158,7 +158,7 @@ def test_a_pod_without_a_token_is_of_another_chart(cluster: Cluster, kubectl: Fa
 
 def test_a_door_stays_open_until_it_is_forgotten_or_ends(cluster: Cluster, kubectl: FakeKubectl) -> None:
     kubectl.say(forward={"ctr-master-0:8701": 40001})
-    doors = Doors(cluster)
+    doors = PortForwards(cluster)
 
     assert doors.address(MASTER_STATUS) == doors.address(MASTER_STATUS) == "127.0.0.1:40001"
     [first] = kubectl.running()
@@ -173,7 +173,7 @@ def test_a_door_stays_open_until_it_is_forgotten_or_ends(cluster: Cluster, kubec
 
 def test_a_door_whose_pod_has_gone_is_opened_to_the_next(cluster: Cluster, kubectl: FakeKubectl) -> None:
     kubectl.say(forward={"ctr-serving-7c4d-x1:8401": 40001, "ctr-serving-9:8401": 40002})
-    with doors_of(cluster) as doors:
+    with port_forwards(cluster) as doors:
         assert doors.address(SERVING_ADMIN) == "127.0.0.1:40001"
         kubectl.say(pods=[pod("ctr-serving-9", "serving")])
         doors._open[SERVING_ADMIN]._process.terminate()

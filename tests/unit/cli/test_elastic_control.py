@@ -12,7 +12,7 @@ from cli.source_files import ALL, DATA_CONFIG, SLOT_CONF, values_of
 from elastic_ctr.cli.elastic_control import File, Options, ValuesRefused, text_of, translate
 from elastic_ctr.cli.local import _merged
 from elastic_ctr.config.section import EXACT
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 
 CHART = Path(__file__).parents[3] / "charts" / "elastic-ctr"
 

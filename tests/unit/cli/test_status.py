@@ -110,7 +110,7 @@ def test_what_is_no_role_of_ours_is_said_in_a_sentence(other: Any) -> None:
         done = call("--address", wrong, "--transfer", wrong, "--serving", at["serving"])
 
     assert done.exit_code == 1
-    assert f"http://{wrong}/status is not master's; give the address of its status door" in done.stdout
+    assert f"http://{wrong}/status is not master's; give the address of its status endpoint" in done.stdout
     assert f"http://{wrong}/status is not transfer's" in done.stdout
 
 

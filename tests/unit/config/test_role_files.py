@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from config.test_values import values
+from config.test_values_file import values
 from elastic_ctr.config.load import dump, load
 from elastic_ctr.config.role_files import RoleFile, TrainerFile
 from elastic_ctr.config.section import EXACT

@@ -5,7 +5,7 @@ import pytest
 
 from elastic_ctr.config.load import ConfigRefused, dump, load
 from elastic_ctr.config.role_files import MasterFile, PserverFile, ServingFile
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.plan import HOST, Places, Role, pod_of, ports, roles
 
 DATA = {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}

@@ -4,8 +4,8 @@ from typing import Any
 
 from rich.console import Console
 
+from elastic_ctr.local.processes import Restart
 from elastic_ctr.local.report import Observed, SampleResult, build, number, table
-from elastic_ctr.local.supervisor import Restart
 
 
 def a_pass(name: str, **given: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from elastic_ctr.config.load import load
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 from elastic_ctr.local import session as module
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.report import SampleResult

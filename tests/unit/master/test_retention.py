@@ -7,7 +7,7 @@ from elastic_ctr.master.retention import delete_checkpoint, superseded, unnamed
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import CheckpointManifest, read_checkpoint
-from elastic_ctr.versions.orphans import LEFTOVER_SECONDS
+from elastic_ctr.versions.orphans import ORPHAN_SECONDS
 from master.world import World, data_of, world
 
 NOW = 1_700_000_000.0
@@ -82,9 +82,9 @@ def test_when_the_last_committed_one_cannot_be_read_the_others_stay(store: FileS
 
 
 def test_one_without_a_manifest_goes_when_nothing_in_it_changed_for_a_day(store: FileStore) -> None:
-    old = checkpoint(store, "c-g1", changed_at=NOW - LEFTOVER_SECONDS - 1)
-    checkpoint(store, "c-g2", changed_at=NOW - LEFTOVER_SECONDS + 1)
-    growing = checkpoint(store, "c-g3", changed_at=NOW - LEFTOVER_SECONDS - 1)
+    old = checkpoint(store, "c-g1", changed_at=NOW - ORPHAN_SECONDS - 1)
+    checkpoint(store, "c-g2", changed_at=NOW - ORPHAN_SECONDS + 1)
+    growing = checkpoint(store, "c-g3", changed_at=NOW - ORPHAN_SECONDS - 1)
     os.utime(store.root / layout.checkpoint_folder(growing) / "000/part-0", (NOW, NOW))
 
     assert list(unnamed(store, [], None, NOW)) == [old]

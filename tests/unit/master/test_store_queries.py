@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.master.store_queries import Pending, StoreQueries
-from elastic_ctr.store import FileStore, NotInStore, NotNow
+from elastic_ctr.store import FileStore, NotInStore, StoreUnavailable
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import CheckpointManifest, FileEntry
 
@@ -54,13 +54,13 @@ def test_a_store_that_is_away_leaves_the_question_open(store: FileStore, monkeyp
     questions = StoreQueries(store)
 
     def away(_: str) -> list[str]:
-        raise NotNow("it is away")
+        raise StoreUnavailable("it is away")
 
     with pytest.raises(Pending):
         questions.versions()
     with monkeypatch.context() as patched:
         patched.setattr(store, "list", away)
-        with pytest.raises(NotNow):
+        with pytest.raises(StoreUnavailable):
             questions.ask()
     with pytest.raises(Pending):
         questions.versions()

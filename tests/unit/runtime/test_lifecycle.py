@@ -36,10 +36,10 @@ time.sleep(600)
 # The import is in a thread, as serving has it.
 _TAKEN = """
 import os, signal, threading, time
-from elastic_ctr.runtime.lifecycle import stop_on_signal, termination_kept
+from elastic_ctr.runtime.lifecycle import stop_on_signal, preserve_sigterm_handler
 
 def take():
-    with termination_kept():
+    with preserve_sigterm_handler():
         {takes}
 
 with stop_on_signal() as stop:

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from elastic_ctr.runtime.http import HttpThread, application
-from elastic_ctr.runtime.tracking import TRAINING, TrackingServer
+from elastic_ctr.runtime.mlflow import TRAINING, TrackingServer
 
 
 class Server:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.runtime.lent_thread import LentThread
+from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.http_door import Door, Limits
@@ -71,7 +71,7 @@ class _Behind:
     def __init__(self) -> None:
         self.counters = Counters()
         self.table = Table()
-        self.paddle = LentThread("paddle")
+        self.paddle = InlineExecutor("paddle")
         self.parser = ThreadPoolExecutor(1)
         self.rounds = Rounds(self.paddle, self._newest, self.counters, max_rows=64, shared_rows=4)
 

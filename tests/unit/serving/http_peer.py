@@ -15,7 +15,7 @@ from elastic_ctr.serving.http_door import Door
 from elastic_ctr.serving.service import SOURCE_PATH
 from serving.doors import SLOTS, Standing
 
-Doors = Standing[CompiledHttpDoor | Door]
+PortForwards = Standing[CompiledHttpDoor | Door]
 
 
 def body(*rows: dict[str, list[int]]) -> bytes:
@@ -51,7 +51,7 @@ EVERYDAY = request({"a": [1, 2], "b": [3]})
 
 
 @asynccontextmanager
-async def peer(it: Doors) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def peer(it: PortForwards) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
     try:
         yield reader, writer
@@ -59,7 +59,7 @@ async def peer(it: Doors) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.S
         writer.close()
 
 
-async def said(it: Doors, pieces: list[bytes]) -> bytes:
+async def said(it: PortForwards, pieces: list[bytes]) -> bytes:
     """All that is answered to these bytes, sent piece by piece by one who says no more then."""
     async with peer(it) as (reader, writer):
         try:
@@ -81,12 +81,12 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.001)
 
 
-def moved(it: Doors) -> int:
+def moved(it: PortForwards) -> int:
     """Connections that the door in Python has."""
     assert isinstance(it.door, CompiledHttpDoor)
     return len(it.door._behind.connections)
 
 
-def mine(it: Doors) -> int:
+def mine(it: PortForwards) -> int:
     assert isinstance(it.door, CompiledHttpDoor)
     return it.door.opened

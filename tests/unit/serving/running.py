@@ -13,7 +13,7 @@ import numpy.typing as npt
 from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.runtime.lent_thread import LentThread
+from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.instances import Instances, instances_of
 from elastic_ctr.serving.pooling import Floats
@@ -84,7 +84,7 @@ class Witness(Sum):
 
 
 class Running:
-    def __init__(self, rounds: Rounds, table: Table, counters: Counters, paddle: LentThread) -> None:
+    def __init__(self, rounds: Rounds, table: Table, counters: Counters, paddle: InlineExecutor) -> None:
         self.rounds = rounds
         self.paddle = paddle
         self.table = table
@@ -128,7 +128,7 @@ async def running(
         return live
 
     table, counters = Table(), Counters()
-    with LentThread("paddle") as paddle:
+    with InlineExecutor("paddle") as paddle:
         rounds = Rounds(paddle, newest_live or known_live, counters, **what)
         task = asyncio.create_task(rounds.run())
         try:

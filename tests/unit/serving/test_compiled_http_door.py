@@ -15,7 +15,7 @@ from elastic_ctr.serving.service import SOURCE_PATH
 from serving.doors import HTTP_KINDS, http_standing
 from serving.http_peer import (
     EVERYDAY,
-    Doors,
+    PortForwards,
     body,
     head,
     mine,
@@ -63,7 +63,7 @@ async def test_requests_of_one_connection_are_answered_in_their_order_over_many_
 
 
 async def test_many_connections_each_get_their_own_answer(kind: str) -> None:
-    async def ask(it: Doors, number: int) -> list[float]:
+    async def ask(it: PortForwards, number: int) -> list[float]:
         async with peer(it) as (reader, writer):
             found = []
             for again in range(20):

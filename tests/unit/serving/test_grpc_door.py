@@ -14,7 +14,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2
 
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.runtime.lent_thread import LentThread
+from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving import health_pb2 as health
 from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.counters import Counters
@@ -67,7 +67,7 @@ async def standing(
         return None
 
     counters, table = Counters(), Table()
-    rounds = Rounds(LentThread("paddle"), newest, counters, max_rows=64)
+    rounds = Rounds(InlineExecutor("paddle"), newest, counters, max_rows=64)
     service = Service(
         rounds, counters, ThreadPoolExecutor(1), model_name="ctr", version="1.2", max_instances=max_instances
     )

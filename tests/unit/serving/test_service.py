@@ -13,7 +13,7 @@ import pytest
 from elastic_ctr.cube.client.reader import CubeUnavailable
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.runtime.lent_thread import LentThread
+from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.counters import Counters
 from elastic_ctr.serving.http_door import JSON_TYPE, Request
 from elastic_ctr.serving.pooling import Floats
@@ -75,7 +75,7 @@ async def service(*, live: bool = True, max_instances: int = 100) -> AsyncIterat
         return None
 
     counters, cube, network = Counters(), Cube(), Sum()
-    with LentThread("paddle") as paddle, ThreadPoolExecutor(1) as parser:
+    with InlineExecutor("paddle") as paddle, ThreadPoolExecutor(1) as parser:
         rounds = Rounds(paddle, nothing, counters)
         task = asyncio.create_task(rounds.run())
         if live:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from elastic_ctr.store import AlreadyPublished, NotInStore, NotNow
+from elastic_ctr.store import AlreadyPublished, NotInStore, StoreUnavailable
 from elastic_ctr.store.remote import Body, Remote, Stat
 
 Fault = Callable[[str], str | None]
@@ -26,10 +26,10 @@ class MemoryRemote(Remote):
     def _asked(self, name: str) -> Iterator[None]:
         fault = self.fault(name)
         if fault == "refused":
-            raise NotNow(f"{name} was refused")
+            raise StoreUnavailable(f"{name} was refused")
         yield
         if fault == "unheard":
-            raise NotNow(f"{name} was not heard of")
+            raise StoreUnavailable(f"{name} was not heard of")
 
     def stat(self, path: str) -> Stat:
         with self._asked("stat"):
@@ -65,7 +65,7 @@ class MemoryRemote(Remote):
         broken = self.breaks_after()
         for at in range(0, len(data), self.block):
             if broken is not None and at >= broken:
-                raise NotNow("the line broke")
+                raise StoreUnavailable("the line broke")
             yield data[at : at + self.block]
 
     def put(self, content: bytes | BinaryIO, path: str, target: str) -> None:  # noqa: ARG002

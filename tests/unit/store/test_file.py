@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.store import AlreadyPublished, FileStore, NotInStore, NotNow, StoreError
+from elastic_ctr.store import AlreadyPublished, FileStore, NotInStore, StoreError, StoreUnavailable
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_full_disk_is_not_for_ever(store: FileStore, monkeypatch: pytest.Monke
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(NotNow, match=r"a/b cannot be written to .*; make room there"):
+        with pytest.raises(StoreUnavailable, match=r"a/b cannot be written to .*; make room there"):
             store.put_bytes(b"x", "a/b")
     assert not store.exists("a/b")
 

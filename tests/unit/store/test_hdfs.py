@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 import requests
 
-from elastic_ctr.store import AlreadyPublished, NotInStore, NotNow, Patience, StoreError
+from elastic_ctr.store import AlreadyPublished, NotInStore, RetryPolicy, StoreError, StoreUnavailable
 from elastic_ctr.store.hdfs import HdfsSource, HdfsStore, address_of
 from store.answering import Answer, Asked, Server, answering
 
@@ -53,7 +53,7 @@ def file(**changes: object) -> Answer:
 @contextmanager
 def store_at(*servers: Server, user: str = "alice", seconds: float = 0.0) -> Iterator[HdfsStore]:
     doors = ",".join(server.address for server in servers)
-    store = HdfsStore(f"webhdfs://{doors}/root", user, Patience(seconds))
+    store = HdfsStore(f"webhdfs://{doors}/root", user, RetryPolicy(seconds))
     try:
         yield store
     finally:
@@ -98,7 +98,7 @@ def test_a_refusal_for_good_is_one_sentence_and_one_try(saying: Saying, answer: 
     with store_at(server, seconds=30) as store, pytest.raises(StoreError) as refused:
         store.size("a")
 
-    assert not isinstance(refused.value, NotNow | NotInStore)
+    assert not isinstance(refused.value, StoreUnavailable | NotInStore)
     assert str(refused.value).startswith(f"a cannot be looked up in webhdfs://{server.address}/root")
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -121,7 +121,7 @@ def test_a_namenode_that_cannot_just_now_is_waited_for(saying: Saying, answer: A
     with store_at(saying(answer, answer, file()), seconds=30) as store:
         assert store.size("a") == 5
 
-    with store_at(saying(answer)) as store, pytest.raises(NotNow, match="a cannot be looked up in"):
+    with store_at(saying(answer)) as store, pytest.raises(StoreUnavailable, match="a cannot be looked up in"):
         store.size("a")
 
 
@@ -216,7 +216,7 @@ def test_a_datanode_that_is_not_known_here_is_named_with_the_way_out(saying: Say
 
 
 def test_an_unknown_host_is_one_sentence_at_once() -> None:
-    store = HdfsStore("hdfs://nn.invalid:9000", "root", Patience(30))
+    store = HdfsStore("hdfs://nn.invalid:9000", "root", RetryPolicy(30))
 
     with pytest.raises(StoreError, match=r"no host nn\.invalid is known here; is store\.config\.url right"):
         store.list("a")
@@ -229,7 +229,7 @@ def test_a_namenode_that_is_away_is_named() -> None:
 
     with (
         store_at(server) as store,
-        pytest.raises(NotNow, match=rf"http://{server.address} refuses the connection; is it"),
+        pytest.raises(StoreUnavailable, match=rf"http://{server.address} refuses the connection; is it"),
     ):
         store.list("a")
 

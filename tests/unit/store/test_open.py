@@ -4,7 +4,7 @@ import pytest
 
 from elastic_ctr.store import FileStore, Store, StoreError, open_store
 from elastic_ctr.store.hdfs import HdfsStore
-from elastic_ctr.store.http import HttpStore
+from elastic_ctr.store.webdav import HttpStore
 
 
 def test_a_folder_is_a_store(tmp_path: Path) -> None:

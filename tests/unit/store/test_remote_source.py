@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.features.blocks import lines_in_range, open_lines
-from elastic_ctr.store import NotInStore, Patience, StoreError
+from elastic_ctr.store import NotInStore, RetryPolicy, StoreError
 from elastic_ctr.store.remote_source import RemoteSource
 from store.memory import MemoryRemote
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("no_pauses")
 def source_of(**files: bytes) -> tuple[RemoteSource, MemoryRemote]:
     remote = MemoryRemote()
     remote.files = {path.replace("__", "/"): (number, data) for number, (path, data) in enumerate(files.items())}
-    return RemoteSource(remote, Patience()), remote
+    return RemoteSource(remote, RetryPolicy()), remote
 
 
 def test_a_folder_lists_its_files_with_their_bytes_by_name() -> None:

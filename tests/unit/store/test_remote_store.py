@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.store import AlreadyPublished, NotInStore, NotNow, Patience, Store, StoreError
+from elastic_ctr.store import AlreadyPublished, NotInStore, RetryPolicy, Store, StoreError, StoreUnavailable
 from elastic_ctr.store.remote_store import RemoteStore
 from store.memory import MemoryRemote
 
@@ -15,7 +15,7 @@ FAULTS = st.lists(st.sampled_from([None, None, "refused", "unheard"]), max_size=
 
 
 def store_over(remote: MemoryRemote, seconds: float = 60.0) -> RemoteStore:
-    return RemoteStore(remote, Patience(seconds))
+    return RemoteStore(remote, RetryPolicy(seconds))
 
 
 def script(remote: MemoryRemote, faults: list[str | None]) -> None:
@@ -127,7 +127,7 @@ def test_an_upload_that_arrives_short_is_never_published() -> None:
 
     remote = Torn()
 
-    with pytest.raises(NotNow, match=r"a/b cannot be written to memory://: 3 of 4 bytes arrived"):
+    with pytest.raises(StoreUnavailable, match=r"a/b cannot be written to memory://: 3 of 4 bytes arrived"):
         store_over(remote, seconds=0).put_bytes(b"ours", "a/b")
 
     assert remote.files == {}
@@ -138,7 +138,7 @@ def test_what_a_failed_put_left_is_swept_away() -> None:
     store = store_over(remote, seconds=0)
     remote.fault = lambda name: "unheard" if name == "put" else None
 
-    with pytest.raises(NotNow):
+    with pytest.raises(StoreUnavailable):
         store.put_bytes(b"ours", "a/b")
 
     assert remote.files == {}
@@ -261,7 +261,7 @@ def test_patience_begins_anew_when_bytes_came_and_ends_when_none_do(tmp_path: Pa
     store.put_bytes(bytes(range(40)), "a")
     remote.breaks_after = lambda: 0
 
-    with pytest.raises(NotNow, match="the line broke"):
+    with pytest.raises(StoreUnavailable, match="the line broke"):
         store.get("a", tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
 

@@ -3,12 +3,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from elastic_ctr.store import NotNow, Patience, StoreError
+from elastic_ctr.store import RetryPolicy, StoreError, StoreUnavailable
 from elastic_ctr.store.retry import resumed
 
 
-def failing(times: int, error: Exception, tries: list[int], patience: Patience) -> str:
-    for attempt in patience.attempts():
+def failing(times: int, error: Exception, tries: list[int], retry: RetryPolicy) -> str:
+    for attempt in retry.attempts():
         with attempt:
             tries.append(1)
             if len(tries) <= times:
@@ -20,15 +20,15 @@ def failing(times: int, error: Exception, tries: list[int], patience: Patience) 
 def test_what_may_pass_is_tried_again_until_it_has_passed(no_pauses: None) -> None:
     tries: list[int] = []
 
-    assert failing(3, NotNow("away"), tries, Patience()) == "done"
+    assert failing(3, StoreUnavailable("away"), tries, RetryPolicy()) == "done"
     assert len(tries) == 4
 
 
 def test_the_last_error_is_told_when_patience_is_over() -> None:
     tries: list[int] = []
 
-    with pytest.raises(NotNow, match="away"):
-        failing(1, NotNow("away"), tries, Patience(0))
+    with pytest.raises(StoreUnavailable, match="away"):
+        failing(1, StoreUnavailable("away"), tries, RetryPolicy(0))
 
     assert len(tries) == 1
 
@@ -38,7 +38,7 @@ def test_what_will_not_pass_is_not_tried_again(error: Exception, no_pauses: None
     tries: list[int] = []
 
     with pytest.raises(type(error)):
-        failing(9, error, tries, Patience())
+        failing(9, error, tries, RetryPolicy())
 
     assert len(tries) == 1
 
@@ -46,7 +46,7 @@ def test_what_will_not_pass_is_not_tried_again(error: Exception, no_pauses: None
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_is_never_swallowed(end: type[BaseException], no_pauses: None) -> None:
     def interrupted() -> None:
-        for attempt in Patience().attempts():
+        for attempt in RetryPolicy().attempts():
             with attempt:
                 raise end
 
@@ -57,8 +57,8 @@ def test_an_interrupt_is_never_swallowed(end: type[BaseException], no_pauses: No
 def test_who_must_leave_gives_up(no_pauses: None) -> None:
     tries: list[int] = []
 
-    with pytest.raises(NotNow):
-        failing(9, NotNow("away"), tries, Patience(give_up=lambda: len(tries) == 3))
+    with pytest.raises(StoreUnavailable):
+        failing(9, StoreUnavailable("away"), tries, RetryPolicy(give_up=lambda: len(tries) == 3))
 
     assert len(tries) == 3
 
@@ -70,7 +70,7 @@ def test_a_long_wait_is_told_once(
     monkeypatch.setattr("elastic_ctr.store.retry.time.monotonic", lambda: float(next(moments)))
 
     with caplog.at_level(logging.INFO):
-        assert failing(9, NotNow("it is away"), [], Patience(600)) == "done"
+        assert failing(9, StoreUnavailable("it is away"), [], RetryPolicy(600)) == "done"
 
     assert [each.getMessage() for each in caplog.records] == ["it is away; it is tried again for up to 600 s"]
 
@@ -79,8 +79,8 @@ def test_a_store_that_names_a_pause_is_given_it_within_reason(monkeypatch: pytes
     pauses: list[float] = []
     monkeypatch.setattr("tenacity.nap.time.sleep", pauses.append)
 
-    failing(1, NotNow("busy", after=3), [], Patience())
-    failing(1, NotNow("busy", after=86400), [], Patience())
+    failing(1, StoreUnavailable("busy", after=3), [], RetryPolicy())
+    failing(1, StoreUnavailable("busy", after=86400), [], RetryPolicy())
 
     assert pauses == [3, 5]
 
@@ -89,7 +89,7 @@ def test_pauses_grow_and_are_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("tenacity.nap.time.sleep", pauses.append)
 
-    failing(8, NotNow("away"), [], Patience())
+    failing(8, StoreUnavailable("away"), [], RetryPolicy())
 
     assert len(set(pauses)) > 4
     assert 0.1 <= min(pauses) <= max(pauses) <= 2.5
@@ -102,7 +102,7 @@ def test_bytes_that_came_are_not_asked_for_again(no_pauses: None) -> None:
         asked.append(start)
         yield b"abcdef"[start : start + 2]
         if start < 4:
-            raise NotNow("broken")
+            raise StoreUnavailable("broken")
 
-    assert b"".join(resumed(part, 0, Patience())) == b"abcdef"
+    assert b"".join(resumed(part, 0, RetryPolicy())) == b"abcdef"
     assert asked == [0, 2, 4]

@@ -14,7 +14,7 @@ from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.foreign_master import ForeignMasterGrace
 from elastic_ctr.model.metrics import BUCKETS
-from elastic_ctr.store import NotNow, StoreError
+from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.trainer import process as module
 from elastic_ctr.trainer.process import Spec, TrainerProcess
 from elastic_ctr.trainer.watchdog import REJOIN
@@ -375,8 +375,8 @@ def test_a_trainer_whose_scratch_fails_after_a_step_of_a_save_does_not_say_so(
 @pytest.mark.parametrize(
     ("fails", "stepped", "away"),
     [
-        (NotNow("the store does not answer"), False, True),
-        (NotNow("the store does not answer"), True, False),
+        (StoreUnavailable("the store does not answer"), False, True),
+        (StoreUnavailable("the store does not answer"), True, False),
         (StoreError("another file stands there"), False, False),
     ],
 )
@@ -406,7 +406,7 @@ def test_a_source_or_store_that_is_away_is_named_as_such_in_every_phase(
     monkeypatch.setattr(module, "_STORE_AWAY_SECONDS", 0)
 
     def away(*_: object) -> None:
-        raise NotNow("no space left in the store")
+        raise StoreUnavailable("no space left in the store")
 
     monkeypatch.setattr(module, "convert_task", away)
 

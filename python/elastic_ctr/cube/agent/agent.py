@@ -22,7 +22,7 @@ from elastic_ctr.cube.agent.server_client import Held, Server, ServerGone, Serve
 from elastic_ctr.cube.placement import covered_without, owed_partitions, unneeded_partitions
 from elastic_ctr.cube.release import AgentReport, ReleaseDocument
 from elastic_ctr.runtime.http import bearer
-from elastic_ctr.runtime.waiting import happened
+from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions.manifest import DictionaryManifest, ManifestDamaged
 
@@ -211,7 +211,7 @@ class CubeAgent:
                 self._complain("server", str(failed))
             except OSError as failed:
                 self._complain("disk", f"the cache cannot be used: {failed.strerror or failed}")
-            await happened(self._something, min(0.5, self._report_seconds))
+            await wait_event(self._something, min(0.5, self._report_seconds))
             self._something.clear()
 
     async def _look(self) -> Held:
@@ -384,7 +384,7 @@ class CubeAgent:
                 await self._look()
             self._report_now.clear()
             await self._report(self._holds())
-            await happened(self._report_now, self._report_seconds)
+            await wait_event(self._report_now, self._report_seconds)
 
     def _holds(self) -> dict[int, tuple[int, ...]]:
         """What the server answers, without what is about to be unloaded while others answer it."""

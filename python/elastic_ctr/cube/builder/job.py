@@ -22,8 +22,8 @@ from elastic_ctr.cube.builder.input import read_blocks
 from elastic_ctr.cube.builder.part import MEMORY_BYTES, PartFile, build_full, build_overlay, merge_full
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.placement import unbuilt_chain
-from elastic_ctr.seqfile.format import SequenceFileDamaged
-from elastic_ctr.store import AlreadyPublished, NotInStore, Patience, Store, StoreError, open_store
+from elastic_ctr.seqfile.file_format import SequenceFileDamaged
+from elastic_ctr.store import AlreadyPublished, NotInStore, RetryPolicy, Store, StoreError, open_store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import (
     DictionaryManifest,
@@ -127,8 +127,8 @@ def run_task(task: Task) -> Outcome:
     """Do one step of one partition. Errors are told, not raised: not all of them survive the way between processes."""
     outcome = Outcome(task.partition)
     try:
-        patience = Patience(_PATIENCE_SECONDS)
-        opened = open_store(task.store_url, user=task.store_user, token=task.store_token, patience=patience)
+        patience = RetryPolicy(_PATIENCE_SECONDS)
+        opened = open_store(task.store_url, user=task.store_user, token=task.store_token, retry=patience)
         with closing(opened) as store:
             outcome.entry = _done(task, store, outcome.seconds)
     except (ManifestDamaged, SequenceFileDamaged, DictionaryDamaged, BuildRefused) as damaged:

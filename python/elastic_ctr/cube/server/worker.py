@@ -20,7 +20,7 @@ from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit
 from elastic_ctr.cube.server import counters
 from elastic_ctr.cube.server.holdings import Assignments, Holdings
-from elastic_ctr.runtime.lifecycle import allow_open_files, bind, die_with_parent
+from elastic_ctr.runtime.lifecycle import bind, die_with_parent, raise_fd_limit
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.runtime.process_pool import CANNOT_WORK
 
@@ -36,7 +36,7 @@ _OTHER_FILES = 128
 
 def allowed_connections(wanted: int) -> int:
     """Raise the limit of open files as far as allowed; out of descriptors, accepting would spin."""
-    return max(1, min(wanted, allow_open_files(wanted + _OTHER_FILES) - _OTHER_FILES))
+    return max(1, min(wanted, raise_fd_limit(wanted + _OTHER_FILES) - _OTHER_FILES))
 
 
 def obey(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:

@@ -31,11 +31,11 @@ from elastic_ctr.cube.transfer import state as rules_of
 from elastic_ctr.cube.transfer.builder_client import Builder
 from elastic_ctr.cube.transfer.catalog import Catalog, Scan
 from elastic_ctr.cube.transfer.heartbeats import AddressRule, Pods, address_rule
-from elastic_ctr.cube.transfer.retention import delete_leftovers, delete_versions, followed_by_checkpoints, known
+from elastic_ctr.cube.transfer.retention import delete_orphans, delete_versions, followed_by_checkpoints, known
 from elastic_ctr.cube.transfer.state import ReleaseState, RollbackRefused, Rules, View
 from elastic_ctr.cube.transfer.state_file import RESERVED, Memory, MemoryFile
+from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.lock import StateLock
-from elastic_ctr.runtime.waiting import happened
 from elastic_ctr.store import Store, StoreError
 from elastic_ctr.versions.refusals import Refusal, read_refusals, write_refusal
 
@@ -179,7 +179,7 @@ class CubeTransfer:
             left = until - time.monotonic()
             if left <= 0 or self._stopping:
                 return None
-            await happened(news, left)
+            await wait_event(news, left)
 
     # What is so
 
@@ -409,7 +409,7 @@ class CubeTransfer:
             await asyncio.to_thread(delete_versions, self._store, doomed)
             published = (scan.manifests.keys() | scan.unread) - set(doomed)
             built = scan.dictionaries.keys() - set(doomed)
-            for folder in await asyncio.to_thread(delete_leftovers, self._store, published, built, time.time()):
+            for folder in await asyncio.to_thread(delete_orphans, self._store, published, built, time.time()):
                 log.info("%s is deleted: it has no manifest and has not changed for a day", folder)
         except (StoreError, OSError) as failed:
             log.warning("old versions cannot be deleted now: %s", failed)

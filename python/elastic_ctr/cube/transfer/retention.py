@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from elastic_ctr.store import NotInStore, Store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import ManifestDamaged, read_checkpoint
-from elastic_ctr.versions.orphans import is_leftover
+from elastic_ctr.versions.orphans import is_orphan
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ def delete_version(store: Store, version: int) -> None:
     store.delete(layout.refusal(version))
 
 
-def delete_leftovers(store: Store, published: Collection[int], built: Collection[int], now: float) -> list[str]:
+def delete_orphans(store: Store, published: Collection[int], built: Collection[int], now: float) -> list[str]:
     """Folders of versions that have no manifest and have not changed for a day. Raises StoreError.
 
     One that is newer than all that is published may be on its way still, however long that takes.
@@ -34,7 +34,7 @@ def delete_leftovers(store: Store, published: Collection[int], built: Collection
             if number == name or not layout.is_version(number) or int(number) in keep or int(number) > newest:
                 continue
             folder = f"{parent}/{number}"
-            if is_leftover(store, folder, now):
+            if is_orphan(store, folder, now):
                 store.delete(folder)
                 deleted.append(folder)
     return deleted

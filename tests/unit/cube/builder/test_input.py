@@ -12,9 +12,9 @@ from elastic_ctr.cube.builder import input as builder_input
 from elastic_ctr.cube.builder.input import read_blocks
 from elastic_ctr.cube.dictionary.format import Values
 from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.seqfile.format import SequenceFileDamaged, header_bytes
-from elastic_ctr.seqfile.reader import SequenceFileReader
-from elastic_ctr.seqfile.writer import SequenceFileWriter
+from elastic_ctr.seqfile.file_format import SequenceFileDamaged, header_bytes
+from elastic_ctr.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 
 
 def _written(path: Path, count: int, dim: int, sync_interval: int = 200) -> tuple[Keys, Values]:

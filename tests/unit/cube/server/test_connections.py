@@ -10,7 +10,7 @@ from cube.peers import HungUp, Peer
 from cube.running import ServerProcess, until
 from cube.server.asking import KEYS
 from elastic_ctr.cube.wire import Hello, Status
-from elastic_ctr.runtime.lifecycle import allow_open_files
+from elastic_ctr.runtime.lifecycle import raise_fd_limit
 
 # More than a worker has places for: 1,024 connections and 64 other descriptors.
 CROWD = 1200
@@ -18,7 +18,7 @@ CROWD = 1200
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    allow_open_files(2 * CROWD)
+    raise_fd_limit(2 * CROWD)
     folder = tmp_path_factory.mktemp("dictionaries")
     running = ServerProcess(folder)
     running.load(1, write_parts(folder, KEYS, partitions=3))

@@ -6,7 +6,7 @@ import pytest
 
 from cube.published import keys_of, publish_version
 from elastic_ctr.cube.transfer.retention import (
-    delete_leftovers,
+    delete_orphans,
     delete_version,
     delete_versions,
     followed_by_checkpoints,
@@ -14,7 +14,7 @@ from elastic_ctr.cube.transfer.retention import (
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import CheckpointManifest, published_versions
-from elastic_ctr.versions.orphans import LEFTOVER_SECONDS, newest_change
+from elastic_ctr.versions.orphans import ORPHAN_SECONDS, newest_change
 
 
 @pytest.fixture
@@ -61,32 +61,32 @@ def test_a_folder_without_a_manifest_goes_after_a_day_without_change(store: File
     for version in (8, 9, 10, 11):
         store.put_bytes(b"", layout.cube_file(version, "base", 0, 1))
     store.put_bytes(b"", f"{layout.CUBE}/notes/readme")
-    now = newest_change(store, layout.CUBE) + LEFTOVER_SECONDS + 10
+    now = newest_change(store, layout.CUBE) + ORPHAN_SECONDS + 10
     fresh = store.root / layout.cube_file(9, "base", 0, 1)
     os.utime(fresh, (now, now))
 
-    deleted = delete_leftovers(store, published=[10, 12], built=[], now=now)
+    deleted = delete_orphans(store, published=[10, 12], built=[], now=now)
 
     assert deleted == [f"{layout.CUBE}/11", f"{layout.CUBE}/8"]
     assert store.list(layout.CUBE) == ["10/", "9/", "notes/"]
-    assert delete_leftovers(store, published=[10, 12], built=[], now=time.time()) == []
+    assert delete_orphans(store, published=[10, 12], built=[], now=time.time()) == []
 
 
 def test_what_is_newer_than_all_that_is_published_may_be_on_its_way_however_long_that_takes(store: FileStore) -> None:
     store.put_bytes(b"", layout.cube_file(11, "delta", 0, 1))
     store.put_bytes(b"", f"{layout.model_folder(11)}/network.pdmodel")
-    now = time.time() + LEFTOVER_SECONDS + 10
+    now = time.time() + ORPHAN_SECONDS + 10
 
-    assert delete_leftovers(store, published=[10], built=[], now=now) == []
-    assert delete_leftovers(store, published=[], built=[], now=now) == []
+    assert delete_orphans(store, published=[10], built=[], now=now) == []
+    assert delete_orphans(store, published=[], built=[], now=now) == []
 
 
 def test_a_dictionary_that_is_whole_stays_while_its_version_is_known_or_it_is_built(store: FileStore) -> None:
     for version in (8, 9, 10):
         store.put_bytes(b"", layout.dictionary_part(version, 0))
-    now = time.time() + LEFTOVER_SECONDS + 10
+    now = time.time() + ORPHAN_SECONDS + 10
 
-    assert delete_leftovers(store, published=[9], built=[10], now=now) == [f"{layout.DICTIONARIES}/8"]
+    assert delete_orphans(store, published=[9], built=[10], now=now) == [f"{layout.DICTIONARIES}/8"]
 
 
 def test_versions_that_training_may_come_back_to_are_found_in_its_checkpoints(store: FileStore) -> None:

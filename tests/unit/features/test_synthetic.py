@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
 from elastic_ctr.features.line import parse_line
-from elastic_ctr.features.synth import PRESETS, Preset, Truth, auc, distinct_words, logloss, parts, probability_text
+from elastic_ctr.features.synthetic import PRESETS, Preset, Truth, auc, distinct_words, logloss, parts, probability_text
 
 SMALL = Preset(slots=3, keys=50)
 

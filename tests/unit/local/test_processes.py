@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from elastic_ctr.config.role_files import RoleFile
-from elastic_ctr.config.values import Values
-from elastic_ctr.local import supervisor as module
+from elastic_ctr.config.values_file import Values
+from elastic_ctr.local import processes as module
 from elastic_ctr.local.plan import Places, Role
-from elastic_ctr.local.supervisor import Supervisor, answers
+from elastic_ctr.local.processes import Supervisor, answers
 
 VALUES = Values.model_validate({"data": {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}})
 STAYS = "import signal\nwhile True: signal.pause()"
@@ -273,9 +273,9 @@ def test_a_supervisor_that_is_killed_takes_its_roles_with_it(tmp_path: Path) -> 
         import sys
         from pathlib import Path
         from elastic_ctr.config.role_files import RoleFile
-        from elastic_ctr.config.values import Values
+        from elastic_ctr.config.values_file import Values
         from elastic_ctr.local.plan import Places, Role
-        from elastic_ctr.local.supervisor import Supervisor
+        from elastic_ctr.local.processes import Supervisor
         sys.executable = {str(tmp_path / "bin/python")!r}
         values = Values.model_validate({{"data": {{"source": {{"url": "file:///x"}}, "start": "20200401/00", "slots": ["a"]}}}})
         places = Places(Path({str(tmp_path)!r}), values)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.seqfile.format import (
+from elastic_ctr.seqfile.file_format import (
     BYTES_WRITABLE,
     DEFLATE_CODECS,
     ESCAPE,

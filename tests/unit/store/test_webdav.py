@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.store import NotInStore, NotNow, Patience, StoreError
-from elastic_ctr.store.http import HttpStore
+from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable
+from elastic_ctr.store.webdav import HttpStore
 from store.answering import Answer, Asked, answering
 
 DATE = "Sat, 21 Nov 2026 08:40:28 GMT"
@@ -22,7 +22,7 @@ class World:
         server = self._ends.enter_context(answering(answer))
         self.asked = server.asked
         self.url = f"http://{server.address}"
-        self.store = HttpStore(self.url + folder, token, Patience(seconds))
+        self.store = HttpStore(self.url + folder, token, RetryPolicy(seconds))
 
     def end(self) -> None:
         self.store.close()
@@ -127,7 +127,7 @@ def test_a_refusal_for_good_is_one_sentence_and_one_try(world: Making, status: i
     with pytest.raises(StoreError) as refused:
         here.store.put_bytes(b"x", "a/b")
 
-    assert not isinstance(refused.value, NotNow | NotInStore)
+    assert not isinstance(refused.value, StoreUnavailable | NotInStore)
     assert str(refused.value).startswith(f"a/b cannot be written to {here.url}: ")
     assert says in str(refused.value)
     assert [asked.method for asked in here.asked].count("PUT") == 1
@@ -148,7 +148,9 @@ def test_a_server_that_cannot_just_now_is_asked_again(world: Making, status: int
 def test_a_server_that_never_can_is_told_of_in_its_own_words(world: Making) -> None:
     here = world(Answer(503, headers={"retry-after": "7"}))
 
-    with pytest.raises(NotNow, match=r"a cannot be read from .*: it answers 503 Service Unavailable") as refused:
+    with pytest.raises(
+        StoreUnavailable, match=r"a cannot be read from .*: it answers 503 Service Unavailable"
+    ) as refused:
         here.store.get_bytes("a")
 
     assert refused.value.after == 7
@@ -210,7 +212,7 @@ def test_a_redirect_elsewhere_is_not_followed(world: Making, ask: str) -> None:
 
 
 def test_an_unknown_host_is_one_sentence_at_once() -> None:
-    store = HttpStore("http://file-server.invalid:8080", None, Patience(30))
+    store = HttpStore("http://file-server.invalid:8080", None, RetryPolicy(30))
 
     with pytest.raises(StoreError, match=r"no host file-server\.invalid is known here; is store\.config\.url right"):
         store.list("a")
@@ -220,9 +222,9 @@ def test_an_unknown_host_is_one_sentence_at_once() -> None:
 def test_a_server_that_is_away_is_named_with_what_the_system_says() -> None:
     with answering(lambda _: Answer(200)) as server:
         pass
-    store = HttpStore(f"http://{server.address}", None, Patience(0))
+    store = HttpStore(f"http://{server.address}", None, RetryPolicy(0))
 
-    with pytest.raises(NotNow, match=r"does not answer \(.*Connection refused\)") as away:
+    with pytest.raises(StoreUnavailable, match=r"does not answer \(.*Connection refused\)") as away:
         store.put_bytes(b"", "a/b")
 
     assert str(away.value).endswith("is it running, and is store.config.url right?")

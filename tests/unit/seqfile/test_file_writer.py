@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.seqfile.reader import SequenceFileReader
-from elastic_ctr.seqfile.writer import SequenceFileWriter
+from elastic_ctr.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 
 GOLDEN = Path(__file__).parents[3].parent / "shared" / "hdfs" / "golden"
 

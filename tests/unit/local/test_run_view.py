@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.local.progress import stage, troubles
+from elastic_ctr.local.run_view import stage, troubles
 
 
 def status(**given: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class LentThread(ThreadPoolExecutor):
+class InlineExecutor(ThreadPoolExecutor):
     """One thread, for one owner: who submits is who asks whether it is `idle`, from one thread of its own."""
 
     def __init__(self, name: str) -> None:

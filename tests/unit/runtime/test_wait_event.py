@@ -1,17 +1,17 @@
 import asyncio
 
-from elastic_ctr.runtime.waiting import happened
+from elastic_ctr.runtime.lifecycle import wait_event
 
 
 async def test_an_event_that_comes_is_told() -> None:
     event = asyncio.Event()
     asyncio.get_running_loop().call_soon(event.set)
 
-    assert await happened(event, 10)
+    assert await wait_event(event, 10)
 
 
 async def test_an_event_that_does_not_come_is_not_waited_for_longer() -> None:
-    assert not await happened(asyncio.Event(), 0.01)
+    assert not await wait_event(asyncio.Event(), 0.01)
 
 
 async def test_a_cancellation_that_comes_with_the_event_ends_the_loop() -> None:
@@ -23,7 +23,7 @@ async def test_a_cancellation_that_comes_with_the_event_ends_the_loop() -> None:
         while True:
             event.clear()
             rounds += 1
-            await happened(event, 10)
+            await wait_event(event, 10)
 
     task = asyncio.create_task(loop())
     await asyncio.sleep(0.01)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.seqfile.format import (
+from elastic_ctr.seqfile.file_format import (
     BYTES_WRITABLE,
     ESCAPE,
     Compression,
@@ -19,8 +19,8 @@ from elastic_ctr.seqfile.format import (
     header_bytes,
     sync_marker,
 )
-from elastic_ctr.seqfile.reader import SequenceFileReader
-from elastic_ctr.seqfile.writer import SequenceFileWriter
+from elastic_ctr.seqfile.file_reader import SequenceFileReader
+from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 
 GOLDEN = Path(__file__).parents[3].parent / "shared" / "hdfs" / "golden"
 DUMPED = "f2e459809e1a38ac0b0e172fa3cea1b884eaff5a3112c818af11afb3d4983615"

@@ -108,12 +108,12 @@ def run_until_signal(run: Callable[[threading.Event], int]) -> None:
 
 
 def _retry_until_store_up(run: Callable[[threading.Event], int], stop: threading.Event) -> int:
-    from elastic_ctr.store import NotNow
+    from elastic_ctr.store import StoreUnavailable
 
     while not stop.is_set():
         try:
             return run(stop)
-        except NotNow as away:  # noqa: PERF203 (seconds lie between two tries)
+        except StoreUnavailable as away:  # noqa: PERF203 (seconds lie between two tries)
             logging.getLogger(__name__).warning("%s Nothing begins before.", away)
             stop.wait(_AWAY_SECONDS)
     return 0

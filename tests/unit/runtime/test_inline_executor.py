@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from elastic_ctr.runtime.lent_thread import LentThread
+from elastic_ctr.runtime.inline_executor import InlineExecutor
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -16,14 +16,14 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def idle(thread: LentThread) -> bool:
+def idle(thread: InlineExecutor) -> bool:
     """Asked anew each time."""
     return thread.idle
 
 
 def test_it_is_idle_before_and_after_its_work_and_not_during_it() -> None:
     go = threading.Event()
-    with LentThread("lent") as thread:
+    with InlineExecutor("lent") as thread:
         assert idle(thread)
         first, second = thread.submit(go.wait, 30), thread.submit(threading.get_ident)
 
@@ -36,7 +36,7 @@ def test_it_is_idle_before_and_after_its_work_and_not_during_it() -> None:
 
 def test_work_that_is_called_off_is_not_waited_for_and_what_runs_is() -> None:
     go = threading.Event()
-    with LentThread("lent") as thread:
+    with InlineExecutor("lent") as thread:
         running, waiting = thread.submit(go.wait, 30), thread.submit(print)
         until(running.running)
 
@@ -47,7 +47,7 @@ def test_work_that_is_called_off_is_not_waited_for_and_what_runs_is() -> None:
 
 
 def test_work_that_fails_is_over() -> None:
-    with LentThread("lent") as thread:
+    with InlineExecutor("lent") as thread:
         failed = thread.submit(int, "none")
 
         with pytest.raises(ValueError, match="none"):
@@ -56,7 +56,7 @@ def test_work_that_fails_is_over() -> None:
 
 
 def test_what_comes_after_the_end_is_refused_and_nothing_is_under_way() -> None:
-    thread = LentThread("lent")
+    thread = InlineExecutor("lent")
     thread.shutdown()
 
     with pytest.raises(RuntimeError, match="after shutdown"):

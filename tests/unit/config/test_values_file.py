@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from elastic_ctr.config.load import ConfigRefused, settings
-from elastic_ctr.config.values import Values
+from elastic_ctr.config.values_file import Values
 
 SMALLEST = """
 data:

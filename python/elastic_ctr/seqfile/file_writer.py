@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.seqfile.format import ESCAPE, SYNC_INTERVAL, header_bytes, sync_marker
+from elastic_ctr.seqfile.file_format import ESCAPE, SYNC_INTERVAL, header_bytes, sync_marker
 from elastic_ctr.seqfile.records import record_dtype
 
 if TYPE_CHECKING:

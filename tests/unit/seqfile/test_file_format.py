@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from elastic_ctr.seqfile.format import SequenceFileDamaged, header_bytes, read_vint, sync_marker
+from elastic_ctr.seqfile.file_format import SequenceFileDamaged, header_bytes, read_vint, sync_marker
 
 
 def test_the_header_is_that_of_hadoop_for_bytes_writable_pairs() -> None:

@@ -14,10 +14,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
-from elastic_ctr.store.interface import AlreadyPublished, NotInStore, NotNow, StoreError
+from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, StoreUnavailable
 from elastic_ctr.store.remote import Body, Remote, Stat, cause_of, checked_name
 from elastic_ctr.store.remote_store import RemoteStore
-from elastic_ctr.store.retry import Patience
+from elastic_ctr.store.retry import RetryPolicy
 
 _SENT_AT_ONCE = 1 << 20
 # Reading waits for a folder with many files to be deleted, or a body to reach a slow disk; it is no limit of a transfer.
@@ -30,8 +30,8 @@ _CHANGES = {"PUT", "MOVE", "DELETE"}
 class HttpStore(RemoteStore):
     """The store at `http://file-server:8080`; the token is sent with what changes something, and with nothing else."""
 
-    def __init__(self, url: str, token: str | None = None, patience: Patience | None = None) -> None:
-        super().__init__(WebDav(url, token), patience or Patience())
+    def __init__(self, url: str, token: str | None = None, retry: RetryPolicy | None = None) -> None:
+        super().__init__(WebDav(url, token), retry or RetryPolicy())
 
 
 class WebDav(Remote):
@@ -147,7 +147,7 @@ class WebDav(Remote):
         names: str | None = None,
         also: AbstractSet[int] = frozenset(),
     ) -> Iterator[httpx.Response]:
-        """One request. Raises NotInStore, NotNow, StoreError unless it went well, was redirected, or is among `also`."""
+        """One request. Raises NotInStore, StoreUnavailable, StoreError unless it went well, was redirected, or is among `also`."""
         cannot = f"{names or path or '/'} cannot be {deed} {self.url}"
         url = f"{self._origin}{self._path(path)}{'/' if slash and path else ''}"
         token = {"authorization": f"Bearer {self._token}"} if self._token and method in _CHANGES else {}
@@ -176,9 +176,9 @@ class WebDav(Remote):
             return StoreError(f"{cannot}: {wrong} ({said}); set auth.tokenFile to a file with the file-server's token")
         if status in _PASSING:
             full = "; its disk may be full: its log says" if status == HTTPStatus.INTERNAL_SERVER_ERROR else ""
-            return NotNow(f"{cannot}: it answers {said}{full}", _seconds(answer.headers.get("retry-after")))
+            return StoreUnavailable(f"{cannot}: it answers {said}{full}", _seconds(answer.headers.get("retry-after")))
         if status == HTTPStatus.INSUFFICIENT_STORAGE:
-            return NotNow(f"{cannot}: its disk is full ({said}); make room, or give it a larger volume")
+            return StoreUnavailable(f"{cannot}: its disk is full ({said}); make room, or give it a larger volume")
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             return StoreError(f"{cannot}: it is too large ({said}); raise client_max_body_size there")
         return StoreError(
@@ -196,9 +196,11 @@ class WebDav(Remote):
             return StoreError(f"{cannot}: {untrusted.verify_message}; SSL_CERT_FILE names the CAs that are trusted")
         if isinstance(broken, httpx.ConnectError | httpx.ConnectTimeout):
             words = str(broken) or "timed out"
-            return NotNow(f"{cannot}: it does not answer ({words}); is it running, and is store.config.url right?")
+            return StoreUnavailable(
+                f"{cannot}: it does not answer ({words}); is it running, and is store.config.url right?"
+            )
         words = "timed out" if isinstance(broken, httpx.TimeoutException) else "the connection broke"
-        return NotNow(f"{cannot}: {words}; is it running?")
+        return StoreUnavailable(f"{cannot}: {words}; is it running?")
 
     def _is_folder(self, answer: httpx.Response, path: str) -> bool:
         """Who asks nginx for a folder is sent to the same path with a slash. Raises StoreError for any other redirect."""
