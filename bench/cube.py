@@ -212,13 +212,13 @@ def measure_callers(table: Made, cube: Server, redis: Server, plan: Plan, result
                     f"{'' if server else '; no socket: as an embedded reader does'}",
                 )  # fmt: skip
                 results.put(row, compared.details())
-        for awake in (False, True):
-            told = "stays awake" if awake else "sleeps"
+        for polling in (False, True):
+            told = "stays awake" if polling else "sleeps"
             name = f"round trip of a Python caller ÷ an echo that {told}, 30 keys"
             if not plan.wants(name):
                 continue
             keys = tables.asked(table, "uniform", 30_000, 30)
-            with echo(wire.request_bytes(30), wire.reply_bytes(30, table.dim), awake=awake) as floor:
+            with echo(wire.request_bytes(30), wire.reply_bytes(30, table.dim), busy_poll=polling) as floor:
                 a = Side("ours", _caller(lambda row: ours.lookup(VERSION, row), keys), cube.pids)
                 b = Side("echo", _caller(lambda _: floor.ask(), keys))
                 compared = compare(name, a, b, plan)

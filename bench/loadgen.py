@@ -18,10 +18,10 @@ from numba import types
 from numpy.typing import NDArray
 
 from bench.method import Sample
-from elastic_ctr.cube.server.loop import AWAKE_US
+from elastic_ctr.cube.server.loop import BUSY_POLL_US
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import load_i32, load_u16, load_u32, store_u32
-from elastic_ctr.machine_code.sockets import EVENT_BYTES, EVENT_DATA, wait_awake
+from elastic_ctr.machine_code.sockets import EVENT_BYTES, EVENT_DATA, busy_poll
 
 FRAMES, RESP, HTTP = range(3)
 
@@ -34,7 +34,7 @@ DONE, FAILED, STUCK, LATENCIES = range(4)
 STASH = 2048
 _READ = 256 << 10
 _DRAIN_SECONDS = 10.0
-_AWAKE = 1000 * AWAKE_US  # nanoseconds
+_BUSY_POLL = 1000 * BUSY_POLL_US  # nanoseconds
 _0, _4 = np.uint64(0), np.uint64(4)
 
 
@@ -232,7 +232,7 @@ def drive(s: Any, good: Any, seconds: Any, rate: Any, pause: Any) -> None:
     while s.counted[STUCK] == 0:
         paced = rate > 0 and _now(s) < stop
         # As cube-server does, but for one that has requests to send in time.
-        ready, polling = wait_awake(s, pause if paced else 100, 0 if paced else polling, _AWAKE)
+        ready, polling = busy_poll(s, pause if paced else 100, 0 if paced else polling, _BUSY_POLL)
         now = _now(s)
         if now >= stop:
             waiting = np.int64(0)

@@ -191,9 +191,9 @@ class Cube:
     def unload(self, version: int) -> None:
         self._order("unload", {"version": version})
 
-    def held(self) -> dict[str, Any]:
-        held: dict[str, Any] = httpx.get(f"{self._admin}/held", trust_env=False).json()
-        return held
+    def loaded(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = httpx.get(f"{self._admin}/loaded", trust_env=False).json()
+        return loaded
 
     def _order(self, verb: str, body: dict[str, Any]) -> None:
         answer = httpx.post(f"{self._admin}/{verb}", json=body, timeout=60, trust_env=False)
@@ -391,7 +391,7 @@ def started_cube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cube]:
 def cube(started_cube: Cube, exports: dict[int, Exported]) -> Cube:
     """Holds both versions, whatever an earlier test has taken from it."""
     for version in (FIRST, SECOND):
-        if str(version) not in started_cube.held()["versions"]:
+        if str(version) not in started_cube.loaded()["versions"]:
             started_cube.load(exports[version])
     return started_cube
 

@@ -267,10 +267,10 @@ def test_a_rollback_makes_the_earlier_version_live_and_holds_until_it_is_resumed
     cube.live(BASE + 3)
 
     assert answer.status_code == 200
-    assert held.held
+    assert held.promotion_paused
     assert still.live == BASE
     assert still.candidate is None
-    assert resumed.json()["held"] is False
+    assert resumed.json()["promotionPaused"] is False
     values, _ = cube.seek(BASE + 3, keys)
     np.testing.assert_array_equal(values[:9], values_of(keys[:9], BASE + 3))
 
@@ -291,15 +291,15 @@ def test_a_candidate_waits_for_serving_pods_and_a_difference_refuses_it(cube: Wo
     cube.start_all()
     keys = cube.base(BASE)
     cube.live(BASE)
-    cube.report("ctr-serving-0", passed=(BASE,))
+    cube.report("ctr-serving-0", validated=(BASE,))
 
     cube.delta(BASE + 1, keys[:5], parent=BASE, base=BASE)
     waiting = eventually("it waits for the pod", lambda: (cube.status()["candidate"] or {}).get("silentReaders"))
-    cube.report("ctr-serving-0", passed=(BASE,), refused={BASE + 1: "sample 3 differs by 0.5"})
+    cube.report("ctr-serving-0", validated=(BASE,), refused={BASE + 1: "sample 3 differs by 0.5"})
     reason = eventually("it is refused", lambda: cube.status()["refused"][str(BASE + 1)])
     cube.delta(BASE + 2, keys[:5], parent=BASE + 1, base=BASE)
     eventually("the next is the candidate", lambda: cube.document().candidate == BASE + 2)
-    cube.report("ctr-serving-0", passed=(BASE, BASE + 2))
+    cube.report("ctr-serving-0", validated=(BASE, BASE + 2))
     cube.live(BASE + 2)
 
     assert waiting == ["ctr-serving-0"]
@@ -314,11 +314,11 @@ def test_of_twenty_versions_in_a_row_a_slow_reader_sees_some_and_the_last(cube: 
     last = BASE + 20
     seen = []
 
-    cube.report("ctr-serving-0", passed=(BASE,))
+    cube.report("ctr-serving-0", validated=(BASE,))
     for version in range(BASE + 1, last + 1):
         cube.delta(version, keys[:4], parent=version - 1, base=BASE)
     while (document := cube.document()).live != last:
-        cube.report("ctr-serving-0", passed=document.wanted)
+        cube.report("ctr-serving-0", validated=document.wanted)
         eventually("there is something new", lambda: cube.document().wanted != document.wanted)
         seen.append(document.live)
 

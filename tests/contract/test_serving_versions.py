@@ -206,7 +206,7 @@ async def test_lower_generations_are_ignored_and_a_silent_transfer_changes_nothi
         await running.until(lambda: len(transfer.reports) > seen + 1)
         stayed = running.process.releases.serving
         await transfer.stop()
-        await running.until(lambda: running.process.follower.trouble is not None)
+        await running.until(lambda: running.process.follower.error is not None)
 
         answer = await running.infer(FEATURES)
 
@@ -245,7 +245,7 @@ async def test_a_worker_that_is_killed_is_replaced_and_its_successor_answers_the
         answer = await running.infer(FEATURES)
 
     assert probabilities(answer) == expected(exports[FIRST])
-    assert transfer.reports[-1].passed == (FIRST,)
+    assert transfer.reports[-1].validated == (FIRST,)
 
 
 async def test_a_worker_that_hangs_does_not_make_the_pod_ready_and_is_replaced(
@@ -385,8 +385,8 @@ async def test_pinned_versions_are_kept_alive_in_cube_and_reported(
     await transfer.publish(live=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
     async with serving(store, transfer, scratch) as running:
         await running.until_version(FIRST)
-        await running.until(lambda: cube.held()["lastAskedSeconds"][str(FIRST)] > 1)
+        await running.until(lambda: cube.loaded()["lastAskedSeconds"][str(FIRST)] > 1)
 
         # Nobody but the keep-alive asks for it here.
-        await running.until(lambda: cube.held()["lastAskedSeconds"][str(FIRST)] < 1)
+        await running.until(lambda: cube.loaded()["lastAskedSeconds"][str(FIRST)] < 1)
         await running.until(lambda: transfer.reports[-1].pinned == (FIRST,))

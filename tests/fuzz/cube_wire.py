@@ -189,7 +189,7 @@ class CubeClient:
     def _one(self) -> int:
         draw = self._mutator.random
         transport = _Nowhere()
-        connection = Connection("127.0.0.1:1", DIM, lambda _: None, timeout=0.2, patience=5.0)
+        connection = Connection("127.0.0.1:1", DIM, lambda _: None, timeout=0.2, deadline=5.0)
         connection.connection_made(transport)
         hello = Hello(DIM, PARTITIONS, MAX_KEYS).pack()
         if draw.random() < 0.05:
@@ -253,19 +253,19 @@ class CubeBlockingClient:
             golden = wire.pack_reply(REQUEST, FIRST, self._values[: keys.size], missing, draining=draining)
         data = self._mutator.mutated(golden, _HEAD_FIELDS)
         cut = draw.randrange(len(data) + 1) if draw.random() < 0.3 else len(data)
-        quick, slow = (_outcome(data, cut, keys, awake=awake) for awake in (True, False))
+        quick, slow = (_outcome(data, cut, keys, busy_poll=busy_poll) for busy_poll in (True, False))
         # Bytes behind a refusal are seen when they come with it.
         late = cut < len(data) and slow is None and isinstance(quick, Status)
         assert late or quick == slow, f"{data.hex()} is read in two ways as the answer to {keys.size} keys"
         return isinstance(quick, tuple)
 
 
-def _outcome(data: bytes, cut: int, keys: Keys, *, awake: bool) -> object:
+def _outcome(data: bytes, cut: int, keys: Keys, *, busy_poll: bool) -> object:
     """The answer's bytes, a refusal's status, or None. What comes after the cut comes when the client may sleep."""
     mine, its = socket.socketpair()
     with mine, its:
         mine.sendall(Hello(DIM, PARTITIONS, MAX_KEYS).pack())
-        server = _Server("fuzz:1", lambda: its, awake=awake)
+        server = _Server("fuzz:1", lambda: its, busy_poll=busy_poll)
         mine.sendall(data[:cut])
         if server._quick is not None:
             server._quick.answered(0)

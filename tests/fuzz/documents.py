@@ -182,7 +182,7 @@ class ReleaseMessages:
             generation=3, revision=7, placement=Placement(shards=2, up=(0, 1)), wanted=(20, 10), candidate=20, live=10,
             refused={30: "x"}, holders={10: {"127.0.0.1:1": Holder(partitions=(0,), shard=0)}},
         )  # fmt: skip
-        reader = ReaderReport(pod="s-0", passed=(10,), refused={20: "x"}, max_abs_diff={10: 1e-7}, document=document)
+        reader = ReaderReport(pod="s-0", validated=(10,), refused={20: "x"}, max_abs_diff={10: 1e-7}, document=document)
         golden: list[Record] = [document, _agent(document), reader, RollbackOrder(version=10), BuildOrder(version=10)]
         self._goldens: list[tuple[type[Record], bytes]] = [(type(each), each.to_json()) for each in golden]
 
@@ -259,7 +259,7 @@ class ValuesFiles:
 
 def _agent(document: ReleaseDocument | None = None) -> AgentReport:
     return AgentReport(
-        pod="c-s0-0", address="127.0.0.1:1", shard=0, holds={10: (0,), 20: (0,)}, document=document, refused={30: "x"}
+        pod="c-s0-0", address="127.0.0.1:1", shard=0, loaded={10: (0,), 20: (0,)}, document=document, refused={30: "x"}
     )
 
 

@@ -330,7 +330,7 @@ def test_a_rollback_holds_until_it_is_resumed(system: Standing) -> None:
     never = command("rollback", 1, *transfer, *known)
     back = command("rollback", older, *transfer, *known)
     system.goes_live(older)
-    held = system.status()["held"]
+    held = system.status()["promotionPaused"]
     both = command("rollback", older, "--resume", *transfer, *known)
     on = command("rollback", "--resume", *transfer, *known)
     system.goes_live(newer)
@@ -341,7 +341,7 @@ def test_a_rollback_holds_until_it_is_resumed(system: Standing) -> None:
     assert "until `elastic-ctr rollback --resume`" in back.stdout
     assert held
     assert "either a VERSION" in both.stderr
-    assert not system.status()["held"]
+    assert not system.status()["promotionPaused"]
 
 
 def test_a_donefile_that_names_what_is_not_there_stands_in_nobodys_way(system: Standing) -> None:

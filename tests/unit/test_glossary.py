@@ -16,19 +16,24 @@ ROWS = [
 # Names of a private vocabulary that standard terms have replaced; none of them comes back.
 REPLACED = [
     "DoorClosed",
+    "Held",
     "LentThread",
     "NotNow",
     "Patience",
     "Seen",
+    "ServerSilent",
     "TrackingAway",
     "allow_open_files",
+    "awake_us",
     "is_leftover",
     "look_at_cube",
     "look_at_serving",
+    "lookup_patience_ms",
     "reached_at",
     "refusing",
     "run_until_told",
     "termination_kept",
+    "wait_awake",
 ]
 
 

@@ -85,7 +85,7 @@ def _ask_holder(address: str, holder: Holder, version: int) -> HolderChecked:
     """Raises CheckFailed."""
     numbers = sorted(set(holder.partitions))
     try:
-        with BlockingCubeClient([address], awake=False) as client:
+        with BlockingCubeClient([address], busy_poll=False) as client:
             partitions, dim = client.partitions, client.dim
             # One key of each partition, none of them the padding key.
             keys = np.array([PADDING_KEY, *(number + partitions for number in numbers)], np.uint64)

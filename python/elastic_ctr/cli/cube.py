@@ -66,7 +66,7 @@ def seek(
             from elastic_ctr.cli.cluster import TRANSFER, target_of
 
             asked, servers = _placed(transfer or target_of(Where(folder), {}).address(TRANSFER), version, given)
-        with BlockingCubeClient(servers, awake=False) as client:
+        with BlockingCubeClient(servers, busy_poll=False) as client:
             values, missing = client.lookup(asked, wanted)
     except (ValueError, NoLiveVersion, CubeUnavailable, VersionNotHeld) as refused:
         typer.echo(str(refused), err=True)

@@ -47,7 +47,7 @@ def rollback(
         token = target.token(token_file)
         with target.reached(TRANSFER, transfer) as address:
             state = ask(f"http://{address}/rollback", order, token=token)
-            if not isinstance(state, dict) or not {"live", "candidate", "held"} <= state.keys():
+            if not isinstance(state, dict) or not {"live", "candidate", "promotionPaused"} <= state.keys():
                 refuse(f"{address} does not answer as cube-transfer does; give the address of its release document")
     except (EndpointUnavailable, KubectlFailed) as closed:
         refuse(str(closed))
@@ -57,6 +57,6 @@ def rollback(
 def _told(state: dict[str, Any]) -> str:
     live = "no version" if state["live"] is None else f"version {state['live']}"
     coming = "" if state["candidate"] is None else f"; version {state['candidate']} is loaded and then goes live"
-    if state["held"]:
+    if state["promotionPaused"]:
         return f"{live} is live{coming}; nothing newer goes live until `elastic-ctr rollback --resume`"
     return f"{live} is live{coming}; the newest version goes live when it has passed"

@@ -50,7 +50,7 @@ def serving(config: ConfigFile) -> None:
         max_batch_rows=settings.serving.max_batch_rows,
         max_abs_diff=settings.serving.max_abs_diff,
         lookup_timeout_ms=settings.cube.lookup_timeout_ms,
-        lookup_patience_ms=settings.cube.lookup_patience_ms,
+        lookup_deadline_ms=settings.cube.lookup_deadline_ms,
         hedge_ms=settings.cube.hedge_ms,
         grace_seconds=settings.grace_seconds,
         token=token_of(settings.auth),

@@ -114,8 +114,12 @@ def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[
 
 
 def _versions(transfer: Answer) -> Iterator[RenderableType]:
-    held = ", held: nothing newer goes live until `elastic-ctr rollback --resume`" if transfer["held"] else ""
-    live = "none is live yet" if transfer["live"] is None else f"{transfer['live']} is live{held}"
+    paused = (
+        ", promotion is paused: nothing newer goes live until `elastic-ctr rollback --resume`"
+        if transfer["promotionPaused"]
+        else ""
+    )
+    live = "none is live yet" if transfer["live"] is None else f"{transfer['live']} is live{paused}"
     yield _line("versions", live + (", cube-transfer listens for what pods carry" if transfer["listening"] else ""))
     candidate = transfer["candidate"]
     if candidate is not None:
@@ -146,15 +150,15 @@ def _shards(transfer: Answer) -> Iterator[RenderableType]:
     shown = _table("shard", "holders", "pod", "live", "other versions", "state", right=("shard", "holders", "live"))
     for shard in transfer["shards"]:
         pods = shard["pods"]
-        holders = sum(1 for pod in pods if pod["holds"].get(live) and not pod["draining"])
+        holders = sum(1 for pod in pods if pod["loaded"].get(live) and not pod["draining"])
         for place, pod in enumerate(pods or [None]):
             named = (str(shard["shard"]), str(holders)) if place == 0 else ("", "")
             if pod is None:
                 shown.add_row(*named, "-", "-", "-", Text("no pod is up", "red"))
                 continue
-            others = [f"{version}: {count}" for version, count in pod["holds"].items() if version != live]
+            others = [f"{version}: {count}" for version, count in pod["loaded"].items() if version != live]
             shown.add_row(
-                *named, pod["pod"], str(pod["holds"].get(live, 0)), ", ".join(others[-3:]) or "-", _pod_state(pod)
+                *named, pod["pod"], str(pod["loaded"].get(live, 0)), ", ".join(others[-3:]) or "-", _pod_state(pod)
             )
     yield _line("shards", "holders of the live version, and how many of its partitions each pod answers")
     yield Padding(shown, (0, 0, 0, _INDENT), expand=False)
@@ -175,8 +179,8 @@ def _serving(transfer: Answer, serving: Answer | None) -> Iterator[RenderableTyp
         yield _line("serving", f"{serving['stage']}; {_load(serving)}{which}")
         if serving["lastRefusal"]:
             yield _more(f"last refusal: {serving['lastRefusal']}", "yellow")
-        if serving["transfer"]["trouble"]:
-            yield _more(serving["transfer"]["trouble"], "red")
+        if serving["transfer"]["error"]:
+            yield _more(serving["transfer"]["error"], "red")
     if not readers:
         if transfer:
             yield _line("serving", "no pod reports to cube-transfer")
@@ -186,7 +190,7 @@ def _serving(transfer: Answer, serving: Answer | None) -> Iterator[RenderableTyp
         "serving pod", "live", "answers with", "largest difference", "refuses", right=("largest difference",)
     )
     for each in readers:
-        passed = "-" if live is None else "passed" if live in each["passed"] else "not yet"
+        passed = "-" if live is None else "passed" if live in each["validated"] else "not yet"
         difference = each["maxAbsDiff"].get(str(live))
         shown.add_row(
             each["pod"],

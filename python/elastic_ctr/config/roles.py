@@ -106,11 +106,11 @@ class CubePodConfig(Section):
     agent_port: Port = Field(default=8602, description="Health and metrics of the agent.")
     workers: int = Field(default=1, ge=1, le=256, description="Processes that answer lookups, one a core.")
     max_keys: int = Field(default=200_000, ge=1, le=16_000_000, description="Keys in one request; more are refused.")
-    awake_us: int = Field(
+    busy_poll_us: int = Field(
         default=100,
         ge=0,
         le=10_000,
-        description="A worker that was asked again within so long stays awake for as long: no lookup waits for a sleeping core to wake. 0: never.",
+        description="Microseconds a worker busy-polls after a request before it sleeps, which hides the core's wake-up latency. 0: it never polls.",
     )
     scrub_megabytes_per_second: int = Field(
         default=64,
@@ -118,12 +118,12 @@ class CubePodConfig(Section):
         le=100_000,
         description="Rate at which a cube-server verifies its mapped parts again: 64 takes 16 seconds per GB. A damaged part is no longer answered and is fetched anew.",
     )
-    lookup_timeout_ms: Count = Field(default=200, description="Past this a lookup is tried on another replica.")
-    lookup_patience_ms: Count = Field(
+    lookup_timeout_ms: Count = Field(default=200, description="After this a lookup is retried on another replica.")
+    lookup_deadline_ms: Count = Field(
         default=5000,
-        description="Past this a lookup fails that nobody has answered; holders that answered not long ago are asked till then.",
+        description="Overall deadline of a lookup. Until then it is retried on holders that answered recently.",
     )
-    hedge_ms: Count = Field(default=20, description="Past this a second replica is asked as well.")
+    hedge_ms: Count = Field(default=20, description="After this a second replica is asked as well.")
     cache_dir: str = Field(default="/var/lib/elastic-ctr/cube", description="Where an agent keeps fetched parts.")
     fetch_bytes_per_second: int = Field(
         default=100 << 20, ge=1 << 10, le=EXACT, description="Rate limit of one agent's fetching."

@@ -51,7 +51,7 @@ def holders_by_version(reports: Iterable[AgentReport]) -> dict[int, dict[str, Ho
     """What readers are told: version -> address -> what it answers."""
     found: dict[int, dict[str, Holder]] = {}
     for report in reports:
-        for version, partitions in report.holds.items():
+        for version, partitions in report.loaded.items():
             if partitions:
                 found.setdefault(version, {})[report.address] = Holder(
                     partitions=tuple(sorted(partitions)), draining=report.draining, shard=report.shard
@@ -82,15 +82,15 @@ def pods_behind(
         sorted(
             report.pod
             for report in reports
-            if not report.draining and not owed.get(report.shard, set()).issubset(report.holds.get(version, ()))
+            if not report.draining and not owed.get(report.shard, set()).issubset(report.loaded.get(version, ()))
         )
     )
 
 
 class Verdict(NamedTuple):
-    """What serving pods say of a candidate. Promotion is allowed only if `passed`."""
+    """What serving pods say of a candidate. Promotion is allowed only if `validated`."""
 
-    passed: bool
+    validated: bool
     refused: str | None
     silent: tuple[str, ...]
 
@@ -105,11 +105,11 @@ def readers_verdict(
     known = sorted(readers, key=lambda each: each.pod)
     for reader in known:
         if version in reader.refused:
-            return Verdict(passed=False, refused=f"{reader.pod}: {reader.refused[version]}", silent=())
-    silent = tuple(each.pod for each in known if version not in each.passed)
-    all_passed = not silent
-    enough_passed = len(silent) < len(known) and complete_seconds >= validation_timeout_seconds
-    return Verdict(passed=all_passed or enough_passed, refused=None, silent=silent)
+            return Verdict(validated=False, refused=f"{reader.pod}: {reader.refused[version]}", silent=())
+    silent = tuple(each.pod for each in known if version not in each.validated)
+    all_validated = not silent
+    enough_validated = len(silent) < len(known) and complete_seconds >= validation_timeout_seconds
+    return Verdict(validated=all_validated or enough_validated, refused=None, silent=silent)
 
 
 def next_candidate(built: Iterable[int], live: int | None, refused: Collection[int]) -> int | None:

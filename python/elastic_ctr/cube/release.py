@@ -62,7 +62,7 @@ class ReleaseDocument(Record):
     candidate: VersionId | None = None
     live: VersionId | None = None
     previous: VersionId | None = None
-    held: bool = Field(default=False, description="A rollback holds: nothing is promoted until it is resumed.")
+    promotion_paused: bool = Field(default=False, description="After a rollback nothing is promoted until `--resume`.")
     refused: dict[VersionId, str] = Field(default_factory=dict)
     holders: dict[VersionId, dict[str, Holder]] = Field(default_factory=dict)
 
@@ -93,7 +93,7 @@ class AgentReport(Record):
     )
     address: str = Field(description="host:port of the pod's cube-server.")
     shard: Partition
-    holds: dict[VersionId, tuple[Partition, ...]] = Field(default_factory=dict)
+    loaded: dict[VersionId, tuple[Partition, ...]] = Field(default_factory=dict)
     draining: bool = False
     document: ReleaseDocument | None = Field(
         default=None, description="The newest one known; a new transfer learns it."
@@ -105,10 +105,10 @@ class AgentReport(Record):
 
 
 class ReaderReport(Record):
-    """What one serving pod says: which versions its samples passed or failed, and which it pins."""
+    """What one serving pod says: which versions it validated or refused, and which it pins."""
 
     pod: str = Field(min_length=1, max_length=253)
-    passed: tuple[VersionId, ...] = ()
+    validated: tuple[VersionId, ...] = ()
     refused: dict[VersionId, str] = Field(default_factory=dict)
     pinned: tuple[VersionId, ...] = ()
     max_abs_diff: dict[VersionId, float] = Field(

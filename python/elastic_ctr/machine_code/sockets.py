@@ -180,12 +180,12 @@ def step_aside() -> None:
 
 
 @compiled
-def wait_awake(s: Any, milliseconds: Any, polling: Any, longest: Any) -> Any:
+def busy_poll(s: Any, milliseconds: Any, polling: Any, longest: Any) -> Any:
     """As `wait`, but ask again and again for the first `polling` nanoseconds.
 
-    A processor that sleeps is woken slowly, the more so a virtual one: 20 microseconds that a request waits. So whoever
-    was asked again within `longest` nanoseconds stays awake for as long next time, and otherwise not at all. Others that
-    are ready to run on this processor go first. As the kernel's KVM does for virtual processors (halt polling).
+    A sleeping core wakes slowly, the more so a virtual one: a request waits 20 microseconds. So a wait that ended within
+    `longest` nanoseconds is followed by a poll of as long, and any other by none. Between two polls, other threads that are
+    ready to run on this core go first. KVM does the same for virtual processors (halt polling).
 
     How many descriptors have something, and for how long to poll next time.
     """

@@ -54,7 +54,7 @@ class Serving:
     max_batch_rows: int = 8192
     max_abs_diff: float = 1e-5
     lookup_timeout_ms: float = 200
-    lookup_patience_ms: float = 5000
+    lookup_deadline_ms: float = 5000
     hedge_ms: float | None = 20
     grace_seconds: float = 20.0
     token: str | None = None
@@ -76,7 +76,7 @@ class ServingProcess:
         self.releases = Releases(told.store, scratch)
         settings = Settings(
             told.host, self.port, self.grpc_port, told.model_name, told.max_instances, told.max_body_bytes, told.max_batch_rows,
-            told.max_abs_diff, told.lookup_timeout_ms, told.lookup_patience_ms, told.hedge_ms,
+            told.max_abs_diff, told.lookup_timeout_ms, told.lookup_deadline_ms, told.hedge_ms,
         )  # fmt: skip
         self.workers = Workers(told.workers, settings, scratch, self.releases.started, self._heard)
         self.follower = Follower(told.transfer_url, told.token, self._follow)
@@ -153,7 +153,7 @@ class ServingProcess:
         releases = self.releases
         return ReaderReport(
             pod=self.told.pod,
-            passed=tuple(sorted(releases.passed)),
+            validated=tuple(sorted(releases.passed)),
             refused=releases.refused,
             pinned=tuple(sorted({each.pinned for each in self.workers.running.values() if each.pinned is not None})),
             max_abs_diff={**releases.passed, **releases.differences},
@@ -172,10 +172,10 @@ class ServingProcess:
             "candidate": None if releases.document is None else releases.document.candidate,
             "eventTimeMax": self.event_time_max(),
             "freshnessSeconds": self.freshness_seconds(),
-            "passed": {str(version): difference for version, difference in sorted(releases.passed.items())},
+            "validated": {str(version): difference for version, difference in sorted(releases.passed.items())},
             "refused": {str(version): why for version, why in sorted(releases.refused.items())},
             "lastRefusal": releases.last_refusal,
-            "transfer": {"url": self.follower.url, "trouble": self.follower.trouble},
+            "transfer": {"url": self.follower.url, "error": self.follower.error},
             "requests": sum(counted.requests.values()),
             "rows": counted.totals["rows"],
             # Upper bounds of the histogram's buckets.

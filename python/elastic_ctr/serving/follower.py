@@ -30,7 +30,7 @@ class Follower:
     def __init__(self, url: str, token: str | None, on_document: Callable[[ReleaseDocument], None]) -> None:
         self.url = url.rstrip("/")
         self.document: ReleaseDocument | None = None
-        self.trouble: str | None = None
+        self.error: str | None = None
         self._on_document = on_document
         self._client = httpx.AsyncClient(headers=bearer(token), timeout=_TIMEOUT, trust_env=False)
 
@@ -96,14 +96,14 @@ class Follower:
         return True
 
     def _trouble(self, failed: Exception) -> None:
-        if self.trouble is None:
+        if self.error is None:
             log.warning("transfer at %s does not give a release document: %r; what is known stays", self.url, failed)
-        self.trouble = f"transfer at {self.url} does not answer ({type(failed).__name__})"
+        self.error = f"transfer at {self.url} does not answer ({type(failed).__name__})"
 
     def _spoken(self) -> None:
-        if self.trouble is not None:
+        if self.error is not None:
             log.info("transfer at %s answers again", self.url)
-        self.trouble = None
+        self.error = None
 
 
 def _newer_than(seen: ReleaseDocument) -> dict[str, float]:

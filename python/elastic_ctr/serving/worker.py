@@ -63,7 +63,7 @@ class Settings(NamedTuple):
     max_batch_rows: int
     max_abs_diff: float
     lookup_timeout_ms: float
-    lookup_patience_ms: float
+    lookup_deadline_ms: float
     hedge_ms: float | None
 
 
@@ -290,7 +290,7 @@ class Worker:
                 dim,
                 partitions=partitions,
                 timeout_ms=self._settings.lookup_timeout_ms,
-                patience_ms=self._settings.lookup_patience_ms,
+                deadline_ms=self._settings.lookup_deadline_ms,
                 hedge_ms=self._settings.hedge_ms,
             )
             self._clients[dim, partitions] = client

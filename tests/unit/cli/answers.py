@@ -38,7 +38,7 @@ def master(**changes: Any) -> dict[str, Any]:
 
 def _cube_pod(name: str, **changes: Any) -> dict[str, Any]:
     return {
-        "pod": name, "address": f"{name}:8600", "draining": False, "holds": {str(BASE): 6, str(DELTA): 6}, "errors": [],
+        "pod": name, "address": f"{name}:8600", "draining": False, "loaded": {str(BASE): 6, str(DELTA): 6}, "errors": [],
         "secondsSinceReport": 0.6, **changes,
     }  # fmt: skip
 
@@ -46,7 +46,7 @@ def _cube_pod(name: str, **changes: Any) -> dict[str, Any]:
 def transfer(**changes: Any) -> dict[str, Any]:
     return {
         "role": "cube-transfer", "listening": False, "generation": 1, "revision": 9, "live": DELTA, "previous": BASE,
-        "held": False, "candidate": None, "published": [BASE, DELTA], "built": [BASE, DELTA],
+        "promotionPaused": False, "candidate": None, "published": [BASE, DELTA], "built": [BASE, DELTA],
         "building": {
             "version": DELTA, "stage": "done", "partitionsDone": 12, "partitions": 12, "seconds": 0.7,
             "secondsByStage": {}, "error": None, "final": False,
@@ -58,7 +58,7 @@ def transfer(**changes: Any) -> dict[str, Any]:
         ],
         "readers": [
             {
-                "pod": "ctr-serving-0", "passed": [BASE, DELTA], "refused": {}, "pinned": [DELTA],
+                "pod": "ctr-serving-0", "validated": [BASE, DELTA], "refused": {}, "pinned": [DELTA],
                 "maxAbsDiff": {str(DELTA): 8.9e-08}, "secondsSinceReport": 0.3,
             }
         ],
@@ -72,8 +72,8 @@ def transfer(**changes: Any) -> dict[str, Any]:
 def serving(**changes: Any) -> dict[str, Any]:
     return {
         "ready": True, "stage": f"version {DELTA} is live and answered with", "version": DELTA, "live": DELTA,
-        "candidate": None, "eventTimeMax": 1585706400, "freshnessSeconds": 600.0, "passed": {}, "refused": {},
-        "lastRefusal": None, "transfer": {"url": "http://ctr-cube-transfer:8300", "trouble": None}, "requests": 5,
+        "candidate": None, "eventTimeMax": 1585706400, "freshnessSeconds": 600.0, "validated": {}, "refused": {},
+        "lastRefusal": None, "transfer": {"url": "http://ctr-cube-transfer:8300", "error": None}, "requests": 5,
         "rows": 2048, "p50Seconds": 0.005, "p99Seconds": 0.01, "workers": [], "workerRestarts": 0,
         "address": "0.0.0.0:8400",
         **changes,

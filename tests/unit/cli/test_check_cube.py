@@ -149,8 +149,8 @@ def _changed(
     """A row that a server at an address answers arrives changed."""
 
     class Changing(BlockingCubeClient):
-        def __init__(self, addresses: list[str], *, awake: bool) -> None:
-            super().__init__(addresses, awake=awake)
+        def __init__(self, addresses: list[str], *, busy_poll: bool) -> None:
+            super().__init__(addresses, busy_poll=busy_poll)
             self.changing = address in addresses
 
         def lookup(self, version: int, keys: Keys) -> tuple[Values, Flags]:

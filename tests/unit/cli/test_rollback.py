@@ -11,7 +11,7 @@ from answering import Said, saying
 from cli.fake_kubectl import FakeKubectl
 from elastic_ctr.cli.main import build
 
-STATE = {"live": 7, "candidate": None, "previous": 8, "held": True}
+STATE = {"live": 7, "candidate": None, "previous": 8, "promotionPaused": True}
 
 
 def call(*words: object) -> Result:

@@ -80,17 +80,17 @@ def test_what_is_refused_held_or_wrong_is_said() -> None:
     said = shown(
         {
             "transfer": transfer(
-                held=True, refused={"8": "ctr-serving-0: sample 3 differs"}, problems=["the store is gone"],
+                promotionPaused=True, refused={"8": "ctr-serving-0: sample 3 differs"}, problems=["the store is gone"],
                 building={"version": 9, "stage": "failed", "partitionsDone": 0, "partitions": 0, "error": "no base"},
                 published=list(range(1, 21)), skipped=[4], abandoned=[5],
             ),
             "serving": serving(lastRefusal="8: sample 3 differs", p50Seconds=None, version=None,
-                               transfer={"url": "", "trouble": "cube-transfer is silent"}),
+                               transfer={"url": "", "error": "cube-transfer is silent"}),
         },
         {"master": "http://ctr-master:8701/status does not answer"},
     )  # fmt: skip
 
-    assert "held: nothing newer goes live until `elastic-ctr rollback --resume`" in said
+    assert "promotion is paused: nothing newer goes live until `elastic-ctr rollback --resume`" in said
     assert "8 is refused: ctr-serving-0: sample 3 differs" in said
     assert "version 9 is not built: no base" in said
     assert "published: 20, the last are 13, 14, 15, 16, 17, 18, 19, 20" in said

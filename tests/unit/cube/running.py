@@ -89,9 +89,9 @@ class ServerProcess:
         status: dict[str, Any] = self.http.get("/status").json()
         return status
 
-    def held(self) -> dict[str, Any]:
-        held: dict[str, Any] = self.http.get("/held").json()
-        return held
+    def loaded(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = self.http.get("/loaded").json()
+        return loaded
 
     def load(
         self, version: int, paths: Mapping[int, Paths], *, dim: int = 4, partitions: int | None = None

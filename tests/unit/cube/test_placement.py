@@ -52,7 +52,7 @@ def dictionary(version: int, full: int | None = None, base: int | None = None, *
 
 def agent(pod: str, shard: int, draining: bool = False, **holds: tuple[int, ...]) -> AgentReport:
     held = {int(version[1:]): parts for version, parts in holds.items()}
-    return AgentReport(pod=pod, address=f"{pod}:1", shard=shard, holds=held, draining=draining)
+    return AgentReport(pod=pod, address=f"{pod}:1", shard=shard, loaded=held, draining=draining)
 
 
 def document(live: int | None, holders: dict[int, dict[str, Holder]], shards: int = 2, **more: Any) -> ReleaseDocument:
@@ -177,32 +177,32 @@ def test_a_version_lacks_what_too_few_servers_hold_that_stay(
         assert (partition in lacking) == (staying < replicas)
 
 
-def reader(pod: str, passed: bool = False, refused: bool = False) -> ReaderReport:
-    return ReaderReport(pod=pod, passed=(5,) if passed else (), refused={5: "differs"} if refused else {})
+def reader(pod: str, validated: bool = False, refused: bool = False) -> ReaderReport:
+    return ReaderReport(pod=pod, validated=(5,) if validated else (), refused={5: "differs"} if refused else {})
 
 
 def test_where_no_serving_pod_is_known_the_holders_decide() -> None:
-    assert readers_verdict(5, [], 0, 120).passed
+    assert readers_verdict(5, [], 0, 120).validated
 
 
 def test_one_difference_refuses_whoever_else_passed() -> None:
-    verdict = readers_verdict(5, [reader("a", passed=True), reader("b", refused=True)], 1000, 120)
+    verdict = readers_verdict(5, [reader("a", validated=True), reader("b", refused=True)], 1000, 120)
 
     assert verdict.refused == "b: differs"
-    assert not verdict.passed
+    assert not verdict.validated
 
 
 def test_a_silent_serving_pod_is_named_and_waited_for_until_its_time_is_over() -> None:
-    pods = [reader("a", passed=True), reader("b")]
+    pods = [reader("a", validated=True), reader("b")]
 
     early, late = readers_verdict(5, pods, 119, 120), readers_verdict(5, pods, 120, 120)
 
-    assert (early.passed, early.silent) == (False, ("b",))
-    assert (late.passed, late.silent) == (True, ("b",))
+    assert (early.validated, early.silent) == (False, ("b",))
+    assert (late.validated, late.silent) == (True, ("b",))
 
 
 def test_when_serving_pods_are_known_one_must_pass_however_long_it_takes() -> None:
-    assert not readers_verdict(5, [reader("a"), reader("b")], 1e9, 120).passed
+    assert not readers_verdict(5, [reader("a"), reader("b")], 1e9, 120).validated
 
 
 @given(st.sets(versions), st.none() | versions, st.sets(versions))

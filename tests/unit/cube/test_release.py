@@ -16,7 +16,7 @@ documents = st.builds(
     candidate=st.none() | versions,
     live=st.none() | versions,
     previous=st.none() | versions,
-    held=st.booleans(),
+    promotion_paused=st.booleans(),
     refused=st.dictionaries(versions, st.text(), max_size=3),
     holders=st.dictionaries(versions, st.dictionaries(st.text(), holders, max_size=2), max_size=2),
 )
@@ -57,8 +57,8 @@ def test_of_two_documents_at_most_one_is_newer_and_the_generation_goes_first(
 
 @given(documents)
 def test_a_report_carries_the_document(document: ReleaseDocument) -> None:
-    agent = AgentReport(pod="c-s0-0", address="a:1", shard=0, holds={5: (1, 2)}, document=document)
-    reader = ReaderReport(pod="s", passed=(5,), refused={6: "x"}, max_abs_diff={5: 1e-6}, document=document)
+    agent = AgentReport(pod="c-s0-0", address="a:1", shard=0, loaded={5: (1, 2)}, document=document)
+    reader = ReaderReport(pod="s", validated=(5,), refused={6: "x"}, max_abs_diff={5: 1e-6}, document=document)
 
     assert AgentReport.model_validate_json(agent.to_json()) == agent
     assert ReaderReport.model_validate_json(reader.to_json()) == reader

@@ -216,15 +216,15 @@ LONGEST = 2_000_000_000
 
 def test_who_is_asked_soon_stays_awake_and_who_is_not_sleeps(door: Door) -> None:
     door.peer.sendall(b"at once")
-    ready, polling = sockets.wait_awake(door.sockets, 10_000, 0, LONGEST)
+    ready, polling = sockets.busy_poll(door.sockets, 10_000, 0, LONGEST)
     assert (ready, polling) == (1, LONGEST)
 
-    ready, polling = sockets.wait_awake(door.sockets, 10_000, polling, LONGEST)
+    ready, polling = sockets.busy_poll(door.sockets, 10_000, polling, LONGEST)
     assert (ready, polling) == (1, LONGEST), "what is found while polling keeps it polling"
 
     sockets.receive(door.sockets, door.fd, INPUT_BYTES)
     with said_later(door.peer, 0.05):
-        ready, polling = sockets.wait_awake(door.sockets, 10_000, 1000, 1000)
+        ready, polling = sockets.busy_poll(door.sockets, 10_000, 1000, 1000)
     assert (ready, polling) == (1, 0)
 
 
@@ -233,13 +233,13 @@ def test_what_comes_while_it_polls_is_found_without_sleeping(door: Door) -> None
 
     with said_later(door.peer, 0.05):
         # Whoever slept would be told not to poll next time: nothing comes within no time.
-        assert sockets.wait_awake(door.sockets, 10_000, polling, 0) == (1, polling)
+        assert sockets.busy_poll(door.sockets, 10_000, polling, 0) == (1, polling)
 
 
 def test_who_may_not_stay_awake_does_not(door: Door) -> None:
     door.peer.sendall(b"at once")
 
-    assert sockets.wait_awake(door.sockets, 10_000, 0, 0) == (1, 0)
+    assert sockets.busy_poll(door.sockets, 10_000, 0, 0) == (1, 0)
 
 
 @contextmanager

@@ -75,7 +75,7 @@ async def test_it_takes_what_is_newer_and_ignores_lower_generations(door: Door) 
     follower, taken = await followed(door, lambda follower: follower.document == document(3, 0))
 
     assert taken == [(2, 1), (2, 3), (3, 0)]
-    assert follower.trouble is None
+    assert follower.error is None
 
 
 async def test_it_waits_for_what_follows_the_last_and_asks_anew_after_a_silence(door: Door) -> None:
@@ -95,7 +95,7 @@ async def test_nonsense_keeps_what_is_known_and_is_asked_again(door: Door, nonse
     follower, taken = await followed(door, lambda follower: follower.document == document(1, 2, live=8))
 
     assert taken == [(1, 1), (1, 2)]
-    assert follower.trouble is None
+    assert follower.error is None
 
 
 async def test_a_transfer_that_is_gone_is_named_and_nothing_is_forgotten(door: Door) -> None:
@@ -110,13 +110,13 @@ async def test_a_transfer_that_is_gone_is_named_and_nothing_is_forgotten(door: D
     await follower.close()
 
     assert follower.document == document(1, 1, live=7)
-    assert follower.trouble is not None
-    assert door.url in follower.trouble
+    assert follower.error is not None
+    assert door.url in follower.error
 
 
 async def test_reports_carry_the_token(door: Door) -> None:
     follower = Follower(door.url, "secret", lambda _: None)
-    report = ReaderReport(pod="serving-0", passed=(7,), max_abs_diff={7: 1e-7}, document=document(1, 1))
+    report = ReaderReport(pod="serving-0", validated=(7,), max_abs_diff={7: 1e-7}, document=document(1, 1))
 
     await follower.report(report)
     await follower.close()

@@ -28,7 +28,7 @@ async def test_a_check_that_hangs_holds_up_neither_a_rollback_nor_a_worker_start
         anew = it.start_anew(1)
         await it.until(lambda: anew.listening)
         before = anew.pinned
-        it.document(live=1, previous=2, candidate=3, held=True)
+        it.document(live=1, previous=2, candidate=3, promotion_paused=True)
         await it.until(lambda: it.releases.serving == 1)
 
     assert before == 2
@@ -114,7 +114,7 @@ async def test_a_load_that_hangs_in_one_worker_keeps_no_other_from_the_live_vers
         it.document(live=2, previous=1)
         await it.until(lambda: [each.pinned for each in it.in_order()] == [1, 2, 2])
         ready, _ = it.releases.ready(it.workers)
-        it.document(live=1, previous=2, held=True)
+        it.document(live=1, previous=2, promotion_paused=True)
         await it.until(lambda: [each.pinned for each in it.in_order()] == [1, 1, 1])
         it.document(live=2, previous=1)
         await it.until(lambda: [each.pinned for each in it.in_order()] == [1, 2, 2])

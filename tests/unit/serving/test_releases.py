@@ -179,7 +179,7 @@ async def test_a_rollback_goes_back_to_a_version_checked_anew(tmp_path: Path) ->
             it.document(live=live, previous=previous)
             await it.until(lambda live=live: it.releases.serving == live)  # type: ignore[misc]
 
-        it.document(live=1, previous=3, held=True)
+        it.document(live=1, previous=3, promotion_paused=True)
         await it.until(lambda: it.releases.serving == 1)
 
     assert it.checked() == [1, 2, 3, 1]
@@ -194,7 +194,7 @@ async def test_after_a_rollback_a_worker_started_anew_answers_with_what_served_u
             await it.until(lambda live=live: it.releases.serving == live)  # type: ignore[misc]
         await it.until(lambda: 1 not in it.releases.manifests)
         it.checker.outcome[1] = {"later": "cube is not there"}
-        it.document(live=1, previous=3, held=True)
+        it.document(live=1, previous=3, promotion_paused=True)
         anew = it.start_anew(1)
 
         await it.until(lambda: anew.listening)

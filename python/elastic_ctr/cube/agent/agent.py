@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from elastic_ctr.cube.agent.cache import Cache, FetchStopped
 from elastic_ctr.cube.agent.drain_client import LONGEST_DRAIN_SECONDS
 from elastic_ctr.cube.agent.handoff import HandedOver
-from elastic_ctr.cube.agent.server_client import Held, Server, ServerGone, ServerRefused, ServerSilent
+from elastic_ctr.cube.agent.server_client import LoadedParts, Server, ServerGone, ServerRefused, ServerUnreachable
 from elastic_ctr.cube.placement import covered_without, owed_partitions, unneeded_partitions
 from elastic_ctr.cube.release import AgentReport, ReleaseDocument
 from elastic_ctr.runtime.http import bearer
@@ -66,7 +66,7 @@ class CubeAgent:
         self.shard = shard
         self.address = address
         self.document: ReleaseDocument | None = None
-        self.held: Held | None = None
+        self.loaded: LoadedParts | None = None
         self.draining = False
         self.errors: dict[str, str] = {}
         self.refused: dict[int, str] = {}
@@ -94,7 +94,7 @@ class CubeAgent:
         self.drained = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until stop is set, then drain, report that nothing is held any more, and end."""
+        """Work until stop is set, then drain, report that nothing is loaded any more, and end."""
         async with httpx.AsyncClient(trust_env=False) as client:
             self._client = client
             self._server = Server(self._server_url, self._token, client)
@@ -109,7 +109,7 @@ class CubeAgent:
                 for task in (ending, *work):
                     task.cancel()
                 await asyncio.gather(ending, *work, return_exceptions=True)
-            await self._report(holds={})
+            await self._report({})
 
     @property
     def fetched_bytes(self) -> int:
@@ -124,7 +124,7 @@ class CubeAgent:
 
     def ready(self) -> tuple[bool, str]:
         """As in the design: before any version has been live everything that runs is ready."""
-        document, held = self.document, self.held
+        document, held = self.document, self.loaded
         if self.draining:
             return False, "draining"
         if held is None:
@@ -142,7 +142,7 @@ class CubeAgent:
         return True, f"ready; holds version {document.live}"
 
     def status(self) -> dict[str, Any]:
-        document, held = self.document, self.held
+        document, held = self.document, self.loaded
         return {
             "role": "cube-agent",
             "pod": self.pod,
@@ -153,7 +153,7 @@ class CubeAgent:
             "revision": None if document is None else document.revision,
             "live": None if document is None else document.live,
             "wanted": [] if document is None else list(document.wanted),
-            "holds": {} if held is None else {str(v): sorted(parts) for v, parts in sorted(held.versions.items())},
+            "loaded": {} if held is None else {str(v): sorted(parts) for v, parts in sorted(held.versions.items())},
             "refused": {str(version): reason for version, reason in self.refused.items()},
             "errors": list(self.errors.values()),
         }
@@ -207,24 +207,24 @@ class CubeAgent:
                 self.errors.pop("server", None)
                 if self.document is not None and not self.draining:
                     await self._approach(self.document)
-            except (ServerSilent, ServerRefused) as failed:
+            except (ServerUnreachable, ServerRefused) as failed:
                 self._complain("server", str(failed))
             except OSError as failed:
                 self._complain("disk", f"the cache cannot be used: {failed.strerror or failed}")
             await wait_event(self._something, min(0.5, self._report_seconds))
             self._something.clear()
 
-    async def _look(self) -> Held:
+    async def _look(self) -> LoadedParts:
         assert self._server is not None
         try:
-            held = await self._server.held()
-        except ServerSilent:
-            self.held = None
+            held = await self._server.loaded()
+        except ServerUnreachable:
+            self.loaded = None
             raise
-        if self.held is None or held.versions != self.held.versions:
-            self.held = held
+        if self.loaded is None or held.versions != self.loaded.versions:
+            self.loaded = held
             self._report_now.set()
-        self.held = held
+        self.loaded = held
         damaged = {sentence for parts in held.damaged.values() for sentence in parts.values()}
         if damaged:
             self._complain("damaged", f"{'; '.join(sorted(damaged)[:_NAMED])}: the part is fetched anew")
@@ -249,7 +249,7 @@ class CubeAgent:
                     version, str(failed), damaged=isinstance(failed, NotInStore) and self._cache.is_published(version)
                 )
             except OSError as failed:
-                if isinstance(failed, ServerSilent):
+                if isinstance(failed, ServerUnreachable):
                     raise
                 self._failed(version, f"version {version} cannot be kept on this disk: {failed.strerror or failed}")
             else:
@@ -272,7 +272,7 @@ class CubeAgent:
     async def _load(self, document: ReleaseDocument, version: int) -> None:
         """Everything that can be loaded is; then the first part that could not is raised.
 
-        Raises StoreError, ManifestDamaged, ServerRefused, ServerSilent, OSError, FetchStopped.
+        Raises StoreError, ManifestDamaged, ServerRefused, ServerUnreachable, OSError, FetchStopped.
         """
         manifest = await asyncio.to_thread(self._cache.manifest, version)
         self._partitions = manifest.partitions
@@ -360,7 +360,7 @@ class CubeAgent:
         mine = document.holders.get(version, {}).get(self.address) if version in document.wanted else None
         return frozenset() if mine is None else frozenset(mine.partitions)
 
-    def _unneeded(self, held: Held, document: ReleaseDocument, now: float) -> Mapping[int, frozenset[int]]:
+    def _unneeded(self, held: LoadedParts, document: ReleaseDocument, now: float) -> Mapping[int, frozenset[int]]:
         """What is held and not needed, by version; since when is noted."""
         if self._partitions is None or self.draining:
             return {}
@@ -380,15 +380,15 @@ class CubeAgent:
     async def _report_on(self) -> None:
         while True:
             # Fetching may keep `_work` busy for minutes: what the server answers is asked here as well.
-            with contextlib.suppress(ServerSilent, ServerRefused):
+            with contextlib.suppress(ServerUnreachable, ServerRefused):
                 await self._look()
             self._report_now.clear()
-            await self._report(self._holds())
+            await self._report(self._advertised())
             await wait_event(self._report_now, self._report_seconds)
 
-    def _holds(self) -> dict[int, tuple[int, ...]]:
+    def _advertised(self) -> dict[int, tuple[int, ...]]:
         """What the server answers, without what is about to be unloaded while others answer it."""
-        held, document = self.held, self.document
+        held, document = self.loaded, self.document
         if held is None:
             return {}
         now = time.monotonic()
@@ -402,13 +402,13 @@ class CubeAgent:
                 found[version] = stays
         return found
 
-    async def _report(self, holds: Mapping[int, tuple[int, ...]]) -> None:
+    async def _report(self, loaded: Mapping[int, tuple[int, ...]]) -> None:
         assert self._client is not None
         report = AgentReport(
             pod=self.pod,
             address=self.address,
             shard=self.shard,
-            holds=dict(holds),
+            loaded=dict(loaded),
             draining=self.draining,
             document=self.document,
             refused=self.refused,
@@ -440,7 +440,7 @@ class CubeAgent:
         began = heard = time.monotonic()
         while time.monotonic() < until:
             try:
-                held = await self._server.held()
+                held = await self._server.loaded()
                 heard = time.monotonic()
                 if held.draining:
                     self.errors.pop("drain", None)
@@ -451,7 +451,7 @@ class CubeAgent:
                 if time.monotonic() - heard >= self._drain_idle_seconds:
                     log.info("nothing to drain: %s", gone)
                     break
-            except (ServerSilent, ServerRefused) as failed:
+            except (ServerUnreachable, ServerRefused) as failed:
                 # It may answer lookups all the same, and be the only one who does.
                 heard = time.monotonic()
                 self._complain("server", str(failed))
@@ -464,14 +464,14 @@ class CubeAgent:
         log.info("drained")
 
     async def _order_to_drain(self, server: Server) -> None:
-        """Raises ServerSilent. A refusal holds up no drain: readers learn of it from the release document, too."""
+        """Raises ServerUnreachable. A refusal holds up no drain: readers learn of it from the release document, too."""
         try:
             await server.drain(draining=True)
         except ServerRefused as refused:
             # Not about "server": that is forgotten whenever the server answers anything else.
             self._complain("drain", str(refused))
 
-    def _covered(self, held: Held) -> bool:
+    def _covered(self, held: LoadedParts) -> bool:
         """Whether others answer for this pod, or nobody is there who could, or could tell.
 
         An upgrade that takes pods away restarts transfer too: it is waited for longer than that takes.

@@ -41,8 +41,8 @@ def agent_app(agent: CubeAgent, stop: asyncio.Event, token: str | None) -> Starl
     metrics.gauge("errors", "Things that do not work just now; the status names them.").set_function(
         lambda: float(len(agent.errors))
     )
-    metrics.gauge("held_partitions", "Partitions that the server answers, over all versions.").set_function(
-        lambda: float(sum(map(len, agent.held.versions.values())) if agent.held else 0)
+    metrics.gauge("loaded_partitions", "Partitions that the server answers, over all versions.").set_function(
+        lambda: float(sum(map(len, agent.loaded.versions.values())) if agent.loaded else 0)
     )
     metrics.counter_of("fetched_bytes", "Bytes of parts that came from the store.", lambda: agent.fetched_bytes)
     routes = [Route("/drain", drain, methods=["POST"])]

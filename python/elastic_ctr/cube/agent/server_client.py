@@ -18,15 +18,15 @@ class ServerRefused(OSError):
     """The server answered, and would not: what, why."""
 
 
-class ServerSilent(OSError):
+class ServerUnreachable(OSError):
     """The server does not answer: where, why."""
 
 
-class ServerGone(ServerSilent):
+class ServerGone(ServerUnreachable):
     """Nobody listens at the server's door: it has ended, or is not there yet. One that is only slow still listens."""
 
 
-class Held(NamedTuple):
+class LoadedParts(NamedTuple):
     """What the server says it holds. `asked`: seconds since a lookup or keep-alive named the version, None: never.
 
     `damaged`: version -> partition -> sentence, of partitions that it answers no longer until they are loaded again.
@@ -47,10 +47,10 @@ class Server:
         self._headers = bearer(token)
         self._client = client
 
-    async def held(self) -> Held:
-        """Raises ServerSilent."""
-        answer = await self._ask("GET", "held", None, _ASK_SECONDS)
-        return Held(
+    async def loaded(self) -> LoadedParts:
+        """Raises ServerUnreachable."""
+        answer = await self._ask("GET", "loaded", None, _ASK_SECONDS)
+        return LoadedParts(
             {int(version): frozenset(parts) for version, parts in answer["versions"].items()},
             {int(version): seconds for version, seconds in answer["lastAskedSeconds"].items()},
             bool(answer["draining"]),
@@ -64,7 +64,7 @@ class Server:
     async def load(
         self, version: int, dim: int, partitions: int, parts: Mapping[int, tuple[Path, Path | None]]
     ) -> None:
-        """Raises ServerRefused, ServerSilent."""
+        """Raises ServerRefused, ServerUnreachable."""
         files = {
             str(partition): {"full": str(full), "overlay": None if overlay is None else str(overlay)}
             for partition, (full, overlay) in sorted(parts.items())
@@ -73,11 +73,11 @@ class Server:
         await self._ask("POST", "load", body, _LOAD_SECONDS)
 
     async def unload(self, version: int, partitions: Iterable[int]) -> None:
-        """Raises ServerRefused, ServerSilent."""
+        """Raises ServerRefused, ServerUnreachable."""
         await self._ask("POST", "unload", {"version": version, "partitions": sorted(partitions)}, _LOAD_SECONDS)
 
     async def drain(self, *, draining: bool) -> None:
-        """Raises ServerRefused, ServerSilent."""
+        """Raises ServerRefused, ServerUnreachable."""
         await self._ask("POST", "drain", {"draining": draining}, _ASK_SECONDS)
 
     async def _ask(self, method: str, path: str, body: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Server:
                 method, f"{self._url}/{path}", json=body, headers=self._headers, timeout=seconds
             )
         except httpx.HTTPError as failed:
-            kind = ServerGone if isinstance(failed, httpx.ConnectError) else ServerSilent
+            kind = ServerGone if isinstance(failed, httpx.ConnectError) else ServerUnreachable
             raise kind(
                 f"the cube-server at {self._url} does not answer ({type(failed).__name__}: {failed}); "
                 "it is asked again until it does"

@@ -58,17 +58,17 @@ def _connected(address: str, timeout: float) -> socket.socket:
 class _Server:
     """One connection, one request at a time; another one after a question that was not answered."""
 
-    def __init__(self, address: str, connect: Callable[[], socket.socket], *, awake: bool) -> None:
+    def __init__(self, address: str, connect: Callable[[], socket.socket], *, busy_poll: bool) -> None:
         """Raises CubeUnavailable when nothing greets, or something else than a cube-server."""
         self.address = address
         self._connect = connect
-        self._awake = awake
+        self._busy_poll = busy_poll
         self._meet()
 
     def _meet(self) -> None:
         self.hello = self._open()
         # A server without a dim holds nothing and is asked nothing.
-        self._quick = _quick(self.hello.dim) if self._awake and self.hello.dim else None
+        self._quick = _quick(self.hello.dim) if self._busy_poll and self.hello.dim else None
 
     def greet_again(self) -> None:
         """It may hold something now."""
@@ -161,13 +161,13 @@ class _Server:
 class BlockingCubeClient:
     """Asks the servers at these addresses in turn until every key has an answer, and remembers who had it."""
 
-    def __init__(self, addresses: Sequence[str], *, timeout_seconds: float = 5.0, awake: bool = True) -> None:
-        """Whoever asks often stays `awake`: it polls a moment for each answer, in machine code.
+    def __init__(self, addresses: Sequence[str], *, timeout_seconds: float = 5.0, busy_poll: bool = True) -> None:
+        """Whoever asks often stays `busy_poll`: it polls a moment for each answer, in machine code.
 
         Loading that takes a second or two, too long for who asks once. Raises CubeUnavailable when no server answers.
         """
         self._timeout_seconds = timeout_seconds
-        self._awake = awake
+        self._busy_poll = busy_poll
         self._servers: list[_Server] = []
         self._absent = list(addresses)
         failures = self._greet()
@@ -182,7 +182,7 @@ class BlockingCubeClient:
         for address in list(self._absent):
             try:
                 connect = partial(_connected, address, self._timeout_seconds)
-                self._servers.append(_Server(address, connect, awake=self._awake))
+                self._servers.append(_Server(address, connect, busy_poll=self._busy_poll))
                 self._absent.remove(address)
             except CubeUnavailable as failed:  # noqa: PERF203 - the others may answer
                 failures.append(str(failed))

@@ -97,9 +97,9 @@ class Connection(asyncio.Protocol):
     """Connects when told or first asked, and again after a growing pause when it was lost: unasked while it is `named`."""
 
     def __init__(
-        self, address: str, dim: int, on_hello: Callable[[Hello], None], timeout: float, patience: float
+        self, address: str, dim: int, on_hello: Callable[[Hello], None], timeout: float, deadline: float
     ) -> None:
-        """on_hello may raise WireError: such a server is not spoken to. timeout and patience are a question's, in seconds."""
+        """on_hello may raise WireError: such a server is not spoken to. timeout and deadline are a lookup's, in seconds."""
         self.address = address
         # Drawn: readers spread over replicas, and one reader stays with one.
         self.rank = random.random()  # noqa: S311 - only spreads
@@ -112,8 +112,8 @@ class Connection(asyncio.Protocol):
         self._dim = dim
         self._on_hello = on_hello
         self._timeout = timeout
-        # Time to answer for one that is slow; if it is silent, half of the patience is left for a new connection.
-        self._longest_silence = max(_HUNG_AFTER * timeout, patience / 2)
+        # Time to answer for one that is slow; if it is silent, half of the deadline is left for a new connection.
+        self._longest_silence = max(_HUNG_AFTER * timeout, deadline / 2)
         self._ungreeted = 0
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None

@@ -18,7 +18,7 @@ from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u8, load_u16, l
 from elastic_ctr.machine_code.sockets import NOTHING, now, receive_at_once, send_at_once, step_aside
 
 # Whoever was answered within so many nanoseconds polls as long for the next answer: a core that sleeps wakes slowly.
-AWAKE = 100_000
+BUSY_POLL_NS = 100_000
 
 # Of the state, i64: nanoseconds to poll, bytes sent and received; behind them the two numbers of a clock.
 _POLLING, _SENT, _GOT, _CLOCK = range(4)
@@ -69,7 +69,7 @@ class Exchange:
 
     def answered(self, seconds: float) -> None:
         """The caller had the answer after so long."""
-        self._state[_POLLING] = AWAKE if seconds * 1e9 <= AWAKE else 0
+        self._state[_POLLING] = BUSY_POLL_NS if seconds * 1e9 <= BUSY_POLL_NS else 0
 
 
 @compiled

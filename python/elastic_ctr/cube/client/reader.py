@@ -83,8 +83,8 @@ class CubeClient:
     timeout_ms is when a first attempt is given up, hedge_ms (None: never) when a second holder is asked too, unless that one
     drains: it waits to be asked no more, and goes on answering those who have nobody else. retries is how many
     attempts may follow the first. Where that was not enough, and a holder has answered not long ago, it is busy or on its way
-    back: it is asked, ever less often, until patience_ms are over, by a new connection once this one has owed an answer for
-    half of that. Once a holder says "not held", those that have not answered for patience_ms are asked no second time.
+    back: it is asked, ever less often, until deadline_ms are over, by a new connection once this one has owed an answer for
+    half of that. Once a holder says "not held", those that have not answered for deadline_ms are asked no second time.
     partitions, when absent, is learned from the first server that says it.
     """
 
@@ -96,7 +96,7 @@ class CubeClient:
         timeout_ms: float = 200,
         hedge_ms: float | None = 20,
         retries: int = 2,
-        patience_ms: float = 5000,
+        deadline_ms: float = 5000,
     ) -> None:
         self.dim = dim
         self.partitions = partitions
@@ -104,9 +104,9 @@ class CubeClient:
         self._timeout = timeout_ms / 1000
         self._hedge = None if hedge_ms is None else hedge_ms / 1000
         self._retries = retries
-        self._patience = patience_ms / 1000
-        # What one attempt may take: a question lives for its patience and one attempt more, whatever refused it before.
-        self._longest_timeout = max(self._timeout * 2**retries, self._patience)
+        self._deadline = deadline_ms / 1000
+        # What one attempt may take: a lookup lives for its deadline and one attempt more, whatever refused it before.
+        self._longest_timeout = max(self._timeout * 2**retries, self._deadline)
         self._failing_since: dict[str, float] = {}
         self._versions: dict[int, _Routes] = {}
         self._holders: dict[int, dict[str, Sequence[int]]] = {}
@@ -212,7 +212,7 @@ class CubeClient:
     async def _patiently(self, version: int, keys: Keys) -> tuple[Values, Flags]:
         """Whoever failed while others were named in its place has not failed the lookup."""
         loop = asyncio.get_running_loop()
-        ends = loop.time() + self._patience
+        ends = loop.time() + self._deadline
         while True:
             routes = self._versions.get(version)
             try:
@@ -225,7 +225,7 @@ class CubeClient:
         """Nobody else is named for it, and one of these was well a moment ago."""
         now = asyncio.get_running_loop().time()
         return self._versions.get(version) is routes and any(
-            now - self._failing_since.get(address, now) < self._patience for address in addresses
+            now - self._failing_since.get(address, now) < self._deadline for address in addresses
         )
 
     def _has_answered_since(self, time: float, address: str) -> bool:
@@ -306,7 +306,7 @@ class CubeClient:
     def _connection(self, address: str) -> Connection:
         connection = self._connections.get(address)
         if connection is None:
-            connection = Connection(address, self.dim, self._on_hello, self._timeout, self._patience)
+            connection = Connection(address, self.dim, self._on_hello, self._timeout, self._deadline)
             self._connections[address] = connection
         return connection
 
@@ -411,7 +411,7 @@ class _Question:
         return (
             not self._asked[address]
             or self._is_asked(address)
-            or client._has_answered_since(self._began - client._patience, address)  # noqa: SLF001
+            or client._has_answered_since(self._began - client._deadline, address)  # noqa: SLF001
         )
 
     def _try(self) -> None:
@@ -438,7 +438,7 @@ class _Question:
             return False
         if len(self._attempts) <= client._retries:  # noqa: SLF001
             return True
-        over = self._loop.time() - self._began >= client._patience  # noqa: SLF001
+        over = self._loop.time() - self._began >= client._deadline  # noqa: SLF001
         return not over and client._worth_waiting(self._version, self._routes, self._asked)  # noqa: SLF001
 
     def _pause(self) -> float:

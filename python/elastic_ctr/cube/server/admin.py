@@ -1,14 +1,14 @@
 """The admin API of cube-server, HTTP and JSON: health, status, metrics, and what to hold.
 
     GET  /healthz /readyz /status /metrics
-    GET  /held    {"versions": {version: partitions}, "damaged": {version: {partition: sentence}}, "lastAskedSeconds",
+    GET  /loaded  {"versions": {version: partitions}, "damaged": {version: {partition: sentence}}, "lastAskedSeconds",
                    "draining", "lastLookupSeconds"}
     POST /load    {"version", "dim", "partitions", "parts": {"17": {"full": path, "overlay": path or null}}}
     POST /unload  {"version", "partitions": [..] or null}
     POST /drain   {"draining": bool}
 
 A POST needs `authorization: Bearer <token>` where a token is set. 200 means that every worker has done it; on any
-other answer nothing has changed: 400 not understood, 401 no token, 409 does not fit what is held, 422 files refused,
+other answer nothing has changed: 400 not understood, 401 no token, 409 does not fit what is loaded, 422 files refused,
 503 no worker is there. A partition whose files are found damaged after the load is answered no longer: it leaves
 `versions` and stands in `damaged` until it is loaded again. That it drains is shown from the order on, before every worker says so.
 """
@@ -97,7 +97,7 @@ class Admin:
 
     def app(self) -> Starlette:
         routes = [
-            Route("/held", self.held),
+            Route("/loaded", self.loaded),
             Route("/load", self._guarded(self.load), methods=["POST"]),
             Route("/unload", self._guarded(self.unload), methods=["POST"]),
             Route("/drain", self._guarded(self.drain), methods=["POST"]),
@@ -114,13 +114,13 @@ class Admin:
             return True, "ready"
         return False, "not every worker answers lookups yet"
 
-    async def held(self, _: Request) -> Response:
+    async def loaded(self, _: Request) -> Response:
         self.look()
-        return JSONResponse(self._held())
+        return JSONResponse(self._loaded())
 
-    def _held(self) -> dict[str, Any]:
+    def _loaded(self) -> dict[str, Any]:
         return {
-            "versions": {str(version): numbers for version, numbers in self._workers.assigned.held().items()},
+            "versions": {str(version): numbers for version, numbers in self._workers.assigned.by_version().items()},
             "damaged": self._damaged(),
             "lastAskedSeconds": {
                 str(version): seconds for version, seconds in self._activity.last_asked_seconds().items()
@@ -142,7 +142,7 @@ class Admin:
         dim, partitions = next(iter(shapes), (None, None))
         return {
             **self._facts,
-            **self._held(),
+            **self._loaded(),
             "ready": self._workers.ready,
             "scrub": self._scrubber.status(),
             "dim": dim,
@@ -168,14 +168,14 @@ class Admin:
         self._scrubber.watch(parts)
         self._forget_damage(body.version, paths)
         self.look()
-        return JSONResponse({"versions": self._held()["versions"]})
+        return JSONResponse({"versions": self._loaded()["versions"]})
 
     async def unload(self, request: Request) -> Response:
         body = await read_record(request, Unload)
         await self._workers.change(lambda assigned: assigned.unloaded(body.version, body.partitions))
         self._forget_damage(body.version, body.partitions)
         self.look()
-        return JSONResponse({"versions": self._held()["versions"]})
+        return JSONResponse({"versions": self._loaded()["versions"]})
 
     async def drain(self, request: Request) -> Response:
         body = await read_record(request, Drain)
@@ -241,10 +241,12 @@ class _Metrics(Collector):
             "Partitions no longer answered because a file was found damaged.",
             value=self._workers.damaged_parts,
         )
-        held = GaugeMetricFamily("elastic_ctr_cube_held_partitions", "Partitions held, by version.", labels=["version"])
-        for version, numbers in self._workers.assigned.held().items():
-            held.add_metric([str(version)], len(numbers))
-        yield held
+        partitions = GaugeMetricFamily(
+            "elastic_ctr_cube_loaded_partitions", "Partitions loaded, by version.", labels=["version"]
+        )
+        for version, numbers in self._workers.assigned.by_version().items():
+            partitions.add_metric([str(version)], len(numbers))
+        yield partitions
 
 
 def _open(partitions: int, dim: int, paths: Mapping[int, Paths]) -> list[DictionaryPart]:

@@ -31,7 +31,7 @@ class Assignment:
 class Assignments:
     versions: Mapping[int, Assignment] = field(default_factory=dict)
 
-    def held(self) -> dict[int, list[int]]:
+    def by_version(self) -> dict[int, list[int]]:
         return {version: sorted(own.parts) for version, own in sorted(self.versions.items())}
 
     def loaded(self, version: int, dim: int, partitions: int, parts: Mapping[int, Paths]) -> "Assignments":

@@ -34,7 +34,7 @@ from elastic_ctr.machine_code.sockets import (
 _SLACK = 64 << 10  # small requests behind a large one
 _ROUND_BYTES = 4 << 20
 # Longer than a peer that was woken itself takes to ask again.
-AWAKE_US = 100
+BUSY_POLL_US = 100
 MAX_CONNECTIONS = 1024
 _USUAL_DIM = 9  # until the first parts say otherwise
 
@@ -50,7 +50,7 @@ class LookupLoop:
         counts: Counts,
         max_keys: int,
         max_connections: int = MAX_CONNECTIONS,
-        awake_us: int = AWAKE_US,
+        busy_poll_us: int = BUSY_POLL_US,
         *,
         piece_bytes: int = rounds.PIECE_BYTES,
     ) -> None:
@@ -68,7 +68,7 @@ class LookupLoop:
         self._thread = threading.Thread(target=self._run, name="lookups", daemon=True)
         self._piece_bytes = piece_bytes
         self._descriptors = max_connections + OTHER_DESCRIPTORS
-        self._awake_us = awake_us
+        self._busy_poll_us = busy_poll_us
         self._dim = _USUAL_DIM
         self._serve = rounds.serve_loop(self._dim, stride_for(self._dim))
         self._buffers = self._new_buffers(self._dim)
@@ -198,7 +198,7 @@ class LookupLoop:
             scratch=np.zeros(kernel.SCRATCH, np.uint64),
             max_keys=n,
             piece_keys=max(1, self._piece_bytes // (4 * dim)),
-            awake=1000 * self._awake_us,
+            busy_poll_ns=1000 * self._busy_poll_us,
             wake=self.wake,
         )
 

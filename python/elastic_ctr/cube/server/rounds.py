@@ -71,10 +71,10 @@ from elastic_ctr.machine_code.sockets import (
     OUT_END,
     SKIP,
     STATE,
+    busy_poll,
     input_of,
     skipped,
     taken,
-    wait_awake,
 )
 
 FLUSH_KEYS = 4096  # beyond this a round is answered before more is read: what it touched is still in the cache
@@ -311,7 +311,7 @@ def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.i
         woken = False
         polling = np.int64(0)
         while not woken:
-            ready, polling = wait_awake(b.sockets, NEVER, polling, b.awake)
+            ready, polling = busy_poll(b.sockets, NEVER, polling, b.busy_poll_ns)
             number = np.int64(0)
             unfinished = np.int64(-1)
             while number <= ready:

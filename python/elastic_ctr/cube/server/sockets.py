@@ -62,7 +62,7 @@ class Buffers(NamedTuple):
     scratch: NDArray[np.uint64]
     max_keys: int
     piece_keys: int  # a lookup of more is answered in pieces
-    awake: int  # nanoseconds, see `machine_code.sockets.wait_awake`
+    busy_poll_ns: int  # nanoseconds, see `machine_code.sockets.busy_poll`
     wake: int
 
 
@@ -74,7 +74,7 @@ def _hang_up(b: Any, counts: Any, fd: Any) -> None:
 
 @compiled
 def woken_at(b: Any) -> Any:
-    """When `wait_awake` returned last."""
+    """When `busy_poll` returned last."""
     return b.sockets.clock[0] * 1_000_000_000 + b.sockets.clock[1]
 
 

@@ -127,7 +127,7 @@ def _end_with(failed: threading.ExceptHookArgs) -> None:
     os._exit(1)
 
 
-def _make_loop(row: counters.Counts, max_keys: int, awake_us: int) -> LookupLoop:
+def _make_loop(row: counters.Counts, max_keys: int, busy_poll_us: int) -> LookupLoop:
     """Raises SystemExit, after a sentence in the log, on a machine that cannot compile."""
     try:
         # Importing is compiling in part: a decorator may fail, too.
@@ -135,7 +135,7 @@ def _make_loop(row: counters.Counts, max_keys: int, awake_us: int) -> LookupLoop
         from elastic_ctr.machine_code.compiled import anew_if_stale
 
         connections = allowed_connections(MAX_CONNECTIONS)
-        return anew_if_stale(lambda: LookupLoop(row, max_keys, connections, awake_us))
+        return anew_if_stale(lambda: LookupLoop(row, max_keys, connections, busy_poll_us))
     except Exception:  # noqa: BLE001 - whatever the compiler says, nothing else answers lookups
         _log.critical("lookups cannot be compiled here: install numba and LLVM for this machine", exc_info=True)
         raise SystemExit(CANNOT_WORK) from None
@@ -143,7 +143,7 @@ def _make_loop(row: counters.Counts, max_keys: int, awake_us: int) -> LookupLoop
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="cube-server worker")
-    for name in ("parent", "control", "counters", "workers", "index", "max-keys", "awake-us"):
+    for name in ("parent", "control", "counters", "workers", "index", "max-keys", "busy-poll-us"):
         parser.add_argument(f"--{name}", type=int, required=True)
     given = parser.parse_args()
     die_with_parent(given.parent)
@@ -153,7 +153,7 @@ def main() -> None:
     threading.excepthook = _end_with
     row = counters.attach(given.counters, given.workers)[given.index]
     row[[counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
-    loop = _make_loop(row, given.max_keys, given.awake_us)
+    loop = _make_loop(row, given.max_keys, given.busy_poll_us)
     loop.replace(Holdings(), draining=False)
     with (
         socket.socket(fileno=given.control) as control,

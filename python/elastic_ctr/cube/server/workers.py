@@ -55,7 +55,7 @@ class Workers:
             "counters": self._descriptor,
             "workers": cube.workers,
             "max-keys": cube.max_keys,
-            "awake-us": cube.awake_us,
+            "busy-poll-us": cube.busy_poll_us,
         }
         self._serving: dict[int, Worker] = {}
         # How often each that was started could not hold what is assigned, since one last did.

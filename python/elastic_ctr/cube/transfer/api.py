@@ -61,7 +61,12 @@ def transfer_app(transfer: CubeTransfer, token: str | None) -> Starlette:
         except RollbackRefused as refused:
             raise RequestRefused(409, str(refused)) from refused
         return JSONResponse(
-            {"live": state.live, "candidate": state.candidate, "previous": state.previous, "held": state.held}
+            {
+                "live": state.live,
+                "candidate": state.candidate,
+                "previous": state.previous,
+                "promotionPaused": state.promotion_paused,
+            }
         )
 
     def ready() -> tuple[bool, str]:

@@ -21,7 +21,7 @@ class BuilderSilent(OSError):
 
 
 class Builder:
-    """Orders builds. `progress` is the last that was heard, `trouble` why there is none."""
+    """Orders builds. `progress` is the last that was heard, `error` why there is none."""
 
     def __init__(self, url: str, token: str | None, client: httpx.AsyncClient) -> None:
         self._url = url.rstrip("/")
@@ -30,7 +30,7 @@ class Builder:
         self._failures: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
         self.progress: BuildProgress | None = None
-        self.trouble: str | None = None
+        self.error: str | None = None
         self.seconds: dict[int, BuildProgress] = {}
 
     def may_try(self, version: int) -> bool:
@@ -47,11 +47,11 @@ class Builder:
                 if progress.version != version:
                     # A builder that was restarted has forgotten: order again, what is published already is kept.
                     progress = await self._ask("POST", version)
-            self.trouble = None
+            self.error = None
         except BuilderSilent as silent:
-            if self.trouble is None:
+            if self.error is None:
                 log.warning("%s", silent)
-            self.trouble = str(silent)
+            self.error = str(silent)
             progress = BuildProgress(version=version, stage="failed", error=str(silent))
         self.progress = progress
         self._weigh(version, progress)

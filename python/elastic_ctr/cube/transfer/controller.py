@@ -86,8 +86,8 @@ class CubeTransfer:
         self.rules = Rules(min_ready_replicas, validation_timeout_seconds)
         self.shards = shards
         self.scan: Scan | None = None
-        self.store_trouble: str | None = None
-        self.state_trouble: str | None = None
+        self.store_error: str | None = None
+        self.state_error: str | None = None
         self.state: ReleaseState | None = None
         self.document: ReleaseDocument | None = None
         self._store = store
@@ -213,7 +213,7 @@ class CubeTransfer:
 
     def _remember(self) -> None:
         self._memory = self._file.read()
-        self.state_trouble = self._file.error
+        self.state_error = self._file.error
         self._began = time.monotonic()
         if self._memory is None:
             log.info("no state here: listening %.0f s for what pods carry", self._state_recovery_seconds)
@@ -300,11 +300,11 @@ class CubeTransfer:
         try:
             self._file.write(memory)
         except OSError as failed:
-            if self.state_trouble is None:
+            if self.state_error is None:
                 log.warning("the state cannot be written, so nothing new is published: %s", failed)
-            self.state_trouble = f"{self._file.path} cannot be written: {failed.strerror or failed}"
+            self.state_error = f"{self._file.path} cannot be written: {failed.strerror or failed}"
             return reserved
-        self._memory, self._kept_at, self.state_trouble = memory, now, None
+        self._memory, self._kept_at, self.state_error = memory, now, None
         return True
 
     def _wake(self) -> None:
@@ -360,11 +360,11 @@ class CubeTransfer:
         try:
             scan = await asyncio.to_thread(self._catalog.scan, deleted)
         except (StoreError, OSError) as failed:
-            if self.store_trouble is None:
+            if self.store_error is None:
                 log.warning("the store cannot be looked at: %s", failed)
-            self.store_trouble = str(failed)
+            self.store_error = str(failed)
             return
-        self.store_trouble = None
+        self.store_error = None
         self.scan = scan
         for problem in scan.problems:
             if problem not in self._told:

@@ -56,7 +56,7 @@ class ReleaseState(Record):
     previous: VersionId | None = None
     candidate: VersionId | None = None
     restoring: bool = False
-    held: bool = False
+    promotion_paused: bool = False
     complete_since: float | None = None
     refused: dict[VersionId, str] = Field(default_factory=dict)
     was_live: tuple[VersionId, ...] = ()
@@ -103,7 +103,7 @@ def document_of(
         candidate=state.candidate,
         live=state.live,
         previous=state.previous,
-        held=state.held,
+        promotion_paused=state.promotion_paused,
         refused=state.refused,
         holders={version: dict(held) for version, held in holders.items()},
     )
@@ -118,7 +118,7 @@ def state_after_loss(document: ReleaseDocument | None) -> ReleaseState:
         live=document.live,
         previous=document.previous,
         # A candidate is chosen again; a rollback's target too, by the operator, whose order nobody remembers.
-        held=document.held,
+        promotion_paused=document.promotion_paused,
         refused=document.refused,
         was_live=tuple(v for v in (document.previous, document.live) if v is not None),
     )
@@ -147,7 +147,7 @@ def _step(state: ReleaseState, view: View, rules: Rules) -> ReleaseState:
     state = _with_refusals(state, view)
     candidate = state.candidate
     if candidate is None:
-        chosen = None if state.held else next_candidate(view.built, state.live, state.refused)
+        chosen = None if state.promotion_paused else next_candidate(view.built, state.live, state.refused)
         if chosen is None:
             return state
         strange = _other_shape(view, chosen, state.live)
@@ -164,7 +164,9 @@ def _step(state: ReleaseState, view: View, rules: Rules) -> ReleaseState:
     # Right after a start nobody has been heard yet: that is not the same as nobody being there.
     if not view.listened:
         return state
-    if not state.restoring and (state.held or not gate(state, view, rules).passed or behind(state, view, rules)):
+    if not state.restoring and (
+        state.promotion_paused or not gate(state, view, rules).validated or behind(state, view, rules)
+    ):
         return state
     return _promoted(_timed(state, candidate, live=view.now), candidate)
 
@@ -272,18 +274,22 @@ def rolled_back(state: ReleaseState, version: int, view: View, rules: Rules) -> 
         raise RollbackRefused(f"version {version} was never live, so no serving pod answers for it; {ways_out}")
     if version == state.live:
         # What is live is held where it is.
-        return state.model_copy(update={"held": True, "candidate": None, "restoring": False, "complete_since": None})
+        return state.model_copy(
+            update={"promotion_paused": True, "candidate": None, "restoring": False, "complete_since": None}
+        )
     state = _timed(state, version, candidate=view.now)
-    update = {"held": True, "candidate": version, "restoring": True, "complete_since": None}
+    update = {"promotion_paused": True, "candidate": version, "restoring": True, "complete_since": None}
     return advance(state.model_copy(update=update), view, rules)
 
 
 def resumed(state: ReleaseState) -> ReleaseState:
     """Go on with the newest built version, be it the one that was rolled back from. A rollback under way is given up."""
-    if not state.held:
+    if not state.promotion_paused:
         return state
     candidate = None if state.restoring else state.candidate
-    return state.model_copy(update={"held": False, "candidate": candidate, "restoring": False, "complete_since": None})
+    return state.model_copy(
+        update={"promotion_paused": False, "candidate": candidate, "restoring": False, "complete_since": None}
+    )
 
 
 def refuse(state: ReleaseState, version: int, reason: str) -> ReleaseState:

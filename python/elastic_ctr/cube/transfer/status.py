@@ -29,7 +29,7 @@ def status_of(transfer: CubeTransfer) -> dict[str, Any]:
         "revision": None if document is None else document.revision,
         "live": None if state is None else state.live,
         "previous": None if state is None else state.previous,
-        "held": state is not None and state.held,
+        "promotionPaused": state is not None and state.promotion_paused,
         "candidate": None if state is None or state.candidate is None else _candidate(transfer, state),
         "published": sorted(manifests),
         "built": sorted(built),
@@ -52,8 +52,8 @@ def status_of(transfer: CubeTransfer) -> dict[str, Any]:
 def problems_of(transfer: CubeTransfer) -> list[str]:
     """What an operator should look at, as sentences."""
     found = [] if transfer.scan is None else list(transfer.scan.problems)
-    builder = None if transfer.builder is None else transfer.builder.trouble
-    found += [each for each in (transfer.store_trouble, transfer.state_trouble, builder) if each is not None]
+    builder = None if transfer.builder is None else transfer.builder.error
+    found += [each for each in (transfer.store_error, transfer.state_error, builder) if each is not None]
     dead = _dead_shards(transfer)
     if dead and not transfer.listening:
         found.append(
@@ -142,7 +142,7 @@ def _shards(transfer: CubeTransfer) -> list[dict[str, Any]]:
                     "pod": report.pod,
                     "address": report.address,
                     "draining": report.draining,
-                    "holds": {str(version): len(parts) for version, parts in sorted(report.holds.items())},
+                    "loaded": {str(version): len(parts) for version, parts in sorted(report.loaded.items())},
                     "errors": list(report.errors),
                     "secondsSinceReport": transfer.heard_seconds_ago(at),
                 }
@@ -158,7 +158,7 @@ def _readers(transfer: CubeTransfer) -> list[dict[str, Any]]:
     return [
         {
             "pod": report.pod,
-            "passed": list(report.passed),
+            "validated": list(report.validated),
             "refused": {str(version): reason for version, reason in report.refused.items()},
             "pinned": list(report.pinned),
             "maxAbsDiff": {str(version): diff for version, diff in report.max_abs_diff.items()},
@@ -212,7 +212,10 @@ def metrics_of(transfer: CubeTransfer) -> Metrics:
             "Generation of the release.",
             lambda: number(transfer.state.generation if transfer.state else None),
         ),
-        "held": ("1 while a rollback holds.", lambda: float(bool(transfer.state and transfer.state.held))),
+        "promotion_paused": (
+            "1 while promotion is paused by a rollback.",
+            lambda: float(bool(transfer.state and transfer.state.promotion_paused)),
+        ),
         "refused_versions": ("Refused versions.", lambda: float(len(transfer.state.refused) if transfer.state else 0)),
         "cube_pods": ("Cube pods that report.", lambda: float(len(transfer.agents.reports))),
         "serving_pods": ("Serving pods that report.", lambda: float(len(transfer.readers.reports))),

@@ -45,7 +45,7 @@ class Played:
         self.gone = False  # transfer, which is restarted
 
     def server(self) -> Any:
-        async def held(request: Request) -> Response:
+        async def loaded(request: Request) -> Response:
             return JSONResponse(
                 {
                     "versions": {str(v): sorted(parts) for v, parts in self.held.items() if parts},
@@ -87,7 +87,7 @@ class Played:
 
         orders = [Route(path, each, methods=["POST"]) for path, each in
                   (("/load", load), ("/unload", unload), ("/drain", drain))]  # fmt: skip
-        return application([Route("/held", held), *orders])
+        return application([Route("/loaded", loaded), *orders])
 
     def transfer(self) -> Any:
         async def release(request: Request) -> Response:

@@ -28,7 +28,7 @@ async def test_what_the_shard_owes_of_the_wanted_versions_is_loaded_live_first(t
     played.say(5, 4, 6)
     async with pod(tmp_path, played) as it:
         await it.holds(v5=MINE, v4=MINE, v6=MINE)
-        await it.until(lambda: played.reports[-1].holds == {5: MINE, 4: MINE, 6: MINE})
+        await it.until(lambda: played.reports[-1].loaded == {5: MINE, 4: MINE, 6: MINE})
 
         assert [version for version, _ in played.loads] == [5, 4, 6]
         assert it.agent.ready() == (True, "ready; holds version 5")
@@ -114,10 +114,10 @@ async def test_what_others_owe_now_is_first_no_longer_reported_and_then_unloaded
         played.say(5, placement=four, holders={5: {ADDRESS: mine}})
         heard = len(played.reports)
         await it.until(lambda: len(played.reports) > heard + 20)
-        assert played.reports[-1].holds == {5: MINE}
+        assert played.reports[-1].loaded == {5: MINE}
 
         played.say(5, placement=four, holders={5: {ADDRESS: mine, OTHER: Holder(partitions=(2,), shard=2)}})
-        await it.until(lambda: played.reports[-1].holds == {5: (0,)})
+        await it.until(lambda: played.reports[-1].loaded == {5: (0,)})
         heard = len(played.reports)
         await it.until(lambda: len(played.reports) > heard + 20)
         assert played.held == {5: {0, 2}}, "the document that readers have still names this pod"
@@ -140,7 +140,7 @@ async def test_what_another_pod_has_just_come_to_answer_is_reported_on_for_reade
         await it.until(lambda: len(played.reports) > heard + 50)
 
         assert played.reports[-1].document == played.document
-        assert played.reports[-1].holds == {5: MINE}
+        assert played.reports[-1].loaded == {5: MINE}
 
 
 async def test_nothing_is_unloaded_while_readers_cannot_be_told(tmp_path: Path, played: Played) -> None:
@@ -179,7 +179,7 @@ async def test_a_damaged_part_of_the_candidate_is_reported_and_refused_and_the_r
         report = await it.until(lambda: played.reports[-1].refused and played.reports[-1])
 
         assert "part-00002.dict" in report.refused[6]
-        assert report.holds[5] == MINE
+        assert report.loaded[5] == MINE
         played.say(5, 7)
         await it.until(lambda: played.held.get(7) == set(MINE) and not played.reports[-1].refused)
 
@@ -214,7 +214,7 @@ async def test_the_agents_door_shows_it_and_drains_it_for_who_knows_the_token(tm
             await it.holds(v5=MINE)
             await it.until(lambda: it.agent.ready()[0])
             assert (await client.get("/readyz")).text == "ready; holds version 5\n"
-            assert (await client.get("/status")).json()["holds"] == {"5": [0, 2]}
+            assert (await client.get("/status")).json()["loaded"] == {"5": [0, 2]}
             assert "elastic_ctr_cube_agent_ready 1.0" in (await client.get("/metrics")).text
             assert (await client.post("/drain")).status_code == 401
             assert (await client.post("/drain", headers=bearer("secret"))).status_code == 202
@@ -249,18 +249,18 @@ async def test_a_part_that_no_worker_can_open_any_more_is_fetched_anew_while_the
 
     try:
         async with pod(tmp_path, played, store=store, server_url=f"http://127.0.0.1:{process.admin_port}") as it:
-            await it.until(lambda: played.reports and played.reports[-1].holds == {5: MINE}, 60)
+            await it.until(lambda: played.reports and played.reports[-1].loaded == {5: MINE}, 60)
             lost = tmp_path / "cache" / "5" / "part-00002.dict"
             store.away = True
             os.truncate(lost, 100)
             os.kill(process.status()["workers"][0], signal.SIGKILL)
 
-            await it.until(lambda: played.reports[-1].holds == {5: (0,)}, 60)
+            await it.until(lambda: played.reports[-1].loaded == {5: (0,)}, 60)
             await it.until(process.ready, 60)
             assert await asyncio.to_thread(values, 0) == values_for(of_partition(keys, 0, PARTITIONS), 4, 5).tobytes()
 
             store.away = False
-            await it.until(lambda: played.reports[-1].holds == {5: MINE}, 60)
+            await it.until(lambda: played.reports[-1].loaded == {5: MINE}, 60)
             assert await asyncio.to_thread(values, 2) == values_for(of_partition(keys, 2, PARTITIONS), 4, 5).tobytes()
     finally:
         assert await asyncio.to_thread(process.stop) == 0

@@ -7,7 +7,7 @@ import pytest
 
 from cube.agent.played import MINE, OTHER, Played, pod
 from elastic_ctr.cube.agent import server_client
-from elastic_ctr.cube.agent.server_client import Held, Server, ServerGone
+from elastic_ctr.cube.agent.server_client import LoadedParts, Server, ServerGone
 from elastic_ctr.cube.release import Holder, Placement
 
 
@@ -23,13 +23,13 @@ async def test_an_agent_that_ends_drains_while_the_pod_is_asked_and_then_holds_n
         await it.until(lambda: played.draining and played.reports[-1].draining)
         heard = len(played.reports)
         await it.until(lambda: len(played.reports) > heard + 10)
-        assert played.reports[-1].holds == {5: MINE}
+        assert played.reports[-1].loaded == {5: MINE}
         assert not it.agent.drained.is_set()
 
         played.lookup = 10.0
         await it.until(it.agent.drained.is_set)
 
-    assert played.reports[-1].holds == {}
+    assert played.reports[-1].loaded == {}
     assert played.reports[-1].draining
 
 
@@ -85,7 +85,7 @@ async def test_a_pod_that_nobody_replaces_yet_stays_though_its_server_is_slow_to
         it.stop.set()
         await it.until(lambda: played.drains >= 3)
         assert not it.agent.drained.is_set()
-        assert played.reports[-1].holds == {5: MINE}
+        assert played.reports[-1].loaded == {5: MINE}
 
         played.slow = played.drain_refused = False
         await it.until(lambda: played.draining)
@@ -123,14 +123,14 @@ async def test_where_nobody_listens_for_a_while_there_is_nothing_to_drain(
 ) -> None:
     played.say(5)
     played.lookup = 10.0
-    held, gone = Server.held, False
+    held, gone = Server.loaded, False
 
-    async def asked(self: Server) -> Held:
+    async def asked(self: Server) -> LoadedParts:
         if gone:
             raise ServerGone("nobody listens")
         return await held(self)
 
-    monkeypatch.setattr(Server, "held", asked)
+    monkeypatch.setattr(Server, "loaded", asked)
     up = Placement(shards=2, up=(1,))
     async with pod(tmp_path, played, grace_seconds=60.0, drain_idle_seconds=2.0) as it:
         await it.holds(v5=MINE)
@@ -140,7 +140,7 @@ async def test_where_nobody_listens_for_a_while_there_is_nothing_to_drain(
         gone = True
         await asyncio.sleep(1.0)
         gone = False
-        await it.until(lambda: played.reports[-1].holds == {5: MINE})
+        await it.until(lambda: played.reports[-1].loaded == {5: MINE})
         assert not it.agent.drained.is_set()
 
         gone = True

@@ -5,20 +5,20 @@ import pytest
 
 from cube.agent.played import Played
 from elastic_ctr.cube.agent import server_client
-from elastic_ctr.cube.agent.server_client import Held, Server, ServerGone, ServerRefused, ServerSilent
+from elastic_ctr.cube.agent.server_client import LoadedParts, Server, ServerGone, ServerRefused, ServerUnreachable
 from elastic_ctr.runtime.http import serving
 
 
 async def test_a_server_that_refuses_or_is_silent_is_told_apart(played: Played) -> None:
     async with serving(played.server(), "127.0.0.1", 0) as door, httpx.AsyncClient() as client:
         stranger = Server(f"http://127.0.0.1:{door.port}", "wrong", client)
-        assert await stranger.held() == Held({}, {}, draining=False, lookup=None)
+        assert await stranger.loaded() == LoadedParts({}, {}, draining=False, lookup=None)
 
         with pytest.raises(ServerRefused, match="refused /drain with 401: this call changes something"):
             await stranger.drain(draining=True)
     async with httpx.AsyncClient() as client:
         with pytest.raises(ServerGone, match="does not answer"):
-            await Server(f"http://127.0.0.1:{door.port}", None, client).held()
+            await Server(f"http://127.0.0.1:{door.port}", None, client).loaded()
 
 
 async def test_a_server_that_is_slow_is_not_taken_for_one_that_is_gone(
@@ -27,7 +27,7 @@ async def test_a_server_that_is_slow_is_not_taken_for_one_that_is_gone(
     monkeypatch.setattr(server_client, "_ASK_SECONDS", 0.1)
     played.slow = True
     async with serving(played.server(), "127.0.0.1", 0) as door, httpx.AsyncClient() as client:
-        with pytest.raises(ServerSilent, match="does not answer") as silent:
+        with pytest.raises(ServerUnreachable, match="does not answer") as silent:
             await Server(f"http://127.0.0.1:{door.port}", "secret", client).drain(draining=True)
 
     assert not isinstance(silent.value, ServerGone)

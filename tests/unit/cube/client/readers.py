@@ -30,7 +30,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def client_of(dim: int = DIM, **settings: object) -> AsyncIterator[CubeClient]:
-    client = CubeClient(dim, **{"timeout_ms": PATIENT, "hedge_ms": None, "patience_ms": 0, **settings})  # type: ignore[arg-type]
+    client = CubeClient(dim, **{"timeout_ms": PATIENT, "hedge_ms": None, "deadline_ms": 0, **settings})  # type: ignore[arg-type]
     try:
         yield client
     finally:

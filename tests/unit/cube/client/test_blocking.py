@@ -83,14 +83,14 @@ def replicas(tmp_path: Path) -> Iterator[list[Running]]:
         server.stop()
 
 
-@pytest.mark.parametrize("awake", [True, False])
+@pytest.mark.parametrize("busy_poll", [True, False])
 @pytest.mark.parametrize("asked_before", [True, False])
 def test_a_server_that_fails_is_replaced_by_another_that_holds_the_same(
-    replicas: list[Running], asked_before: bool, awake: bool
+    replicas: list[Running], asked_before: bool, busy_poll: bool
 ) -> None:
     addresses = [f"127.0.0.1:{server.port}" for server in replicas]
 
-    with BlockingCubeClient(addresses, awake=awake) as client:
+    with BlockingCubeClient(addresses, busy_poll=busy_poll) as client:
         if asked_before:
             client.lookup(3, KEYS)
         replicas.pop(0).stop()
@@ -218,12 +218,12 @@ def test_dict_stat_describes_a_part_and_refuses_a_damaged_one(tmp_path: Path) ->
     assert "is damaged" in damaged.output
 
 
-@pytest.mark.parametrize("awake", [True, False])
+@pytest.mark.parametrize("busy_poll", [True, False])
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 100, 5000])
-def test_a_client_that_stays_awake_reads_the_same_as_one_that_sleeps(pair: list[str], n: int, awake: bool) -> None:
+def test_a_client_that_stays_awake_reads_the_same_as_one_that_sleeps(pair: list[str], n: int, busy_poll: bool) -> None:
     asked = np.arange(2, 2 * n + 2, 2, dtype=np.uint64)
 
-    with BlockingCubeClient(pair[:1], awake=awake) as client:
+    with BlockingCubeClient(pair[:1], busy_poll=busy_poll) as client:
         for _ in range(20):
             values, missing = client.lookup(3, asked)
 
@@ -234,9 +234,9 @@ def test_a_client_that_stays_awake_reads_the_same_as_one_that_sleeps(pair: list[
             assert missing.tolist() == (asked > 100).tolist()
 
 
-@pytest.mark.parametrize("awake", [True, False])
-def test_a_refusal_costs_neither_kind_of_client_its_connection(pair: list[str], awake: bool) -> None:
-    with BlockingCubeClient(pair[:1], awake=awake) as client:
+@pytest.mark.parametrize("busy_poll", [True, False])
+def test_a_refusal_costs_neither_kind_of_client_its_connection(pair: list[str], busy_poll: bool) -> None:
+    with BlockingCubeClient(pair[:1], busy_poll=busy_poll) as client:
         for _ in range(3):
             with pytest.raises(VersionNotHeld, match="answered version not held"):
                 client.lookup(4, KEYS)
@@ -275,11 +275,11 @@ class Slow:
         self._listening.close()
 
 
-@pytest.mark.parametrize("awake", [True, False])
-def test_an_answer_that_came_too_late_is_never_taken_for_another_questions(awake: bool) -> None:
+@pytest.mark.parametrize("busy_poll", [True, False])
+def test_an_answer_that_came_too_late_is_never_taken_for_another_questions(busy_poll: bool) -> None:
     server = Slow()
     try:
-        with BlockingCubeClient([server.address], timeout_seconds=0.2, awake=awake) as client:
+        with BlockingCubeClient([server.address], timeout_seconds=0.2, busy_poll=busy_poll) as client:
             with pytest.raises(CubeUnavailable, match="did not answer in time"):
                 client.lookup(3, as_keys([7]))
             server.late.set()
@@ -289,12 +289,12 @@ def test_an_answer_that_came_too_late_is_never_taken_for_another_questions(awake
         server.close()
 
 
-@pytest.mark.parametrize("awake", [True, False])
-def test_a_question_that_was_given_up_leaves_no_answer_behind(awake: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("busy_poll", [True, False])
+def test_a_question_that_was_given_up_leaves_no_answer_behind(busy_poll: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Slow()
     server.late.set()
     try:
-        with BlockingCubeClient([server.address], awake=awake) as client:
+        with BlockingCubeClient([server.address], busy_poll=busy_poll) as client:
             received = blocking._Server._receive
 
             def interrupted(*_: object) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.client import exchange as module
-from elastic_ctr.cube.client.exchange import AWAKE, Exchange
+from elastic_ctr.cube.client.exchange import BUSY_POLL_NS, Exchange
 from elastic_ctr.cube.wire import Kind, Status
 
 DIM, VERSION, REQUEST = 2, 9, 1
@@ -42,7 +42,7 @@ def asking() -> Iterator[Asking]:
 
 
 def test_who_was_answered_at_once_polls_for_the_next_answer(asking: Asking) -> None:
-    asking.exchange.answered(AWAKE / 1e9)
+    asking.exchange.answered(BUSY_POLL_NS / 1e9)
     asking.peer.sendall(ANSWER)
 
     assert asking.ask() == (VALUES.tolist(), [False, True, False])
@@ -53,7 +53,7 @@ def test_who_was_answered_at_once_polls_for_the_next_answer(asking: Asking) -> N
 
 def test_who_waited_sends_and_leaves_the_answer_to_who_may_sleep(asking: Asking) -> None:
     asking.exchange.answered(0)
-    asking.exchange.answered(2 * AWAKE / 1e9)
+    asking.exchange.answered(2 * BUSY_POLL_NS / 1e9)
     asking.peer.sendall(ANSWER)
 
     assert asking.ask() is None

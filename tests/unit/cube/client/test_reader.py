@@ -136,7 +136,7 @@ async def test_a_holder_that_is_away_for_a_moment_costs_no_lookup(tmp_path: Path
     server = Running(LookupLoop(counters.private(), 1000, 1000))
     server.hold(table)
 
-    async with client_of(patience_ms=60_000) as client:
+    async with client_of(deadline_ms=60_000) as client:
         client.set_holders({1: {address(server): ALL}})
         await client.lookup(1, KEYS)
         server.stop()
@@ -155,7 +155,7 @@ async def test_a_lookup_goes_to_whoever_is_named_while_it_waits(start: Callable[
     there = start()
     there.hold(table_of(tmp_path))
 
-    async with client_of(patience_ms=60_000, partitions=PARTITIONS) as client:
+    async with client_of(deadline_ms=60_000, partitions=PARTITIONS) as client:
         client.set_holders({1: {"127.0.0.1:1": ALL}})
         asked = asyncio.create_task(client.lookup(1, KEYS))
         while client.stats.retried < 4:
@@ -195,7 +195,7 @@ async def test_a_holder_that_has_long_failed_is_waited_for_once_it_is_named_anew
     other = start()
     other.hold(table)
 
-    async with client_of(patience_ms=60_000, partitions=PARTITIONS) as client:
+    async with client_of(deadline_ms=60_000, partitions=PARTITIONS) as client:
         client.set_holders({1: {f"127.0.0.1:{port}": ALL, address(other): ALL}})
         client._failing_since[f"127.0.0.1:{port}"] = asyncio.get_running_loop().time() - 100
         client.set_holders({1: {address(other): ALL}})
@@ -211,7 +211,7 @@ async def test_a_holder_that_has_long_failed_is_waited_for_once_it_is_named_anew
 
 
 async def test_a_holder_that_has_long_failed_is_not_waited_for() -> None:
-    async with client_of(patience_ms=300, partitions=PARTITIONS) as client:
+    async with client_of(deadline_ms=300, partitions=PARTITIONS) as client:
         client.set_holders({1: {"127.0.0.1:1": ALL}})
         with pytest.raises(CubeUnavailable):
             await client.lookup(1, KEYS)

@@ -86,7 +86,7 @@ async def test_a_holder_that_failed_is_asked_again_although_another_holds_nothin
 
 
 async def test_what_all_holders_say_they_do_not_hold_is_not_waited_for() -> None:
-    settings = {"retries": 9, "patience_ms": PATIENT, "partitions": PARTITIONS}
+    settings = {"retries": 9, "deadline_ms": PATIENT, "partitions": PARTITIONS}
     async with impostor(refuse) as one, impostor(refuse) as other, client_of(**settings) as client:
         client.set_holders({1: {one: ALL, other: ALL}})
 
@@ -98,7 +98,7 @@ async def test_what_all_holders_say_they_do_not_hold_is_not_waited_for() -> None
 
 @pytest.mark.parametrize("answered", ["never", "long ago"])
 async def test_a_holder_that_did_not_answer_lately_is_asked_once_where_another_holds_nothing(answered: str) -> None:
-    settings = {"patience_ms": 2000, "partitions": PARTITIONS}
+    settings = {"deadline_ms": 2000, "partitions": PARTITIONS}
     async with impostor(refuse) as empty, client_of(**settings) as client:
         client.set_holders({1: {empty: ALL, "127.0.0.1:1": ALL}})
         prefer(client, [empty, "127.0.0.1:1"])
@@ -112,7 +112,7 @@ async def test_a_holder_that_did_not_answer_lately_is_asked_once_where_another_h
 
 
 async def test_a_holder_that_only_greets_is_asked_once_where_another_holds_nothing() -> None:
-    settings = {"timeout_ms": 500, "patience_ms": 2000, "partitions": PARTITIONS}
+    settings = {"timeout_ms": 500, "deadline_ms": 2000, "partitions": PARTITIONS}
     async with impostor(refuse) as empty, impostor(silent) as mute, client_of(**settings) as client:
         client.set_holders({1: {empty: ALL, mute: ALL}})
         prefer(client, [mute, empty])
@@ -131,7 +131,7 @@ async def test_a_holder_that_answered_a_moment_ago_is_waited_for_although_anothe
     server = Running(LookupLoop(counters.private(), 1000, 1000))
     server.hold(table)
 
-    async with impostor(refuse) as empty, client_of(patience_ms=60_000) as client:
+    async with impostor(refuse) as empty, client_of(deadline_ms=60_000) as client:
         client.set_holders({1: {empty: ALL, address(server): ALL}})
         prefer(client, [empty, address(server)])
         # All that a holder is asked while readers like another better.
@@ -257,7 +257,7 @@ async def test_no_attempt_is_waited_for_longer_than_patience_however_often_a_hol
         third.set()
         return b""
 
-    settings = {"timeout_ms": 10_000, "retries": 0, "patience_ms": 15_000, "partitions": PARTITIONS}
+    settings = {"timeout_ms": 10_000, "retries": 0, "deadline_ms": 15_000, "partitions": PARTITIONS}
     async with impostor(answering(busy_twice)) as crowded, client_of(**settings) as client:
         client.set_holders({1: {crowded: ALL}})
         lookup = asyncio.create_task(client.lookup(1, KEYS))

@@ -188,7 +188,7 @@ async def test_a_holder_that_greets_slowly_is_let_in_now_and_then() -> None:
         await greet(reader, writer)
         await reader.read()
 
-    settings = {"timeout_ms": 50, "patience_ms": PATIENT, "partitions": PARTITIONS}
+    settings = {"timeout_ms": 50, "deadline_ms": PATIENT, "partitions": PARTITIONS}
     async with impostor(slow_to_greet) as slow, client_of(**settings) as client:
         client.set_holders({1: {slow: ALL}})
 
@@ -204,7 +204,7 @@ async def test_a_slow_holder_that_is_alone_answers_however_often_it_is_asked() -
             head, keys = await request(reader)
             asyncio.get_running_loop().call_later(0.5, writer.write, right_reply(head, keys))
 
-    settings = {"timeout_ms": 50, "patience_ms": PATIENT, "partitions": PARTITIONS}
+    settings = {"timeout_ms": 50, "deadline_ms": PATIENT, "partitions": PARTITIONS}
     async with impostor(slow) as alone, client_of(**settings) as client:
         client.set_holders({1: {alone: ALL}})
         await until(lambda: client._connection(alone).greeted)
@@ -232,7 +232,7 @@ async def test_a_holder_that_is_alone_and_falls_silent_is_connected_to_anew_in_t
         while True:
             writer.write(right_reply(*await request(reader)))
 
-    settings = {"timeout_ms": 300, "patience_ms": 6000, "partitions": PARTITIONS}
+    settings = {"timeout_ms": 300, "deadline_ms": 6000, "partitions": PARTITIONS}
     async with impostor(silent_at_first) as alone, client_of(**settings) as client:
         client.set_holders({1: {alone: ALL}})
         values, _ = await client.lookup(1, KEYS)
@@ -295,7 +295,7 @@ async def test_a_holder_that_is_no_holder_any_more_is_left_although_it_owes_an_a
         await silent(reader, writer)
         hung_up.set()
 
-    settings = {"timeout_ms": 500, "patience_ms": 100, "partitions": PARTITIONS}
+    settings = {"timeout_ms": 500, "deadline_ms": 100, "partitions": PARTITIONS}
     async with impostor(owing) as debtor, client_of(**settings) as client:
         client.set_holders({1: {debtor: ALL}})
         asked = asyncio.create_task(client.lookup(1, KEYS))

@@ -31,7 +31,7 @@ def test_unloading_what_is_not_held_changes_nothing() -> None:
     assigned = Assignments().loaded(1, 9, 4, SOMEWHERE)
 
     assert assigned.unloaded(2) == assigned.unloaded(1, [3]) == assigned
-    assert assigned.unloaded(1, [0]).held() == {}
+    assert assigned.unloaded(1, [0]).by_version() == {}
 
 
 def test_only_files_that_were_not_assigned_before_add_something() -> None:

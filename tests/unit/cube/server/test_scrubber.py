@@ -59,14 +59,14 @@ def test_a_part_that_changes_in_place_is_dropped_while_the_others_are_answered(
 
     _damage_partition_1(paths)
 
-    until(lambda: "damaged" in str(server.held()["damaged"].get("1", {}).get("1")))
-    assert server.held()["versions"] == {"1": [0, 2]}
+    until(lambda: "damaged" in str(server.loaded()["damaged"].get("1", {}).get("1")))
+    assert server.loaded()["versions"] == {"1": [0, 2]}
     every_worker_answers(server, 1, Status.PARTITION_NOT_HELD)
     whole = KEYS[KEYS % PARTITIONS != 1]
     with Peer(server.port) as peer:
         assert peer.ask(1, whole, 4).values.tobytes() == values_for(whole, 4, 1).tobytes()
     assert "elastic_ctr_cube_damaged_partitions_total 0.0" not in server.http.get("/metrics").text
-    assert server.status()["damaged"] == server.held()["damaged"]
+    assert server.status()["damaged"] == server.loaded()["damaged"]
 
 
 def test_after_the_damage_is_told_no_wrong_value_is_answered_and_a_fetched_part_is(
@@ -76,7 +76,7 @@ def test_after_the_damage_is_told_no_wrong_value_is_answered_and_a_fetched_part_
     whole = paths[1].full.read_bytes()
     server.load(1, paths)
     _damage_partition_1(paths)
-    until(lambda: bool(server.held()["damaged"]))
+    until(lambda: bool(server.loaded()["damaged"]))
 
     refused = server.load(1, {1: paths[1]}, partitions=PARTITIONS)
     every_worker_answers(server, 1, Status.PARTITION_NOT_HELD)
@@ -87,7 +87,7 @@ def test_after_the_damage_is_told_no_wrong_value_is_answered_and_a_fetched_part_
 
     assert refused.status_code == 422
     assert "checksum of its records does not match; fetch or build it again" in refused.json()["error"]
-    assert server.held()["damaged"] == {}
+    assert server.loaded()["damaged"] == {}
     every_worker_answers(server, 1)
 
 
@@ -100,8 +100,8 @@ def test_a_damaged_part_below_overlays_is_dropped_from_every_version(server: Ser
 
     _damage_partition_1(below)
 
-    until(lambda: server.held()["versions"] == {"1": [0, 2], "2": [0, 2]})
-    assert {version: list(found) for version, found in server.held()["damaged"].items()} == {"1": ["1"], "2": ["1"]}
+    until(lambda: server.loaded()["versions"] == {"1": [0, 2], "2": [0, 2]})
+    assert {version: list(found) for version, found in server.loaded()["damaged"].items()} == {"1": ["1"], "2": ["1"]}
 
 
 def test_a_header_that_changes_in_place_is_damage_too(server: ServerProcess, tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ def test_a_header_that_changes_in_place_is_damage_too(server: ServerProcess, tmp
 
     _flip(paths[2].full, 100)
 
-    until(lambda: server.held()["versions"] == {"1": [0, 1]})
-    assert "header" in server.held()["damaged"]["1"]["2"]
+    until(lambda: server.loaded()["versions"] == {"1": [0, 1]})
+    assert "header" in server.loaded()["damaged"]["1"]["2"]
 
 
 def test_a_part_that_is_cut_while_it_is_mapped_is_dropped_and_no_worker_ends(
@@ -122,8 +122,8 @@ def test_a_part_that_is_cut_while_it_is_mapped_is_dropped_and_no_worker_ends(
 
     os.truncate(paths[0].full, 4096)
 
-    until(lambda: server.held()["versions"] == {"1": [1, 2]})
-    assert "cannot be read" in server.held()["damaged"]["1"]["0"]
+    until(lambda: server.loaded()["versions"] == {"1": [1, 2]})
+    assert "cannot be read" in server.loaded()["damaged"]["1"]["0"]
     assert server.status()["workerRestarts"] == 0
 
 

@@ -38,7 +38,7 @@ def shared(folder: Path) -> Iterator[ServerProcess]:
 @pytest.fixture
 def server(shared: ServerProcess) -> Iterator[ServerProcess]:
     yield shared
-    for version in shared.held()["versions"]:
+    for version in shared.loaded()["versions"]:
         shared.http.post("/unload", json={"version": int(version), "partitions": None})
     shared.http.post("/drain", json={"draining": False})
 
@@ -47,11 +47,11 @@ def test_a_loaded_version_is_answered_by_every_worker_until_it_is_unloaded(serve
     paths = write_parts(folder / "v1", KEYS, partitions=3)
 
     assert server.load(1, paths).status_code == 200
-    assert server.held()["versions"] == {"1": [0, 1, 2]}
+    assert server.loaded()["versions"] == {"1": [0, 1, 2]}
     every_worker_answers(server, 1)
 
     assert server.http.post("/unload", json={"version": 1, "partitions": None}).status_code == 200
-    assert server.held()["versions"] == {}
+    assert server.loaded()["versions"] == {}
     every_worker_answers(server, 1, Status.VERSION_NOT_HELD)
 
 
@@ -64,7 +64,7 @@ def test_partitions_can_be_added_and_taken_from_a_version(server: ServerProcess,
     every_worker_answers(server, 1)
 
     server.http.post("/unload", json={"version": 1, "partitions": [0, 2]})
-    assert server.held()["versions"] == {"1": [1]}
+    assert server.loaded()["versions"] == {"1": [1]}
 
 
 def test_an_overlay_is_loaded_with_its_full_part(server: ServerProcess, folder: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_damaged_part_is_refused_and_nothing_changes(server: ServerProcess, fo
 
     assert refused.status_code == 422
     assert "checksum of its records does not match" in refused.json()["error"]
-    assert server.held()["versions"] == {"1": [0, 1]}
+    assert server.loaded()["versions"] == {"1": [0, 1]}
     every_worker_answers(server, 1)
     every_worker_answers(server, 2, Status.VERSION_NOT_HELD)
 
@@ -107,7 +107,7 @@ def test_files_that_are_absent_or_elsewhere_or_another_partition_are_refused(
         refused = server.load(1, paths, partitions=2)
         assert refused.status_code == 422
         assert reason in refused.json()["error"]
-    assert server.held()["versions"] == {}
+    assert server.loaded()["versions"] == {}
 
 
 def test_another_dim_beside_what_is_held_is_a_conflict(server: ServerProcess, folder: Path) -> None:
@@ -143,13 +143,13 @@ def test_calls_that_change_something_need_the_token(server: ServerProcess) -> No
             refused = server.http.post(call, json=body, headers=header)
             assert refused.status_code == 401
             assert "token" in refused.json()["error"]
-    assert not server.held()["draining"]
+    assert not server.loaded()["draining"]
 
 
 def test_draining_is_said_by_every_worker_until_it_is_taken_back(server: ServerProcess) -> None:
     for draining in (True, False):
         assert server.http.post("/drain", json={"draining": draining}).json() == {"draining": draining}
-        assert server.held()["draining"] is draining
+        assert server.loaded()["draining"] is draining
         for peer in peers_of(server):
             with peer:
                 assert peer.ask(1, KEYS, 4).draining is draining
@@ -158,16 +158,16 @@ def test_draining_is_said_by_every_worker_until_it_is_taken_back(server: ServerP
 def test_held_says_when_a_version_was_last_asked_for(server: ServerProcess, folder: Path) -> None:
     server.load(1, write_parts(folder / "v1", KEYS, partitions=2))
     server.load(2, write_parts(folder / "v2", KEYS, partitions=2, version=2))
-    assert server.held()["lastAskedSeconds"] == {"1": None, "2": None}
+    assert server.loaded()["lastAskedSeconds"] == {"1": None, "2": None}
 
     with Peer(server.port) as peer:
         peer.keep_alive(2)
 
-    assert server.held()["lastAskedSeconds"]["1"] is None
-    assert server.held()["lastAskedSeconds"]["2"] >= 0
+    assert server.loaded()["lastAskedSeconds"]["1"] is None
+    assert server.loaded()["lastAskedSeconds"]["2"] >= 0
     with Peer(server.port) as peer:
         peer.ask(1, KEYS, 4)
-    held = server.held()
+    held = server.loaded()
     assert held["lastAskedSeconds"]["1"] >= 0
     assert held["lastLookupSeconds"] >= 0
 
@@ -192,7 +192,7 @@ def test_metrics_are_summed_over_workers(server: ServerProcess, folder: Path) ->
     # Those of former tests are closed already, but the server may learn of it only now.
     until(lambda: metric("connections") == len(peers))
     assert [metric(name) - old for name, old in zip(names, before, strict=True)] == [32, 80, 16, 16]
-    assert 'elastic_ctr_cube_held_partitions{version="1"} 2.0' in server.http.get("/metrics").text
+    assert 'elastic_ctr_cube_loaded_partitions{version="1"} 2.0' in server.http.get("/metrics").text
     for peer in peers:
         peer.socket.close()
 
@@ -331,7 +331,9 @@ def test_a_body_behind_an_offer_of_another_protocol_is_no_request_of_its_own(ser
     hidden = b"POST /drain HTTP/1.1\r\nHost: a\r\nContent-Length: 17\r\n\r\n" + b'{"draining":true}'
     offer = b"POST /none HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: %d\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.admin_port), timeout=30) as connection:
-        connection.sendall(offer % len(hidden) + hidden + b"GET /held HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        connection.sendall(
+            offer % len(hidden) + hidden + b"GET /loaded HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        )
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
 
     assert answer.count(b"HTTP/1.1 ") == 2

@@ -158,7 +158,7 @@ def test_a_load_waits_for_a_worker_while_the_only_one_is_replaced(tmp_path: Path
     loading = threading.Thread(target=lambda: answers.append(server.load(1, paths)))
     loading.start()
     time.sleep(2)
-    before = list(answers), server.held()["versions"]
+    before = list(answers), server.loaded()["versions"]
     none.unlink()
     loading.join()
 
@@ -184,7 +184,7 @@ def test_while_no_worker_comes_a_load_is_refused_in_the_end_and_a_drain_is_not(t
     assert "no worker has come to answer lookups within 1 s" in refused.json()["error"]
     assert server.http.post("/drain", json={"draining": True}).status_code == 200
     assert server.http.post("/unload", json={"version": 1, "partitions": [0]}).status_code == 200
-    assert (server.held()["versions"], server.held()["draining"]) == ({"1": [1, 2]}, True)
+    assert (server.loaded()["versions"], server.loaded()["draining"]) == ({"1": [1, 2]}, True)
     assert server.stop() == 0
 
 
@@ -200,7 +200,7 @@ def test_that_it_drains_is_said_at_once_though_a_worker_hangs(tmp_path: Path) ->
 
     with pytest.raises(httpx.ReadTimeout):
         server.http.post("/drain", json={"draining": True}, timeout=1)
-    said = server.held()["draining"]
+    said = server.loaded()["draining"]
     os.kill(hung, signal.SIGCONT)
 
     assert said
@@ -223,10 +223,10 @@ def test_a_drain_that_a_worker_cannot_carry_out_is_refused_and_may_be_ordered_ag
     refused = server.http.post("/drain", json={"draining": True})
 
     assert (refused.status_code, refused.json()["error"]) == (422, "MemoryError: no room")
-    assert not server.held()["draining"]
+    assert not server.loaded()["draining"]
     full.unlink()
     assert server.http.post("/drain", json={"draining": True}).status_code == 200
-    assert server.held()["draining"]
+    assert server.loaded()["draining"]
     assert server.stop() == 0
 
 
@@ -244,7 +244,7 @@ def test_a_file_that_no_worker_can_open_any_more_is_given_up_and_the_rest_is_ans
     for pid in server.status()["workers"]:
         os.kill(pid, signal.SIGKILL)
 
-    until(lambda: server.held()["versions"] == {"1": [0, 1, 2], "2": [0, 2]})
+    until(lambda: server.loaded()["versions"] == {"1": [0, 1, 2], "2": [0, 2]})
     until(server.ready)
     every_worker_answers(server, 1)
     every_worker_answers(server, 2, Status.PARTITION_NOT_HELD)
@@ -267,9 +267,9 @@ def test_everything_is_given_up_when_no_worker_can_hold_it_though_the_files_are_
     full.touch()
     os.kill(server.status()["workers"][0], signal.SIGKILL)
 
-    until(lambda: server.held()["versions"] == {})
+    until(lambda: server.loaded()["versions"] == {})
     until(server.ready)
-    assert server.held()["draining"]
+    assert server.loaded()["draining"]
     full.unlink()
     assert server.load(1, paths).status_code == 200
     every_worker_answers(server, 1)
@@ -286,7 +286,7 @@ def test_nothing_is_given_up_while_a_worker_answers_it_still(tmp_path: Path) -> 
     os.kill(killed, signal.SIGKILL)
     until(lambda: server.status()["workerRestarts"] >= 5)
 
-    assert server.held()["versions"] == {"1": [0, 1, 2]}
+    assert server.loaded()["versions"] == {"1": [0, 1, 2]}
     assert server.status()["workers"] == [kept]
     every_worker_answers(server, 1)
     assert server.stop() == 0
@@ -313,7 +313,7 @@ worker.bind = refuse
     no_port.unlink()
 
     until(server.ready)
-    assert server.held()["versions"] == {"1": [0, 1, 2]}
+    assert server.loaded()["versions"] == {"1": [0, 1, 2]}
     every_worker_answers(server, 1)
     assert server.stop() == 0
 
@@ -327,7 +327,7 @@ def test_a_load_that_ends_every_worker_is_refused_and_what_was_held_is_held_agai
 
     assert refused.status_code == 422
     assert "every worker that was to hold it ended over it" in refused.json()["error"]
-    assert server.held()["versions"] == {"1": [0, 1, 2]}
+    assert server.loaded()["versions"] == {"1": [0, 1, 2]}
     until(lambda: server.status()["workerRestarts"] == workers and server.ready())
     every_worker_answers(server, 1)
     assert server.stop() == 0
@@ -342,7 +342,7 @@ def test_a_load_that_is_stuck_until_its_worker_is_killed_is_refused(tmp_path: Pa
 
     assert refused.status_code == 422
     until(lambda: server.status()["workerRestarts"] == 1 and server.ready())
-    assert server.held()["versions"] == {"1": [0, 1, 2]}
+    assert server.loaded()["versions"] == {"1": [0, 1, 2]}
     every_worker_answers(server, 1)
     assert server.stop() == 0
 
@@ -354,7 +354,7 @@ def test_a_worker_that_finds_no_memory_for_a_load_refuses_it_and_lives(tmp_path:
     refused = server.load(2, write_parts(tmp_path / "v2", KEYS, partitions=3, version=2))
 
     assert (refused.status_code, refused.json()["error"]) == (422, "MemoryError: no room")
-    assert (server.held()["versions"], server.status()["workerRestarts"]) == ({"1": [0, 1, 2]}, 0)
+    assert (server.loaded()["versions"], server.status()["workerRestarts"]) == ({"1": [0, 1, 2]}, 0)
     every_worker_answers(server, 1)
     assert server.stop() == 0
 

@@ -45,7 +45,7 @@ class Desk:
             self.store.put_bytes(manifest.to_json(), layout.dictionary_manifest(version))
 
     async def agent(self, *versions: int, pod: str = "c-s0-0", **more: Any) -> httpx.Response:
-        fields = {"pod": pod, "address": "127.0.0.1:1", "shard": 0, "holds": dict.fromkeys(versions, ALL), **more}
+        fields = {"pod": pod, "address": "127.0.0.1:1", "shard": 0, "loaded": dict.fromkeys(versions, ALL), **more}
         return await self.client.post("/agents", content=AgentReport.model_validate(fields).to_json())
 
     async def reader(self, pod: str = "r", **said: Any) -> httpx.Response:
@@ -146,7 +146,7 @@ async def test_a_built_version_is_candidate_then_live_and_the_status_tells_its_w
     assert status["live"] == 10
     assert status["versions"]["10"]["secondsToLive"] > 0
     assert status["eventTimeMax"] > 0
-    assert status["shards"][0]["pods"][0]["holds"] == {"10": 3}
+    assert status["shards"][0]["pods"][0]["loaded"] == {"10": 3}
     assert "elastic_ctr_cube_transfer_live_version 10.0" in metrics
 
 

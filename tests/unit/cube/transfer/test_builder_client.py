@@ -60,7 +60,7 @@ async def test_a_builder_that_was_restarted_is_given_the_order_again() -> None:
 async def test_a_failed_build_is_not_ordered_again_at_once() -> None:
     progress, builder = await built(Played(at("failed", error="no space", final=False)))
 
-    assert (progress.error, builder.trouble) == ("no space", None)
+    assert (progress.error, builder.error) == ("no space", None)
     assert not builder.may_try(7)
     assert builder.may_try(8)
 
@@ -68,7 +68,7 @@ async def test_a_failed_build_is_not_ordered_again_at_once() -> None:
 async def test_a_builder_that_is_busy_is_no_trouble() -> None:
     progress, builder = await built(Played((409, "version 6 is being built; order 7 when it is done")))
 
-    assert (progress.stage, progress.final, builder.trouble) == ("failed", False, None)
+    assert (progress.stage, progress.final, builder.error) == ("failed", False, None)
 
 
 @pytest.mark.parametrize("answer", [(401, "no"), (500, "broken")])
@@ -76,5 +76,5 @@ async def test_a_builder_that_does_not_do_as_told_is_named(answer: tuple[int, st
     progress, builder = await built(Played(answer))
 
     assert not progress.final
-    assert builder.trouble is not None
-    assert f"answered {answer[0]}" in builder.trouble
+    assert builder.error is not None
+    assert f"answered {answer[0]}" in builder.error

@@ -106,7 +106,7 @@ def test_right_after_a_start_nothing_is_promoted_for_nobody_has_been_heard() -> 
 
 
 def test_serving_pods_are_waited_for_from_when_every_partition_is_held() -> None:
-    pods = [ReaderReport(pod="a", passed=(5,)), ReaderReport(pod="b")]
+    pods = [ReaderReport(pod="a", validated=(5,)), ReaderReport(pod="b")]
     state = advance(live(4), view(4, 5, held=(4, 5), readers=pods), RULES)
 
     early = advance(state, view(4, 5, held=(4, 5), readers=pods, now=1119.0), RULES)
@@ -118,7 +118,7 @@ def test_serving_pods_are_waited_for_from_when_every_partition_is_held() -> None
 
 
 def agent(pod: str, *held: int, **more: Any) -> AgentReport:
-    fields: dict[str, Any] = {"address": f"{pod}:1", "shard": 0, "holds": dict.fromkeys(held, (0, 1, 2, 3)), **more}
+    fields: dict[str, Any] = {"address": f"{pod}:1", "shard": 0, "loaded": dict.fromkeys(held, (0, 1, 2, 3)), **more}
     return AgentReport(pod=pod, **fields)
 
 
@@ -185,7 +185,7 @@ def test_the_first_version_of_all_waits_for_no_second_pod() -> None:
 
 
 def test_the_wait_begins_again_when_a_holder_is_lost() -> None:
-    pods = [ReaderReport(pod="a", passed=(5,)), ReaderReport(pod="b")]
+    pods = [ReaderReport(pod="a", validated=(5,)), ReaderReport(pod="b")]
     state = advance(live(4), view(4, 5, held=(4, 5), readers=pods), RULES)
 
     lost = advance(state, view(4, 5, held=(4,), readers=pods), RULES)
@@ -235,7 +235,7 @@ def test_a_rollback_to_a_held_version_is_live_at_once_and_holds() -> None:
     after = rolled_back(state, 4, view(4, 5, held=(4, 5)), RULES)
     later = advance(after, view(4, 5, 6, held=(4, 5, 6)), RULES)
 
-    assert (after.live, after.previous, after.held) == (4, 5, True)
+    assert (after.live, after.previous, after.promotion_paused) == (4, 5, True)
     assert (later.live, later.candidate) == (4, None)
 
 
@@ -246,8 +246,8 @@ def test_a_rollback_to_a_version_that_is_not_held_loads_it_first_and_asks_no_ser
     after = rolled_back(state, 4, view(4, 5, 6, held=(5, 6), readers=pods), RULES)
     loaded = advance(after, view(4, 5, 6, 7, held=(4, 5, 6, 7), readers=pods), RULES)
 
-    assert (after.live, after.candidate, after.restoring, after.held) == (6, 4, True, True)
-    assert (loaded.live, loaded.previous, loaded.held) == (4, 6, True)
+    assert (after.live, after.candidate, after.restoring, after.promotion_paused) == (6, 4, True, True)
+    assert (loaded.live, loaded.previous, loaded.promotion_paused) == (4, 6, True)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_rollback_to_what_is_live_holds_it() -> None:
 
     after = rolled_back(state, 4, view(4, 5), RULES)
 
-    assert (after.live, after.held, after.candidate) == (4, True, None)
+    assert (after.live, after.promotion_paused, after.candidate) == (4, True, None)
 
 
 def test_resuming_goes_on_with_the_newest_and_gives_up_a_rollback_under_way() -> None:
@@ -275,19 +275,25 @@ def test_resuming_goes_on_with_the_newest_and_gives_up_a_rollback_under_way() ->
 
     after = advance(resumed(waiting), view(4, 5, 6, 7, held=(5, 6)), RULES)
 
-    assert (after.live, after.candidate, after.held) == (6, 7, False)
+    assert (after.live, after.candidate, after.promotion_paused) == (6, 7, False)
     assert resumed(after) == after
 
 
 def test_a_transfer_without_state_goes_on_from_the_highest_document() -> None:
     said = ReleaseDocument(
-        generation=3, revision=9, placement=Placement(shards=1), live=5, previous=4, candidate=6, held=True,
+        generation=3, revision=9, placement=Placement(shards=1), live=5, previous=4, candidate=6, promotion_paused=True,
         refused={2: "x"},
     )  # fmt: skip
 
     state = state_after_loss(said)
 
-    assert (state.generation, state.live, state.previous, state.candidate, state.held) == (4, 5, 4, None, True)
+    assert (state.generation, state.live, state.previous, state.candidate, state.promotion_paused) == (
+        4,
+        5,
+        4,
+        None,
+        True,
+    )
     assert state.refused == {2: "x"}
     assert state_after_loss(None).generation == 1
 
@@ -330,7 +336,7 @@ def test_a_clock_that_is_set_changes_no_wait(moved: float) -> None:
     state = with_clock_moved(state, moved)
 
     later = waiting._replace(
-        now=waiting.now + moved + 59, readers=[ReaderReport(pod="r"), ReaderReport(pod="s", passed=(5,))]
+        now=waiting.now + moved + 59, readers=[ReaderReport(pod="r"), ReaderReport(pod="s", validated=(5,))]
     )
     assert advance(state, later, rules).live == 4
     after = advance(state, later._replace(now=later.now + 1), rules)
@@ -430,7 +436,7 @@ class Release(RuleBasedStateMachine):
             return
         held = {v: tuple(sorted(parts)) for v, parts in self.servers[pod].items() if parts}
         shard = int(pod.split("-")[1][1:])
-        report = AgentReport(pod=pod, address=f"{pod}:1", shard=shard, holds=held, draining=pod in self.draining)
+        report = AgentReport(pod=pod, address=f"{pod}:1", shard=shard, loaded=held, draining=pod in self.draining)
         carried = self.known[pod]
         if self.state is not None and carried is not None and carried.is_newer_than(self.document):
             self.revision = max(self.revision, carried.revision)
@@ -475,7 +481,7 @@ class Release(RuleBasedStateMachine):
         candidate = document.candidate
         refused = {candidate: "differs"} if refuse_it and candidate is not None else {}
         passed = tuple(v for v in document.wanted if v not in refused)
-        self.readers[pod] = ReaderReport(pod=pod, passed=passed, refused=refused)
+        self.readers[pod] = ReaderReport(pod=pod, validated=passed, refused=refused)
         self.decide()
 
     @rule(pod=st.sampled_from("xy"))
@@ -554,7 +560,7 @@ class Release(RuleBasedStateMachine):
                 for p in holder.partitions
             }
             assert answered >= set(range(self.partitions))
-            assert not before.held or (before.restoring and after.live == before.candidate)
+            assert not before.promotion_paused or (before.restoring and after.live == before.candidate)
             waited = self.now - (after.times[after.live].complete or self.now)
             if before.live is not None and not before.restoring and waited < self.chosen.validation_timeout_seconds:
                 candidate = after.model_copy(update={"candidate": after.live, "complete_since": self.now})
@@ -585,7 +591,7 @@ class Release(RuleBasedStateMachine):
 
     @invariant()
     def a_hold_lets_nothing_but_the_rollback_in(self) -> None:
-        if self.state is not None and self.state.held:
+        if self.state is not None and self.state.promotion_paused:
             assert self.state.candidate is None or self.state.restoring
 
 

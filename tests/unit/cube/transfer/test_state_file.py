@@ -12,7 +12,7 @@ from elastic_ctr.cube.transfer.state_file import Memory, MemoryFile
 MEMORY = Memory(
     state=ReleaseState(generation=3, live=5, refused={4: "x"}, times={5: Times(live=1.5)}),
     revisions=2000,
-    agents=(AgentReport(pod="c-s0-0", address="a:1", shard=0, holds={5: (0, 1)}),),
+    agents=(AgentReport(pod="c-s0-0", address="a:1", shard=0, loaded={5: (0, 1)}),),
 )
 
 
