@@ -1,9 +1,9 @@
 {{/*
-The role files: what python/elastic_ctr/config/role_files.py loads. Every number goes through toYaml, which keeps integers
+The role files, which python/elastic_ctr/config/role_files.py loads. Every number goes through toYaml, which keeps integers
 whole (1000001, never 1.000001e+06).
 */}}
 
-{{/* A map without its nulls: a setting that is null is left to the program. */}}
+{{/* A map without its nulls: the program's default applies to a setting that is null */}}
 {{- define "elastic-ctr.given" -}}
 {{- $kept := dict }}
 {{- range $key, $value := . }}
@@ -30,7 +30,7 @@ auth:
 {{- include "elastic-ctr.given" (merge $own .Values.store.config) }}
 {{- end }}
 
-{{/* cube.config as pods and readers know it: the same for any number of shards */}}
+{{/* cube.config without shards, so that pods and readers do not depend on their number */}}
 {{- define "elastic-ctr.config.cube" -}}
 {{- $config := omit .Values.cube.config "shards" }}
 {{- if not $config.workers }}
@@ -51,9 +51,9 @@ auth:
 {{- end -}}
 {{- end }}
 
-{{/* DNS domain of a headless Service's pods; (list $ name) */}}
+{{/* DNS domain of a headless Service's pods; root, service */}}
 {{- define "elastic-ctr.podDomain" -}}
-{{ last . }}.{{ (first .).Release.Namespace }}.svc.{{ (first .).Values.clusterDomain }}
+{{ .service }}.{{ .root.Release.Namespace }}.svc.{{ .root.Values.clusterDomain }}
 {{- end }}
 
 {{- define "elastic-ctr.config.master" -}}
@@ -69,12 +69,12 @@ handoverSeconds: {{ include "elastic-ctr.training.handoverSeconds" . }}
 {{- include "elastic-ctr.config.tracking" . }}
 {{- end }}
 
-{{/* A training that is replaced has so long to save once more: its pods' grace, less what it takes them to go */}}
+{{/* Time for the mid-pass checkpoint of a replaced training: its pods' termination grace, less 10 s to end */}}
 {{- define "elastic-ctr.training.handoverSeconds" -}}
 {{ max 0 (sub (min (int .Values.trainer.terminationGracePeriodSeconds) (int .Values.pserver.terminationGracePeriodSeconds)) 10) }}
 {{- end }}
 
-{{/* Who is told of the training, where somebody is; $ */}}
+{{/* The MLflow server, where tracking is on; $ */}}
 {{- define "elastic-ctr.config.tracking" -}}
 {{- if .Values.tracking.enabled }}
 tracking:
@@ -83,11 +83,11 @@ tracking:
 {{- end }}
 {{- end }}
 
-{{/* Of those who work for a master; (list $ training) */}}
+{{/* Common part of trainer and pserver; root, training */}}
 {{- define "elastic-ctr.config.worker" -}}
-{{- $root := first . }}
+{{- $root := .root }}
 {{- include "elastic-ctr.config.common" $root }}
-{{- with last . }}
+{{- with .training }}
 training: {{ . }}
 {{- end }}
 masterAddress: {{ include "elastic-ctr.masterAddress" $root }}
@@ -97,20 +97,20 @@ model: {{- include "elastic-ctr.given" $root.Values.model | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" $root | nindent 2 }}
 {{- end }}
 
-{{/* (list $ training) */}}
+{{/* root, training */}}
 {{- define "elastic-ctr.config.trainer" -}}
 {{ include "elastic-ctr.config.worker" . }}
-trainer: {{- include "elastic-ctr.given" (first .).Values.trainer.config | nindent 2 }}
-{{- include "elastic-ctr.config.tracking" (first .) }}
+trainer: {{- include "elastic-ctr.given" .root.Values.trainer.config | nindent 2 }}
+{{- include "elastic-ctr.config.tracking" .root }}
 {{- end }}
 
-{{/* (list $ training) */}}
+{{/* root, training */}}
 {{- define "elastic-ctr.config.pserver" -}}
-{{- $root := first . }}
+{{- $root := .root }}
 {{- include "elastic-ctr.config.worker" . }}
 pserver: {{- include "elastic-ctr.given" $root.Values.pserver.config | nindent 2 }}
 pservers: {{ int $root.Values.pserver.replicas }}
-podDomain: {{ include "elastic-ctr.podDomain" (list $root (include "elastic-ctr.pserver.fullname" $root)) }}
+podDomain: {{ include "elastic-ctr.podDomain" (dict "root" $root "service" (include "elastic-ctr.pserver.fullname" $root)) }}
 {{- end }}
 
 {{- define "elastic-ctr.config.cube-server" -}}
@@ -124,7 +124,7 @@ cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
 transferAddress: {{ include "elastic-ctr.transferAddress" . | quote }}
-podDomain: {{ include "elastic-ctr.podDomain" (list . (include "elastic-ctr.cube.fullname" .)) }}
+podDomain: {{ include "elastic-ctr.podDomain" (dict "root" . "service" (include "elastic-ctr.cube.fullname" .)) }}
 {{- end }}
 
 {{- define "elastic-ctr.config.cube-transfer" -}}
@@ -133,7 +133,7 @@ store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 cubeTransfer: {{- include "elastic-ctr.given" .Values.cubeTransfer.config | nindent 2 }}
 shards: {{ int .Values.cube.config.shards }}
 replicasPerShard: {{ int .Values.cube.replicasPerShard }}
-cubeDomain: {{ include "elastic-ctr.podDomain" (list . (include "elastic-ctr.cube.fullname" .)) }}
+cubeDomain: {{ include "elastic-ctr.podDomain" (dict "root" . "service" (include "elastic-ctr.cube.fullname" .)) }}
 {{- end }}
 
 {{- define "elastic-ctr.config.cube-builder" -}}
@@ -156,7 +156,7 @@ transferAddress: {{ include "elastic-ctr.transferAddress" . | quote }}
 graceSeconds: {{ include "elastic-ctr.serving.graceSeconds" . }}
 {{- end }}
 
-{{/* What a pod has for what is under way: its grace, less its sleep before, less what it takes to go */}}
+{{/* Time for requests under way: the pod's termination grace, less preStopSeconds, less 10 s to end */}}
 {{- define "elastic-ctr.serving.graceSeconds" -}}
 {{ max 0 (sub (int .Values.serving.terminationGracePeriodSeconds) (int .Values.serving.preStopSeconds | add 10)) }}
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* What finds an object or a pod again, and never changes; (list $ "cube") */}}
+{{/* Labels of selectors; they never change; (list $ "cube") */}}
 {{- define "elastic-ctr.selectorLabels" -}}
 app.kubernetes.io/name: {{ (first .).Chart.Name | quote }}
 app.kubernetes.io/instance: {{ (first .).Release.Name | quote }}
@@ -14,11 +14,11 @@ app.kubernetes.io/managed-by: {{ (first .).Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" (first .).Chart.Name (first .).Chart.Version | replace "+" "_" | trunc 63 | quote }}
 {{- end }}
 
-{{/* Labels of a pod: nothing that a new chart version would change without need; (list $ "cube" .Values.cube) */}}
+{{/* Labels of a pod, without the chart's version, so that an upgrade does not restart pods; root, component, block */}}
 {{- define "elastic-ctr.podLabels" -}}
-{{ include "elastic-ctr.selectorLabels" (list (index . 0) (index . 1)) }}
+{{ include "elastic-ctr.selectorLabels" (list .root .component) }}
 app.kubernetes.io/part-of: elastic-ctr
-{{- with (index . 2).podLabels }}
+{{- with .block.podLabels }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}

@@ -1,35 +1,34 @@
 {{/*
-NetworkPolicies: all pods of the release are denied everything but names, then each component is allowed the edges that
-docs/architecture.md draws. An edge stands on both its ends.
+NetworkPolicies: one policy denies all pods of the release everything but DNS; a policy for each component allows the edges of
+docs/architecture.md, at both ends. Helpers take a dict with the keys that they name.
 */}}
 
-{{/* Head of a component's policy; (list $ "cube" "name") */}}
+{{/* Head of a component's policy; root, component, name */}}
 {{- define "elastic-ctr.network.policy" -}}
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata:
-  name: {{ index . 2 }}
-  namespace: {{ (index . 0).Release.Namespace | quote }}
-  labels: {{- include "elastic-ctr.labels" (list (index . 0) (index . 1)) | nindent 4 }}
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace | quote }}
+  labels: {{- include "elastic-ctr.labels" (list .root .component) | nindent 4 }}
 spec:
   podSelector:
-    matchLabels: {{- include "elastic-ctr.selectorLabels" (list (index . 0) (index . 1)) | nindent 6 }}
+    matchLabels: {{- include "elastic-ctr.selectorLabels" (list .root .component) | nindent 6 }}
   policyTypes: [Ingress, Egress]
 {{- end }}
 
-{{/* Components of this release as peers; (list $ "trainer" "pserver") */}}
+{{/* Components of this release as peers; root, components */}}
 {{- define "elastic-ctr.network.peers" -}}
-{{- $root := first . }}
 {{- $peers := list }}
-{{- range rest . }}
-{{- $peers = append $peers (dict "podSelector" (dict "matchLabels" (include "elastic-ctr.selectorLabels" (list $root .) | fromYaml))) }}
+{{- range .components }}
+{{- $peers = append $peers (dict "podSelector" (dict "matchLabels" (include "elastic-ctr.selectorLabels" (list $.root .) | fromYaml))) }}
 {{- end }}
 {{- toYaml $peers }}
 {{- end }}
 
-{{/* Who counts as a client: pods of this release labelled so, and those that values name; $ */}}
+{{/* Clients: pods of this release with the component label `client`, and the peers in networkPolicy.clients; $ */}}
 {{- define "elastic-ctr.network.clients" -}}
-{{- include "elastic-ctr.network.peers" (list . "client") }}
+{{- include "elastic-ctr.network.peers" (dict "root" . "components" (list "client")) }}
 {{- with .Values.networkPolicy.clients }}
 {{ toYaml . }}
 {{- end }}
@@ -44,8 +43,8 @@ spec:
 {{- toYaml $ports }}
 {{- end }}
 
-{{/* Ports of serving's doors, as a list in YAML; $ */}}
-{{- define "elastic-ctr.serving.doors" -}}
+{{/* Ports for predictions, as a list in YAML; $ */}}
+{{- define "elastic-ctr.serving.ports" -}}
 {{- $config := .Values.serving.config }}
 {{- $ports := list (int $config.port) }}
 {{- with int $config.grpcPort }}
@@ -54,30 +53,28 @@ spec:
 {{- toYaml $ports }}
 {{- end }}
 
-{{/* Ingress of Prometheus to ports; (list $ 8401) */}}
+{{/* Ingress of Prometheus; root, ports */}}
 {{- define "elastic-ctr.network.prometheus" -}}
-{{- $ports := rest . }}
-{{- with (first .).Values.networkPolicy.prometheus -}}
+{{- with .root.Values.networkPolicy.prometheus -}}
 - from: {{- toYaml . | nindent 4 }}
-  ports: {{- include "elastic-ctr.network.ports" $ports | nindent 4 }}
+  ports: {{- include "elastic-ctr.network.ports" $.ports | nindent 4 }}
 {{- end }}
 {{- end }}
 
-{{/* Egress to components; (list $ (list "master") (list 8700)) */}}
+{{/* Egress to components; root, components, ports */}}
 {{- define "elastic-ctr.network.to" -}}
-- to: {{- include "elastic-ctr.network.peers" (prepend (index . 1) (index . 0)) | nindent 4 }}
-  ports: {{- include "elastic-ctr.network.ports" (index . 2) | nindent 4 }}
+- to: {{- include "elastic-ctr.network.peers" . | nindent 4 }}
+  ports: {{- include "elastic-ctr.network.ports" .ports | nindent 4 }}
 {{- end }}
 
-{{/* Egress to Hadoop, or to an HTTP store outside, at the block's ports and those the URLs name; (list block url …) */}}
+{{/* Egress to Hadoop, or to an HTTP store outside the release, at the ports of the block and of the URLs; block, urls */}}
 {{- define "elastic-ctr.network.outside" -}}
-{{- $block := first . }}
 {{- $ports := list }}
-{{- range $block.ports }}
+{{- range .block.ports }}
 {{- $ports = append $ports (int .) }}
 {{- end }}
-{{- range rest . }}
-{{- /* hdfs:// names ports of Hadoop's own protocol, which nobody here speaks. */}}
+{{- range .urls }}
+{{- /* The ports of an hdfs:// URL belong to Hadoop's own protocol; the roles use WebHDFS. */}}
 {{- if not (hasPrefix "hdfs://" .) }}
 {{- range regexFindAll ":[0-9]+" (regexReplaceAll "^[a-z]+://([^/]*).*$" . "${1}") -1 }}
 {{- $ports = append $ports (trimPrefix ":" . | int) }}
@@ -85,49 +82,48 @@ spec:
 {{- end }}
 {{- end }}
 - to:
-  {{- range $block.cidrs }}
+  {{- range .block.cidrs }}
     - ipBlock:
         cidr: {{ . | quote }}
   {{- end }}
   ports: {{- include "elastic-ctr.network.ports" (uniq $ports) | nindent 4 }}
 {{- end }}
 
-{{/* Egress to the store, and to the source when "source" is given too; (list $) or (list $ "source") */}}
+{{/* Egress to the store, and to the click logs where source is true; root, source */}}
 {{- define "elastic-ctr.network.store" -}}
-{{- $root := first . }}
-{{- $values := $root.Values }}
+{{- $values := .root.Values }}
 {{- $url := $values.store.config.url | default "" }}
 {{- $edges := list }}
 {{- if not $url }}
-{{- $edges = append $edges (include "elastic-ctr.network.to" (list $root (list "file-server") (list $values.fileServer.service.port))) }}
+{{- $edges = append $edges (include "elastic-ctr.network.to" (dict "root" .root "components" (list "file-server") "ports" (list $values.fileServer.service.port))) }}
 {{- else if hasPrefix "http" $url }}
-{{- $edges = append $edges (include "elastic-ctr.network.outside" (list $values.networkPolicy.store $url)) }}
+{{- $edges = append $edges (include "elastic-ctr.network.outside" (dict "block" $values.networkPolicy.store "urls" (list $url))) }}
 {{- end }}
 {{- $hadoop := list }}
-{{- range prepend (ternary (list $values.data.source.url) list (has "source" .)) $url }}
+{{- range prepend (.source | default false | ternary (list $values.data.source.url) list) $url }}
 {{- if regexMatch "^(web)?hdfs://" . }}
 {{- $hadoop = append $hadoop . }}
 {{- end }}
 {{- end }}
 {{- if $hadoop }}
-{{- $edges = append $edges (include "elastic-ctr.network.outside" (prepend $hadoop $values.networkPolicy.hdfs)) }}
+{{- $edges = append $edges (include "elastic-ctr.network.outside" (dict "block" $values.networkPolicy.hdfs "urls" $hadoop)) }}
 {{- end }}
 {{- join "\n" $edges }}
 {{- end }}
 
-{{/* Egress to cube-transfer, in this release or elsewhere, where there is one; $ */}}
+{{/* Egress to cube-transfer, in this release or elsewhere; $ */}}
 {{- define "elastic-ctr.network.transfer" -}}
 {{- if .Values.cubeTransfer.enabled }}
-{{- include "elastic-ctr.network.to" (list . (list "cube-transfer") (list .Values.cubeTransfer.config.port)) }}
+{{- include "elastic-ctr.network.to" (dict "root" . "components" (list "cube-transfer") "ports" (list .Values.cubeTransfer.config.port)) }}
 {{- else if .Values.cubeTransfer.address -}}
-# Elsewhere, so it is known by its port alone.
+# cube-transfer of another release: only its port is known.
 - ports: {{- include "elastic-ctr.network.ports" (list (splitList ":" .Values.cubeTransfer.address | last)) | nindent 4 }}
 {{- end }}
 {{- end }}
 
-{{/* Egress to tracking where there is one; $ */}}
+{{/* Egress to tracking, where it is on; $ */}}
 {{- define "elastic-ctr.network.tracking" -}}
 {{- if .Values.tracking.enabled }}
-{{- include "elastic-ctr.network.to" (list . (list "tracking") (list .Values.tracking.service.port)) }}
+{{- include "elastic-ctr.network.to" (dict "root" . "components" (list "tracking") "ports" (list .Values.tracking.service.port)) }}
 {{- end }}
 {{- end }}

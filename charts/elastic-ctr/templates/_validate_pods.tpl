@@ -66,16 +66,6 @@ the keys of `config` that name such paths; $
 {{- uniq $said | join "\n" }}
 {{- end }}
 
-{{/* A quantity as a plain number: 250m is 0.25, 1Ki is 1024; a number or text */}}
-{{- define "elastic-ctr.amount" -}}
-{{- $factors := dict
-  "m" 1e-3 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18
-  "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 }}
-{{- $text := toString . }}
-{{- $suffix := regexFind "[a-zA-Z]+$" $text }}
-{{- mulf (trimSuffix $suffix $text | float64) (get $factors $suffix | default 1.0) | printf "%f" }}
-{{- end }}
-
 {{- define "elastic-ctr.validate.limits" -}}
 {{- range $name, $_ := include "elastic-ctr.validate.own" . | fromYaml }}
 {{- range $key := list "resources" "agentResources" "builderResources" }}

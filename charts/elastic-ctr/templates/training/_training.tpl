@@ -6,24 +6,23 @@ the last checkpoint. The number of trainers and the chart's version are not in i
 {{- define "elastic-ctr.training.hash" -}}
 {{- $parts := list }}
 {{- range list "config.trainer" "config.pserver" "training.job" }}
-{{- $parts = append $parts (include (printf "elastic-ctr.%s" .) (list $ "")) }}
+{{- $parts = append $parts (include (printf "elastic-ctr.%s" .) (dict "root" $ "training" "")) }}
 {{- end }}
 {{- join "\n---\n" $parts | sha256sum | trunc 8 }}
 {{- end }}
 
 {{/*
-The Volcano Job from `spec` on; (list $ training), or (list $ "") for what the hash is made of: all but the trainers' counts,
-which alone may change while it runs.
+The `spec` of the Volcano Job; root, training. An empty training gives the text for the hash: without the trainers' counts,
+which may change while the Job runs.
 
-Volcano fills in defaults when a Job is created and never again: every field that it would fill in stands here, or the next
-upgrade would be refused.
+Volcano fills in defaults only when a Job is created. Every such field is set here, or the next upgrade would be refused.
 */}}
 {{- define "elastic-ctr.training.job" -}}
-{{- $root := first . }}
+{{- $root := .root }}
 {{- $values := $root.Values }}
 {{- $pservers := int $values.pserver.replicas }}
 {{- $trainers := dict "least" 0 "wanted" 0 }}
-{{- if last . }}
+{{- if .training }}
 {{- $trainers = dict "least" (int $values.trainer.minReplicas) "wanted" (int $values.trainer.replicas) }}
 {{- end -}}
 schedulerName: volcano
@@ -31,7 +30,7 @@ queue: {{ $values.training.queue | quote }}
 # All pservers and the least trainers, or nobody.
 minAvailable: {{ add $pservers $trainers.least }}
 maxRetry: {{ int $values.training.maxRetry }}
-{{- with include "elastic-ctr.priorityClassName" (list $root "trainer" $values.trainer) }}
+{{- with include "elastic-ctr.priorityClassName" (dict "root" $root "component" "trainer" "block" $values.trainer) }}
 # Of the Job as a whole, so of the elastic trainers: the gang's minimum is never taken, whatever its priority.
 priorityClassName: {{ . | quote }}
 {{- end }}
@@ -62,46 +61,46 @@ tasks:
 {{- end }}
 
 {{/*
-Annotations of a training's pods; (list $block preemptable). Volcano's gang plugin counts pods of a Job and not of a task: with
-only pservers on a node it took one of them and kept the trainer that may go.
+Annotations of a training's pods; block, preemptable. Volcano's gang plugin counts the pods of a Job, not of a task: on a node
+with pservers alone it preempted one of them instead of a trainer.
 */}}
 {{- define "elastic-ctr.training.annotations" -}}
-{{- mergeOverwrite (dict "volcano.sh/preemptable" (last .)) ((first .).podAnnotations | default dict) | toYaml }}
+{{- mergeOverwrite (dict "volcano.sh/preemptable" .preemptable) (.block.podAnnotations | default dict) | toYaml }}
 {{- end }}
 
-{{/* The pods of trainers, from `metadata` on; (list $ training) */}}
+{{/* Pod template of trainers; root, training */}}
 {{- define "elastic-ctr.trainer.pod" -}}
-{{- $root := first . }}
+{{- $root := .root }}
 {{- $block := $root.Values.trainer }}
 {{- $logs := $root.Values.dataVolume.existingClaim -}}
 metadata:
-  labels: {{- include "elastic-ctr.podLabels" (list $root "trainer" $block) | nindent 4 }}
-  annotations: {{- include "elastic-ctr.training.annotations" (list $block "true") | nindent 4 }}
+  labels: {{- include "elastic-ctr.podLabels" (dict "root" $root "component" "trainer" "block" $block) | nindent 4 }}
+  annotations: {{- include "elastic-ctr.training.annotations" (dict "block" $block "preemptable" "true") | nindent 4 }}
 spec:
-  {{- include "elastic-ctr.pod" (list $root "trainer" $block) | nindent 2 }}
-  {{- include "elastic-ctr.spread" (list $block (include "elastic-ctr.selectorLabels" (list $root "trainer"))) | nindent 2 }}
+  {{- include "elastic-ctr.pod" (dict "root" $root "component" "trainer" "block" $block) | nindent 2 }}
+  {{- include "elastic-ctr.spread" (dict "block" $block "labels" (include "elastic-ctr.selectorLabels" (list $root "trainer"))) | nindent 2 }}
   restartPolicy: {{ include "elastic-ctr.training.restartPolicy" $root }}
   containers:
     - name: trainer
-      {{- include "elastic-ctr.container.image" (list $root $block) | nindent 6 }}
+      {{- include "elastic-ctr.container.image" (dict "root" $root "block" $block) | nindent 6 }}
       args: [trainer]
-      env: {{- include "elastic-ctr.env" (list $root $block) | nindent 8 }}
+      env: {{- include "elastic-ctr.env" (dict "root" $root "block" $block) | nindent 8 }}
       ports:
         - name: admin
           containerPort: {{ int $block.config.adminPort }}
           protocol: TCP
-      {{- include "elastic-ctr.probes" (list $block "admin") | nindent 6 }}
+      {{- include "elastic-ctr.probes" (dict "block" $block "port" "admin") | nindent 6 }}
       resources: {{- include "elastic-ctr.resources" $block.resources | nindent 8 }}
       securityContext: {{- include "elastic-ctr.given" $block.containerSecurityContext | nindent 8 }}
       volumeMounts:
-        {{- include "elastic-ctr.volumeMounts" (list $root $block "trainer") | nindent 8 }}
+        {{- include "elastic-ctr.volumeMounts" (dict "block" $block "role" "trainer") | nindent 8 }}
         - name: scratch
           mountPath: {{ $block.config.scratchDir | quote }}
         {{- if $logs }}
         {{- include "elastic-ctr.dataVolumeMount" $root | nindent 8 }}
         {{- end }}
   volumes:
-    {{- include "elastic-ctr.volumes" (list $root $block (last .) "trainer") | nindent 4 }}
+    {{- include "elastic-ctr.volumes" (dict "root" $root "block" $block "configmap" .training "roles" (list "trainer")) | nindent 4 }}
     - name: scratch
       emptyDir:
         sizeLimit: {{ toYaml $block.persistence.sizeLimit }}
@@ -110,24 +109,24 @@ spec:
     {{- end }}
 {{- end }}
 
-{{/* The pods of pservers, from `metadata` on; (list $ training) */}}
+{{/* Pod template of pservers; root, training */}}
 {{- define "elastic-ctr.pserver.pod" -}}
-{{- $root := first . }}
+{{- $root := .root }}
 {{- $block := $root.Values.pserver -}}
 metadata:
-  labels: {{- include "elastic-ctr.podLabels" (list $root "pserver" $block) | nindent 4 }}
-  annotations: {{- include "elastic-ctr.training.annotations" (list $block "false") | nindent 4 }}
+  labels: {{- include "elastic-ctr.podLabels" (dict "root" $root "component" "pserver" "block" $block) | nindent 4 }}
+  annotations: {{- include "elastic-ctr.training.annotations" (dict "block" $block "preemptable" "false") | nindent 4 }}
 spec:
-  {{- include "elastic-ctr.pod" (list $root "pserver" $block) | nindent 2 }}
-  {{- include "elastic-ctr.spread" (list $block (include "elastic-ctr.selectorLabels" (list $root "pserver"))) | nindent 2 }}
+  {{- include "elastic-ctr.pod" (dict "root" $root "component" "pserver" "block" $block) | nindent 2 }}
+  {{- include "elastic-ctr.spread" (dict "block" $block "labels" (include "elastic-ctr.selectorLabels" (list $root "pserver"))) | nindent 2 }}
   # Names of the chart's own Service: Volcano's would be gone for a moment whenever it starts a pod again.
   subdomain: {{ include "elastic-ctr.pserver.fullname" $root }}
   restartPolicy: {{ include "elastic-ctr.training.restartPolicy" $root }}
   containers:
     - name: pserver
-      {{- include "elastic-ctr.container.image" (list $root $block) | nindent 6 }}
+      {{- include "elastic-ctr.container.image" (dict "root" $root "block" $block) | nindent 6 }}
       args: [pserver]
-      env: {{- include "elastic-ctr.env" (list $root $block) | nindent 8 }}
+      env: {{- include "elastic-ctr.env" (dict "root" $root "block" $block) | nindent 8 }}
       ports:
         # The first of 16: each generation of servers takes the next.
         - name: pserver
@@ -136,21 +135,21 @@ spec:
         - name: admin
           containerPort: {{ int $block.config.adminPort }}
           protocol: TCP
-      {{- include "elastic-ctr.probes" (list $block "admin") | nindent 6 }}
+      {{- include "elastic-ctr.probes" (dict "block" $block "port" "admin") | nindent 6 }}
       resources: {{- include "elastic-ctr.resources" $block.resources | nindent 8 }}
       securityContext: {{- include "elastic-ctr.given" $block.containerSecurityContext | nindent 8 }}
       volumeMounts:
-        {{- include "elastic-ctr.volumeMounts" (list $root $block "pserver") | nindent 8 }}
+        {{- include "elastic-ctr.volumeMounts" (dict "block" $block "role" "pserver") | nindent 8 }}
         - name: scratch
           mountPath: {{ $block.config.scratchDir | quote }}
   volumes:
-    {{- include "elastic-ctr.volumes" (list $root $block (last .) "pserver") | nindent 4 }}
+    {{- include "elastic-ctr.volumes" (dict "root" $root "block" $block "configmap" .training "roles" (list "pserver")) | nindent 4 }}
     - name: scratch
       emptyDir:
         sizeLimit: {{ toYaml $block.persistence.sizeLimit }}
 {{- end }}
 
-{{/* In a Job an end is an end; without Volcano a pod waits for more work. Either way a crash restarts in place. */}}
+{{/* In a Job a container that succeeds stays ended; without Volcano it starts again and waits for work. A crash always restarts it. */}}
 {{- define "elastic-ctr.training.restartPolicy" -}}
 {{ eq .Values.training.scheduler "volcano" | ternary "OnFailure" "Always" }}
 {{- end }}

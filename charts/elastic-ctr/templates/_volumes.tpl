@@ -1,0 +1,106 @@
+{{/* Volumes, mounts and claims. Helpers take a dict with the keys that they name. */}}
+
+{{/* Mounts that every role has; block, role (the volume with its configuration is <role>-config) */}}
+{{- define "elastic-ctr.volumeMounts" -}}
+- name: {{ .role }}-config
+  mountPath: /etc/elastic-ctr/config
+  readOnly: true
+- name: auth
+  mountPath: /etc/elastic-ctr/auth
+  readOnly: true
+- name: tmp
+  mountPath: /tmp
+{{- include "elastic-ctr.extraVolumeMounts" .block }}
+{{- end }}
+
+{{/* `extraVolumeMounts` as a container's list; a block */}}
+{{- define "elastic-ctr.extraVolumeMounts" -}}
+{{- range $path, $mount := .extraVolumeMounts }}
+- mountPath: {{ $path | quote }}
+{{ toYaml $mount | indent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Volumes that every role has; root, block, configmap, roles (one volume for each role's file of the ConfigMap) */}}
+{{- define "elastic-ctr.volumes" -}}
+- name: auth
+  secret:
+    secretName: {{ include "elastic-ctr.auth.secret" .root | quote }}
+    items:
+      - key: {{ .root.Values.auth.key | quote }}
+        path: token
+- name: tmp
+  emptyDir:
+    sizeLimit: {{ toYaml .root.Values.tmpSizeLimit }}
+{{- range .roles }}
+- name: {{ . }}-config
+  configMap:
+    name: {{ $.configmap }}
+    items:
+      - key: {{ . }}.config.yaml
+        path: config.yaml
+{{- end }}
+{{- include "elastic-ctr.extraVolumes" .block }}
+{{- end }}
+
+{{/* `extraVolumes` as a pod's list; a block */}}
+{{- define "elastic-ctr.extraVolumes" -}}
+{{- range $name, $source := .extraVolumes }}
+- name: {{ $name | quote }}
+{{ toYaml $source | indent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The volume with click logs, for a source file://; $ */}}
+{{- define "elastic-ctr.dataVolume" -}}
+- name: data
+  persistentVolumeClaim:
+    claimName: {{ .Values.dataVolume.existingClaim | quote }}
+    readOnly: {{ .Values.dataVolume.readOnly }}
+{{- end }}
+{{- define "elastic-ctr.dataVolumeMount" -}}
+- name: data
+  mountPath: {{ .Values.dataVolume.mountPath | quote }}
+  readOnly: {{ .Values.dataVolume.readOnly }}
+{{- end }}
+
+{{/* The volume of a StatefulSet that has no claim template: an emptyDir or an existing claim; block, name */}}
+{{- define "elastic-ctr.persistence.volume" -}}
+{{- $persistence := .block.persistence }}
+{{- if not $persistence.enabled -}}
+- name: {{ .name }}
+  emptyDir:
+    sizeLimit: {{ toYaml $persistence.sizeLimit }}
+{{- else if $persistence.existingClaim -}}
+- name: {{ .name }}
+  persistentVolumeClaim:
+    claimName: {{ $persistence.existingClaim | quote }}
+{{- end }}
+{{- end }}
+
+{{/*
+Claims of a StatefulSet; root, component, block, name. Their labels cannot change, so they hold no version. Scaling a shard
+down deletes the claim of the removed replica; scaling any other component to 0 keeps its claim.
+*/}}
+{{- define "elastic-ctr.persistence.claim" -}}
+{{- $persistence := .block.persistence }}
+{{- if and $persistence.enabled (not $persistence.existingClaim) -}}
+persistentVolumeClaimRetentionPolicy:
+  whenDeleted: {{ $persistence.keep | ternary "Retain" "Delete" }}
+  whenScaled: {{ or $persistence.keep (ne .component "cube") | ternary "Retain" "Delete" }}
+volumeClaimTemplates:
+  - apiVersion: v1
+    kind: PersistentVolumeClaim
+    metadata:
+      name: {{ .name }}
+      labels: {{- include "elastic-ctr.selectorLabels" (list .root .component) | nindent 8 }}
+    spec:
+      accessModes: [ReadWriteOnce]
+      {{- with $persistence.storageClass }}
+      storageClassName: {{ . | quote }}
+      {{- end }}
+      resources:
+        requests:
+          storage: {{ toYaml $persistence.size }}
+{{- end }}
+{{- end }}
