@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from elastic_ctr.features.convert import Converter
-from elastic_ctr.features.line import LineRefused, multislot, parse_line
+from elastic_ctr.features.line import LineRefused, parse_line
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.serving import open_inference, source_protocol
 from elastic_ctr.serving.refusal import Refusal
+from features_oracles import multislot
 from fuzz.mutation import Field, Mutator
 
 SLOTS = SlotList(("0", "1", "7", "user-id", "104"))

@@ -2,7 +2,6 @@
 
 import enum
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,8 @@ import typer
 from elastic_ctr.cli.entrypoint import reason_of
 from elastic_ctr.cli.shared_options import grouped
 from elastic_ctr.features.hours import HOUR, TRUTH, HoursRefused, HourTree, hour_name, parse_hour
-from elastic_ctr.features.synthetic import PRESETS, Truth, auc, logloss, parts, probability_text
+from elastic_ctr.features.synthetic import PRESETS, Truth, parts, probability_text
+from elastic_ctr.model.metrics import weighted_auc, weighted_logloss
 
 
 class PresetName(str, enum.Enum):
@@ -70,28 +70,25 @@ def synth(
     except (HoursRefused, OSError) as error:
         typer.echo(reason_of(error), err=True)
         raise typer.Exit(1) from error
-    all_probabilities, all_clicks = np.concatenate(probabilities), np.concatenate(clicks)
-    rate = float(all_clicks.mean())
+    scores, clicked = np.concatenate(probabilities), np.concatenate(clicks)
     summary = {
         "rows": rows,
-        "clicks": int(all_clicks.sum()),
+        "clicks": int(clicked.sum()),
         "hours": hours,
         "slots": len(truth.slots),
         "preset": drawing.preset.value,
         "seed": drawing.seed,
         "truthSeed": truth_seed,
-        "auc": auc(all_probabilities, all_clicks),
-        "logloss": logloss(all_probabilities, all_clicks),
-        "loglossOfTheRate": logloss(np.full(rows, rate), all_clicks),
+        "auc": weighted_auc(scores, clicked, np.ones(rows)),
+        "logloss": weighted_logloss(scores, clicked, np.ones(rows)),
+        "loglossOfTheRate": weighted_logloss(np.full(rows, clicked.mean()), clicked, np.ones(rows)),
     }
     if as_json:
-        finite = {
-            key: None if isinstance(value, float) and math.isnan(value) else value for key, value in summary.items()
-        }
-        typer.echo(json.dumps(finite))
+        typer.echo(json.dumps(summary))
         return
+    auc = "none" if summary["auc"] is None else f"{summary['auc']:.5f}"
     typer.echo(
         f"{rows} lines with {summary['clicks']} clicks in {hours} hours of {out}\n"
-        f"  the truth's AUC {summary['auc']:.5f}, logloss {summary['logloss']:.5f} "
+        f"  the truth's AUC {auc}, logloss {summary['logloss']:.5f} "
         f"(of the click rate alone {summary['loglossOfTheRate']:.5f})"
     )

@@ -1,12 +1,12 @@
 """Blocks of a click log to the text that Paddle reads, at the speed of the disk.
 
-Paddle's process aborts at a line it can not read, so nothing but what `features.line` allows may get there.
+Paddle's process aborts at a line it cannot read, so only lines that `features.line` accepts are written.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -35,7 +35,7 @@ class RefusedLine:
 
 
 class RefusedLines(Sequence[RefusedLine]):
-    """The refused lines of a block, in order. Each is looked at when asked for: a block may be nothing else."""
+    """The refused lines of a block, in order. A reason is found on access: a block may hold nothing but refused lines."""
 
     def __init__(self, block: bytes, ends: Offsets, lines: Offsets, rules: tuple[SlotList, int | None, int]) -> None:
         self._block = block
@@ -59,9 +59,6 @@ class RefusedLines(Sequence[RefusedLine]):
             return [self._refused(int(line)) for line in self._lines[index]]
         return self._refused(int(self._lines[index]))
 
-    def __iter__(self) -> Iterator[RefusedLine]:
-        return (self._refused(int(line)) for line in self._lines)
-
     def _refused(self, line: int) -> RefusedLine:
         start, end = self._span(line)
         why = self._why(line)
@@ -83,7 +80,7 @@ class RefusedLines(Sequence[RefusedLine]):
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What came of a block.
+    """The result of one block.
 
     Attributes:
         text: Paddle's MultiSlot text, one line a record: show, click, then the slots in the order of the list.
@@ -114,11 +111,12 @@ class Converter:
         self._slots = slots
         self._sparse_dim = sparse_dim
         self._max_line_bytes = max_line_bytes
-        encoded = [name.encode("ascii") for name in slots]
-        self._names = np.frombuffer(b"".join(encoded), dtype=np.uint8)
-        self._starts = np.concatenate(([0], np.cumsum([len(name) for name in encoded]))).astype(np.int64)
-        self._table = np.empty(1 << (4 * len(slots)).bit_length(), dtype=np.int32)
-        tokens.slot_table(self._names, self._starts, self._table)
+        self._table = tokens.SlotTable(
+            names=np.frombuffer("".join(slots).encode("ascii"), dtype=np.uint8),
+            starts=np.cumsum([0, *map(len, slots)], dtype=np.int64),
+            table=np.empty(1 << (4 * len(slots)).bit_length(), dtype=np.int32),
+        )
+        tokens.fill(self._table)
 
     def convert(self, block: bytes) -> Converted:
         """Convert the lines of a block; the last one needs no LF.
@@ -136,29 +134,23 @@ class Converter:
         if len(given) and given[-1] != ord("\n"):
             ends = np.append(ends, len(given))
         longest = min(self._max_line_bytes, int(np.diff(ends, prepend=-1).max(initial=0)))
-        out = np.empty(2 * len(given) + self._room(longest), dtype=np.uint8)
-        offsets = np.empty(len(ends), dtype=np.int64)
-        bad = np.empty(len(ends), dtype=np.int64)
-        sums = np.zeros(tokens.SUMS, dtype=np.int64)
+        room = longest + tokens.LINE_ROOM + tokens.SLOT_ROOM * len(self._slots)
+        output = tokens.Output(
+            text=np.empty(2 * len(given) + room, dtype=np.uint8),
+            offsets=np.empty(len(ends), dtype=np.int64),
+            bad=np.empty(len(ends), dtype=np.int64),
+            sums=np.zeros(tokens.SUMS, dtype=np.int64),
+        )
+        sums = output.sums
         texts: list[bytes] = []
+        modulus = np.uint64(self._sparse_dim or 0)
+        most_keys = longest // len(b"0:s") + 1
         line = 0
         while line < len(ends):
             line = tokens.convert_lines(
-                given,
-                ends,
-                line,
-                np.uint64(self._sparse_dim or 0),
-                self._names,
-                self._starts,
-                self._table,
-                self._max_line_bytes,
-                longest // len(b"0:s") + 1,
-                out,
-                offsets,
-                bad,
-                sums,
+                given, ends, line, modulus, self._table, self._max_line_bytes, most_keys, output
             )
-            texts.append(out[: sums[tokens.TEXT_BYTES]].tobytes())
+            texts.append(output.text[: sums[tokens.TEXT_BYTES]].tobytes())
             sums[tokens.TEXT_BYTES] = 0
         records, shows, clicks, refused, ignored, padding = (int(value) for value in sums[: tokens.TEXT_BYTES])
         return Converted(
@@ -167,17 +159,14 @@ class Converter:
             shows=shows,
             clicks=clicks,
             refused=RefusedLines(
-                block, ends, bad[:refused].copy(), (self._slots, self._sparse_dim, self._max_line_bytes)
+                block, ends, output.bad[:refused].copy(), (self._slots, self._sparse_dim, self._max_line_bytes)
             ),
             ignored=ignored,
             padding=padding,
-            offsets=offsets[:records].copy(),
+            offsets=output.offsets[:records].copy(),
         )
 
     @property
     def no_keys(self) -> bytes:
-        """How the text of a record ends that has no key in any slot: no other does, for no key is the padding key."""
+        """The end of the text of a record without keys; no other record ends so, because no key is the padding key."""
         return b" 1 %d" % PADDING_KEY * len(self._slots) + b"\n"
-
-    def _room(self, line_bytes: int) -> int:
-        return line_bytes + tokens.LINE_ROOM + tokens.SLOT_ROOM * len(self._slots)

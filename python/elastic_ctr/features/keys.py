@@ -1,6 +1,6 @@
 """From a feasign to the key of the table, its partition and its shard.
 
-Training, parameter server, builder and serving must agree on every function here: changing one needs a new model.
+Trainer, parameter server, builder and serving must agree on every function here: a change needs a new model.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ def partitions_of(keys: Keys, partitions: int) -> Keys:
 
 
 def shard_of(partition: int, shards: int) -> int:
-    """The shard that owes a partition; `shards` may change at any time, whole partitions move."""
+    """The shard of a partition; `shards` may change at any time, whole partitions move."""
     return partition % shards

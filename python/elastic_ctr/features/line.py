@@ -1,11 +1,11 @@
 """The line `show click feasign:slot …`: what it means, and why one is refused.
 
-Written for reading: this is what serving uses, and the oracle of the compiled converter.
+`elastic-ctr predict` reads lines with it. The compiled converter follows the same rules and asks it for reasons.
 
 A line is printable ASCII; blanks and tabs, one or more, separate its tokens; one CR at its end is dropped. `show` and
 `click` are decimal and below 2^31, a feasign is decimal and below 2^64, all without sign; leading zeros are allowed.
-Slots that are not in the list are ignored, the padding key is dropped, and both are counted. A line is refused for
-the first thing that is wrong from the left, but for its length or a byte that no line has before all else.
+Slots that are not in the list are ignored, the padding key is dropped, and both are counted. A refusal names the
+first error from the left; the length and forbidden bytes are checked before.
 """
 
 from __future__ import annotations
@@ -42,30 +42,9 @@ class Reason(str, enum.Enum):
     TOO_LONG = "too_long"
     BINARY = "binary"
 
-    @property
-    def meaning(self) -> str:
-        """As a sentence, for reports."""
-        return _MEANINGS[self]
-
-
-_MEANINGS = {
-    Reason.EMPTY: "the line holds nothing",
-    Reason.NO_CLICK: "the line ends after show",
-    Reason.NOT_A_NUMBER: "show, click or a feasign is not a decimal number",
-    Reason.NEGATIVE: "show, click or a feasign has a minus sign",
-    Reason.COUNT_TOO_LARGE: "show or click is not below 2^31",
-    Reason.SHOW_ZERO: "show is 0: a line is at least one impression",
-    Reason.CLICK_ABOVE_SHOW: "click is above show",
-    Reason.NO_COLON: "a feature is not feasign:slot",
-    Reason.BAD_SLOT: "a slot is empty or holds a colon",
-    Reason.FEASIGN_TOO_LARGE: "a feasign is not below 2^64",
-    Reason.TOO_LONG: "the line is longer than allowed",
-    Reason.BINARY: "the line holds a byte that is not printable ASCII, blank or tab",
-}
-
 
 class LineRefused(ValueError):
-    """A line that is not what this module says; `reason` for counting, `detail` names the token."""
+    """A line that breaks the rules of this module; `reason` for counting, `detail` names the token."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(f"{reason.value}: {detail}")
@@ -102,30 +81,15 @@ def parse_line(line: bytes, slots: SlotList, sparse_dim: int | None, max_line_by
 
 
 def parse_features(
-    line: bytes,
-    slots: SlotList,
-    sparse_dim: int | None,
-    max_line_bytes: int = MAX_LINE_BYTES,
-    *,
-    with_show_click: bool = False,
+    line: bytes, slots: SlotList, sparse_dim: int | None, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Features:
-    """Read what is to be predicted: a line without show and click, or a whole training line if told so.
+    """Read a line to predict, which has no show and click; an empty one has no features.
 
     Raises:
-        LineRefused: with the reason. Nothing at all is a line without features: a training line may hold no more than
-            its show and click, and what can be trained can be asked for.
+        LineRefused: with the reason.
     """
-    if with_show_click:
-        features = _show_click(_tokens(line, max_line_bytes))[2]
-    else:
-        features = _tokens(line, max_line_bytes) if line.strip() else []
+    features = _tokens(line, max_line_bytes) if line.strip() else []
     return Features(*_keys(features, slots, sparse_dim))
-
-
-def multislot(instance: Instance) -> bytes:
-    """The line that Paddle's MultiSlot feed reads: `<count> value …` for show, click and each slot; no slot is `1 0`."""
-    keys = (f"{len(slot)} {' '.join(map(str, slot))}" if slot else f"1 {PADDING_KEY}" for slot in instance.keys)
-    return f"1 {instance.show} 1 {instance.click} {' '.join(keys)}\n".encode()
 
 
 def _tokens(line: bytes, max_line_bytes: int) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Click logs made from a known truth, so that what was learned can be held against what there was to learn.
+"""Click logs made from a known truth, to compare a trained model with the best possible one.
 
 The truth is a sum: each key has a weight, a line is clicked with the probability sigmoid(intercept + sum of weights).
 It depends on its seed and the preset alone; which lines are drawn depends on another seed.
@@ -110,19 +110,3 @@ def distinct_words(count: int, seed: int) -> Words:
 def probability_text(probabilities: Floats) -> bytes:
     """One probability a line, 9 digits."""
     return "".join(f"{probability:.9g}\n" for probability in probabilities.tolist()).encode("ascii")
-
-
-def auc(probabilities: Floats, clicks: npt.NDArray[np.bool_]) -> float:
-    """Area under the curve, equal probabilities counted half; nan without clicks or without non-clicks."""
-    positives = int(clicks.sum())
-    negatives = len(clicks) - positives
-    if not positives or not negatives:
-        return float("nan")
-    _, place, counts = np.unique(probabilities, return_inverse=True, return_counts=True)
-    ranks = np.cumsum(counts) - (counts - 1) / 2.0
-    return float((ranks[place][clicks].sum() - positives * (positives + 1) / 2.0) / (positives * negatives))
-
-
-def logloss(probabilities: Floats, clicks: npt.NDArray[np.bool_]) -> float:
-    """Mean negative logarithm of the probability of what happened; nan without lines."""
-    return float(-np.log(np.where(clicks, probabilities, 1.0 - probabilities)).mean()) if len(clicks) else float("nan")

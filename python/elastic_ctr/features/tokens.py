@@ -1,19 +1,22 @@
 """The compiled loop of the converter: lines in, MultiSlot text out.
 
-It only tells lines that are right from lines that are not; why one is refused is said by `features.line`, whose rules
-these are. Every index is bounded by the block, the line's end or the room that the caller gave.
+It follows the rules of `features.line` and only tells valid lines from invalid ones; `features.line` finds the reason.
+Every index is bounded by the block, the line's end or the room that the caller gave.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from elastic_ctr.features.keys import Keys
+
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
-Keys = npt.NDArray[np.uint64]
 
 # Where the loop leaves its sums.
 RECORDS, SHOWS, CLICKS, REFUSED, IGNORED, PADDING, TEXT_BYTES = range(7)
@@ -39,17 +42,49 @@ _HALF = np.uint64(32)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 
 
+class SlotTable(NamedTuple):
+    """A hash table of slot names. Name i is `names[starts[i]:starts[i + 1]]`; `table` has its index, -1 where it is free."""
+
+    names: Bytes
+    starts: Longs
+    table: Ints
+
+
+class Chains(NamedTuple):
+    """The keys of one line, chained to their slots: `first[slot]`, then `after[key]`; -1 ends a chain.
+
+    Without a modulus a key is kept as the place of its digits: begin and end, half of the u64 each. `sums` holds show,
+    click, ignored, padding.
+    """
+
+    keys: Keys
+    after: Ints
+    first: Ints
+    last: Ints
+    counts: Ints
+    sums: Longs
+
+
+class Output(NamedTuple):
+    """`text` is filled from `sums[TEXT_BYTES]` on; `offsets` gets where each accepted line begins, `bad` the number of each
+    refused line. Both are as long as the block has lines. `sums`: see `RECORDS` and its neighbours.
+    """
+
+    text: Bytes
+    offsets: Longs
+    bad: Longs
+    sums: Longs
+
+
 @njit(nogil=True, cache=True, inline="always")
 def _bucket(hashed: np.uint64, mask: int) -> np.int64:
     return np.int64((hashed ^ (hashed >> _HALF)) & np.uint64(mask))
 
 
 @njit(nogil=True, cache=True)
-def slot_table(names: Bytes, starts: Longs, table: Ints) -> None:
-    """Fill `table` (i32, a power of two long, more than the names) with the index of each name, -1 where it is free.
-
-    `names` are all names in one u8 array, name i is `names[starts[i]:starts[i + 1]]`.
-    """
+def fill(slots: SlotTable) -> None:
+    """Fill the table, whose length is a power of two above the number of names."""
+    starts, names, table = slots.starts, slots.names, slots.table
     table[:] = -1
     mask = table.size - 1
     for slot in range(starts.size - 1):
@@ -124,26 +159,10 @@ def _skip_blanks(block: Bytes, at: int, stop: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _read_line(
-    block: Bytes,
-    start: int,
-    stop: int,
-    sparse_dim: np.uint64,
-    names: Bytes,
-    starts: Longs,
-    table: Ints,
-    keys: Keys,
-    after: Ints,
-    first: Ints,
-    last: Ints,
-    count: Ints,
-    line_sums: Longs,
-) -> bool:
-    """Chain the keys of a line to their slots: `first[slot]`, then `after[key]`; False if the line is not right.
-
-    Without a modulus a key is kept as where its digits are: begin and end, half of the u64 each. `line_sums` gets show,
-    click, ignored, padding.
-    """
+def _read_line(block: Bytes, start: int, stop: int, sparse_dim: np.uint64, slots: SlotTable, line: Chains) -> bool:
+    """Chain the keys of a line to their slots; False if the line is invalid."""
+    names, starts, table = slots.names, slots.starts, slots.table
+    keys, after, first, last, count = line.keys, line.after, line.first, line.last, line.counts
     at = _skip_blanks(block, start, stop)
     digits, end = _find_number(block, at, stop)
     show = _number(block, digits, end)
@@ -213,10 +232,10 @@ def _read_line(
         last[slot] = used
         count[slot] += 1
         used += 1
-    line_sums[0] = np.int64(show)
-    line_sums[1] = np.int64(click)
-    line_sums[2] = ignored
-    line_sums[3] = padding
+    line.sums[0] = np.int64(show)
+    line.sums[1] = np.int64(click)
+    line.sums[2] = ignored
+    line.sums[3] = padding
     return True
 
 
@@ -226,48 +245,37 @@ def convert_lines(
     ends: Longs,
     line: int,
     sparse_dim: np.uint64,
-    names: Bytes,
-    starts: Longs,
-    table: Ints,
+    slot_table: SlotTable,
     max_line_bytes: int,
     max_keys: int,
-    out: Bytes,
-    offsets: Longs,
-    bad: Longs,
-    sums: Longs,
+    output: Output,
 ) -> int:
-    """Convert lines until all are done or the next may not fit into `out`; returns the line it stopped at.
+    """Convert lines until all are done or the next may not fit into the output; returns the line it stopped at.
 
     Args:
-        block: u8, the lines.
-        ends: i64, where each line's LF is, or the block's end.
+        block: the lines.
+        ends: where each line's LF is, or the block's end.
         line: the line to begin with.
         sparse_dim: 0 for none.
-        names: all slot names, see `slot_table`.
-        starts: as there.
-        table: as there.
+        slot_table: filled.
         max_line_bytes: a longer line is refused.
         max_keys: above the number of features that any line can hold.
-        out: gets the text from `sums[TEXT_BYTES]` on.
-        offsets: as long as `ends`, gets where each accepted line begins.
-        bad: as long as `ends`, gets the number of each refused line.
-        sums: see `RECORDS` and what follows it.
+        output: of all lines of the block.
     """
-    slots = starts.size - 1
+    out, offsets, bad, sums = output.text, output.offsets, output.bad, output.sums
+    slots = slot_table.starts.size - 1
     keys = np.empty(max_keys, np.uint64)
     after = np.empty(max_keys, np.int32)
     first = np.empty(slots, np.int32)
-    last = np.empty(slots, np.int32)
     count = np.empty(slots, np.int32)
     line_sums = np.empty(4, np.int64)
+    chains = Chains(keys, after, first, np.empty(slots, np.int32), count, line_sums)
     to = sums[TEXT_BYTES]
     while line < ends.size:
         start = ends[line - 1] + 1 if line > 0 else 0
         end = ends[line]
         stop = end - 1 if end > start and block[end - 1] == _CR else end
-        if end - start > max_line_bytes or not _read_line(
-            block, start, stop, sparse_dim, names, starts, table, keys, after, first, last, count, line_sums
-        ):
+        if end - start > max_line_bytes or not _read_line(block, start, stop, sparse_dim, slot_table, chains):
             bad[sums[REFUSED]] = line
             sums[REFUSED] += 1
             line += 1

@@ -23,8 +23,8 @@ from elastic_ctr.master.schedule import Pass, SavePlan, Schedule, pick_samples, 
 from elastic_ctr.master.store_queries import Pending, StoreFacts
 from elastic_ctr.master.tasks import Lease
 from elastic_ctr.store import StoreError
+from elastic_ctr.versions.manifest import next_version
 from elastic_ctr.versions.refusals import refused_below
-from elastic_ctr.versions.version import next_version
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from typing import Any
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import ManifestDamaged, read_checkpoint
-from elastic_ctr.versions.orphans import is_orphan
+from elastic_ctr.versions.manifest import ManifestDamaged, is_orphan, read_checkpoint
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Hadoop's SequenceFile, version 6: header, sync marker and record layout.
 
 Source of the format: `org.apache.hadoop.io.SequenceFile` and `BytesWritable` of Hadoop 3.5.0. Integers of the container
-are big-endian. What is ours is inside: a key is 8 bytes, a u64 little-endian; a value is dim float32 little-endian.
+are big-endian. Inside, a key is 8 bytes, a u64 little-endian; a value is dim float32 little-endian.
 
     header:  "SEQ" 6 | key class | value class | compressed? | by block? | [codec class] | metadata | 16 bytes of sync
     record:  i32 key and value bytes | i32 key bytes | key | value
@@ -17,6 +17,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import xxhash
 
 MAGIC = b"SEQ\x06"
@@ -38,7 +39,7 @@ class Compression(str, enum.Enum):
 
 
 class SequenceFileDamaged(ValueError):
-    """A file that is cut off, altered, or of a kind that is not read here; names file, byte offset and reason."""
+    """A file is cut off, altered, or of an unsupported kind; the sentence names file, byte offset and reason."""
 
     def __init__(self, name: str, offset: int, reason: str) -> None:
         super().__init__(f"{name} is damaged at byte {offset}: {reason}")
@@ -66,9 +67,9 @@ class SequenceFileHeader:
 
 
 def sync_marker(seed: bytes) -> bytes:
-    """A sync marker that the same seed gives again, so that the same records make the same file.
+    """The same seed gives the same marker, so that the same records make the same file.
 
-    It should differ from file to file, which is what a reader that begins in the middle relies on.
+    The seed should differ from file to file: a reader that begins in the middle relies on that.
     """
     return xxhash.xxh3_128_digest(seed)
 
@@ -89,3 +90,24 @@ def read_vint(take: Callable[[int], bytes]) -> int:
     negative = first < -120
     magnitude = int.from_bytes(take(-120 - first if negative else -112 - first), "big")
     return ~magnitude if negative else magnitude
+
+
+def record_dtype(dim: int, *, inner_lengths: bool = True) -> np.dtype[np.void]:
+    """An uncompressed record of a u64 key and `dim` float32, packed as in the file: many are read or written in one copy.
+
+    Without `inner_lengths` it is the layout of the old cube builder.
+    """
+    if dim < 1:
+        raise ValueError(f"a value has at least one float, not {dim}.")
+    lengths = [("key_length", ">i4")] if inner_lengths else []
+    value_lengths = [("value_length", ">i4")] if inner_lengths else []
+    return np.dtype(
+        [
+            ("record_bytes", ">i4"),
+            ("key_bytes", ">i4"),
+            *lengths,
+            ("key", "<u8"),
+            *value_lengths,
+            ("value", "<f4", (dim,)),
+        ]
+    )

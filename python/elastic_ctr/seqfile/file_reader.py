@@ -1,4 +1,4 @@
-"""Reads SequenceFiles of BytesWritable pairs: as arrays where they are ours, as bytes whatever they are.
+"""Reads SequenceFiles of BytesWritable pairs: as arrays of keys and vectors, or any pairs as bytes.
 
 Uncompressed, record-compressed and block-compressed files (DefaultCodec, that is zlib). Every length is checked before
 it is used, and memory is bounded by what one record or block may hold.
@@ -25,8 +25,8 @@ from elastic_ctr.seqfile.file_format import (
     SequenceFileDamaged,
     SequenceFileHeader,
     read_vint,
+    record_dtype,
 )
-from elastic_ctr.seqfile.records import record_dtype
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,7 +44,7 @@ _GATHERED_RECORDS = 1 << 16
 class SequenceFileReader:
     """Reads a file once, from its beginning: either iterate for arrays, or take `records()`.
 
-    A file that was cut off between two records looks whole; who knows how many records there are should say so.
+    A file that was cut off between two records looks whole; `expected_records` detects that.
 
     Args:
         source: a path, or a stream, which is left open.

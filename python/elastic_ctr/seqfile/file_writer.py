@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.seqfile.file_format import ESCAPE, SYNC_INTERVAL, header_bytes, sync_marker
-from elastic_ctr.seqfile.records import record_dtype
+from elastic_ctr.seqfile.file_format import ESCAPE, SYNC_INTERVAL, header_bytes, record_dtype, sync_marker
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -23,7 +22,7 @@ class SequenceFileWriter:
 
     Args:
         target: a path, which is created or replaced, or a stream, which is left open.
-        seed: of the sync marker; best the name of what is written.
+        seed: of the sync marker; the name of the file is a good one.
         sync: the sync marker itself, instead of a seed.
         sync_interval: bytes between sync markers, Hadoop's default.
     """

@@ -26,7 +26,7 @@ from elastic_ctr.serving.releases import Releases, tell
 from elastic_ctr.serving.worker import Settings
 from elastic_ctr.serving.workers import Worker, Workers
 from elastic_ctr.store import Store
-from elastic_ctr.versions.version import freshness_seconds
+from elastic_ctr.versions.manifest import freshness_seconds
 
 log = logging.getLogger(__name__)
 

@@ -60,7 +60,7 @@ class RetryPolicy:
 def resumed(part: Callable[[int], Iterator[bytes]], start: int, retry: RetryPolicy) -> Iterator[bytes]:
     """The blocks that `part(start)` yields; where it breaks off with StoreUnavailable, `part` is asked for the rest.
 
-    Patience begins anew whenever bytes came: a long file over a bad line is slow, not refused.
+    The time for retries starts again with every byte that arrives: a long file over a bad line is slow, not refused.
     """
     reached, done = start, False
     while not done:

@@ -1,6 +1,8 @@
-"""What a published folder holds, with checksums. A manifest is written last: what has none is not published."""
+"""Manifests: the content of a published folder, with checksums. A manifest is written last; writing it publishes the folder."""
 
+import contextlib
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -11,8 +13,9 @@ from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import FileTooLarge, NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 
+ORPHAN_SECONDS = 86400.0
 Kind = Literal["base", "delta"]
-# Bounded, so that whatever computes with a number of a document that others may write cannot overflow.
+# Others may write these documents: the bounds keep arithmetic with their numbers from overflowing.
 VersionId = Annotated[int, Field(gt=0, lt=10**layout.VERSION_DIGITS)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 Partition = Annotated[int, Field(ge=0, lt=1 << 16)]
@@ -100,7 +103,7 @@ class DictionaryManifest(Record):
 
 
 class CheckpointManifest(Record):
-    """Paddle's own checkpoint, and what the ledger knew when it was taken."""
+    """Paddle's own checkpoint, and the state of the ledger when it was taken."""
 
     name: str
     pass_id: str
@@ -127,7 +130,7 @@ def digest_of(path: Path) -> tuple[int, str]:
 
 
 def publish(store: Store, source: Path, path: str, records: int = 0) -> FileEntry:
-    """Put one file and say what was put."""
+    """Put one file; returns its entry."""
     size, sha256 = digest_of(source)
     store.put(source, path)
     return FileEntry(path=path, bytes=size, sha256=sha256, records=records)
@@ -192,6 +195,30 @@ def published_versions(store: Store) -> list[int]:
     """Ids of all versions with a manifest, oldest first."""
     names = (name.removesuffix(".json") for name in store.list(layout.VERSIONS) if name.endswith(".json"))
     return sorted(int(name) for name in names if layout.is_version(name))
+
+
+def next_version(now: float, known: Iterable[int]) -> int:
+    """Greater than every id known to ledger and store, whatever the clock says: an id is never used twice."""
+    return max(int(now), max(known, default=0) + 1)
+
+
+def freshness_seconds(event_time_max: float, now: float) -> float:
+    """Seconds since the newest event that a version has learned; 0 where this machine's clock is behind the event's."""
+    return max(0.0, now - event_time_max)
+
+
+def is_orphan(store: Store, folder: str, now: float) -> bool:
+    """Whether a folder without a manifest was abandoned: nothing in it has changed for a day. Raises StoreError."""
+    return now - newest_change(store, folder) > ORPHAN_SECONDS
+
+
+def newest_change(store: Store, folder: str) -> float:
+    """Unix seconds. A folder's own time does not change with a file deeper below it. Raises StoreError."""
+    newest = 0.0
+    for path in (folder, *store.walk(folder)):
+        with contextlib.suppress(NotInStore):
+            newest = max(newest, store.modified_at(path))
+    return newest
 
 
 R = TypeVar("R", bound=Record)

@@ -11,9 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.features.convert import Converter
-from elastic_ctr.features.line import LineRefused, Reason, multislot, parse_line
+from elastic_ctr.features.line import LineRefused, Reason, parse_line
 from elastic_ctr.features.slots import SlotList
 from features.lines import BLOCKS, SLOTS, SPARSE_DIMS
+from features_oracles import multislot
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 

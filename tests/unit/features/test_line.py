@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from elastic_ctr.features.line import LineRefused, Reason, multislot, parse_features, parse_line
+from elastic_ctr.features.line import LineRefused, Reason, parse_features, parse_line
 from elastic_ctr.features.slots import SlotList
 from features.lines import LINES, SLOTS, SPARSE_DIMS, right_lines
+from features_oracles import multislot
 
 TWO = SlotList.parse([1, 2])
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
@@ -119,18 +120,12 @@ def test_a_long_token_is_shortened_in_the_detail() -> None:
 
 
 @given(line=right_lines(), sparse_dim=SPARSE_DIMS)
-def test_serving_reads_the_same_features_with_and_without_show_and_click(line: bytes, sparse_dim: int | None) -> None:
+def test_a_line_to_predict_has_the_features_of_the_training_line(line: bytes, sparse_dim: int | None) -> None:
     instance = parse_line(line, SLOTS, sparse_dim)
 
-    with_both = parse_features(line, SLOTS, sparse_dim, with_show_click=True)
+    bare = parse_features(b" ".join(line.split()[2:]), SLOTS, sparse_dim)
 
-    assert (with_both.keys, with_both.ignored, with_both.padding) == (
-        instance.keys,
-        instance.ignored,
-        instance.padding,
-    )
-    bare = b" ".join(line.split()[2:])
-    assert parse_features(bare, SLOTS, sparse_dim) == with_both
+    assert (bare.keys, bare.ignored, bare.padding) == (instance.keys, instance.ignored, instance.padding)
 
 
 def test_what_is_predicted_may_have_no_features_as_a_training_line_may() -> None:
@@ -145,10 +140,6 @@ def test_whatever_the_bytes_a_line_is_read_or_refused(line: bytes, sparse_dim: i
         return
     assert 0 <= instance.click <= instance.show < 2**31
     assert all(0 < key < 2**64 for slot in instance.keys for key in slot)
-
-
-def test_every_reason_has_a_meaning() -> None:
-    assert all(reason.meaning for reason in Reason)
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="needs the public click logs: put them into ../shared/data")

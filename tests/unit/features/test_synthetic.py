@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import log_loss, roc_auc_score
 
 from elastic_ctr.features.line import parse_line
-from elastic_ctr.features.synthetic import PRESETS, Preset, Truth, auc, distinct_words, logloss, parts, probability_text
+from elastic_ctr.features.synthetic import PRESETS, Preset, Truth, distinct_words, parts, probability_text
 
 SMALL = Preset(slots=3, keys=50)
 
@@ -78,23 +77,6 @@ def test_files_have_dice_of_their_own() -> None:
 
     assert first == [dice.random() for _, _, _, dice in parts(100, 3, 2, 1)]
     assert len({*first, *(dice.random() for _, _, _, dice in parts(100, 3, 2, 2))}) == 12
-
-
-@given(data=st.data(), count=st.integers(2, 60))
-def test_auc_and_logloss_are_those_of_scikit_learn(data: st.DataObject, count: int) -> None:
-    probabilities = np.array(
-        data.draw(st.lists(st.sampled_from([0.1, 0.2, 0.25, 0.5, 0.9]), min_size=count, max_size=count))
-    )
-    clicks = np.array([*data.draw(st.lists(st.booleans(), min_size=count - 2, max_size=count - 2)), True, False])
-
-    assert auc(probabilities, clicks) == pytest.approx(roc_auc_score(clicks, probabilities))
-    assert logloss(probabilities, clicks) == pytest.approx(log_loss(clicks, probabilities))
-
-
-def test_without_both_outcomes_there_is_no_auc() -> None:
-    assert np.isnan(auc(np.array([0.5]), np.array([True])))
-    assert np.isnan(auc(np.array([]), np.array([], dtype=bool)))
-    assert np.isnan(logloss(np.array([]), np.array([], dtype=bool)))
 
 
 def test_probabilities_are_written_with_nine_digits() -> None:

@@ -12,6 +12,6 @@ def test_the_slot_table_holds_each_name_once(names: list[bytes]) -> None:
     starts = np.cumsum([0, *map(len, names)]).astype(np.int64)
     table = np.empty(256, dtype=np.int32)
 
-    tokens.slot_table(np.frombuffer(b"".join(names), dtype=np.uint8), starts, table)
+    tokens.fill(tokens.SlotTable(np.frombuffer(b"".join(names), dtype=np.uint8), starts, table))
 
     assert sorted(slot for slot in table if slot >= 0) == list(range(len(names)))

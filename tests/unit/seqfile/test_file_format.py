@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from elastic_ctr.seqfile.file_format import SequenceFileDamaged, header_bytes, read_vint, sync_marker
+from elastic_ctr.seqfile.file_format import SequenceFileDamaged, header_bytes, read_vint, record_dtype, sync_marker
 
 
 def test_the_header_is_that_of_hadoop_for_bytes_writable_pairs() -> None:
@@ -56,3 +56,13 @@ def test_damage_names_file_offset_and_reason() -> None:
 
     assert str(damage) == "part.seq is damaged at byte 96: the sync marker is not that of the header."
     assert (damage.name, damage.offset) == ("part.seq", 96)
+
+
+def test_a_record_is_packed_as_in_the_file() -> None:
+    assert record_dtype(9).itemsize == 4 + 4 + 12 + 40
+    assert record_dtype(9, inner_lengths=False).itemsize == 4 + 4 + 8 + 36
+
+
+def test_a_value_without_floats_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one float, not 0"):
+        record_dtype(0)

@@ -15,9 +15,8 @@ from elastic_ctr.cube.dictionary.format import Values
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u32, load_u64
-from elastic_ctr.seqfile.file_format import ESCAPE, SYNC_BYTES, Compression, SequenceFileHeader
+from elastic_ctr.seqfile.file_format import ESCAPE, SYNC_BYTES, Compression, SequenceFileHeader, record_dtype
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
-from elastic_ctr.seqfile.records import record_dtype
 
 BLOCK_KEYS = 1 << 19
 _CHUNK = 1 << 20

@@ -5,8 +5,7 @@ from collections.abc import Collection, Iterable
 
 from elastic_ctr.store import NotInStore, Store
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import ManifestDamaged, read_checkpoint
-from elastic_ctr.versions.orphans import is_orphan
+from elastic_ctr.versions.manifest import ManifestDamaged, is_orphan, read_checkpoint
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from elastic_ctr.cube.transfer import state as rules_of
 from elastic_ctr.cube.transfer.controller import CubeTransfer
 from elastic_ctr.cube.transfer.state import ReleaseState, Times
 from elastic_ctr.runtime.metrics import Metrics
-from elastic_ctr.versions.version import freshness_seconds
+from elastic_ctr.versions.manifest import freshness_seconds
 
 # An hour that is published before it ends is in the future by less.
 _CLOCKS_DIFFER = 2 * 3600.0

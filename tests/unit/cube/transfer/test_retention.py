@@ -13,8 +13,7 @@ from elastic_ctr.cube.transfer.retention import (
 )
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import CheckpointManifest, published_versions
-from elastic_ctr.versions.orphans import ORPHAN_SECONDS, newest_change
+from elastic_ctr.versions.manifest import ORPHAN_SECONDS, CheckpointManifest, newest_change, published_versions
 
 
 @pytest.fixture
