@@ -28,7 +28,7 @@ from elastic_ctr.cli.local import load_values
 from elastic_ctr.local.endpoints import predict
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session
-from elastic_ctr.model.metrics import weighted_auc, weighted_logloss
+from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 FOLDS = 5

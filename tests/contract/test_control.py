@@ -13,7 +13,7 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.control.client import MasterClient
+from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.servicer import ControlServicer, start_server

@@ -21,7 +21,7 @@ from contract.serving_world import (
     put_version,
     serving,
 )
-from elastic_ctr.model.metrics import weighted_auc, weighted_logloss
+from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 from elastic_ctr.store import FileStore
 
 # pytest finds fixtures by the names of a module.

@@ -21,7 +21,7 @@ from elastic_ctr.cli.shared_options import Where, grouped
 from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.line import LineRefused, parse_features, parse_line
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.model.metrics import weighted_auc, weighted_logloss
+from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 
 BAD_LINES, NOT_ANSWERED = 1, 2
 _SHOWN = 20

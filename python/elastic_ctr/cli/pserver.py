@@ -14,7 +14,7 @@ from elastic_ctr.cli.entrypoint import (
     token_of,
 )
 from elastic_ctr.config.role_files import PserverFile
-from elastic_ctr.control.client import MasterClient
+from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.pserver.supervisor import PserverSupervisor
 from elastic_ctr.store import StoreError, open_store
 

@@ -13,7 +13,7 @@ from elastic_ctr.cli.entrypoint import reason_of
 from elastic_ctr.cli.shared_options import grouped
 from elastic_ctr.features.hours import HOUR, TRUTH, HoursRefused, HourTree, hour_name, parse_hour
 from elastic_ctr.features.synthetic import PRESETS, Truth, parts, probability_text
-from elastic_ctr.model.metrics import weighted_auc, weighted_logloss
+from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 
 
 class PresetName(str, enum.Enum):

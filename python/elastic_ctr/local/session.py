@@ -17,7 +17,7 @@ from elastic_ctr.local.plan import HOST, Places, ports, roles
 from elastic_ctr.local.processes import Supervisor
 from elastic_ctr.local.report import Observed, SampleResult, build
 from elastic_ctr.local.run_folder import RunFolder
-from elastic_ctr.model.metrics import weighted_auc
+from elastic_ctr.model.evaluation import weighted_auc
 from elastic_ctr.runtime.lifecycle import PortInUse, listen
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store import StoreError, open_store

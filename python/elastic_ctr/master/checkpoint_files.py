@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.ledger_rows import PassRow, SaveRow
-from elastic_ctr.model.metrics import weighted_auc
+from elastic_ctr.master.ledger import PassRow, SaveRow
+from elastic_ctr.model.evaluation import weighted_auc
 from elastic_ctr.store import AlreadyPublished, Store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import announce

@@ -9,14 +9,14 @@ handed out before anybody can take one. One that was begun and is nobody's any m
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpoint_files import Published, checkpoint_name, compare, folder_of, jobs_of
-from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import PassRow, SaveRow
+from elastic_ctr.master.ledger import Ledger, PassRow, SaveRow
 from elastic_ctr.master.members import JobResults
 from elastic_ctr.master.recovery import TRIES, Generations
 from elastic_ctr.master.schedule import Pass, SavePlan, Schedule, pick_samples, save_plan
@@ -28,6 +28,7 @@ from elastic_ctr.versions.refusals import refused_below
 
 log = logging.getLogger(__name__)
 
+Due = tuple[PassRow, SaveRow, list[control.JobResult], control.SaveResult]
 _ATTEMPT = "save:"
 
 
@@ -391,3 +392,75 @@ class Checkpointing:
             self._ledger.took(save.ordinal, {f"{what}Upload": max(taken, default=0.0)})
         answered = {"results": control.PserverState(results=results).SerializeToString().hex()}
         self._ledger.set_save(save.ordinal, stage="written", jobs=json.dumps(answered))
+
+    # -- committed: each of these asks first whether its save stands, since the publisher works without the lock ----
+
+    def due(self) -> Due | None:
+        """A save whose files are written or scored, with what its parents and its trainer have reported."""
+        current = self._ledger.current_pass()
+        if current is None or current.state != "saving":
+            return None
+        save = self._ledger.save_of(current.ordinal)
+        if save is None or save.stage not in ("written", "scored"):
+            return None
+        return current, save, results_of(save), saved_of(save)
+
+    def _still(self, save: SaveRow) -> PassRow | None:
+        """The pass of a save, unless a recovery has dropped it while the publisher was at the store."""
+        now = self._ledger.save_of(save.ordinal)
+        current = self._ledger.current_pass()
+        if current is None or now is None or current.ordinal != save.ordinal:
+            return None
+        same = (now.generation, now.version, now.stage) == (save.generation, save.version, save.stage)
+        return current if same else None
+
+    def commit_checkpoint(
+        self, save: SaveRow, follows: int | None, base: int | None, mid: Mapping[str, Any] | None = None
+    ) -> None:
+        """From now on recoveries come back to it. The checkpoint of a base counts with the version alone.
+
+        `mid`: where its pass stood, if it was made in the middle of one.
+        """
+        if save.checkpoint is not None and self._still(save) is not None:
+            self._ledger.add_checkpoint(save.checkpoint, save.ordinal, follows, base, self._clock(), mid=mid)
+
+    def end_files(self, save: SaveRow) -> None:
+        """The checkpoint of a written save stands; its version is scored next, or the pass is done without one."""
+        current = self._still(save)
+        if current is None:
+            return
+        if save.kind is not None:
+            self._ledger.set_save(save.ordinal, stage="exported")
+            return
+        self._ledger.set_save(save.ordinal, stage="done")
+        self._schedule.finish(current)
+
+    def commit_version(self, save: SaveRow, keys: int, refused: str) -> None:
+        """The version is published, or refused with a reason; the pass is done."""
+        current = self._still(save)
+        if current is None or save.version is None or save.kind is None:
+            return
+        is_base = save.kind == "base"
+        base = save.version if is_base else int(self._ledger.get("base"))
+        parent = None if is_base else self._ledger.get("follows")
+        state = "refused" if refused else "published"
+        self._ledger.add_version(
+            save.version, save.kind, base, parent, save.ordinal, state, keys, self._clock(), refused
+        )
+        if refused:
+            log.error("version %d after pass %s is refused: %s", save.version, current.id, refused)
+            # What this save marked as published is in no version: only a base catches up.
+            self._ledger.set_fact(
+                "base_due", f"version {save.version} was refused ({refused}); the next version is a base"
+            )
+        else:
+            log.info("version %d (%s, %d keys) is published after pass %s", save.version, save.kind, keys, current.id)
+            self._ledger.set_fact("follows", save.version)
+            self._ledger.set_fact("base", base)
+            if is_base:
+                self._ledger.set_fact("base_due", value=False)
+                # In one transaction with the version it follows: no recovery sees one without the other.
+                self.commit_checkpoint(save, save.version, save.version)
+            self._ledger.set_pass(current.ordinal, version=save.version)
+        self._ledger.set_save(save.ordinal, stage="done")
+        self._schedule.finish(current)

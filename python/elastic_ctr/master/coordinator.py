@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.checkpointing import Checkpointing, is_save, published_of
-from elastic_ctr.master.commits import Commits, Due
+from elastic_ctr.master.checkpointing import Checkpointing, Due, is_save, published_of
 from elastic_ctr.master.epochs import EpochRunner
 from elastic_ctr.master.handover import MidPassHandover
-from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import PassRow, SaveRow
+from elastic_ctr.master.ledger import Ledger, PassRow, SaveRow
 from elastic_ctr.master.members import Pservers, Trainers
 from elastic_ctr.master.recovery import Generations, Initialisation
 from elastic_ctr.master.schedule import Schedule
@@ -76,7 +74,6 @@ class Coordinator:
         self._tasks = Tasks(ledger, self._schedule, config, clock=clock)
         self._initialisation = Initialisation(ledger, self._generations, self._schedule, settings, store, clock)
         self._saves = Checkpointing(ledger, self._generations, self._schedule, settings, store, clock)
-        self._commits = Commits(ledger, self._schedule, clock)
         self._resume()
 
     def _resume(self) -> None:
@@ -581,7 +578,7 @@ class Coordinator:
     def open_save(self) -> Due | None:
         """A save whose files are written or scored: the publisher's next step is due."""
         with self._locked():
-            return self._commits.due()
+            return self._saves.due()
 
     def samples_of(self, ordinal: int) -> list[tuple[str, int, int]]:
         """The sample lines of a pass: (line without show and click, show, click)."""
@@ -594,7 +591,7 @@ class Coordinator:
 
     def checkpoint_committed(self, save: SaveRow, follows: int | None, base: int | None) -> None:
         with self._locked():
-            self._commits.checkpoint(save, follows, base, self._handover.mid_pass_state(save))
+            self._saves.commit_checkpoint(save, follows, base, self._handover.mid_pass_state(save))
 
     def files_judged(self, save: SaveRow) -> None:
         with self._locked(), self._ledger:
@@ -602,10 +599,10 @@ class Coordinator:
                 # The checkpoint that it was for stands.
                 self._recover("training", "")
                 return
-            self._commits.files(save)
+            self._saves.end_files(save)
             self._advance()
 
     def version_committed(self, save: SaveRow, keys: int, *, refused: str = "") -> None:
         with self._locked(), self._ledger:
-            self._commits.version(save, keys, refused)
+            self._saves.commit_version(save, keys, refused)
             self._advance()

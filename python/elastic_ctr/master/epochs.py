@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.master.checkpoint_files import describe_refusals
-from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import PassRow
+from elastic_ctr.master.ledger import Ledger, PassRow
 from elastic_ctr.master.schedule import Schedule
-from elastic_ctr.model.metrics import auc_of_histogram
+from elastic_ctr.model.evaluation import auc_of_histogram
 
 log = logging.getLogger(__name__)
 

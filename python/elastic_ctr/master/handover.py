@@ -12,8 +12,7 @@ from typing import Any
 
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.master.checkpoint_files import checkpoint_name
-from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import SaveRow
+from elastic_ctr.master.ledger import Ledger, SaveRow
 from elastic_ctr.master.members import Pservers, Trainers
 from elastic_ctr.master.recovery import Generations
 

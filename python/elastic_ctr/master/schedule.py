@@ -10,8 +10,7 @@ from itertools import count, islice, pairwise
 
 from elastic_ctr.config.data import Data, split_end, split_exists, split_name, split_time
 from elastic_ctr.config.roles import MasterConfig
-from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import PassRow
+from elastic_ctr.master.ledger import Ledger, PassRow
 from elastic_ctr.store.source import Source
 
 log = logging.getLogger(__name__)

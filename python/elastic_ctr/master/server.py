@@ -7,10 +7,14 @@ import sqlite3
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -22,13 +26,11 @@ from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.section import Section
 from elastic_ctr.master.checkpoint_files import first_generation
-from elastic_ctr.master.coordinator import Coordinator
-from elastic_ctr.master.ledger import Ledger, not_written
-from elastic_ctr.master.metrics import MasterMetrics
+from elastic_ctr.master.coordinator import Coordinator, Measured
+from elastic_ctr.master.ledger import Ledger, PassRow, not_written
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.schedule import ChangedFiles, look, missing_folder, ranges
 from elastic_ctr.master.servicer import ControlServicer, start_server
-from elastic_ctr.master.status import status
 from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.master.tracking import Tracking
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
@@ -233,3 +235,110 @@ class Master:
             return
         if not well:
             self._coordinator.declare_lost(index, f"{reason}, and its parent says that it is not well")
+
+
+_SHOWN_PASSES = 1000
+
+
+def status(coordinator: Coordinator) -> dict[str, Any]:
+    """One consistent look at the ledger and the members, in as many queries for a thousand passes as for one."""
+    with coordinator.locked():
+        ledger = coordinator.reading()
+        versions = {row["id"]: row for row in ledger.versions()}
+        shown = ledger.passes()[-_SHOWN_PASSES:]
+        current = next((each for each in shown if each.state != "done"), None)
+        counts = ledger.counts_by_pass(shown[0].ordinal if shown else 1)
+        seconds = ledger.seconds_by_pass()
+        generation = coordinator.generation
+        return {
+            "generation": generation,
+            "ready": coordinator.initialised,
+            "finished": coordinator.finished,
+            "pservers": [
+                {"index": index, "serving": one.serving and one.generation == generation, "error": one.error}
+                for index, one in coordinator.pservers.items()
+            ],
+            "handover": coordinator.handover,
+            "baseDue": str(ledger.get("base_due") or ""),
+            "trainers": [{"id": number, "name": name} for number, (name, _) in sorted(coordinator.trainers().items())],
+            "current": None
+            if current is None
+            else {"pass": current.id, "state": current.state, "epoch": current.epoch, "reason": current.reason},
+            "passes": [_pass(each, counts[each.ordinal], seconds.get(each.ordinal, {}), versions) for each in shown],
+            "versions": list(versions.values()),
+            "ledger": coordinator.counted(),
+            "damagedCheckpoints": [
+                {"name": each["name"], "reason": each["damaged"]} for each in ledger.damaged_checkpoints()
+            ],
+            "recoveries": ledger.recoveries(),
+        }
+
+
+def _pass(
+    each: PassRow, counts: Mapping[str, int], seconds: Mapping[str, float], versions: Mapping[int, dict[str, Any]]
+) -> dict[str, Any]:
+    version = versions.get(each.version) if each.version is not None else None
+    return {
+        "pass": each.id,
+        "ordinal": each.ordinal,
+        "state": each.state,
+        "epoch": each.epoch,
+        "reason": each.reason,
+        "records": counts["records"],
+        "refused": counts["refused"],
+        "ignored": counts["ignored"],
+        "padding": counts["padding"],
+        "repeated": counts["repeated"],
+        "parked": counts["parked_tasks"],
+        "tasks": counts["tasks"],
+        "tasksDone": counts["done"],
+        "aucBefore": each.auc_before,
+        "auc": each.auc,
+        "trainedAt": each.trained_at,
+        "doneAt": each.done_at,
+        "seconds": seconds,
+        "version": each.version,
+        "kind": version["kind"] if version else None,
+        "keys": version["keys"] if version else 0,
+    }
+
+
+_PREFIX = "elastic_ctr_master"
+_TOTALS = {
+    "files": ("files_read", "Files of passes whose hours were complete."),
+    "records": (
+        "records_read",
+        "Lines that were accepted when their pass was checked; a pass that is retried counts again.",
+    ),
+    "refused": ("lines_refused", "Lines that were refused when their pass was checked."),
+    "trained": ("records_trained", "Records that were trained, once a pass, those that a recovery took back included."),
+    "repeated": (
+        "records_repeated",
+        "Records whose gradients may have been applied twice, since their trainer was lost.",
+    ),
+    "rolled_back": ("records_rolled_back", "Trained records that a recovery took back; they are trained again."),
+}
+
+
+class MasterMetrics(Collector):
+    """Six counters and four gauges."""
+
+    def __init__(self, measured: Callable[[], Measured]) -> None:
+        self._measured = measured
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: names are not looked up in the registry, and the ledger is not read to register."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._measured()
+        for key, (name, what) in _TOTALS.items():
+            yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=now.totals[key])
+        gauges = {
+            "records_parked": (now.parked, "Records of tasks that failed again and again and stopped their pass."),
+            "generation": (now.generation, "Sets of pserver processes so far."),
+            "auc_before": (now.auc_before, "AUC of the last pass that is done, before it was trained."),
+            "auc": (now.auc, "AUC of the last pass that is done, after it was trained."),
+        }
+        for name, (value, what) in gauges.items():
+            yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=float("nan") if value is None else value)

@@ -12,7 +12,7 @@ import grpc
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control import control_pb2_grpc
-from elastic_ctr.control.options import MAX_MESSAGE, OPTIONS
+from elastic_ctr.control.channel import MAX_MESSAGE, OPTIONS
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import not_written
 

@@ -21,10 +21,9 @@ import numpy as np
 
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
+from elastic_ctr.master.ledger import Histogram, Ledger, PassRow, TaskRow
 from elastic_ctr.master.schedule import Schedule
-from elastic_ctr.model.metrics import BUCKETS
+from elastic_ctr.model.evaluation import BUCKETS
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.model import Model, SparseRule, VectorRule
-from elastic_ctr.model.metrics import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
+from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
 from elastic_ctr.model.networks import Head
 
 SUPPORTED = "2.6."

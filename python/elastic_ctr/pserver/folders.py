@@ -16,7 +16,7 @@ import numpy as np
 from elastic_ctr.config.model import Model
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.export.published import SampleValues, layout_of, publish_once, values_in_file
-from elastic_ctr.export.rows import partition_to_sequence_file
+from elastic_ctr.export.table_text import partition_to_sequence_file
 from elastic_ctr.features.keys import partitions_of
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout

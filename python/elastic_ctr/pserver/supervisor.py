@@ -23,8 +23,7 @@ import grpc
 
 from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.control.client import MasterClient
-from elastic_ctr.control.foreign_master import ForeignMasterGrace
+from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from elastic_ctr.store import NotInStore, Store, StoreError

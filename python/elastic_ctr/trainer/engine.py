@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.config.model import Model
-from elastic_ctr.model.metrics import BUCKETS
+from elastic_ctr.model.evaluation import BUCKETS
 from elastic_ctr.model.program import TABLE, build_program, head_of, start_paddle
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 

@@ -22,18 +22,17 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.control.client import MasterClient
-from elastic_ctr.control.foreign_master import ForeignMasterGrace
+from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_store
 from elastic_ctr.store.source import open_source
+from elastic_ctr.trainer.converter import convert_task, quarantine, result_of
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.saver import Saver
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
 from elastic_ctr.trainer.supervisor import WATCH_FILE
-from elastic_ctr.trainer.tasks import convert_task, quarantine, result_of
 from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, delegated_to_parent
 
 log = logging.getLogger(__name__)

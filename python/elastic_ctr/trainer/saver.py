@@ -16,9 +16,9 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.export.published import publish_once
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.store import AlreadyPublished, Store
+from elastic_ctr.trainer.converter import SampleKeys, sample_keys
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.scratch import on_scratch
-from elastic_ctr.trainer.tasks import SampleKeys, sample_keys
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import FileEntry
 

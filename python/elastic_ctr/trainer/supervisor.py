@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elastic_ctr.control.client import MasterClient
+from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
 from elastic_ctr.trainer.watchdog import Watchdog

@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.control.client import MasterClient
+from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.trainer.scratch import on_scratch
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.retention import Retention
+from elastic_ctr.master.publisher import Retention
 from elastic_ctr.versions.manifest import read_checkpoint
 from master.world import LEASE, RECORDS, World, data_of, world
 

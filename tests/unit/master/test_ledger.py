@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import SaveRow
-from elastic_ctr.model.metrics import BUCKETS
+from elastic_ctr.master.ledger import Ledger, PassRow, SaveRow, TaskRow, packed, unpacked
+from elastic_ctr.model.evaluation import BUCKETS
 
 COUNTS = {"records": 10, "shows": 20, "clicks": 5, "ignored": 1, "padding": 2}
 
@@ -402,63 +401,6 @@ def test_a_stopped_pass_stays_stopped_when_its_middle_is_gone_back_to(ledger: Le
     assert [(each.state, each.reason) for each in ledger.passes()] == [("stopped", "the disk is full")]
 
 
-def test_a_ledger_of_an_older_master_learns_of_checkpoints_in_mid_pass(tmp_path: Path) -> None:
-    Ledger(tmp_path / "ledger.db").close()
-    old = sqlite3.connect(tmp_path / "ledger.db")
-    old.execute("alter table checkpoints drop column mid")
-    old.execute("insert into checkpoints (name, pass, at) values ('c-g1', 1, 0)")
-    old.commit()
-    old.close()
-
-    ledger = Ledger(tmp_path / "ledger.db")
-
-    assert [(each["name"], each["mid"]) for each in ledger.checkpoints()] == [("c-g1", None)]
-
-
-def test_the_chain_goes_from_the_base_to_the_version_that_is_followed(ledger: Ledger) -> None:
-    for version, kind, parent in ((10, "base", None), (11, "delta", 10), (12, "delta", 11), (20, "base", None)):
-        ledger.add_version(version, kind, 10, parent, 1, "published", 5, 0.0)
-
-    chains = []
-    for follows in (None, 10, 12, 20):
-        ledger.set_fact("follows", follows)
-        chains.append(ledger.chain())
-
-    assert chains == [[], [10], [10, 11, 12], [20]]
-
-
-def test_only_published_versions_after_the_one_followed_are_abandoned(ledger: Ledger) -> None:
-    for version, state in ((10, "published"), (11, "refused"), (12, "published")):
-        ledger.add_version(version, "delta", 10, None, 1, state, 5, 0.0)
-
-    ledger.abandon_versions(10)
-
-    assert [v["state"] for v in ledger.versions()] == ["published", "refused", "abandoned"]
-
-
-def test_a_recovery_has_its_seconds_once_it_is_over(ledger: Ledger) -> None:
-    ledger.add_recovery("pserver", "gone", 100.0, 30)
-    assert ledger.recoveries()[0]["seconds"] is None
-
-    ledger.end_recoveries(107.5)
-    ledger.end_recoveries(200.0)
-
-    assert ledger.recoveries() == [
-        {"role": "pserver", "reason": "gone", "at": 100.0, "seconds": 7.5, "rolled_back": 30}
-    ]
-
-
-def test_a_ledger_of_an_older_master_gets_the_columns_it_lacks(tmp_path: Path) -> None:
-    older = Ledger(tmp_path / "ledger.db")
-    a_pass(older, 1)
-    older._db.execute("alter table tasks drop column losses")
-    older.close()
-
-    ledger = Ledger(tmp_path / "ledger.db")
-
-    assert [task.losses for task in ledger.tasks(1)] == [0, 0]
-
-
 def test_counts_of_every_pass_at_once_are_those_of_each(ledger: Ledger) -> None:
     for ordinal in (1, 2, 3):
         a_pass(ledger, ordinal, tasks=ordinal)
@@ -479,3 +421,20 @@ def test_seconds_of_stages_are_kept_by_pass(ledger: Ledger) -> None:
     ledger.set_fact("seconds", "something else")
 
     assert ledger.seconds_by_pass() == {n: {"train": 1.235, "exportUpload": n} for n in (2, 10)}
+
+
+@given(st.lists(st.floats(0, 1e15), max_size=50))
+def test_a_histogram_comes_back_as_it_was_packed(counts: list[float]) -> None:
+    histogram = np.array(counts)
+
+    assert unpacked(packed(histogram)).tolist() == counts
+
+
+def test_a_row_of_each_table_has_its_columns_in_their_types() -> None:
+    one = PassRow.of((1, "20200401/00", '["20200401/00"]', 5, 1, "done", 2, "", 0.5, None, None, 7.0, 9))
+    task = TaskRow.of(("t", 1, "a", 0, 10, "leased", 1, 2, "t:1", 3, 8.0, 6.0, 1, 10, 0))
+    save = SaveRow.of((1, 2, "saved", '["base", "checkpoint"]', "base", 9, "c", b"x", '{"results": ""}', 4.0))
+
+    assert (one.splits, one.ends_day, one.auc, one.version) == (("20200401/00",), True, None, 9)
+    assert (task.ordinal, task.losses, task.running, task.lease_ends) == (1, 2, True, 8.0)
+    assert (save.steps, save.jobs, save.result) == (("base", "checkpoint"), {"results": ""}, b"x")

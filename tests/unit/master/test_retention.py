@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.master.retention import delete_checkpoint, superseded, unnamed
+from elastic_ctr.master.publisher import delete_checkpoint, superseded, unnamed
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import ORPHAN_SECONDS, CheckpointManifest, read_checkpoint

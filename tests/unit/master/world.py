@@ -18,7 +18,7 @@ from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.recovery import VERIFY
-from elastic_ctr.model.metrics import BUCKETS
+from elastic_ctr.model.evaluation import BUCKETS
 from elastic_ctr.store import FileStore, Store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions, read_checkpoint

@@ -11,7 +11,7 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.config.roles import PserverConfig, StoreConfig
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.control.foreign_master import ForeignMasterGrace
+from elastic_ctr.control.channel import ForeignMasterGrace
 from elastic_ctr.pserver import supervisor as module
 from elastic_ctr.pserver.folders import Folders
 from elastic_ctr.pserver.supervisor import PserverSupervisor, _do, _save_of

@@ -12,8 +12,8 @@ from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.control.foreign_master import ForeignMasterGrace
-from elastic_ctr.model.metrics import BUCKETS
+from elastic_ctr.control.channel import ForeignMasterGrace
+from elastic_ctr.model.evaluation import BUCKETS
 from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.trainer import process as module
 from elastic_ctr.trainer.process import Spec, TrainerProcess

@@ -13,7 +13,7 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.control.client import MasterClient
+from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.servicer import ControlServicer, start_server
@@ -24,7 +24,7 @@ from ports import free_port
 
 TRAINER = """
 import sys, threading
-from elastic_ctr.control.client import MasterClient
+from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.trainer.watchdog import Watchdog
 master, endpoint, trainer_id, attempt = sys.argv[1:]
 watchdog = Watchdog(MasterClient(master, ""), int(trainer_id), 1, [endpoint], 10.0)

@@ -14,7 +14,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.master.schedule import cut
 from elastic_ctr.store import FileStore, NotInStore
 from elastic_ctr.store.source import FileSource
-from elastic_ctr.trainer.tasks import QUARANTINED, TaskCounts, convert_task, quarantine, result_of, sample_keys
+from elastic_ctr.trainer.converter import QUARANTINED, TaskCounts, convert_task, quarantine, result_of, sample_keys
 
 SLOTS = SlotList(("a", "b"))
 CONVERTER = Converter(SLOTS, None)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from elastic_ctr.export.rows import (
+from elastic_ctr.export.table_text import (
     PartitionFile,
     RowLayout,
     RowsDamaged,

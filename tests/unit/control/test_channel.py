@@ -8,7 +8,7 @@ import pytest
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control import control_pb2_grpc
-from elastic_ctr.control.client import MasterClient
+from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
 
 
 class Failed(grpc.RpcError):  # type: ignore[misc]
@@ -101,3 +101,28 @@ async def test_a_connection_that_leads_to_nobody_is_given_up_for_another() -> No
     await asyncio.gather(*filter(None, connections))
     between.close()
     master.stop(0).wait()
+
+
+def test_a_master_of_the_same_training_is_followed_at_once() -> None:
+    assert ForeignMasterGrace(lambda: 0.0).may_end(wrong_training=False)
+
+
+def test_a_master_of_another_training_is_followed_after_a_while() -> None:
+    now = [100.0]
+    one = ForeignMasterGrace(lambda: now[0])
+
+    assert not one.may_end(wrong_training=True)
+    now[0] += ForeignMasterGrace.SECONDS - 1
+    assert not one.may_end(wrong_training=True)
+    now[0] += 1
+    assert one.may_end(wrong_training=True)
+
+
+def test_the_while_begins_anew_with_every_master_of_the_same_training() -> None:
+    now = [100.0]
+    one = ForeignMasterGrace(lambda: now[0])
+    one.may_end(wrong_training=True)
+    now[0] += ForeignMasterGrace.SECONDS
+    one.may_end(wrong_training=False)
+
+    assert not one.may_end(wrong_training=True)

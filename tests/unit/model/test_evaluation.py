@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
-from elastic_ctr.model.metrics import auc_of_histogram, weighted_auc, weighted_logloss
+from elastic_ctr.model.evaluation import auc_of_histogram, weighted_auc, weighted_logloss
 
 LINES = st.lists(
     st.tuples(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0]), st.integers(1, 5), st.integers(0, 5)).map(

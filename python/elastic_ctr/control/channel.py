@@ -1,4 +1,4 @@
-"""How trainers and pservers call the master: patient with a master that restarts, strict with everything else."""
+"""The gRPC channel between the master and its trainers and pservers."""
 
 import os
 import time
@@ -8,8 +8,15 @@ from typing import Any
 import grpc
 
 from elastic_ctr.control import control_pb2_grpc
-from elastic_ctr.control.options import OPTIONS
 
+# Enough for the published values of a sample: those of 65,536 lines of 300 slots stay far below.
+MAX_MESSAGE = 512 << 20
+OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    # A company's web proxy must not stand between the roles.
+    ("grpc.enable_http_proxy", 0),
+]
 # CANCELLED is what calls under way get from a master that ends.
 _PATIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
@@ -50,3 +57,26 @@ class MasterClient:
 
     def close(self) -> None:
         self._channel.close()
+
+
+class ForeignMasterGrace:
+    """A master of another training sends a caller away, and the caller goes on asking for a while before it ends.
+
+    That master may be the one about to be replaced, and the caller a pod of the training that comes: if it ended, its
+    job would have completed before it began, and nobody starts a completed job again.
+    """
+
+    SECONDS = 60.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._foreign_since: float | None = None
+
+    def may_end(self, *, wrong_training: bool) -> bool:
+        """To be told of every answer: whether one that says to leave is to be followed."""
+        if not wrong_training:
+            self._foreign_since = None
+            return True
+        if self._foreign_since is None:
+            self._foreign_since = self._clock()
+        return self._clock() - self._foreign_since >= self.SECONDS
