@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -127,6 +128,7 @@ class World:
         self.work = root / "work"
         self.work.mkdir(parents=True)
         self.documents: list[ReleaseDocument] = []
+        self._bases = itertools.count(1_000, 1_000)
 
     # Processes
 
@@ -186,10 +188,16 @@ class World:
         self.start_agent(pod)
 
     def start_all(self) -> None:
-        self.start_builder()
-        self.start_transfer()
+        """All roles that do not run."""
+        if "builder" not in self.processes:
+            self.start_builder()
+        if "transfer" not in self.processes:
+            self.start_transfer()
         for pod, _ in self.pods():
-            self.start_pod(pod)
+            if f"{pod}.server" not in self.processes:
+                self.start_server(pod)
+            if f"{pod}.agent" not in self.processes:
+                self.start_agent(pod)
 
     def kill(self, role: str) -> None:
         """As kill -9."""
@@ -217,6 +225,10 @@ class World:
         return (self.root / f"{role}.log").read_text()
 
     # Publishing
+
+    def next_base(self) -> int:
+        """A version above all that were asked for before."""
+        return next(self._bases)
 
     def base(self, version: int, keys: int = 600, **options: Any) -> Keys:
         made = np.arange(1, keys + 1, dtype=np.uint64) * np.uint64(7)
