@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from bench.method import FOLDER, Plan, Results, arguments, plan_of, server_cpu, show, summary
+from elastic_ctr.cube.builder.build_server import CubeBuilder
 from elastic_ctr.cube.builder.job import Outcome, Task, fresh_scratch, plan_build, run_task
-from elastic_ctr.cube.builder.server import CubeBuilder
 from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.store import FileStore, open_store
 from elastic_ctr.versions import layout

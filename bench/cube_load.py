@@ -6,8 +6,7 @@ from bench.loadgen import FRAMES, Expected, Load
 from bench.table import VERSION
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.cube.frames import HELLO_BYTES
-from elastic_ctr.cube.wire import Hello, Kind
+from elastic_ctr.cube.wire import HELLO_BYTES, Hello, Kind
 
 
 def greet(sock: socket.socket) -> None:

@@ -20,7 +20,7 @@ from bench.cube_load import our_load
 from bench.method import FOLDER, Plan, Results, Sample, Side, compare, summary
 from bench.processes import MAX_KEYS, Server
 from bench.table import LATER, VERSION, Made
-from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.runtime.lifecycle import listen

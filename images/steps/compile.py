@@ -4,7 +4,7 @@
 
 import sys
 
-from elastic_ctr.cube.server.warm import warm
+from elastic_ctr.cube.server.precompile import warm
 from elastic_ctr.export.table_text import RowLayout, parse_rows
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.features.slots import SlotList

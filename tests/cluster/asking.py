@@ -27,7 +27,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.cube.client.errors import VersionNotHeld
+from elastic_ctr.cube.client.connection import VersionNotHeld
 from elastic_ctr.cube.client.reader import CubeClient
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.seqfile.file_reader import SequenceFileReader

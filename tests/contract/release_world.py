@@ -149,7 +149,7 @@ class World:
     def start_builder(self, **options: Any) -> None:
         arguments = {"store_url": self.store.url, "host": HOST, "port": self.port("builder"), "token": TOKEN}
         arguments |= {"scratch_dir": str(self.root / "builder"), **options}
-        self.start("builder", "builder.server", "run_cube_builder", arguments)
+        self.start("builder", "builder.build_server", "run_cube_builder", arguments)
 
     def start_transfer(self, **options: Any) -> None:
         arguments = {
@@ -158,7 +158,7 @@ class World:
             "replicas": self.replicas, "token": TOKEN, "poll_seconds": 0.1, "report_timeout_seconds": 2.0,
             "state_recovery_seconds": 1.0, "validation_timeout_seconds": 3.0, **self.transfer_options, **options,
         }  # fmt: skip
-        self.start("transfer", "transfer.api", "run_cube_transfer", arguments)
+        self.start("transfer", "transfer.transfer_api", "run_cube_transfer", arguments)
 
     def pods(self) -> list[tuple[str, int]]:
         return [(f"ctr-cube-s{s}-{r}", s) for s in range(self.shards) for r in range(self.replicas)]
@@ -172,7 +172,7 @@ class World:
         }  # fmt: skip
         arguments = {"cube": cube, "host": HOST, "token": TOKEN}
         (self.root / pod).mkdir(exist_ok=True)
-        self.start(f"{pod}.server", "server.server", "CubeServer", arguments)
+        self.start(f"{pod}.server", "server.cube_server", "CubeServer", arguments)
 
     def start_agent(self, pod: str) -> None:
         arguments = {
@@ -181,7 +181,7 @@ class World:
             "port": self.port(f"{pod}.agent"), "token": TOKEN, "drain_seconds": 0.5, "report_seconds": 0.2,
             "drain_idle_seconds": 0.5, "grace_seconds": 20.0, **self.agent_options,
         }  # fmt: skip
-        self.start(f"{pod}.agent", "agent.api", "run_cube_agent", arguments)
+        self.start(f"{pod}.agent", "agent.agent_api", "run_cube_agent", arguments)
 
     def start_pod(self, pod: str) -> None:
         self.start_server(pod)

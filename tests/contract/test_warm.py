@@ -6,7 +6,7 @@ from pathlib import Path
 
 def test_warming_fills_the_cache_that_a_server_starts_from(tmp_path: Path) -> None:
     subprocess.run(
-        [sys.executable, "-m", "elastic_ctr.cube.server.warm", "9"],
+        [sys.executable, "-m", "elastic_ctr.cube.server.precompile", "9"],
         env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
         check=True,
     )

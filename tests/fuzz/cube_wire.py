@@ -14,20 +14,19 @@ from typing import Any
 import numpy as np
 
 import cube_oracles
+from cube_oracles import pack_refusal, pack_reply
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.builder.part import build_full
 from elastic_ctr.cube.client.blocking import _REQUEST as REQUEST
 from elastic_ctr.cube.client.blocking import _Server
-from elastic_ctr.cube.client.connection import Attempt, Connection
-from elastic_ctr.cube.client.errors import CubeUnavailable
+from elastic_ctr.cube.client.connection import Attempt, Connection, CubeUnavailable
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
-from elastic_ctr.cube.frames import HELLO_BYTES, Head
-from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server import lookup_counters as counters
+from elastic_ctr.cube.server.event_loop import USED_AT
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.cube.server.sockets import USED_AT
-from elastic_ctr.cube.wire import Hello, Kind, Status
+from elastic_ctr.cube.wire import HELLO_BYTES, Head, Hello, Kind, Status
 from elastic_ctr.machine_code import sockets
 from fuzz.mutation import Field, Mutator
 
@@ -222,10 +221,10 @@ class CubeClient:
         for number, frame in connection._frames.items():
             fields += [(len(data) + at, width) for at, width in _HEAD_FIELDS]
             if draw.random() < 0.1:
-                data += wire.pack_refusal(draw.choice(list(Status)), number, frame.version)
+                data += pack_refusal(draw.choice(list(Status)), number, frame.version)
             else:
                 missing = np.arange(frame.keys) % 5 == 0
-                data += wire.pack_reply(number, frame.version, np.resize(self._values, (frame.keys, DIM)), missing)
+                data += pack_reply(number, frame.version, np.resize(self._values, (frame.keys, DIM)), missing)
         return data, fields
 
 
@@ -246,11 +245,11 @@ class CubeBlockingClient:
         draw = self._mutator.random
         keys = KEYS[: draw.choice((0, 1, 7, 8, 9, MAX_KEYS))]
         if draw.random() < 0.1:
-            golden = wire.pack_refusal(draw.choice(list(Status)), REQUEST, FIRST)
+            golden = pack_refusal(draw.choice(list(Status)), REQUEST, FIRST)
         else:
             draining = draw.random() < 0.1
             missing = np.arange(keys.size) % 5 == draw.randrange(6)
-            golden = wire.pack_reply(REQUEST, FIRST, self._values[: keys.size], missing, draining=draining)
+            golden = pack_reply(REQUEST, FIRST, self._values[: keys.size], missing, draining=draining)
         data = self._mutator.mutated(golden, _HEAD_FIELDS)
         cut = draw.randrange(len(data) + 1) if draw.random() < 0.3 else len(data)
         quick, slow = (_outcome(data, cut, keys, busy_poll=busy_poll) for busy_poll in (True, False))

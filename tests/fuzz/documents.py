@@ -11,13 +11,19 @@ from typing import Any
 
 from elastic_ctr.config.load import ConfigRefused, load
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.cube.builder.progress import BuildOrder
 from elastic_ctr.cube.placement import abandoned_versions, doomed_versions, holders_by_version, next_to_build
-from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReaderReport, ReleaseDocument, RollbackOrder
+from elastic_ctr.cube.release import (
+    AgentReport,
+    BuildOrder,
+    Holder,
+    Placement,
+    ReaderReport,
+    ReleaseDocument,
+    RollbackOrder,
+)
 from elastic_ctr.cube.transfer import state as rules_of
 from elastic_ctr.cube.transfer import state_file
-from elastic_ctr.cube.transfer.catalog import Catalog
-from elastic_ctr.cube.transfer.retention import followed_by_checkpoints
+from elastic_ctr.cube.transfer.catalog import Catalog, followed_by_checkpoints
 from elastic_ctr.cube.transfer.state import ReleaseState, Rules, Times, View
 from elastic_ctr.cube.transfer.state_file import Memory, MemoryFile
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document

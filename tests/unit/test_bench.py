@@ -16,6 +16,7 @@ from bench.document import with_results
 from bench.loadgen import FRAMES, HTTP, RESP, Expected, Load
 from bench.method import Comparison, Plan, Results, Row, Sample, Side, compare
 
+from cube_oracles import pack_refusal, pack_reply
 from elastic_ctr.cube import wire
 
 
@@ -152,8 +153,8 @@ KEYS = np.array([1, 2], np.uint64)
 REPLIES = {
     "frames": (
         wire.pack_request(wire.Kind.LOOKUP, 1, 7, KEYS),
-        wire.pack_reply(1, 7, np.ones((2, 3), np.float32), np.zeros(2, np.bool_)),
-        wire.pack_refusal(wire.Status.BUSY, 1, 7),
+        pack_reply(1, 7, np.ones((2, 3), np.float32), np.zeros(2, np.bool_)),
+        pack_refusal(wire.Status.BUSY, 1, 7),
         Expected(FRAMES),
     ),
     "http": (

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from elastic_ctr.cli.checked import CheckFailed
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
-from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.client.connection import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import Holder, ReleaseDocument
 from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask

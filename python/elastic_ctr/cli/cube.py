@@ -55,7 +55,7 @@ def seek(
     import numpy as np
 
     from elastic_ctr.cube.client.blocking import BlockingCubeClient
-    from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
+    from elastic_ctr.cube.client.connection import CubeUnavailable, VersionNotHeld
 
     try:
         wanted = np.array([_key(text) for text in keys], np.uint64)

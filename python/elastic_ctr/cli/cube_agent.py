@@ -11,7 +11,7 @@ from elastic_ctr.cli.entrypoint import (
     token_of,
 )
 from elastic_ctr.config.role_files import CubeAgentFile
-from elastic_ctr.cube.agent.api import run_cube_agent
+from elastic_ctr.cube.agent.agent_api import run_cube_agent
 
 
 def cube_agent(config: ConfigFile) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from elastic_ctr.cli.entrypoint import ConfigFile, exit_on_config_error, settings_of, token_of
 from elastic_ctr.config.role_files import CubeBuilderFile
-from elastic_ctr.cube.builder.server import run_cube_builder
+from elastic_ctr.cube.builder.build_server import run_cube_builder
 
 
 def cube_builder(config: ConfigFile) -> None:

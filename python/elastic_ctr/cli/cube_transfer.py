@@ -4,7 +4,7 @@ from pathlib import Path
 
 from elastic_ctr.cli.entrypoint import ConfigFile, exit_on_config_error, settings_of, token_of
 from elastic_ctr.config.role_files import CubeTransferFile
-from elastic_ctr.cube.transfer.api import run_cube_transfer
+from elastic_ctr.cube.transfer.transfer_api import run_cube_transfer
 
 
 def cube_transfer(config: ConfigFile) -> None:

@@ -1,39 +1,42 @@
 """The frames between a reader and a cube-server, little-endian; every length is checked before it is used.
 
     hello    "ECTR", protocol u16, dim u16, partitions u32, max n u32           16 bytes, the reader's first, then ours
-    request  length u32, kind u16, flags u16, n u32, id u64, version u64, n x key u64             length = 24 + 8n
-    reply    length u32, status u16, flags u16, n u32, id u64, version u64, n x dim f32, miss bits, least bit first
-             length = 24 + 4 * dim * n + ceil(n / 8); n is 0 unless the status is 0 and keys were asked for
+    head     length u32, code u16, flags u16, n u32, id u64, version u64        28 bytes; the code is a kind or a status
+    request  a head, n x key u64                                                           length = 24 + 8n
+    reply    a head, n x dim f32, miss bits, least bit first; n is 0 unless the status is 0 and keys were asked for
+             length = 24 + 4 * dim * n + ceil(n / 8)
 
-Head and hello are those of `frames`. In a hello, 0 means unknown: a server that holds nothing has no dim yet.
+`length` counts the bytes after itself. In a hello, 0 means unknown: a server without parts has no dim yet.
 """
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
 from functools import cache
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
 from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.cube.frames import (
-    AFTER_LENGTH,
-    DRAINING,
-    HEAD_BYTES,
-    Head,
-    WireError,
-    pack_head,
-    pack_hello,
-    unpack_hello,
-)
 
 MAGIC = b"ECTR"
 PROTOCOL = 1
+HELLO_BYTES = 16
+LENGTH_BYTES = 4
+HEAD_BYTES = 28
+AFTER_LENGTH = HEAD_BYTES - LENGTH_BYTES
+DRAINING = 1  # a reply's flag: the server is draining, so the next request should go to another one
 
+_HELLO = struct.Struct("<4sHHII")
+_HEAD = struct.Struct("<IHHIQQ")
 _MAX_N = (0xFFFF_FFFF - AFTER_LENGTH) // 8
 _NONE = np.zeros(0, np.bool_)
+
+
+class WireError(ValueError):
+    """Bytes that are no frame: the connection they came on cannot be trusted any more."""
 
 
 class Kind(IntEnum):
@@ -53,7 +56,7 @@ _STATUSES = tuple(Status)
 
 
 class Hello(NamedTuple):
-    """What each side says first; protocol tells which frames follow."""
+    """The first bytes of each side; `protocol` tells which frames follow."""
 
     dim: int = 0
     partitions: int = 0
@@ -61,13 +64,52 @@ class Hello(NamedTuple):
     protocol: int = PROTOCOL
 
     def pack(self) -> bytes:
-        return pack_hello(MAGIC, self.protocol, self.dim, self.partitions, self.max_keys)
+        return _HELLO.pack(MAGIC, self.protocol, self.dim, self.partitions, self.max_keys)
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> Hello:
-        """Raises WireError, see `frames`; the protocol is the caller's to judge."""
-        protocol, dim, partitions, max_keys = unpack_hello(data, MAGIC, "the cube's port")
+        """Raises WireError when these are not the 16 bytes of a hello; the protocol is the caller's to check."""
+        if len(data) != HELLO_BYTES:
+            raise WireError(f"a hello has {HELLO_BYTES} bytes, not {len(data)}")
+        magic, protocol, dim, partitions, max_keys = _HELLO.unpack(data)
+        if magic != MAGIC:
+            raise WireError(f"a hello starts with {MAGIC!r}, not with {magic!r}; is this the cube's port?")
         return cls(dim, partitions, max_keys, protocol)
+
+    def check_protocol(self) -> None:
+        """Raises WireError when the server's frames would be read wrongly."""
+        if self.protocol != PROTOCOL:
+            raise WireError(f"it speaks protocol {self.protocol}, this client {PROTOCOL}")
+
+
+class Head(NamedTuple):
+    """The 28 bytes in front of a body."""
+
+    length: int
+    code: int
+    flags: int
+    n: int
+    id: int
+    version: int
+
+    @property
+    def frame_bytes(self) -> int:
+        return LENGTH_BYTES + self.length
+
+    @classmethod
+    def unpack(cls, data: bytes | bytearray | memoryview, offset: int = 0) -> Head:
+        """Raises WireError when they are not all there, or the length is less than a head has."""
+        if len(data) - offset < HEAD_BYTES:
+            raise WireError(f"a frame has at least {HEAD_BYTES} bytes, not {len(data) - offset}")
+        head = cls(*_HEAD.unpack_from(data, offset))
+        if head.length < AFTER_LENGTH:
+            raise WireError(f"a frame's length is at least {AFTER_LENGTH}, not {head.length}")
+        return head
+
+
+def pack_head(body: int, code: int, flags: int, n: int, request: int, version: int) -> bytes:
+    """The head in front of a body of so many bytes."""
+    return _HEAD.pack(AFTER_LENGTH + body, code, flags, n, request, version)
 
 
 class Reply(NamedTuple):
@@ -99,27 +141,6 @@ def pack_request(kind: Kind, request: int, version: int, keys: Keys) -> bytes:
         raise ValueError(f"keys are {keys.dtype}{keys.shape}; uint64[n] is needed")
     head = pack_head(8 * keys.size, kind, 0, keys.size, request, version)
     return head + keys.astype("<u8", copy=False).tobytes()
-
-
-def unpack_request(frame: bytes | memoryview) -> tuple[Head, Keys]:
-    """One whole request. Raises WireError unless its lengths agree to the byte."""
-    head = Head.unpack(frame)
-    if head.length != AFTER_LENGTH + 8 * head.n or len(frame) != head.frame_bytes:
-        raise WireError(f"a request of {head.n} keys has length {AFTER_LENGTH + 8 * head.n}, not {head.length}")
-    return head, cast("Keys", np.frombuffer(frame, "<u8", offset=HEAD_BYTES).astype(np.uint64))
-
-
-def pack_refusal(status: Status, request: int, version: int, *, draining: bool = False) -> bytes:
-    """A reply without values: every status but OK, and the answer to a keep-alive."""
-    return pack_head(0, status, DRAINING if draining else 0, 0, request, version)
-
-
-def pack_reply(request: int, version: int, values: Values, missing: Flags, *, draining: bool = False) -> bytes:
-    """The answer to a lookup: values f32[n, dim], missing bool[n]."""
-    n, dim = values.shape
-    body = reply_bytes(n, dim) - HEAD_BYTES
-    head = pack_head(body, Status.OK, DRAINING if draining else 0, n, request, version)
-    return head + values.astype("<f4", copy=False).tobytes() + np.packbits(missing, bitorder="little").tobytes()
 
 
 def unpack_reply(frame: bytes | memoryview, dim: int) -> Reply:

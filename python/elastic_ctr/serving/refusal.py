@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.client.connection import CubeUnavailable, VersionNotHeld
 
 log = logging.getLogger(__name__)
 

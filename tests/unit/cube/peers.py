@@ -8,8 +8,7 @@ from typing_extensions import Self
 
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.cube.frames import AFTER_LENGTH, HEAD_BYTES, HELLO_BYTES, Head
-from elastic_ctr.cube.wire import Hello, Kind, Reply
+from elastic_ctr.cube.wire import AFTER_LENGTH, HEAD_BYTES, HELLO_BYTES, Head, Hello, Kind, Reply
 
 
 class HungUp(ConnectionError):

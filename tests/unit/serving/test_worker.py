@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from elastic_ctr.cube.client.errors import CubeUnavailable
+from elastic_ctr.cube.client.connection import CubeUnavailable
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lifecycle import bind
 from elastic_ctr.serving import predictor, worker

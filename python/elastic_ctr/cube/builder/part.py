@@ -15,9 +15,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import xxhash
 
-from elastic_ctr.cube.builder.hash_sort import sub_part_bounds
-from elastic_ctr.cube.builder.rows import fill, mark
-from elastic_ctr.cube.builder.runs import Block, Runs, Sorted
+from elastic_ctr.cube.builder.external_sort import Block, ExternalSorter, Sorted, fill, mark, sub_part_bounds
 from elastic_ctr.cube.dictionary import perfect_hash
 from elastic_ctr.cube.dictionary.format import (
     MAX_DIM,
@@ -187,7 +185,7 @@ def _build(
         raise ValueError(f"partition {identity.partition} is not one of {identity.partitions}")
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with Runs(identity.dim, out.parent, memory_bytes, keep_deleted=kind == "overlay") as runs:
+    with ExternalSorter(identity.dim, out.parent, memory_bytes, keep_deleted=kind == "overlay") as runs:
         runs.collect(_checked(blocks, identity))
         handle, name = tempfile.mkstemp(prefix=f".{out.name}-", dir=out.parent)
         temporary = Path(name)
@@ -240,14 +238,16 @@ def _joined(pieces: list[Sorted]) -> Sorted:
     return Sorted(mixed, np.arange(mixed.size, dtype=np.uint32), values, deleted)
 
 
-def _counts(runs: Runs, sub_parts: int) -> Keys:
+def _counts(runs: ExternalSorter, sub_parts: int) -> Keys:
     counts = np.zeros(sub_parts, np.int64)
     for mixed in runs.hashes():
         counts += np.diff(sub_part_bounds(mixed, sub_parts))
     return counts.astype(np.uint64)
 
 
-def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: Runs, progress: Progress | None) -> PartHeader:
+def _write(
+    stream: BinaryIO, kind: Kind, identity: Identity, runs: ExternalSorter, progress: Progress | None
+) -> PartHeader:
     sub_parts = perfect_hash.sub_parts_for(runs.keys)
     counts = _counts(runs, sub_parts)
     fullest = int(counts.max())
@@ -296,7 +296,12 @@ def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: Runs, progres
 
 
 def _header(
-    kind: Kind, identity: Identity, runs: Runs, shape: dict[str, int], sections: dict[str, Section], length: int
+    kind: Kind,
+    identity: Identity,
+    runs: ExternalSorter,
+    shape: dict[str, int],
+    sections: dict[str, Section],
+    length: int,
 ) -> PartHeader:
     values, gone = runs.empty_key if runs.empty_key is not None else (None, False)
     return PartHeader(

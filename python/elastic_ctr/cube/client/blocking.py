@@ -14,16 +14,14 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.client.connection import as_keys
-from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.client.connection import CubeUnavailable, VersionNotHeld, as_keys
 from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.cube.frames import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
-from elastic_ctr.cube.wire import Hello, Kind, Status
+from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Head, Hello, Kind, Status, WireError
 from elastic_ctr.features.keys import partitions_of
 
 if TYPE_CHECKING:
-    from elastic_ctr.cube.client.exchange import Exchange
+    from elastic_ctr.cube.client.busy_poll import Exchange
 
 
 # The id of every question: they are asked one at a time, and none on a connection that still owes an answer.
@@ -33,7 +31,7 @@ _REQUEST = 1
 def _quick(dim: int) -> "Exchange":
     """Asks without sleeping."""
     # Loading numba takes a second or two.
-    from elastic_ctr.cube.client.exchange import Exchange
+    from elastic_ctr.cube.client.busy_poll import Exchange
 
     return Exchange(dim, _REQUEST)
 
@@ -114,7 +112,7 @@ class _Server:
         data = bytearray(HELLO_BYTES)
         self._receive(memoryview(data), 0, HELLO_BYTES)
         hello = Hello.unpack(bytes(data))
-        check_protocol(hello.protocol, wire.PROTOCOL)
+        hello.check_protocol()
         return hello
 
     def _exchange(self, version: int, keys: Keys) -> tuple[Values, Flags] | Status:

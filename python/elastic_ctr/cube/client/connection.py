@@ -14,8 +14,7 @@ import numpy as np
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.cube.frames import HEAD_BYTES, HELLO_BYTES, Head, WireError, check_protocol
-from elastic_ctr.cube.wire import Hello, Kind, Status
+from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Head, Hello, Kind, Status, WireError
 
 # A holder that is back is left alone for no longer than this; a connect now and then costs nobody anything.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
@@ -25,6 +24,19 @@ _HUNG_AFTER = 3  # timeouts without an answer to the same question, or without a
 _PATIENT_EVERY = 4  # connections that are not greeted
 # Refusals of some keys: asked alone, the others of their frame may be answered.
 _OF_KEYS = frozenset({Status.PARTITION_NOT_HELD, Status.BAD_REQUEST})
+
+
+class VersionNotHeld(LookupError):
+    """A version, or a partition of it, is not where it was said to be: take the newest document and ask again."""
+
+    def __init__(self, version: int, reason: str = "") -> None:
+        super().__init__(f"version {version} is not held{': ' + reason if reason else ''}")
+        self.version = version
+        self.reason = reason
+
+
+class CubeUnavailable(RuntimeError):
+    """No holder answered: who was asked and what came of it."""
 
 
 class Attempt:
@@ -335,7 +347,7 @@ class Connection(asyncio.Protocol):
         if len(self._data) < HELLO_BYTES:
             return
         hello = Hello.unpack(bytes(self._data[:HELLO_BYTES]))
-        check_protocol(hello.protocol, wire.PROTOCOL)
+        hello.check_protocol()
         if hello.dim not in {0, self._dim}:
             raise WireError(f"it holds values of dim {hello.dim}, this client needs {self._dim}")
         if hello.max_keys < 1:

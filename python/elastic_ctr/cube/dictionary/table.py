@@ -161,14 +161,6 @@ class VersionTable:
         """Map the parts of a version. Raises DictionaryDamaged, PartsDoNotFit, OSError."""
         return cls(version, dim, partitions, {number: path.open(verify=verify) for number, path in paths.items()})
 
-    def merged(self, parts: Mapping[int, Parts]) -> "VersionTable":
-        """This version with more, or newer, parts."""
-        return VersionTable(self.version, self.dim, self.partitions, {**self.parts, **parts})
-
-    def without(self, partitions: set[int]) -> "VersionTable":
-        kept = {number: pair for number, pair in self.parts.items() if number not in partitions}
-        return VersionTable(self.version, self.dim, self.partitions, kept)
-
     def not_held(self, keys: Keys) -> int | None:
         """The partition of the first key that cannot be answered here, or None."""
         if self.complete:

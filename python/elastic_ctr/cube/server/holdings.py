@@ -10,7 +10,7 @@ from typing import Any
 
 from elastic_ctr.cube.dictionary.format import DictionaryPart
 from elastic_ctr.cube.dictionary.table import Parts, Paths, VersionTable
-from elastic_ctr.cube.server.counters import MAX_VERSIONS
+from elastic_ctr.cube.server.lookup_counters import MAX_VERSIONS
 
 
 class DoesNotFit(ValueError):

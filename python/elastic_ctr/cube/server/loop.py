@@ -14,11 +14,10 @@ import numpy as np
 
 from elastic_ctr.cube.dictionary import kernel
 from elastic_ctr.cube.dictionary.format import stride_for
-from elastic_ctr.cube.frames import DRAINING, HELLO_BYTES
-from elastic_ctr.cube.server import rounds, sockets
-from elastic_ctr.cube.server.counters import CONNECTIONS, Counts
+from elastic_ctr.cube.server import event_loop
 from elastic_ctr.cube.server.holdings import Holdings
-from elastic_ctr.cube.wire import reply_bytes, request_bytes
+from elastic_ctr.cube.server.lookup_counters import CONNECTIONS, Counts
+from elastic_ctr.cube.wire import DRAINING, HELLO_BYTES, reply_bytes, request_bytes
 from elastic_ctr.machine_code.sockets import (
     HELLO,
     OTHER_DESCRIPTORS,
@@ -52,7 +51,7 @@ class LookupLoop:
         max_connections: int = MAX_CONNECTIONS,
         busy_poll_us: int = BUSY_POLL_US,
         *,
-        piece_bytes: int = rounds.PIECE_BYTES,
+        piece_bytes: int = event_loop.PIECE_BYTES,
     ) -> None:
         self.counts = counts
         self.max_keys = max_keys
@@ -70,7 +69,7 @@ class LookupLoop:
         self._descriptors = max_connections + OTHER_DESCRIPTORS
         self._busy_poll_us = busy_poll_us
         self._dim = _USUAL_DIM
-        self._serve = rounds.serve_loop(self._dim, stride_for(self._dim))
+        self._serve = event_loop.serve_loop(self._dim, stride_for(self._dim))
         self._buffers = self._new_buffers(self._dim)
         self._tables = _tables(self.holdings, self._dim, draining=False)
         self.try_out(self._serve, self._dim)
@@ -86,7 +85,7 @@ class LookupLoop:
     def _prepare(self, holdings: Holdings, *, draining: bool) -> Callable[[], None]:
         """Do what takes time in the caller's thread; the returned errand, run between two rounds, puts it in force."""
         dim = holdings.dim or self._dim
-        serve = rounds.serve_loop(dim, stride_for(dim))
+        serve = event_loop.serve_loop(dim, stride_for(dim))
         tables = _tables(holdings, dim, draining=draining)
         if dim != self._dim:
             self.try_out(serve, dim)
@@ -150,9 +149,9 @@ class LookupLoop:
     def _hang_up_on_the_ungreeted(self) -> None:
         """The worker's heartbeat comes through here every second."""
         connections = self._buffers.sockets.connections
-        too_old = time.monotonic_ns() - int(sockets.HELLO_SECONDS * 1e9)
+        too_old = time.monotonic_ns() - int(event_loop.HELLO_SECONDS * 1e9)
         for descriptor in np.flatnonzero(
-            (connections[:, STATE] == HELLO) & (connections[:, sockets.USED_AT] < too_old)
+            (connections[:, STATE] == HELLO) & (connections[:, event_loop.USED_AT] < too_old)
         ):
             os.close(descriptor)
             connections[descriptor] = 0
@@ -175,23 +174,23 @@ class LookupLoop:
             serve(buffers, _tables(Holdings(), dim, draining=False), np.zeros_like(self.counts))
             os.close(wake)
 
-    def _new_buffers(self, dim: int, descriptors: int | None = None) -> sockets.Buffers:
+    def _new_buffers(self, dim: int, descriptors: int | None = None) -> event_loop.Buffers:
         n = self.max_keys
         descriptors = self._descriptors if descriptors is None else descriptors
         own = new_sockets(
             descriptors,
-            sockets.CONNECTION_WIDTH,
+            event_loop.CONNECTION_WIDTH,
             request_bytes(n) + HELLO_BYTES + _SLACK,
             reply_bytes(n, dim) + HELLO_BYTES + _SLACK,
             self.epoll.fileno(),
         )
-        round_keys = n + 4 * rounds.FLUSH_KEYS
-        return sockets.Buffers(
+        round_keys = n + 4 * event_loop.FLUSH_KEYS
+        return event_loop.Buffers(
             sockets=own,
             round=np.zeros(4, np.int64),
             replies=reserve(own.output_bytes + _ROUND_BYTES),
-            lookups=np.zeros((sockets.MAX_LOOKUPS, sockets.LOOKUP_WIDTH), np.int64),
-            sends=np.zeros((sockets.MAX_LOOKUPS, 3), np.int64),
+            lookups=np.zeros((event_loop.MAX_LOOKUPS, event_loop.LOOKUP_WIDTH), np.int64),
+            sends=np.zeros((event_loop.MAX_LOOKUPS, 3), np.int64),
             keys=np.zeros(round_keys, np.uint64),
             places=np.zeros(round_keys, np.int64),
             missing=np.zeros(round_keys, np.uint8),
@@ -217,12 +216,12 @@ class LookupLoop:
         self._dim = dim
 
 
-def _tables(holdings: Holdings, dim: int, *, draining: bool) -> rounds.Tables:
+def _tables(holdings: Holdings, dim: int, *, draining: bool) -> event_loop.Tables:
     tables = list(holdings.tables.values())
     partitions = holdings.partitions or 1
     # The newest first: it is asked most.
     tables.sort(key=lambda table: -table.version)
-    return rounds.Tables(
+    return event_loop.Tables(
         size=len(tables),
         versions=np.array([table.version for table in tables] or [0], np.uint64),
         places=np.array([holdings.places[table.version] for table in tables] or [0], np.int64),

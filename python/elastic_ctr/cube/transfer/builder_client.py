@@ -7,7 +7,7 @@ import time
 import httpx
 from pydantic import ValidationError
 
-from elastic_ctr.cube.builder.progress import BuildProgress
+from elastic_ctr.cube.release import BuildProgress
 from elastic_ctr.runtime.http import bearer
 
 log = logging.getLogger(__name__)

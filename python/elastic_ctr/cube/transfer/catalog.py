@@ -1,9 +1,10 @@
-"""What the store holds for cube: which versions may be built, which are built, and what is wrong with the rest.
+"""The versions in the store: which may be built, which are built, what is wrong with the rest, and deleting old ones.
 
-The donefile announces, the manifest decides. What cannot be used is one sentence and stands in nobody's way.
+The donefile announces, the manifest decides. A version that cannot be used is one sentence and holds up no other.
 """
 
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -15,7 +16,9 @@ from elastic_ctr.versions.manifest import (
     DictionaryManifest,
     ManifestDamaged,
     VersionManifest,
+    is_orphan,
     published_versions,
+    read_checkpoint,
     read_dictionary,
     read_version,
 )
@@ -135,3 +138,62 @@ def missing_inputs(manifest: VersionManifest, store: Store) -> list[str]:
     """Files that the manifest names and the store does not hold."""
     there = set(store.list(layout.cube_folder(manifest.version, manifest.kind)))
     return [entry.path for entry in manifest.cube_files if PurePosixPath(entry.path).name not in there]
+
+
+log = logging.getLogger(__name__)
+
+
+def delete_version(store: Store, version: int) -> None:
+    """Manifests first: what is half deleted is a folder without a manifest. Raises StoreError."""
+    store.delete(layout.version_manifest(version))
+    store.delete(layout.dictionary_manifest(version))
+    for folder in (layout.dictionary_folder(version), f"{layout.CUBE}/{version}", layout.model_folder(version)):
+        store.delete(folder)
+    store.delete(layout.refusal(version))
+
+
+def delete_orphans(store: Store, published: Collection[int], built: Collection[int], now: float) -> list[str]:
+    """Folders of versions that have no manifest and have not changed for a day. Raises StoreError.
+
+    One that is newer than all that is published may be on its way still, however long that takes.
+    """
+    deleted = []
+    newest = max(published, default=0)
+    kept = {layout.CUBE: set(published), layout.MODELS: set(published), layout.DICTIONARIES: {*published, *built}}
+    for parent, keep in kept.items():
+        for name in store.list(parent):
+            number = name.removesuffix("/")
+            if number == name or not layout.is_version(number) or int(number) in keep or int(number) > newest:
+                continue
+            folder = f"{parent}/{number}"
+            if is_orphan(store, folder, now):
+                store.delete(folder)
+                deleted.append(folder)
+    return deleted
+
+
+def followed_by_checkpoints(store: Store) -> set[int]:
+    """Versions that training may come back to: the next delta may name them as its parent. Raises StoreError."""
+    found: set[int] = set()
+    for name in store.list(layout.CHECKPOINTS):
+        if name.endswith("/"):
+            try:
+                checkpoint = read_checkpoint(store, name[:-1])
+            except (NotInStore, ManifestDamaged):
+                continue  # unfinished, or not ours: it leads back to nothing
+            found |= known(checkpoint.follows_version, checkpoint.base_version)
+    return found
+
+
+def known(*versions: int | None) -> set[int]:
+    return {each for each in versions if each is not None}
+
+
+def delete_versions(store: Store, doomed: Iterable[int]) -> list[int]:
+    """Raises StoreError at the first that cannot be deleted."""
+    deleted = []
+    for version in doomed:
+        delete_version(store, version)
+        deleted.append(version)
+        log.info("version %s is deleted from the store: newer ones are kept and nothing needs it", version)
+    return deleted

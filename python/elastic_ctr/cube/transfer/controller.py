@@ -29,9 +29,15 @@ from elastic_ctr.cube.release import (
 )
 from elastic_ctr.cube.transfer import state as rules_of
 from elastic_ctr.cube.transfer.builder_client import Builder
-from elastic_ctr.cube.transfer.catalog import Catalog, Scan
+from elastic_ctr.cube.transfer.catalog import (
+    Catalog,
+    Scan,
+    delete_orphans,
+    delete_versions,
+    followed_by_checkpoints,
+    known,
+)
 from elastic_ctr.cube.transfer.heartbeats import AddressRule, Pods, address_rule
-from elastic_ctr.cube.transfer.retention import delete_orphans, delete_versions, followed_by_checkpoints, known
 from elastic_ctr.cube.transfer.state import ReleaseState, RollbackRefused, Rules, View
 from elastic_ctr.cube.transfer.state_file import RESERVED, Memory, MemoryFile
 from elastic_ctr.runtime.lifecycle import wait_event

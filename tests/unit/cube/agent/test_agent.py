@@ -16,7 +16,7 @@ from cube.parts import of_partition, values_for
 from cube.peers import Peer
 from cube.published import RemoteStore
 from cube.running import ServerProcess
-from elastic_ctr.cube.agent.api import agent_app
+from elastic_ctr.cube.agent.agent_api import agent_app
 from elastic_ctr.cube.agent.cache import Cache
 from elastic_ctr.cube.release import Holder, Placement
 from elastic_ctr.runtime.http import HttpServer, bearer

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.cube.agent.api import run_cube_agent
+from elastic_ctr.cube.agent.agent_api import run_cube_agent
 
 
 def test_a_pod_without_a_shard_in_its_name_does_not_start(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cube.parts import MAX_KEY, SPECIAL_KEYS, as_keys
-from elastic_ctr.cube.builder import hash_sort
-from elastic_ctr.cube.builder.hash_sort import by_hash, sub_part_bounds, unmix
+from cube_oracles import high_product, unmix
+from elastic_ctr.cube.builder import external_sort
+from elastic_ctr.cube.builder.external_sort import by_hash, sub_part_bounds
 from elastic_ctr.cube.dictionary import hashing
 
 any_key = st.one_of(st.sampled_from(SPECIAL_KEYS), st.integers(0, 20), st.integers(0, MAX_KEY))
@@ -25,7 +26,7 @@ def test_hashes_that_fall_together_are_sorted_all_the_same(crowd: int, monkeypat
     # Keys made so that their hashes share the upper half, and one that is given a thousand times.
     together = unmix(np.arange(5000, 0, -1, dtype=np.uint64))
     keys = np.concatenate([together, np.repeat(together[:1], 1000)])
-    monkeypatch.setattr(hash_sort, "_CROWD", crowd)
+    monkeypatch.setattr(external_sort, "_CROWD", crowd)
 
     mixed, origin = by_hash(keys)
 
@@ -39,6 +40,6 @@ def test_sub_parts_begin_where_the_high_product_changes(hashes: list[int], sub_p
 
     bounds = sub_part_bounds(mixed, sub_parts)
 
-    counts = np.bincount(hashing.high_product(mixed, sub_parts).astype(np.int64), minlength=sub_parts)
+    counts = np.bincount(high_product(mixed, sub_parts).astype(np.int64), minlength=sub_parts)
     assert bounds[0] == 0
     assert np.diff(bounds).tolist() == counts.tolist()

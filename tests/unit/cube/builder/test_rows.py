@@ -3,8 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cube.parts import MAX_KEY, as_keys, values_for
-from elastic_ctr.cube.builder.hash_sort import by_hash
-from elastic_ctr.cube.builder.rows import fill, mark, scatter
+from elastic_ctr.cube.builder.external_sort import by_hash, fill, mark, scatter
 from elastic_ctr.cube.dictionary import hashing
 from elastic_ctr.cube.dictionary.format import stride_for
 from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY

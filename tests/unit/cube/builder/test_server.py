@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cube.published import PARTITIONS, publish_version
-from elastic_ctr.cube.builder.progress import BuildProgress
-from elastic_ctr.cube.builder.server import BuildFailed, CubeBuilder, builder_metrics, builder_routes
+from elastic_ctr.cube.builder.build_server import BuildFailed, CubeBuilder, builder_metrics, builder_routes
+from elastic_ctr.cube.release import BuildProgress
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, bearer
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
@@ -99,7 +99,7 @@ def test_a_killed_worker_process_fails_the_build_and_not_the_next(
     publish_version(store, tmp_path / "work", 10, MANY)
     builder = CubeBuilder(store, tmp_path / "scratch")
     with monkeypatch.context() as patched:
-        patched.setattr("elastic_ctr.cube.builder.server.run_task", die)
+        patched.setattr("elastic_ctr.cube.builder.build_server.run_task", die)
         with pytest.raises(BuildFailed, match="was killed") as failed:
             builder.build(10)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cube.running import Running
-from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.loop import LookupLoop
 
 

@@ -11,13 +11,12 @@ import numpy as np
 
 from cube.parts import values_for, write_parts
 from cube.running import Running
-from elastic_ctr.cube import wire
+from cube_oracles import pack_refusal, pack_reply, unpack_request
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable
 from elastic_ctr.cube.dictionary.format import Values
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import VersionTable
-from elastic_ctr.cube.frames import AFTER_LENGTH, HEAD_BYTES, HELLO_BYTES, Head
-from elastic_ctr.cube.wire import Hello, Status
+from elastic_ctr.cube.wire import AFTER_LENGTH, HEAD_BYTES, HELLO_BYTES, Head, Hello, Status
 
 DIM, PARTITIONS = 4, 6
 KEYS = np.arange(1, 601, dtype=np.uint64)
@@ -74,15 +73,15 @@ async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dim:
 
 async def request(reader: asyncio.StreamReader) -> tuple[Head, Keys]:
     head = await reader.readexactly(HEAD_BYTES)
-    return wire.unpack_request(head + await reader.readexactly(Head.unpack(head).length - AFTER_LENGTH))
+    return unpack_request(head + await reader.readexactly(Head.unpack(head).length - AFTER_LENGTH))
 
 
 def right_reply(head: Head, keys: Keys) -> bytes:
-    return wire.pack_reply(head.id, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_))
+    return pack_reply(head.id, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_))
 
 
 def refused(head: Head, status: Status) -> bytes:
-    return wire.pack_refusal(status, head.id, head.version)
+    return pack_refusal(status, head.id, head.version)
 
 
 def answering(answer: Callable[[int, Head, Keys], bytes]) -> Talk:

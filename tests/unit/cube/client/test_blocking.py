@@ -13,17 +13,17 @@ from typer.testing import CliRunner
 
 from cube.parts import as_keys, values_for, write_parts
 from cube.running import Running
+from cube_oracles import pack_reply, unpack_request
 from elastic_ctr.cli import cube as command
 from elastic_ctr.cli import dict_stat
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.client import blocking
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
-from elastic_ctr.cube.client.errors import CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.client.connection import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.dictionary.table import VersionTable
-from elastic_ctr.cube.frames import HELLO_BYTES
-from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.cube.wire import Hello
+from elastic_ctr.cube.wire import HELLO_BYTES, Hello
 from ports import free_port
 
 KEYS = np.arange(1, 101, dtype=np.uint64)
@@ -264,12 +264,12 @@ class Slow:
             connection.recv(HELLO_BYTES, socket.MSG_WAITALL)
             connection.sendall(Hello(1, 1, 1000).pack())
             while frame := connection.recv(wire.request_bytes(1), socket.MSG_WAITALL):
-                head, keys = wire.unpack_request(frame)
+                head, keys = unpack_request(frame)
                 if self._first:
                     self._first = False
                     self.late.wait(60)
                 values = keys.astype(np.float32).reshape(-1, 1)
-                connection.sendall(wire.pack_reply(head.id, head.version, values, np.zeros(keys.size, np.bool_)))
+                connection.sendall(pack_reply(head.id, head.version, values, np.zeros(keys.size, np.bool_)))
 
     def close(self) -> None:
         self._listening.close()

@@ -10,7 +10,7 @@ import pytest
 from cube.parts import values_for, write_parts
 from cube.running import ServerProcess
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
-from elastic_ctr.cube.client.errors import CubeUnavailable
+from elastic_ctr.cube.client.connection import CubeUnavailable
 from elastic_ctr.cube.client.reader import CubeClient
 from elastic_ctr.cube.dictionary.format import Values
 from elastic_ctr.cube.dictionary.table import Paths

@@ -24,7 +24,7 @@ from cube.parts import as_keys, values_for
 from cube.running import Running
 from elastic_ctr.cube.client.connection import FIRST_PAUSE
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
-from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.wire import Kind
 from ports import free_port

@@ -33,10 +33,9 @@ from cube.parts import values_for
 from cube.running import Running
 from elastic_ctr.cube.client.reader import VersionNotHeld
 from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.cube.frames import Head
-from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.cube.wire import Status
+from elastic_ctr.cube.wire import Head, Status
 
 
 async def test_a_version_that_nobody_holds_is_not_held(start: Callable[[], Running], tmp_path: Path) -> None:

@@ -26,35 +26,34 @@ from cube.client.readers import (
 )
 from cube.parts import values_for
 from cube.running import Running
-from elastic_ctr.cube import wire
+from cube_oracles import pack_refusal, pack_reply
 from elastic_ctr.cube.client.reader import CubeUnavailable
 from elastic_ctr.cube.dictionary.hashing import Keys
-from elastic_ctr.cube.frames import HELLO_BYTES, Head
-from elastic_ctr.cube.wire import Hello, Status
+from elastic_ctr.cube.wire import HELLO_BYTES, Head, Hello, Status
 
 
 def _of_another_version(head: Head, keys: Keys) -> bytes:
-    return wire.pack_reply(head.id, head.version + 1, values_for(keys, DIM), np.zeros(keys.size, np.bool_))
+    return pack_reply(head.id, head.version + 1, values_for(keys, DIM), np.zeros(keys.size, np.bool_))
 
 
 def _of_another_request(head: Head, keys: Keys) -> bytes:
-    return wire.pack_reply(head.id + 7, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_))
+    return pack_reply(head.id + 7, head.version, values_for(keys, DIM), np.zeros(keys.size, np.bool_))
 
 
 def _of_fewer_keys(head: Head, keys: Keys) -> bytes:
-    return wire.pack_reply(head.id, head.version, values_for(keys[1:], DIM), np.zeros(keys.size - 1, np.bool_))
+    return pack_reply(head.id, head.version, values_for(keys[1:], DIM), np.zeros(keys.size - 1, np.bool_))
 
 
 def _of_another_dim(head: Head, keys: Keys) -> bytes:
-    return wire.pack_reply(head.id, head.version, values_for(keys, DIM + 1), np.zeros(keys.size, np.bool_))
+    return pack_reply(head.id, head.version, values_for(keys, DIM + 1), np.zeros(keys.size, np.bool_))
 
 
 def _of_a_huge_length(head: Head, keys: Keys) -> bytes:
-    return b"\xff" * 4 + wire.pack_refusal(Status.OK, head.id, head.version)[4:]
+    return b"\xff" * 4 + pack_refusal(Status.OK, head.id, head.version)[4:]
 
 
 def _of_an_unknown_status(head: Head, keys: Keys) -> bytes:
-    refusal = bytearray(wire.pack_refusal(Status.BUSY, head.id, head.version))
+    refusal = bytearray(pack_refusal(Status.BUSY, head.id, head.version))
     refusal[4] = 99
     return bytes(refusal)
 

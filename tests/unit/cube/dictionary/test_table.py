@@ -109,21 +109,6 @@ def test_a_key_whose_partition_is_not_held_is_never_guessed(tmp_path: Path) -> N
         table.lookup(as_keys([1, 6]))
 
 
-def test_parts_can_be_added_to_a_version_and_taken_away(tmp_path: Path) -> None:
-    keys = np.arange(1, 40, dtype=np.uint64)
-    paths = write_parts(tmp_path, keys, partitions=4)
-    table = VersionTable.open(1, 4, 4, {0: paths[0]})
-
-    whole = table.merged({number: path.open() for number, path in paths.items()})
-    rest = whole.without({0})
-
-    assert not whole.lookup(keys)[1].any()
-    with pytest.raises(PartitionNotHeld):
-        table.lookup(as_keys([5]))
-    with pytest.raises(PartitionNotHeld):
-        rest.lookup(as_keys([4]))
-
-
 def test_an_overlay_on_one_partition_leaves_the_others_alone(tmp_path: Path) -> None:
     keys = np.arange(1, 200, dtype=np.uint64)
     plain = write_parts(tmp_path / "plain", keys, partitions=2)

@@ -1,7 +1,6 @@
 import numpy as np
 
-from elastic_ctr.cube.server.activity import Activity
-from elastic_ctr.cube.server.counters import REQUESTS, VERSIONS_AT, WIDTH
+from elastic_ctr.cube.server.lookup_counters import REQUESTS, VERSIONS_AT, WIDTH, Activity
 
 
 class Clock:

@@ -5,8 +5,8 @@ import pytest
 
 from cube.parts import write_parts
 from elastic_ctr.cube.dictionary.table import Paths
-from elastic_ctr.cube.server.counters import MAX_VERSIONS
 from elastic_ctr.cube.server.holdings import Assignments, DoesNotFit, Holdings
+from elastic_ctr.cube.server.lookup_counters import MAX_VERSIONS
 
 KEYS = np.arange(1, 50, dtype=np.uint64)
 SOMEWHERE = {0: Paths(Path("/a"))}

@@ -17,11 +17,10 @@ from cube.running import Running, until
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import VersionTable
-from elastic_ctr.cube.frames import HELLO_BYTES
-from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.cube.wire import Hello, Kind, Status
+from elastic_ctr.cube.wire import HELLO_BYTES, Hello, Kind, Status
 
 DIM = 9
 PIECE_KEYS = 640

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from cube.running import Running, until
-from elastic_ctr.cube.server import counters, worker
+from elastic_ctr.cube.server import lookup_counters as counters
+from elastic_ctr.cube.server import lookup_worker as worker
 from elastic_ctr.cube.server.holdings import Holdings
+from elastic_ctr.cube.server.lookup_worker import Obedience
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.cube.server.worker import Obedience
 
 BEAT = b'{"event": "alive", '
 ORDER = b'{"id": 7, "do": "hold", "versions": {}, "draining": false}\n'

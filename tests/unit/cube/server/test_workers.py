@@ -169,7 +169,7 @@ def test_a_load_waits_for_a_worker_while_the_only_one_is_replaced(tmp_path: Path
 
 
 def test_while_no_worker_comes_a_load_is_refused_in_the_end_and_a_drain_is_not(tmp_path: Path) -> None:
-    few = "from elastic_ctr.cube.server import workers; workers._NO_WORKER_SECONDS = 1"
+    few = "from elastic_ctr.cube.server import lookup_workers as workers; workers._NO_WORKER_SECONDS = 1"
     none = tmp_path / "none"
     ends = f"import os; os.path.exists({str(none)!r}) and os._exit(3)"
     server = ServerProcess(tmp_path, before=few + workers_that(ends))
@@ -296,7 +296,7 @@ def test_nothing_is_given_up_where_it_is_the_port_that_a_worker_cannot_have(tmp_
     no_port = tmp_path / "no port"
     refusing = f"""
 import os
-from elastic_ctr.cube.server import worker
+from elastic_ctr.cube.server import lookup_worker as worker
 bind = worker.bind
 def refuse(*given, **more):
     if os.path.exists({str(no_port)!r}):
@@ -334,7 +334,7 @@ def test_a_load_that_ends_every_worker_is_refused_and_what_was_held_is_held_agai
 
 
 def test_a_load_that_is_stuck_until_its_worker_is_killed_is_refused(tmp_path: Path) -> None:
-    soon = "from elastic_ctr.cube.server import workers; workers._ORDER_SECONDS = 4"
+    soon = "from elastic_ctr.cube.server import lookup_workers as workers; workers._ORDER_SECONDS = 4"
     server = ServerProcess(tmp_path, before=soon + workers_that(_holding(2, "time.sleep(1_000_000)")))
     server.load(1, write_parts(tmp_path / "v1", KEYS, partitions=3))
 
@@ -440,9 +440,9 @@ def test_a_worker_that_cannot_be_started_at_first_is_started_later(tmp_path: Pat
 
 def test_a_server_that_can_keep_no_workers_ends(tmp_path: Path) -> None:
     code = """
-from elastic_ctr.cube.server import workers
+from elastic_ctr.cube.server import lookup_workers as workers
 from elastic_ctr.config.roles import CubePodConfig
-from elastic_ctr.cube.server.server import CubeServer
+from elastic_ctr.cube.server.cube_server import CubeServer
 async def spawn(self, index): raise RuntimeError("nobody thought of this")
 workers.Workers._spawn = spawn
 CubeServer(CubePodConfig().model_copy(update={"port": 0, "admin_port": 0})).run()

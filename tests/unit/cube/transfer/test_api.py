@@ -15,8 +15,8 @@ import pytest
 from cube.published import DIM, PARTITIONS, keys_of, publish_version
 from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.cube.transfer import controller
-from elastic_ctr.cube.transfer.api import transfer_app
 from elastic_ctr.cube.transfer.controller import CubeTransfer
+from elastic_ctr.cube.transfer.transfer_api import transfer_app
 from elastic_ctr.runtime.http import bearer, serving
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.store import FileStore

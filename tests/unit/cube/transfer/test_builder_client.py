@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from elastic_ctr.cube.builder.progress import BuildProgress
+from elastic_ctr.cube.release import BuildProgress
 from elastic_ctr.cube.transfer.builder_client import Builder
 from elastic_ctr.runtime.http import application, serving
 

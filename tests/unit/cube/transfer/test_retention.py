@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cube.published import keys_of, publish_version
-from elastic_ctr.cube.transfer.retention import (
+from elastic_ctr.cube.transfer.catalog import (
     delete_orphans,
     delete_version,
     delete_versions,

@@ -33,7 +33,7 @@ from elastic_ctr.cube.builder.job import (
     steps_of,
 )
 from elastic_ctr.cube.builder.part import MEMORY_BYTES
-from elastic_ctr.cube.builder.progress import BuildOrder, BuildProgress
+from elastic_ctr.cube.release import BuildOrder, BuildProgress
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
 from elastic_ctr.runtime.lifecycle import die_with_parent, stop_on_signal
 from elastic_ctr.runtime.lock import StateLock

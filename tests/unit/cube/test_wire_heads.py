@@ -2,35 +2,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.cube import frames as wire
-from elastic_ctr.cube.frames import Head, WireError
+from elastic_ctr.cube import wire
+from elastic_ctr.cube.wire import Head, Hello, WireError
 
-MAGIC = b"TEST"
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
-
-
-@given(u16, u16, u32, u32)
-def test_a_hello_comes_back_as_it_was(protocol: int, first: int, second: int, third: int) -> None:
-    data = wire.pack_hello(MAGIC, protocol, first, second, third)
-
-    assert len(data) == wire.HELLO_BYTES
-    assert wire.unpack_hello(data, MAGIC, "the port") == (protocol, first, second, third)
 
 
 @given(st.binary(max_size=40))
 def test_bytes_that_are_no_hello_are_refused(data: bytes) -> None:
-    if data[:4] == MAGIC and len(data) == wire.HELLO_BYTES:
+    if data[:4] == wire.MAGIC and len(data) == wire.HELLO_BYTES:
         return
 
     with pytest.raises(WireError, match="hello"):
-        wire.unpack_hello(data, MAGIC, "the port")
+        Hello.unpack(data)
 
 
 def test_another_protocol_is_refused() -> None:
-    wire.check_protocol(3, 3)
+    Hello().check_protocol()
 
-    with pytest.raises(WireError, match="protocol 4, this client 3"):
-        wire.check_protocol(4, 3)
+    with pytest.raises(WireError, match="protocol 4, this client 1"):
+        Hello(protocol=4).check_protocol()
 
 
 @given(st.integers(0, 2**32 - 1 - wire.AFTER_LENGTH), u16, u16, u32, u64, u64)
@@ -39,8 +30,8 @@ def test_a_head_comes_back_as_it_was(body: int, code: int, flags: int, n: int, r
     head = Head.unpack(data)
 
     assert len(data) == wire.HEAD_BYTES
-    assert head == Head.peek(b"..." + data, 3) == (body + wire.AFTER_LENGTH, code, flags, n, request, version)
-    assert (head.body_bytes, head.frame_bytes) == (body, wire.HEAD_BYTES + body)
+    assert head == Head.unpack(b"..." + data, 3) == (body + wire.AFTER_LENGTH, code, flags, n, request, version)
+    assert head.frame_bytes == wire.HEAD_BYTES + body
 
 
 def test_the_layout_of_a_head_is_the_documented_one() -> None:

@@ -1,11 +1,13 @@
 """What is written in machine code is what `wire` writes."""
 
+import struct
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.cube import frames as wire
-from elastic_ctr.cube.frame_heads import greets, magic_number, put_head, put_hello
+from elastic_ctr.cube import wire
+from elastic_ctr.cube.wire_native import greets, magic_number, put_head, put_hello
 
 MAGIC = b"TEST"
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
@@ -30,12 +32,12 @@ def test_a_hello_is_the_same_in_machine_code(protocol: int, first: int, second: 
 
     put_hello(np.uint64(data.ctypes.data), magic_number(MAGIC), protocol, first, second, third)
 
-    assert data.tobytes() == wire.pack_hello(MAGIC, protocol, first, second, third)
+    assert data.tobytes() == struct.pack("<4sHHII", MAGIC, protocol, first, second, third)
 
 
 @given(st.sampled_from([MAGIC, b"tset"]), st.integers(0, 3))
 def test_a_hello_is_known_by_its_magic_and_protocol(magic: bytes, protocol: int) -> None:
-    data = np.frombuffer(wire.pack_hello(magic, protocol, 0, 0, 0), np.uint8)
+    data = np.frombuffer(struct.pack("<4sHHII", magic, protocol, 0, 0, 0), np.uint8)
 
     known = greets(np.uint64(data.ctypes.data), magic_number(MAGIC), np.uint16(2))
 

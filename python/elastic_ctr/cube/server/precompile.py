@@ -1,4 +1,4 @@
-"""`python -m elastic_ctr.cube.server.warm DIM...`: compile lookups now, as when an image is made, not when the first pod starts."""
+"""`python -m elastic_ctr.cube.server.precompile DIM...`: compile lookups now, as when an image is made, not when the first pod starts."""
 
 import sys
 
@@ -7,9 +7,9 @@ import numpy as np
 from elastic_ctr.cube.dictionary.format import stride_for
 from elastic_ctr.cube.dictionary.perfect_hash import place
 from elastic_ctr.cube.dictionary.table import compiled_lookup
-from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server import lookup_counters as counters
+from elastic_ctr.cube.server.event_loop import serve_loop
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.cube.server.rounds import serve_loop
 
 
 def warm(dims: list[int]) -> None:

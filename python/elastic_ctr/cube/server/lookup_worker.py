@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit
-from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.holdings import Assignments, Holdings
 from elastic_ctr.runtime.lifecycle import bind, die_with_parent, raise_fd_limit
 from elastic_ctr.runtime.logging import configure_from_environment

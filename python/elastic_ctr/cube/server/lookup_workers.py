@@ -11,7 +11,7 @@ from typing import Any
 
 from elastic_ctr.config.roles import CubePodConfig
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, DictionaryPart
-from elastic_ctr.cube.server import counters
+from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.holdings import Assignments
 from elastic_ctr.runtime import process_pool
 from elastic_ctr.runtime.process_pool import ProcessPool, Worker, WorkerFailed, WorkerLost
@@ -160,7 +160,9 @@ class Workers:
         if self._refused[index] >= _REFUSED_TIMES:
             await self._give_up()
         arguments = {"index": index, **self._arguments}
-        child = await process_pool.start("elastic_ctr.cube.server.worker", arguments, descriptors=[self._descriptor])
+        child = await process_pool.start(
+            "elastic_ctr.cube.server.lookup_worker", arguments, descriptors=[self._descriptor]
+        )
         return Worker(index, child, _ORDER_SECONDS)
 
     async def _run(self, worker: Worker) -> None:

@@ -9,15 +9,16 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from cube_oracles import pack_refusal, pack_reply
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.client import exchange as module
-from elastic_ctr.cube.client.exchange import BUSY_POLL_NS, Exchange
+from elastic_ctr.cube.client import busy_poll as module
+from elastic_ctr.cube.client.busy_poll import BUSY_POLL_NS, Exchange
 from elastic_ctr.cube.wire import Kind, Status
 
 DIM, VERSION, REQUEST = 2, 9, 1
 KEYS = np.arange(3, dtype=np.uint64)
 VALUES = np.arange(6, dtype=np.float32).reshape(3, 2)
-ANSWER = wire.pack_reply(REQUEST, VERSION, VALUES, np.array([False, True, False]))
+ANSWER = pack_reply(REQUEST, VERSION, VALUES, np.array([False, True, False]))
 
 
 class Asking:
@@ -100,10 +101,10 @@ def test_what_the_socket_does_not_take_is_said(asking: Asking) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        wire.pack_refusal(Status.VERSION_NOT_HELD, REQUEST, VERSION),
-        wire.pack_reply(REQUEST, VERSION + 1, VALUES, np.zeros(3, np.bool_)),
-        wire.pack_reply(REQUEST + 1, VERSION, VALUES, np.zeros(3, np.bool_)),
-        wire.pack_reply(REQUEST, VERSION, VALUES[:2], np.zeros(2, np.bool_)),
+        pack_refusal(Status.VERSION_NOT_HELD, REQUEST, VERSION),
+        pack_reply(REQUEST, VERSION + 1, VALUES, np.zeros(3, np.bool_)),
+        pack_reply(REQUEST + 1, VERSION, VALUES, np.zeros(3, np.bool_)),
+        pack_reply(REQUEST, VERSION, VALUES[:2], np.zeros(2, np.bool_)),
         ANSWER[:-1] + b"\xff",
     ],
     ids=["a refusal", "another version", "another question's", "fewer keys", "more miss bits than keys"],

@@ -12,8 +12,8 @@ from starlette.routing import Route
 from elastic_ctr.cube.release import AgentReport, ReaderReport, RollbackOrder
 from elastic_ctr.cube.transfer.controller import CubeTransfer, StillListening
 from elastic_ctr.cube.transfer.heartbeats import address_rule, complaint_about
+from elastic_ctr.cube.transfer.release_status import metrics_of, status_of
 from elastic_ctr.cube.transfer.state import RollbackRefused
-from elastic_ctr.cube.transfer.status import metrics_of, status_of
 from elastic_ctr.runtime.http import RequestRefused, application, read_record, require_token, serving
 from elastic_ctr.runtime.lifecycle import stop_on_signal_async
 from elastic_ctr.store import open_store
