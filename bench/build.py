@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from bench.method import FOLDER, Plan, Results, arguments, plan_of, server_cpu, show, summary
+from elastic_ctr.config.role_files import CubeBuilderFile
+from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.cube.builder.build_server import CubeBuilder
 from elastic_ctr.cube.builder.job import Outcome, Task, fresh_scratch, plan_build, run_task
 from elastic_ctr.seqfile.file_writer import SequenceFileWriter
@@ -135,6 +137,11 @@ def digests(store: FileStore, version: int) -> list[str]:
     return [file.sha256 for file in read_dictionary(store, version).files]
 
 
+def builder_of(store: FileStore, scratch: Path) -> CubeBuilder:
+    settings = CubeTransferConfig(scratch_dir=str(scratch), builder_jobs=1)
+    return CubeBuilder(CubeBuilderFile(store=StoreConfig(url=store.url), cube_transfer=settings))
+
+
 def build_again_and_again(folder: Path, count: int, plan: Plan, results: Results) -> None:
     """A version of `count` keys, built anew each time by one worker process that has its machine code."""
     store = FileStore(folder / "store")
@@ -142,7 +149,7 @@ def build_again_and_again(folder: Path, count: int, plan: Plan, results: Results
     keys = publish_base(store, BASE, count)
     spent: list[Spent] = []
     seen: list[list[str]] = []
-    builder = CubeBuilder(store, folder / "scratch", jobs=1)
+    builder = builder_of(store, folder / "scratch")
     builder.start()
     try:
         for _ in track(range(plan.repetitions), "building"):
@@ -183,7 +190,7 @@ def swapped_halves_are_the_same(folder: Path, count: int) -> bool:
                 for number in range(PARTITIONS)
             ]
             announce(store, version, files, None if version == BASE else BASE)
-        builder = CubeBuilder(store, folder / f"scratch-{seed}", jobs=1)
+        builder = builder_of(store, folder / f"scratch-{seed}")
         builder.start()
         try:
             ordered(builder, DELTA)
@@ -197,7 +204,7 @@ def build_one_partition(store_url: str, scratch: Path) -> tuple[Outcome, int, fl
     """In a process of its own: its memory is what the build took. Wall and CPU seconds last."""
     began, cpu = time.perf_counter(), time.process_time()
     plan = plan_build(BASE, open_store(store_url))
-    outcome = run_task(Task(store_url, plan, "full", 0, fresh_scratch(scratch, BASE)))
+    outcome = run_task(Task(StoreConfig(url=store_url), plan, "full", 0, fresh_scratch(scratch, BASE)))
     return outcome, high_water(), time.perf_counter() - began, time.process_time() - cpu
 
 

@@ -40,18 +40,15 @@ Values = npt.NDArray[np.float32]
 _RUN = """
 import json, sys
 from importlib import import_module
-from pathlib import Path
 from elastic_ctr.runtime import logging
 from elastic_ctr.runtime.lifecycle import die_with_parent
 module, function, role = sys.argv[1:4]
 arguments = json.loads(sys.argv[4])
 die_with_parent(int(sys.argv[5]))
 logging.configure(role)
-for name in arguments:
-    if name.endswith("_dir"):
-        arguments[name] = Path(arguments[name])
-if "cube" in arguments:
-    arguments["cube"] = import_module("elastic_ctr.config.roles").CubePodConfig(**arguments["cube"])
+for name in arguments.keys() & {"config", "cube"}:
+    where, kind, given = arguments[name]
+    arguments[name] = getattr(import_module(f"elastic_ctr.config.{where}"), kind)(**given)
 made = getattr(import_module(module), function)(**arguments)
 if function == "CubeServer":
     made.run()
@@ -146,19 +143,24 @@ class World:
         self.processes[role] = subprocess.Popen([*command, str(os.getpid())], stdout=log, stderr=log)
         log.close()
 
+    def role_file(self, kind: str, **given: Any) -> tuple[str, str, dict[str, Any]]:
+        return "role_files", kind, {"host": HOST, "store": {"url": self.store.url}, **given}
+
     def start_builder(self, **options: Any) -> None:
-        arguments = {"store_url": self.store.url, "host": HOST, "port": self.port("builder"), "token": TOKEN}
-        arguments |= {"scratch_dir": str(self.root / "builder"), **options}
-        self.start("builder", "builder.build_server", "run_cube_builder", arguments)
+        settings = {"builder_port": self.port("builder"), "scratch_dir": str(self.root / "builder"), **options}
+        config = self.role_file("CubeBuilderFile", cube_transfer=settings)
+        self.start("builder", "builder.build_server", "run_cube_builder", {"config": config, "token": TOKEN})
 
     def start_transfer(self, **options: Any) -> None:
-        arguments = {
-            "store_url": self.store.url, "state_dir": str(self.root / "transfer"), "host": HOST,
-            "port": self.port("transfer"), "builder_url": self.url("builder"), "shards": self.shards,
-            "replicas": self.replicas, "token": TOKEN, "poll_seconds": 0.1, "report_timeout_seconds": 2.0,
-            "state_recovery_seconds": 1.0, "validation_timeout_seconds": 3.0, **self.transfer_options, **options,
+        settings = {
+            "state_dir": str(self.root / "transfer"), "port": self.port("transfer"), "builder_port": self.port("builder"),
+            "poll_seconds": 0.1, "report_timeout_seconds": 2.0, "state_recovery_seconds": 1.0,
+            "validation_timeout_seconds": 3.0, **self.transfer_options, **options,
         }  # fmt: skip
-        self.start("transfer", "transfer.transfer_api", "run_cube_transfer", arguments)
+        config = self.role_file(
+            "CubeTransferFile", cube_transfer=settings, shards=self.shards, replicas_per_shard=self.replicas
+        )
+        self.start("transfer", "transfer.transfer_api", "run_cube_transfer", {"config": config, "token": TOKEN})
 
     def pods(self) -> list[tuple[str, int]]:
         return [(f"ctr-cube-s{s}-{r}", s) for s in range(self.shards) for r in range(self.replicas)]
@@ -170,17 +172,18 @@ class World:
         cube = {
             "cache_dir": str(self.root / pod), "port": self.port(pod), "admin_port": self.port(f"{pod}.admin"), **options,
         }  # fmt: skip
-        arguments = {"cube": cube, "host": HOST, "token": TOKEN}
+        arguments = {"cube": ("roles", "CubePodConfig", cube), "host": HOST, "token": TOKEN}
         (self.root / pod).mkdir(exist_ok=True)
         self.start(f"{pod}.server", "server.cube_server", "CubeServer", arguments)
 
     def start_agent(self, pod: str) -> None:
-        arguments = {
-            "pod": pod, "address": self.address(pod), "server_url": self.url(f"{pod}.admin"),
-            "transfer_url": self.url("transfer"), "store_url": self.store.url, "cache_dir": str(self.root / pod),
-            "port": self.port(f"{pod}.agent"), "token": TOKEN, "drain_seconds": 0.5, "report_seconds": 0.2,
-            "drain_idle_seconds": 0.5, "grace_seconds": 20.0, **self.agent_options,
+        settings = {
+            "cache_dir": str(self.root / pod), "port": self.port(pod), "admin_port": self.port(f"{pod}.admin"),
+            "agent_port": self.port(f"{pod}.agent"), "drain_seconds": 0.5, "report_seconds": 0.2,
+            "drain_idle_seconds": 0.5, **self.agent_options,
         }  # fmt: skip
+        config = self.role_file("CubeAgentFile", cube=settings, transfer_address=f"{HOST}:{self.port('transfer')}")
+        arguments = {"config": config, "pod": pod, "address": self.address(pod), "token": TOKEN, "grace_seconds": 20.0}
         self.start(f"{pod}.agent", "agent.agent_api", "run_cube_agent", arguments)
 
     def start_pod(self, pod: str) -> None:

@@ -125,7 +125,7 @@ async def test_a_version_whose_weights_were_changed_is_refused_and_the_old_one_s
         await transfer.publish(live=FIRST, candidate=SECOND, wanted=(FIRST, SECOND), holders=holders)
         await running.until(lambda: any(SECOND in report.refused for report in transfer.reports))
         forced = await transfer.publish(live=SECOND, previous=FIRST, wanted=(FIRST, SECOND), holders=holders)
-        await running.until(lambda: running.process.follower.document == forced)
+        await running.until(lambda: running.process.release_client.document == forced)
 
         answer = await running.infer(FEATURES)
         ready = await running.admin("/readyz")
@@ -206,7 +206,7 @@ async def test_lower_generations_are_ignored_and_a_silent_transfer_changes_nothi
         await running.until(lambda: len(transfer.reports) > seen + 1)
         stayed = running.process.releases.serving
         await transfer.stop()
-        await running.until(lambda: running.process.follower.error is not None)
+        await running.until(lambda: running.process.release_client.error is not None)
 
         answer = await running.infer(FEATURES)
 

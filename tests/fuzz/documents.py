@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.load import ConfigRefused, load
+from elastic_ctr.config.roles import CubeTransferConfig
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.cube.placement import abandoned_versions, doomed_versions, holders_by_version, next_to_build
+from elastic_ctr.cube.placement import abandoned_versions, holders_by_version, next_to_build, versions_to_delete
 from elastic_ctr.cube.release import (
     AgentReport,
     BuildOrder,
@@ -24,8 +25,8 @@ from elastic_ctr.cube.release import (
 from elastic_ctr.cube.transfer import state as rules_of
 from elastic_ctr.cube.transfer import state_file
 from elastic_ctr.cube.transfer.catalog import Catalog, followed_by_checkpoints
-from elastic_ctr.cube.transfer.state import ReleaseState, Rules, Times, View
-from elastic_ctr.cube.transfer.state_file import Memory, MemoryFile
+from elastic_ctr.cube.transfer.state import ReleaseState, Times, View
+from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.http import read_token
 from elastic_ctr.store import FileStore
@@ -131,7 +132,7 @@ class PublishedFiles:
                 assert next_to_build(scan.usable, scan.dictionaries, 10, refused) == _GOOD
             abandoned_versions(scan.manifests)
             followed = followed_by_checkpoints(self._store)
-            assert _GOOD not in doomed_versions(scan.manifests, scan.dictionaries, followed, 2, scan.unread)
+            assert _GOOD not in versions_to_delete(scan.manifests, scan.dictionaries, followed, 2, scan.unread)
             json.dumps(scan.problems, ensure_ascii=False).encode()
             whole += not scan.problems
             for path in changed:
@@ -155,13 +156,13 @@ class ReleaseStates:
     def __init__(self, seed: int) -> None:
         self._words = _Words(seed)
         self._folder = tempfile.TemporaryDirectory()
-        self._file = MemoryFile(Path(self._folder.name))
+        self._file = StateFile(Path(self._folder.name))
         logging.getLogger(state_file.__name__).disabled = True
         times = {20: Times(published=1.0, seen=2.0, built=3.0, candidate=4.0, complete=5.0)}
         state = ReleaseState(
             generation=3, live=10, candidate=20, complete_since=5.0, refused={30: "x"}, was_live=(10,), times=times
         )
-        self._golden = Memory(state=state, revisions=2000, agents=(_agent(),)).to_json()
+        self._golden = PersistedState(state=state, revisions=2000, agents=(_agent(),)).to_json()
 
     def batch(self, count: int) -> int:
         """How many files were taken."""
@@ -276,7 +277,10 @@ def _decide(state: ReleaseState, agents: list[AgentReport]) -> None:
         now=time.time(), built={10: _dictionary(10), 20: _dictionary(20)}, holders=holders, readers=[], damaged={},
         agents=agents, placement=Placement(shards=1, up=(0,)),
     )  # fmt: skip
-    after = rules_of.advance(state, view, Rules())
+    after = rules_of.advance(state, view, CubeTransferConfig())
     document = rules_of.document_of(after, 1, view.placement, holders)
     assert read_document(ReleaseDocument, document.to_json()) == document
-    assert read_document(Memory, Memory(state=after, revisions=1, agents=tuple(agents)).to_json()).state == after
+    assert (
+        read_document(PersistedState, PersistedState(state=after, revisions=1, agents=tuple(agents)).to_json()).state
+        == after
+    )

@@ -26,7 +26,7 @@ def shards_up(reports: Iterable[AgentReport], shards: int) -> tuple[int, ...]:
     return tuple(sorted({each.shard for each in reports if not each.draining and each.shard < shards}))
 
 
-def owing_shards(partition: int, placement: Placement, holders: Holders) -> frozenset[int]:
+def assigned_shards(partition: int, placement: Placement, holders: Holders) -> frozenset[int]:
     """Every pod of these shards owes the partition of the version that is held so.
 
     Its own shard always does. While that has no pod up, the (p mod m)-th of the m shards that have one does too, so
@@ -41,10 +41,10 @@ def owing_shards(partition: int, placement: Placement, holders: Holders) -> froz
     return frozenset({home}) if len(others) >= placement.replicas else owing
 
 
-def owed_partitions(shard: int, version: int, document: ReleaseDocument, partitions: int) -> frozenset[int]:
+def assigned_partitions(shard: int, version: int, document: ReleaseDocument, partitions: int) -> frozenset[int]:
     """What a shard's pods owe of one version."""
     holders = document.holders.get(version, {})
-    return frozenset(p for p in range(partitions) if shard in owing_shards(p, document.placement, holders))
+    return frozenset(p for p in range(partitions) if shard in assigned_shards(p, document.placement, holders))
 
 
 def holders_by_version(reports: Iterable[AgentReport]) -> dict[int, dict[str, Holder]]:
@@ -70,13 +70,13 @@ def lacking_partitions(holders: Holders, partitions: int, replicas: int) -> tupl
     return tuple(p for p, count in enumerate(counts) if count < replicas)
 
 
-def pods_behind(
+def pods_lacking_parts(
     version: int, partitions: int, reports: Iterable[AgentReport], placement: Placement, holders: Holders
 ) -> tuple[str, ...]:
     """Pods that stay and still lack something that their shard owes of a version, in order."""
     owed: dict[int, set[int]] = {}
     for partition in range(partitions):
-        for shard in owing_shards(partition, placement, holders):
+        for shard in assigned_shards(partition, placement, holders):
             owed.setdefault(shard, set()).add(partition)
     return tuple(
         sorted(
@@ -156,7 +156,7 @@ def unneeded_partitions(
     is not held for a partition that the pod owes, whatever it holds for that partition.
     """
     live = document.live
-    owed_live = frozenset[int]() if live is None else owed_partitions(shard, live, document, partitions)
+    owed_live = frozenset[int]() if live is None else assigned_partitions(shard, live, document, partitions)
     live_held = frozenset(held.get(live, ())) if live is not None else frozenset[int]()
     found: dict[int, frozenset[int]] = {}
     for version, parts in held.items():
@@ -165,7 +165,7 @@ def unneeded_partitions(
             others = {a: h for a, h in holders.items() if a != address and not h.draining}
 
             def answered(partition: int, holders: Holders = holders, others: Holders = others) -> bool:
-                owing = owing_shards(partition, document.placement, holders)
+                owing = assigned_shards(partition, document.placement, holders)
                 return shard not in owing and any(
                     h.shard in owing and partition in h.partitions for h in others.values()
                 )
@@ -180,7 +180,7 @@ def unneeded_partitions(
     return found
 
 
-def covered_without(address: str, held: Mapping[int, Collection[int]], document: ReleaseDocument) -> bool:
+def served_without(address: str, held: Mapping[int, Collection[int]], document: ReleaseDocument) -> bool:
     """Whether the live version is answered by pods that stay, for every partition that this pod would take along."""
     if document.live is None:
         return True
@@ -229,7 +229,7 @@ def standing_on_refused(
     return found
 
 
-def doomed_versions(
+def versions_to_delete(
     manifests: Mapping[int, VersionManifest],
     dictionaries: Mapping[int, DictionaryManifest],
     in_use: Collection[int],

@@ -17,11 +17,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from elastic_ctr.cube.release import ReaderReport, ReleaseDocument
+from elastic_ctr.cube.release_client import ReleaseClient
 from elastic_ctr.runtime.http import HttpServer, application
 from elastic_ctr.runtime.lifecycle import PortInUse, reserve, stop_on_signal_async, wait_event
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.serving.counters import Counters
-from elastic_ctr.serving.follower import Follower
 from elastic_ctr.serving.releases import Releases, tell
 from elastic_ctr.serving.worker import Settings
 from elastic_ctr.serving.workers import Worker, Workers
@@ -79,7 +79,7 @@ class ServingProcess:
             told.max_abs_diff, told.lookup_timeout_ms, told.lookup_deadline_ms, told.hedge_ms,
         )  # fmt: skip
         self.workers = Workers(told.workers, settings, scratch, self.releases.started, self._heard)
-        self.follower = Follower(told.transfer_url, told.token, self._follow)
+        self.release_client = ReleaseClient(told.transfer_url, told.token, self._follow)
         metrics = Metrics("serving")
         metrics.registry.register(ServingMetrics(self))
         app = application([], ready=lambda: self.releases.ready(self.workers), status=self.status, metrics=metrics)
@@ -106,7 +106,7 @@ class ServingProcess:
         self.workers.start()
         tasks = [
             asyncio.create_task(each)
-            for each in (self.follower.run(), self.releases.run(self.workers), self._report(), stop.wait())
+            for each in (self.release_client.run(), self.releases.run(self.workers), self._report(), stop.wait())
         ]
         log.info(
             "predictions on %s:%d (HTTP), %s (gRPC), admin on port %d",
@@ -118,7 +118,7 @@ class ServingProcess:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.follower.close()
+        await self.release_client.close()
         await self.admin.stop()
         for reserved in self._reserved:
             reserved.close()
@@ -137,7 +137,7 @@ class ServingProcess:
 
     async def _help(self, worker: Worker) -> None:
         """A worker's version is no longer held: give it the newest document, whatever is new in it."""
-        await self.follower.refresh()
+        await self.release_client.refresh()
         if self.releases.document is not None:
             tell(worker, self.releases.document)
 
@@ -146,7 +146,7 @@ class ServingProcess:
         changed = self.releases.on_change
         while True:
             changed.clear()
-            await self.follower.report(self.report())
+            await self.release_client.report(self.report())
             await wait_event(changed, REPORT_SECONDS)
 
     def report(self) -> ReaderReport:
@@ -175,7 +175,7 @@ class ServingProcess:
             "validated": {str(version): difference for version, difference in sorted(releases.passed.items())},
             "refused": {str(version): why for version, why in sorted(releases.refused.items())},
             "lastRefusal": releases.last_refusal,
-            "transfer": {"url": self.follower.url, "error": self.follower.error},
+            "transfer": {"url": self.release_client.url, "error": self.release_client.error},
             "requests": sum(counted.requests.values()),
             "rows": counted.totals["rows"],
             # Upper bounds of the histogram's buckets.

@@ -6,21 +6,21 @@ from hypothesis import strategies as st
 
 from elastic_ctr.cube.placement import (
     abandoned_versions,
-    covered_without,
-    doomed_versions,
+    assigned_partitions,
+    assigned_shards,
     holders_by_version,
     lacking_partitions,
     next_candidate,
     next_to_build,
-    owed_partitions,
-    owing_shards,
     readers_verdict,
+    served_without,
     shard_of_pod,
     shards_up,
     skipped_versions,
     standing_on_refused,
     unbuilt_chain,
     unneeded_partitions,
+    versions_to_delete,
 )
 from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.versions.manifest import DictionaryManifest, VersionManifest
@@ -84,7 +84,7 @@ def test_every_partition_is_owed_by_its_own_shard_and_by_one_that_is_up_if_any_i
     placement: Placement, partitions: int
 ) -> None:
     for partition in range(partitions):
-        owing = owing_shards(partition, placement, {})
+        owing = assigned_shards(partition, placement, {})
 
         assert partition % placement.shards in owing
         assert len(owing) <= 2
@@ -97,7 +97,7 @@ def test_a_partition_is_owed_by_its_own_shard_alone_only_if_that_is_up_or_enough
 ) -> None:
     placement = placement.model_copy(update={"replicas": replicas})
     for partition in range(12):
-        owing = owing_shards(partition, placement, holders)
+        owing = assigned_shards(partition, placement, holders)
 
         assert partition % placement.shards in owing
         staying = sum(partition in each.partitions and not each.draining for each in holders.values())
@@ -108,9 +108,9 @@ def test_a_partition_is_owed_by_its_own_shard_alone_only_if_that_is_up_or_enough
 def test_what_shards_owe_is_what_partitions_are_owed_by(placement: Placement, holders: dict[str, Holder]) -> None:
     said = document(5, {5: holders}, shards=placement.shards, up=placement.up)
     for shard in range(placement.shards):
-        owed = owed_partitions(shard, 5, said, 12)
+        owed = assigned_partitions(shard, 5, said, 12)
 
-        assert owed == {p for p in range(12) if shard in owing_shards(p, placement, holders)}
+        assert owed == {p for p in range(12) if shard in assigned_shards(p, placement, holders)}
 
 
 @given(st.integers(2, 6), st.integers(1, 20), st.data())
@@ -123,7 +123,7 @@ def test_the_partitions_of_a_lost_shard_are_spread_over_all_that_are_left(
 
     said = document(5, {}, shards=shards, up=left)
 
-    extra = [len(owed_partitions(s, 5, said, partitions)) - partitions // shards for s in left]
+    extra = [len(assigned_partitions(s, 5, said, partitions)) - partitions // shards for s in left]
     assert sum(extra) == partitions // shards
     assert max(extra) - min(extra) <= rounds * (shards - 1)
 
@@ -141,7 +141,7 @@ def test_in_whatever_order_added_shards_come_up_nobody_fetches_what_another_shar
     said = document(5, {5: held}, shards=shards, up=tuple(sorted(up)))
 
     for shard in up:
-        to_fetch = owed_partitions(shard, 5, said, partitions) - set(
+        to_fetch = assigned_partitions(shard, 5, said, partitions) - set(
             held[f"s{shard}"].partitions if shard < before else ()
         )
         assert to_fetch <= {p for p in range(partitions) if p % shards == shard}
@@ -275,7 +275,7 @@ def test_retention_keeps_the_newest_what_is_in_use_and_what_those_stand_on(data:
     in_use = data.draw(st.sets(st.sampled_from(sorted(known))))
     keep = data.draw(st.integers(1, 6))
 
-    doomed = set(doomed_versions(known, built, in_use, keep))
+    doomed = set(versions_to_delete(known, built, in_use, keep))
 
     left = {v: m for v, m in known.items() if v not in doomed}
     left_built = {v: d for v, d in built.items() if v in left}
@@ -294,23 +294,23 @@ def test_retention_keeps_the_newest_versions_whole_chain_though_all_of_it_is_bui
     built = {v: dictionary(v, full=None if v == 1 else 1) for v in known}
 
     # Export looks up there what a delta with thresholds leaves out.
-    assert doomed_versions(known, built, {9}, 2) == ()
-    assert doomed_versions({**known, 10: manifest(10)}, {**built, 10: dictionary(10)}, {10}, 2) == tuple(range(2, 9))
+    assert versions_to_delete(known, built, {9}, 2) == ()
+    assert versions_to_delete({**known, 10: manifest(10)}, {**built, 10: dictionary(10)}, {10}, 2) == tuple(range(2, 9))
 
 
 def test_retention_keeps_what_a_version_may_stand_on_whose_manifest_cannot_be_read() -> None:
     known = {v: manifest(v) for v in (1, 2, 3, 5, 6, 7)}
 
-    assert doomed_versions(known, {}, (), 1) == (1, 2, 3, 5, 6)
-    assert doomed_versions(known, {4: dictionary(4)}, (), 1, unread={4}) == (5, 6)
-    assert doomed_versions({v: manifest(v) for v in (1, 2, 3)}, {}, (), 1, unread={4}) == ()
+    assert versions_to_delete(known, {}, (), 1) == (1, 2, 3, 5, 6)
+    assert versions_to_delete(known, {4: dictionary(4)}, (), 1, unread={4}) == (5, 6)
+    assert versions_to_delete({v: manifest(v) for v in (1, 2, 3)}, {}, (), 1, unread={4}) == ()
 
 
 def test_retention_ends_a_deletion_that_was_cut_off() -> None:
     known = {v: manifest(v) for v in (2, 3, 6)}
     built = {v: dictionary(v) for v in (1, 2, 3, 6, 7)} | {5: dictionary(5, full=4), 4: dictionary(4)}
 
-    assert doomed_versions(known, built, {5}, 2) == (1, 2), "4 has no manifest, and what is in use stands on it"
+    assert versions_to_delete(known, built, {5}, 2) == (1, 2), "4 has no manifest, and what is in use stands on it"
 
 
 def test_nothing_is_let_go_while_no_version_is_live() -> None:
@@ -351,7 +351,7 @@ def test_whatever_the_document_says_a_pod_keeps_an_answer_for_what_it_owes(data:
 
     free = unneeded_partitions(held, said, shard, "me", 8)
 
-    for partition in frozenset() if live is None else owed_partitions(shard, live, said, 8):
+    for partition in frozenset() if live is None else assigned_partitions(shard, live, said, 8):
         before = {v for v, own in held.items() if partition in own}
         after = {v for v in before if partition not in free.get(v, frozenset())}
         assert not before or after
@@ -362,7 +362,7 @@ def test_a_pod_may_go_when_others_that_stay_answer_all_it_answers() -> None:
     holders = {5: {"me": Holder(partitions=(0, 2)), "a": Holder(partitions=(0,)), "b": Holder(partitions=(2,))}}
     draining = {5: {**holders[5], "b": Holder(partitions=(2,), draining=True)}}
 
-    assert covered_without("me", {5: (0, 2)}, document(5, holders))
-    assert not covered_without("me", {5: (0, 2)}, document(5, draining))
-    assert covered_without("me", {4: (0, 2)}, document(5, holders))
-    assert covered_without("me", {5: (0, 2)}, document(None, {}))
+    assert served_without("me", {5: (0, 2)}, document(5, holders))
+    assert not served_without("me", {5: (0, 2)}, document(5, draining))
+    assert served_without("me", {4: (0, 2)}, document(5, holders))
+    assert served_without("me", {5: (0, 2)}, document(None, {}))

@@ -36,7 +36,7 @@ class Cache:
     ) -> None:
         self._store = store
         self._folder = folder.resolve()
-        self._pace = _Pace(bytes_per_second, clock)
+        self._rate_limiter = _RateLimiter(bytes_per_second, clock)
         self._checked: dict[Path, tuple[int, int]] = {}
         self._manifests: dict[int, DictionaryManifest] = {}
         self.fetched_bytes = 0
@@ -76,7 +76,7 @@ class Cache:
         below = self.manifest(manifest.full_version)
         return self._file(below.version, partition, below.part(partition)), own
 
-    def at_hand(self, version: int) -> set[int]:
+    def cached_partitions(self, version: int) -> set[int]:
         """Partitions that need no fetching. Raises as `manifest` does."""
         manifest = self.manifest(version)
         versions = {version, manifest.full_version}
@@ -97,7 +97,7 @@ class Cache:
         self._checked = {path: seen for path, seen in self._checked.items() if int(path.parent.name) in keep}
         return gone
 
-    def distrust(self, version: int, partitions: Iterable[int]) -> None:
+    def invalidate(self, version: int, partitions: Iterable[int]) -> None:
         """Check the files of these partitions again, whatever was found before: the server found them damaged."""
         manifest = self._manifests.get(version)
         below = {version} if manifest is None else {version, manifest.full_version}
@@ -156,7 +156,7 @@ class Cache:
                     digest.update(block)
                     size += len(block)
                     self.fetched_bytes += len(block)
-                    self._pace.spend(len(block), self.stopped)
+                    self._rate_limiter.spend(len(block), self.stopped)
             out.flush()
             os.fsync(out.fileno())
         if size < entry.bytes and self._store.size(entry.path) >= entry.bytes:
@@ -175,7 +175,7 @@ def _not_as_said(store: Store, entry: FileEntry) -> ManifestDamaged:
     )
 
 
-class _Pace:
+class _RateLimiter:
     """Bytes a second, on average since a fetch was last slower than that."""
 
     def __init__(self, bytes_per_second: float, clock: Callable[[], float]) -> None:

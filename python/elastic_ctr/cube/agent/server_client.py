@@ -42,10 +42,12 @@ class LoadedParts(NamedTuple):
 class Server:
     """Orders to the server beside this agent."""
 
-    def __init__(self, url: str, token: str | None, client: httpx.AsyncClient) -> None:
-        self._url = url.rstrip("/")
-        self._headers = bearer(token)
-        self._client = client
+    def __init__(self, url: str, token: str | None) -> None:
+        self._url = url
+        self._client = httpx.AsyncClient(headers=bearer(token), trust_env=False)
+
+    async def close(self) -> None:
+        await self._client.aclose()
 
     async def loaded(self) -> LoadedParts:
         """Raises ServerUnreachable."""
@@ -82,9 +84,7 @@ class Server:
 
     async def _ask(self, method: str, path: str, body: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
         try:
-            answer = await self._client.request(
-                method, f"{self._url}/{path}", json=body, headers=self._headers, timeout=seconds
-            )
+            answer = await self._client.request(method, f"{self._url}/{path}", json=body, timeout=seconds)
         except httpx.HTTPError as failed:
             kind = ServerGone if isinstance(failed, httpx.ConnectError) else ServerUnreachable
             raise kind(

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from elastic_ctr.config.role_files import CubeBuilderFile
 from elastic_ctr.cube.builder.job import (
     BuildRefused,
     Outcome,
@@ -38,7 +39,7 @@ from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, re
 from elastic_ctr.runtime.lifecycle import die_with_parent, stop_on_signal
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
-from elastic_ctr.store import NotInStore, Store, StoreError, open_store
+from elastic_ctr.store import NotInStore, StoreError, open_store
 from elastic_ctr.versions.manifest import FileEntry, ManifestDamaged, read_dictionary
 
 log = logging.getLogger(__name__)
@@ -55,25 +56,15 @@ class BuildFailed(Exception):
 class CubeBuilder:
     """Owns the worker processes and the progress; `build` runs in one thread that lives as long as they do.
 
-    Workers open the store themselves, by its url, the user and the token.
+    Workers open the store themselves.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        scratch: Path,
-        *,
-        jobs: int = 1,
-        overlay_share: float = 0.02,
-        store_user: str = "root",
-        store_token: str | None = None,
-    ) -> None:
-        self._store = store
-        self._store_user = store_user
-        self._store_token = store_token
-        self._scratch = scratch
-        self._jobs = jobs
-        self._overlay_share = overlay_share
+    def __init__(self, config: CubeBuilderFile, token: str | None = None) -> None:
+        self._config = config
+        self._token = token
+        self._settings = config.cube_transfer
+        self._store = open_store(config.store.url, user=config.store.user, token=token)
+        self._scratch = Path(self._settings.scratch_dir)
         self._progress = BuildProgress()
         self._lock = threading.Lock()
         self._orders: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -124,7 +115,7 @@ class CubeBuilder:
         scratch = fresh_scratch(self._scratch, version)
         entries = self._all(steps_of(plan), plan, scratch, "building")
         full = plan.ancestor is None
-        if past_share(plan, sum(entry.records for entry in entries), self._store, self._overlay_share):
+        if past_share(plan, sum(entry.records for entry in entries), self._store, self._settings.overlay_share):
             self._all("merge", plan, scratch, "merging")
             full = True
         entries = self._all("publish", plan, scratch, "publishing")
@@ -136,13 +127,12 @@ class CubeBuilder:
         self._tell(stage=stage, partitions=partitions, partitions_done=0)
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
-                self._jobs, multiprocessing.get_context("spawn"), die_with_parent, (os.getpid(),)
+                self._settings.builder_jobs, multiprocessing.get_context("spawn"), die_with_parent, (os.getpid(),)
             )
-        url, user, token = self._store.url, self._store_user, self._store_token
         # One bound for all of them, however many work side by side.
-        memory = MEMORY_BYTES // self._jobs
+        memory = MEMORY_BYTES // self._settings.builder_jobs
         futures = [
-            self._pool.submit(run_task, Task(url, plan, step, p, scratch, user, token, memory))
+            self._pool.submit(run_task, Task(self._config.store, plan, step, p, scratch, self._token, memory))
             for p in range(partitions)
         ]
         try:
@@ -221,32 +211,18 @@ def builder_metrics(builder: CubeBuilder) -> Metrics:
     return metrics
 
 
-def run_cube_builder(
-    *,
-    store_url: str,
-    store_user: str = "root",
-    host: str,
-    port: int,
-    scratch_dir: Path,
-    jobs: int = 1,
-    overlay_share: float = 0.02,
-    token: str | None = None,
-) -> None:
+def run_cube_builder(config: CubeBuilderFile, token: str | None = None) -> None:
     """Serve orders until SIGTERM or SIGINT. Raises PortInUse, StateInUse, StoreError."""
-    with stop_on_signal() as stop, StateLock(scratch_dir):
-        builder = CubeBuilder(
-            open_store(store_url, user=store_user, token=token),
-            scratch_dir,
-            jobs=jobs,
-            overlay_share=overlay_share,
-            store_user=store_user,
-            store_token=token,
-        )
+    settings = config.cube_transfer
+    with stop_on_signal() as stop, StateLock(Path(settings.scratch_dir)):
+        builder = CubeBuilder(config, token)
         status = lambda: builder.progress.model_dump(mode="json", by_alias=True)  # noqa: E731 (one line, used once)
         app = application(builder_routes(builder, token), status=status, metrics=builder_metrics(builder))
-        door = HttpThread(app, host, port).start()
+        server = HttpThread(app, config.host, settings.builder_port).start()
         builder.start()
-        log.info("building on orders at %s:%s, %s partitions at a time", host, door.port, jobs)
+        log.info(
+            "building on orders at %s:%s, %s partitions at a time", config.host, server.port, settings.builder_jobs
+        )
         stop.wait()
-        door.stop()
+        server.stop()
         builder.stop()

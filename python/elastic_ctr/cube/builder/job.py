@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.cube.builder.input import read_blocks
 from elastic_ctr.cube.builder.part import MEMORY_BYTES, PartFile, build_full, build_overlay, merge_full
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
@@ -102,12 +103,11 @@ class Task(NamedTuple):
     What stands in scratch is built again after a crash, so nothing there is synced; the store syncs what it is given.
     """
 
-    store_url: str
+    store: StoreConfig
     plan: Plan
     step: Step
     partition: int
     scratch: Path
-    store_user: str = "root"
     store_token: str | None = None
     memory_bytes: int = MEMORY_BYTES
 
@@ -128,7 +128,7 @@ def run_task(task: Task) -> Outcome:
     outcome = Outcome(task.partition)
     try:
         patience = RetryPolicy(_PATIENCE_SECONDS)
-        opened = open_store(task.store_url, user=task.store_user, token=task.store_token, retry=patience)
+        opened = open_store(task.store.url, user=task.store.user, token=task.store_token, retry=patience)
         with closing(opened) as store:
             outcome.entry = _done(task, store, outcome.seconds)
     except (ManifestDamaged, SequenceFileDamaged, DictionaryDamaged, BuildRefused) as damaged:

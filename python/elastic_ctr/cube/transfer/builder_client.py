@@ -16,22 +16,24 @@ _POLL_SECONDS = 0.1
 _LONGEST_BACK_OFF = 30.0
 
 
-class BuilderSilent(OSError):
+class BuilderUnreachable(OSError):
     """The builder does not answer: where, why."""
 
 
 class Builder:
     """Orders builds. `progress` is the last that was heard, `error` why there is none."""
 
-    def __init__(self, url: str, token: str | None, client: httpx.AsyncClient) -> None:
-        self._url = url.rstrip("/")
-        self._headers = bearer(token)
-        self._client = client
+    def __init__(self, url: str, token: str | None) -> None:
+        self._url = url
+        self._client = httpx.AsyncClient(headers=bearer(token), timeout=10.0, trust_env=False)
         self._failures: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
         self.progress: BuildProgress | None = None
         self.error: str | None = None
         self.seconds: dict[int, BuildProgress] = {}
+
+    async def close(self) -> None:
+        await self._client.aclose()
 
     def may_try(self, version: int) -> bool:
         """Whether the pause after the last failure is over."""
@@ -48,7 +50,7 @@ class Builder:
                     # A builder that was restarted has forgotten: order again, what is published already is kept.
                     progress = await self._ask("POST", version)
             self.error = None
-        except BuilderSilent as silent:
+        except BuilderUnreachable as silent:
             if self.error is None:
                 log.warning("%s", silent)
             self.error = str(silent)
@@ -70,11 +72,9 @@ class Builder:
     async def _ask(self, method: str, version: int) -> BuildProgress:
         body = {"version": version} if method == "POST" else None
         try:
-            answer = await self._client.request(
-                method, f"{self._url}/build", json=body, headers=self._headers, timeout=10.0
-            )
+            answer = await self._client.request(method, f"{self._url}/build", json=body)
         except httpx.HTTPError as failed:
-            raise BuilderSilent(
+            raise BuilderUnreachable(
                 f"the builder at {self._url} does not answer ({type(failed).__name__}); versions are built when it does"
             ) from failed
         try:
@@ -84,7 +84,7 @@ class Builder:
             answer.raise_for_status()
             self.progress = BuildProgress.model_validate_json(answer.content)
         except (httpx.HTTPStatusError, ValidationError, ValueError, KeyError) as wrong:
-            raise BuilderSilent(
+            raise BuilderUnreachable(
                 f"the builder at {self._url} answered {answer.status_code}: {answer.text[:200]}; do both have one token?"
             ) from wrong
         return self.progress

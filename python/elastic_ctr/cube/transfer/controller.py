@@ -10,14 +10,13 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import httpx
-
+from elastic_ctr.config.role_files import CubeTransferFile
 from elastic_ctr.cube.placement import (
-    doomed_versions,
     holders_by_version,
     next_to_build,
     shards_up,
     standing_on_refused,
+    versions_to_delete,
 )
 from elastic_ctr.cube.release import (
     AgentReport,
@@ -37,9 +36,9 @@ from elastic_ctr.cube.transfer.catalog import (
     followed_by_checkpoints,
     known,
 )
-from elastic_ctr.cube.transfer.heartbeats import AddressRule, Pods, address_rule
-from elastic_ctr.cube.transfer.state import ReleaseState, RollbackRefused, Rules, View
-from elastic_ctr.cube.transfer.state_file import RESERVED, Memory, MemoryFile
+from elastic_ctr.cube.transfer.heartbeats import Pods, address_rule
+from elastic_ctr.cube.transfer.state import ReleaseState, RollbackRefused, View
+from elastic_ctr.cube.transfer.state_file import RESERVED, PersistedState, StateFile
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store import Store, StoreError
@@ -63,107 +62,83 @@ class StillListening(RuntimeError):
 class CubeTransfer:
     """The release document and everything that leads to it. Made and used inside one event loop.
 
-    `placement` is what agents are told; `allowed_address` says whose addresses readers may be told. After
-    `report_timeout_seconds` without a report a pod holds nothing. Without state, `state_recovery_seconds` are spent hearing reports
-    before anything is published.
+    A pod that has not reported for `reportTimeoutSeconds` holds nothing. Without a state file, cube-transfer collects reports for
+    `stateRecoverySeconds` before it publishes anything.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        state_dir: Path,
-        *,
-        builder_url: str,
-        shards: int,
-        replicas: int = 1,
-        min_ready_replicas: int = 1,
-        validation_timeout_seconds: float = 120.0,
-        keep_versions: int = 5,
-        allowed_address: AddressRule = address_rule(None),  # noqa: B008 (a pure function of a constant)
-        token: str | None = None,
-        poll_seconds: float = 1.0,
-        report_timeout_seconds: float = 10.0,
-        state_recovery_seconds: float = 10.0,
-    ) -> None:
-        self.allowed_address = allowed_address
-        self.agents: Pods[AgentReport] = Pods(report_timeout_seconds)
+    def __init__(self, config: CubeTransferFile, store: Store, token: str | None = None) -> None:
+        self.config = config
+        self.rules = config.cube_transfer
+        self.allowed_address = address_rule(config.cube_domain)
+        self.agents: Pods[AgentReport] = Pods(self.rules.report_timeout_seconds)
         # A serving pod that went away silently may have been the one to refuse: it is waited for as long as a slow one.
-        self.readers: Pods[ReaderReport] = Pods(max(report_timeout_seconds, validation_timeout_seconds))
-        self.rules = Rules(min_ready_replicas, validation_timeout_seconds)
-        self.shards = shards
+        readers_seconds = max(self.rules.report_timeout_seconds, self.rules.validation_timeout_seconds)
+        self.readers: Pods[ReaderReport] = Pods(readers_seconds)
+        self.builder = Builder(f"http://127.0.0.1:{self.rules.builder_port}", token)
         self.scan: Scan | None = None
         self.store_error: str | None = None
         self.state_error: str | None = None
         self.state: ReleaseState | None = None
         self.document: ReleaseDocument | None = None
         self._store = store
-        self._state_dir = state_dir
-        self._file = MemoryFile(state_dir)
-        self._memory: Memory | None = None
-        self._kept_at = 0.0
-        self._builder_url = builder_url
-        self._token = token
-        self._placement = Placement(shards=shards, replicas=replicas)
-        self._keep_versions = keep_versions
-        self._poll_seconds = poll_seconds
-        self._state_recovery_seconds = state_recovery_seconds
-        self._report_timeout_seconds = report_timeout_seconds
+        self._file = StateFile(Path(self.rules.state_dir))
+        self._persisted: PersistedState | None = None
+        self._persisted_at = 0.0
+        self._placement = Placement(shards=config.shards, replicas=config.replicas_per_shard)
         self._catalog = Catalog(store)
         self._carried: ReleaseDocument | None = None
         self._news = asyncio.Event()
-        self._looking = asyncio.Lock()
+        self._scanning = asyncio.Lock()
         self._began = time.monotonic()
         self._clock_offset = time.time() - time.monotonic()
         self._revision = 0
         self._retention_at = 0.0
         self._stopping = False
-        self._told: tuple[str, ...] = ()
+        self._logged_problems: tuple[str, ...] = ()
         # Refusals that the store has; None until they have been read once.
         self._shared: dict[int, str] | None = None
-        self.builder: Builder | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until stop is set. Raises StateInUse, OSError."""
-        with StateLock(self._state_dir):
-            self._remember()
-            async with httpx.AsyncClient(trust_env=False) as client:
-                self.builder = Builder(self._builder_url, self._token, client)
-                stopped = asyncio.create_task(stop.wait())
-                work = [asyncio.create_task(each) for each in (self._watch(), self._build(self.builder), self._tick())]
-                try:
-                    done, _ = await asyncio.wait([stopped, *work], return_when=asyncio.FIRST_COMPLETED)
-                    for task in done - {stopped}:
-                        task.result()
-                finally:
-                    self._stopping = True
-                    self._wake()
-                    for task in (stopped, *work):
-                        task.cancel()
-                    await asyncio.gather(stopped, *work, return_exceptions=True)
+        with StateLock(Path(self.rules.state_dir)):
+            self._restore()
+            stopped = asyncio.create_task(stop.wait())
+            work = [asyncio.create_task(each) for each in (self._watch(), self._build(), self._tick())]
+            try:
+                done, _ = await asyncio.wait([stopped, *work], return_when=asyncio.FIRST_COMPLETED)
+                for task in done - {stopped}:
+                    task.result()
+            finally:
+                self._stopping = True
+                self._wake()
+                for task in (stopped, *work):
+                    task.cancel()
+                await asyncio.gather(stopped, *work, return_exceptions=True)
+                await self.builder.close()
 
     # What comes in
 
     def hear_agent(self, report: AgentReport) -> None:
-        self._learn(report.document)
-        if self.agents.hear(report.model_copy(update={"document": None}), time.monotonic()):
+        self._adopt_newer_document(report.document)
+        if self.agents.record(report.model_copy(update={"document": None}), time.monotonic()):
             self._decide()
 
     def hear_reader(self, report: ReaderReport) -> None:
-        self._learn(report.document)
-        if self.readers.hear(report.model_copy(update={"document": None}), time.monotonic()):
+        self._adopt_newer_document(report.document)
+        if self.readers.record(report.model_copy(update={"document": None}), time.monotonic()):
             self._decide()
 
     def order(self, order: RollbackOrder) -> ReleaseState:
         """Raises RollbackRefused, StillListening."""
-        view = self._view()
+        view = self.view()
         if self.state is None or view is None:
             raise StillListening("transfer has just started and still learns what pods hold; repeat this in 10 s")
         if order.resume:
-            after = rules_of.resumed(self.state)
+            after = rules_of.resume(self.state)
             log.info("resumed: the newest version is promoted again")
         elif order.version is not None:
             after = rules_of.rolled_back(self.state, order.version, view, self.rules)
-            log.info("rollback to version %s; nothing else is promoted until it is resumed", order.version)
+            log.info("rollback to version %s; nothing else is promoted until it is resume", order.version)
         else:
             raise RollbackRefused("say which version, or resume")
         self._decide(after)
@@ -211,29 +186,26 @@ class CubeTransfer:
             return {}
         return standing_on_refused(self.scan.usable, self.scan.manifests, self.scan.dictionaries, self.state.refused)
 
-    def view(self) -> View | None:
-        return self._view()
-
     def heard_seconds_ago(self, at: float) -> float:
         return round(time.monotonic() - at, 3)
 
-    def _remember(self) -> None:
-        self._memory = self._file.read()
+    def _restore(self) -> None:
+        self._persisted = self._file.read()
         self.state_error = self._file.error
         self._began = time.monotonic()
-        if self._memory is None:
-            log.info("no state here: listening %.0f s for what pods carry", self._state_recovery_seconds)
+        if self._persisted is None:
+            log.info("no state here: listening %.0f s for what pods carry", self.rules.state_recovery_seconds)
             return
-        self.state = self._memory.state
-        self._revision = self._memory.revisions
+        self.state = self._persisted.state
+        self._revision = self._persisted.revisions
         # Who does not report again before listening ends is gone.
-        self.agents.recall(
-            self._memory.agents, self._began + self._state_recovery_seconds - self._report_timeout_seconds
+        self.agents.restore(
+            self._persisted.agents, self._began + self.rules.state_recovery_seconds - self.rules.report_timeout_seconds
         )
         log.info("going on: generation %s, live %s", self.state.generation, self.state.live)
         self._decide()
 
-    def _learn(self, document: ReleaseDocument | None) -> None:
+    def _adopt_newer_document(self, document: ReleaseDocument | None) -> None:
         """A pod carries a newer document than ours only if our state was lost, or is an old copy."""
         if document is None:
             return
@@ -248,7 +220,7 @@ class CubeTransfer:
             self._revision = max(self._revision, document.revision)
             self._decide(rules_of.state_overtaken(self.state, document))
 
-    def _view(self) -> View | None:
+    def view(self) -> View | None:
         if self.scan is None:
             return None
         reports = self.agents.reports
@@ -264,11 +236,11 @@ class CubeTransfer:
             damaged=damaged,
             agents=reports,
             placement=self._placement_now(),
-            listened=time.monotonic() - self._began >= self._state_recovery_seconds,
+            listened=time.monotonic() - self._began >= self.rules.state_recovery_seconds,
         )
 
     def _placement_now(self) -> Placement:
-        return self._placement.model_copy(update={"up": shards_up(self.agents.reports, self.shards)})
+        return self._placement.model_copy(update={"up": shards_up(self.agents.reports, self.config.shards)})
 
     def _decide(self, state: ReleaseState | None = None) -> None:
         """Ask the rules, keep what changed, then publish: in this order, or a restart would take something back."""
@@ -276,7 +248,7 @@ class CubeTransfer:
         state = state or before
         if state is None:
             return
-        view = self._view()
+        view = self.view()
         if view is not None:
             state = rules_of.advance(state, view, self.rules)
         self.state = state
@@ -285,24 +257,24 @@ class CubeTransfer:
         changed = document != self.document
         if changed:
             document = document.model_copy(update={"revision": following(self._revision)})
-        if self._kept(state, document.revision) and changed:
+        if self._persist(state, document.revision) and changed:
             self._revision = document.revision
             self.document = document
             _tell(before, state)
             self._wake()
 
-    def _kept(self, state: ReleaseState, revision: int) -> bool:
+    def _persist(self, state: ReleaseState, revision: int) -> bool:
         """Whether the state file says it. While it cannot be written nothing new is published."""
-        memory = self._memory
+        memory = self._persisted
         now = time.monotonic()
         agents = tuple(sorted(self.agents.reports, key=lambda each: each.pod))
         reserved = memory is not None and memory.state == state and revision <= memory.revisions
-        if reserved and memory is not None and (memory.agents == agents or now - self._kept_at < _KEEP_SECONDS):
+        if reserved and memory is not None and (memory.agents == agents or now - self._persisted_at < _KEEP_SECONDS):
             return True
         revisions = (
             memory.revisions if memory is not None and revision <= memory.revisions else following(revision, RESERVED)
         )
-        memory = Memory(state=state, revisions=revisions, agents=agents)
+        memory = PersistedState(state=state, revisions=revisions, agents=agents)
         try:
             self._file.write(memory)
         except OSError as failed:
@@ -310,7 +282,7 @@ class CubeTransfer:
                 log.warning("the state cannot be written, so nothing new is published: %s", failed)
             self.state_error = f"{self._file.path} cannot be written: {failed.strerror or failed}"
             return reserved
-        self._memory, self._kept_at, self.state_error = memory, now, None
+        self._persisted, self._persisted_at, self.state_error = memory, now, None
         return True
 
     def _wake(self) -> None:
@@ -321,7 +293,7 @@ class CubeTransfer:
 
     async def _tick(self) -> None:
         """Time alone changes things: pods fall silent, slow ones are no longer waited for, listening ends."""
-        period = min(0.25, self._poll_seconds)
+        period = min(0.25, self.rules.poll_seconds)
         before = time.monotonic()
         while True:
             await asyncio.sleep(period)
@@ -330,13 +302,13 @@ class CubeTransfer:
             # Frozen, throttled or waiting for a disk: reports lie unread, and that is nobody's silence.
             stood_still, before = now - before - period, now
             if stood_still > _STANDSTILL:
-                self.agents.forgive(stood_still)
-                self.readers.forgive(stood_still)
+                self.agents.extend_deadlines(stood_still)
+                self.readers.extend_deadlines(stood_still)
             for pod in self.agents.expire(now):
                 log.warning("cube pod %s is silent: nothing is expected of it until it reports again", pod)
             for pod in self.readers.expire(now):
                 log.warning("serving pod %s is silent: it is no longer waited for", pod)
-            if self.state is None and now - self._began >= self._state_recovery_seconds:
+            if self.state is None and now - self._began >= self.rules.state_recovery_seconds:
                 self._revision = self._carried.revision if self._carried is not None else 0
                 state = rules_of.state_after_loss(self._carried)
                 log.info("starting generation %s with live %s", state.generation, state.live)
@@ -355,10 +327,10 @@ class CubeTransfer:
     async def _watch(self) -> None:
         while True:
             await self._look()
-            await asyncio.sleep(self._poll_seconds)
+            await asyncio.sleep(self.rules.poll_seconds)
 
     async def _look(self) -> None:
-        async with self._looking:
+        async with self._scanning:
             await self._look_once()
 
     async def _look_once(self) -> None:
@@ -373,9 +345,9 @@ class CubeTransfer:
         self.store_error = None
         self.scan = scan
         for problem in scan.problems:
-            if problem not in self._told:
+            if problem not in self._logged_problems:
                 log.warning("%s", problem)
-        self._told = scan.problems
+        self._logged_problems = scan.problems
         if self.state is not None:
             now = self.now()
             moments: dict[int, Mapping[str, float]] = {
@@ -427,7 +399,7 @@ class CubeTransfer:
             return ()
         newest_built = sorted(scan.dictionaries)[-1:]
         in_use = {*state.wanted, *followed, *newest_built, *scan.usable[-1:], *known(self.now_building())}
-        doomed = doomed_versions(scan.manifests, scan.dictionaries, in_use, self._keep_versions, scan.unread)
+        doomed = versions_to_delete(scan.manifests, scan.dictionaries, in_use, self.rules.keep_versions, scan.unread)
         if doomed:
             self.scan = scan._replace(
                 manifests={v: m for v, m in scan.manifests.items() if v not in doomed},
@@ -437,14 +409,14 @@ class CubeTransfer:
             self._decide(rules_of.forgotten(state, doomed))
         return doomed
 
-    async def _build(self, builder: Builder) -> None:
+    async def _build(self) -> None:
         while True:
             version = self.now_building()
-            if version is None or not builder.may_try(version):
-                await asyncio.sleep(min(0.1, self._poll_seconds))
+            if version is None or not self.builder.may_try(version):
+                await asyncio.sleep(min(0.1, self.rules.poll_seconds))
                 continue
             log.info("version %s is being built", version)
-            progress = await builder.build(version)
+            progress = await self.builder.build(version)
             if progress.stage == "done":
                 await self._look()
             elif progress.final and self.state is not None:

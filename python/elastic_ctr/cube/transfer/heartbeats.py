@@ -18,7 +18,7 @@ class _Report(Protocol):
 R = TypeVar("R", bound=_Report)
 
 
-class Heard(NamedTuple, Generic[R]):
+class LastReport(NamedTuple, Generic[R]):
     report: R
     at: float
 
@@ -28,18 +28,18 @@ class Pods(Generic[R]):
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._heard: dict[str, Heard[R]] = {}
+        self._heard: dict[str, LastReport[R]] = {}
 
-    def hear(self, report: R, now: float) -> bool:
+    def record(self, report: R, now: float) -> bool:
         """Whether it says something new."""
         before = self._heard.get(report.pod)
-        self._heard[report.pod] = Heard(report, now)
+        self._heard[report.pod] = LastReport(report, now)
         return before is None or before.report != report
 
-    def recall(self, reports: Iterable[R], at: float) -> None:
+    def restore(self, reports: Iterable[R], at: float) -> None:
         """Take up what was heard before a restart, as if it had come at that time."""
         for report in reports:
-            self._heard[report.pod] = Heard(report, at)
+            self._heard[report.pod] = LastReport(report, at)
 
     def expire(self, now: float) -> list[str]:
         """Pods that have been silent for too long; each is told once."""
@@ -48,15 +48,15 @@ class Pods(Generic[R]):
             del self._heard[pod]
         return silent
 
-    def forgive(self, seconds: float) -> None:
+    def extend_deadlines(self, seconds: float) -> None:
         """Nobody could be heard for so long: the listener itself stood still."""
-        self._heard = {pod: Heard(heard.report, heard.at + seconds) for pod, heard in self._heard.items()}
+        self._heard = {pod: LastReport(heard.report, heard.at + seconds) for pod, heard in self._heard.items()}
 
     @property
     def reports(self) -> list[R]:
         return [heard.report for heard in self._heard.values()]
 
-    def heard(self) -> Iterable[Heard[R]]:
+    def heard(self) -> Iterable[LastReport[R]]:
         return [self._heard[pod] for pod in sorted(self._heard)]
 
 

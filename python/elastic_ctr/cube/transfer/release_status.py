@@ -20,7 +20,7 @@ def status_of(transfer: CubeTransfer) -> dict[str, Any]:
     state, document, scan = transfer.state, transfer.document, transfer.scan
     built = {} if scan is None else scan.dictionaries
     manifests = {} if scan is None else scan.manifests
-    progress = None if transfer.builder is None else transfer.builder.progress
+    progress = transfer.builder.progress
     live = None if state is None or state.live is None else manifests.get(state.live)
     return {
         "role": "cube-transfer",
@@ -52,7 +52,7 @@ def status_of(transfer: CubeTransfer) -> dict[str, Any]:
 def problems_of(transfer: CubeTransfer) -> list[str]:
     """What an operator should look at, as sentences."""
     found = [] if transfer.scan is None else list(transfer.scan.problems)
-    builder = None if transfer.builder is None else transfer.builder.error
+    builder = transfer.builder.error
     found += [each for each in (transfer.store_error, transfer.state_error, builder) if each is not None]
     dead = _dead_shards(transfer)
     if dead and not transfer.listening:
@@ -93,7 +93,7 @@ def _refused_sentences(transfer: CubeTransfer, state: ReleaseState) -> list[str]
 
 def _dead_shards(transfer: CubeTransfer) -> list[int]:
     up = () if transfer.document is None else transfer.document.placement.up
-    return [shard for shard in range(transfer.shards) if shard not in up]
+    return [shard for shard in range(transfer.config.shards) if shard not in up]
 
 
 def _candidate(transfer: CubeTransfer, state: ReleaseState) -> dict[str, Any]:
@@ -109,10 +109,10 @@ def _candidate(transfer: CubeTransfer, state: ReleaseState) -> dict[str, Any]:
         elif not view.listened:
             waits.append("transfer has just started and listens for pods")
         elif not state.restoring:
-            behind = rules_of.behind(state, view, transfer.rules)
+            behind = rules_of.lagging_pods(state, view, transfer.rules)
             if behind:
                 waits.append(f"not yet loaded by cube pods {', '.join(behind)}")
-            silent = rules_of.gate(state, view, transfer.rules).silent
+            silent = rules_of.validation_verdict(state, view, transfer.rules).silent
             if silent:
                 waits.append(f"no answer yet from serving pods {', '.join(silent)}")
     return {
@@ -136,7 +136,7 @@ def _shards(transfer: CubeTransfer) -> list[dict[str, Any]]:
     return [
         {
             "shard": shard,
-            "up": shard not in dead and shard < transfer.shards,
+            "up": shard not in dead and shard < transfer.config.shards,
             "pods": [
                 {
                     "pod": report.pod,
@@ -150,7 +150,7 @@ def _shards(transfer: CubeTransfer) -> list[dict[str, Any]]:
                 if report.shard == shard
             ],
         }
-        for shard in sorted({*range(transfer.shards), *(each.report.shard for each in heard)})
+        for shard in sorted({*range(transfer.config.shards), *(each.report.shard for each in heard)})
     ]
 
 
@@ -169,7 +169,7 @@ def _readers(transfer: CubeTransfer) -> list[dict[str, Any]]:
 
 
 def _times(transfer: CubeTransfer, version: int, times: Times) -> dict[str, Any]:
-    build = None if transfer.builder is None else transfer.builder.seconds.get(version)
+    build = transfer.builder.seconds.get(version)
     return {
         **times.model_dump(mode="json", by_alias=True),
         "secondsToLive": times.seconds_to_live,
@@ -199,7 +199,7 @@ def metrics_of(transfer: CubeTransfer) -> Metrics:
         return number(None if times is None else times.seconds_to_live)
 
     def build_seconds(stage: str) -> float:
-        progress = None if transfer.builder is None else transfer.builder.progress
+        progress = transfer.builder.progress
         return number(None if progress is None else progress.seconds_by_stage.get(stage))
 
     gauges = {

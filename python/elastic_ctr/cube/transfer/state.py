@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from elastic_ctr.config.roles import CubeTransferConfig
 from elastic_ctr.cube.placement import (
     Holders,
     Verdict,
     lacking_partitions,
     next_candidate,
-    pods_behind,
+    pods_lacking_parts,
     readers_verdict,
 )
 from elastic_ctr.cube.release import AgentReport, Generation, Placement, ReaderReport, ReleaseDocument, following
@@ -67,13 +68,6 @@ class ReleaseState(Record):
     def wanted(self) -> tuple[int, ...]:
         """Each once, in the order in which a pod that has nothing should load them."""
         return tuple(dict.fromkeys(v for v in (self.live, self.previous, self.candidate) if v is not None))
-
-
-class Rules(NamedTuple):
-    """The operator's choices."""
-
-    min_ready_replicas: int = 1
-    validation_timeout_seconds: float = 120.0
 
 
 class View(NamedTuple):
@@ -134,7 +128,7 @@ def state_overtaken(own: ReleaseState, document: ReleaseDocument) -> ReleaseStat
     )
 
 
-def advance(state: ReleaseState, view: View, rules: Rules) -> ReleaseState:
+def advance(state: ReleaseState, view: View, rules: CubeTransferConfig) -> ReleaseState:
     """The state after everything that what is seen now allows. Applying it twice changes nothing more."""
     while True:
         after = _step(state, view, rules)
@@ -143,7 +137,7 @@ def advance(state: ReleaseState, view: View, rules: Rules) -> ReleaseState:
         state = after
 
 
-def _step(state: ReleaseState, view: View, rules: Rules) -> ReleaseState:
+def _step(state: ReleaseState, view: View, rules: CubeTransferConfig) -> ReleaseState:
     state = _with_refusals(state, view)
     candidate = state.candidate
     if candidate is None:
@@ -165,13 +159,15 @@ def _step(state: ReleaseState, view: View, rules: Rules) -> ReleaseState:
     if not view.listened:
         return state
     if not state.restoring and (
-        state.promotion_paused or not gate(state, view, rules).validated or behind(state, view, rules)
+        state.promotion_paused
+        or not validation_verdict(state, view, rules).validated
+        or lagging_pods(state, view, rules)
     ):
         return state
     return _promoted(_timed(state, candidate, live=view.now), candidate)
 
 
-def lacking(state: ReleaseState, view: View, rules: Rules) -> tuple[int, ...]:
+def lacking(state: ReleaseState, view: View, rules: CubeTransferConfig) -> tuple[int, ...]:
     """Partitions of the candidate that still need holders."""
     if state.candidate is None or state.candidate not in view.built:
         return ()
@@ -180,7 +176,7 @@ def lacking(state: ReleaseState, view: View, rules: Rules) -> tuple[int, ...]:
     )
 
 
-def behind(state: ReleaseState, view: View, rules: Rules) -> tuple[str, ...]:
+def lagging_pods(state: ReleaseState, view: View, rules: CubeTransferConfig) -> tuple[str, ...]:
     """Cube pods that are waited for: they have what is live, load the candidate too, and will soon have it.
 
     Else a version whose store and whose only holder go just now would be live and answered by nobody, while the pods
@@ -194,13 +190,13 @@ def behind(state: ReleaseState, view: View, rules: Rules) -> tuple[str, ...]:
     partitions = view.built[candidate].partitions
 
     def lack(version: int) -> tuple[str, ...]:
-        return pods_behind(version, partitions, view.agents, view.placement, view.holders.get(version, {}))
+        return pods_lacking_parts(version, partitions, view.agents, view.placement, view.holders.get(version, {}))
 
     without_live = lack(state.live)
     return tuple(pod for pod in lack(candidate) if pod not in without_live)
 
 
-def gate(state: ReleaseState, view: View, rules: Rules) -> Verdict:
+def validation_verdict(state: ReleaseState, view: View, rules: CubeTransferConfig) -> Verdict:
     """What serving pods say of the candidate."""
     assert state.candidate is not None
     return readers_verdict(state.candidate, view.readers, _waited(state, view), rules.validation_timeout_seconds)
@@ -258,7 +254,7 @@ def _promoted(state: ReleaseState, version: int) -> ReleaseState:
     )
 
 
-def rolled_back(state: ReleaseState, version: int, view: View, rules: Rules) -> ReleaseState:
+def rolled_back(state: ReleaseState, version: int, view: View, rules: CubeTransferConfig) -> ReleaseState:
     """V becomes live at once if it is held everywhere, else as soon as it is; either way everything else is held.
 
     V was live before, so serving pods have answered for it once: it is not gated again. While V is loaded the present
@@ -282,7 +278,7 @@ def rolled_back(state: ReleaseState, version: int, view: View, rules: Rules) -> 
     return advance(state.model_copy(update=update), view, rules)
 
 
-def resumed(state: ReleaseState) -> ReleaseState:
+def resume(state: ReleaseState) -> ReleaseState:
     """Go on with the newest built version, be it the one that was rolled back from. A rollback under way is given up."""
     if not state.promotion_paused:
         return state

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 RESERVED = 1000
 
 
-class Memory(Record):
+class PersistedState(Record):
     """`revisions`: no published revision is above it, whatever was published after the last write.
 
     `agents` are the reports heard last: without them the first document after a restart would name no holder, and
@@ -27,14 +27,14 @@ class Memory(Record):
     agents: tuple[AgentReport, ...] = ()
 
 
-class MemoryFile:
+class StateFile:
     """Written before anything it says is published."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "release.json"
         self.error: str | None = None
 
-    def read(self) -> Memory | None:
+    def read(self) -> PersistedState | None:
         """None when there is no file. One that cannot be read is kept under another name: `error` says so. Raises OSError."""
         try:
             with self.path.open("rb") as file:
@@ -42,7 +42,7 @@ class MemoryFile:
         except FileNotFoundError:
             return None
         try:
-            return read_document(Memory, data)
+            return read_document(PersistedState, data)
         except DocumentDamaged as wrong:
             aside = self.path.with_name(f"{self.path.name}.damaged")
             self.path.replace(aside)
@@ -53,11 +53,11 @@ class MemoryFile:
             log.warning("%s", self.error)
             return None
 
-    def write(self, memory: Memory) -> None:
+    def write(self, state: PersistedState) -> None:
         """Raises OSError; then the old file stands."""
         temporary = self.path.with_suffix(".new")
         with temporary.open("wb") as out:
-            out.write(memory.to_json())
+            out.write(state.to_json())
             out.flush()
             os.fsync(out.fileno())
         temporary.replace(self.path)

@@ -1,17 +1,17 @@
-"""The HTTP door of cube-transfer; the calls are described in `release`."""
+"""The HTTP API of cube-transfer; `release` describes the calls."""
 
 import asyncio
 import logging
-from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from elastic_ctr.config.role_files import CubeTransferFile
 from elastic_ctr.cube.release import AgentReport, ReaderReport, RollbackOrder
 from elastic_ctr.cube.transfer.controller import CubeTransfer, StillListening
-from elastic_ctr.cube.transfer.heartbeats import address_rule, complaint_about
+from elastic_ctr.cube.transfer.heartbeats import complaint_about
 from elastic_ctr.cube.transfer.release_status import metrics_of, status_of
 from elastic_ctr.cube.transfer.state import RollbackRefused
 from elastic_ctr.runtime.http import RequestRefused, application, read_record, require_token, serving
@@ -101,46 +101,15 @@ def _seconds(request: Request, name: str) -> float:
     return seconds
 
 
-def run_cube_transfer(
-    *,
-    store_url: str,
-    store_user: str = "root",
-    state_dir: Path,
-    host: str,
-    port: int,
-    builder_url: str,
-    shards: int,
-    replicas: int = 1,
-    min_ready_replicas: int = 1,
-    validation_timeout_seconds: float = 120.0,
-    keep_versions: int = 5,
-    cube_domain: str | None = None,
-    token: str | None = None,
-    poll_seconds: float = 1.0,
-    report_timeout_seconds: float = 10.0,
-    state_recovery_seconds: float = 10.0,
-) -> None:
+def run_cube_transfer(config: CubeTransferFile, token: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises PortInUse, StateInUse, StoreError."""
 
     async def main() -> None:
-        transfer = CubeTransfer(
-            open_store(store_url, user=store_user, token=token),
-            state_dir,
-            builder_url=builder_url,
-            shards=shards,
-            replicas=replicas,
-            min_ready_replicas=min_ready_replicas,
-            validation_timeout_seconds=validation_timeout_seconds,
-            keep_versions=keep_versions,
-            allowed_address=address_rule(cube_domain),
-            token=token,
-            poll_seconds=poll_seconds,
-            report_timeout_seconds=report_timeout_seconds,
-            state_recovery_seconds=state_recovery_seconds,
-        )
+        store = open_store(config.store.url, user=config.store.user, token=token)
+        transfer = CubeTransfer(config, store, token)
         with stop_on_signal_async() as stop:
-            async with serving(transfer_app(transfer, token), host, port) as door:
-                log.info("the release document is at http://%s:%s/release", host, door.port)
+            async with serving(transfer_app(transfer, token), config.host, config.cube_transfer.port) as server:
+                log.info("the release document is at http://%s:%s/release", config.host, server.port)
                 await transfer.run(stop)
 
     asyncio.run(main())

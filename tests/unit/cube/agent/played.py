@@ -11,6 +11,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cube.parts import write_parts
+from elastic_ctr.config.role_files import CubeAgentFile
+from elastic_ctr.config.roles import CubePodConfig, StoreConfig
 from elastic_ctr.cube.agent.agent import CubeAgent
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.release import AgentReport, Placement, ReleaseDocument
@@ -166,14 +168,19 @@ def put_real_dictionary(store: FileStore, work: Path, version: int, keys: Keys) 
 
 
 @asynccontextmanager
-async def pod(root: Path, played: Played, *, store: FileStore | None = None, **options: Any) -> AsyncIterator[Pod]:
+async def pod(
+    root: Path, played: Played, *, store: FileStore | None = None, grace_seconds: float = 0.5, **options: Any
+) -> AsyncIterator[Pod]:
     store = store or FileStore(root / "store")
     async with serving(played.server(), "127.0.0.1", 0) as door, serving(played.transfer(), "127.0.0.1", 0) as to:
-        agent = CubeAgent(
-            "c-s0-0", 0, ADDRESS, transfer_url=f"http://127.0.0.1:{to.port}",
-            store=store, cache_dir=root / "cache", token="secret",
-            **{"server_url": f"http://127.0.0.1:{door.port}", "report_seconds": 0.02, "drain_seconds": 0.1, "drain_idle_seconds": 0.05, "poll_wait_seconds": 1.0, "grace_seconds": 0.5, **options},
-        )  # fmt: skip
+        settings = {
+            "cache_dir": str(root / "cache"), "admin_port": door.port, "report_seconds": 0.02, "drain_seconds": 0.1,
+            "drain_idle_seconds": 0.05, **options,
+        }  # fmt: skip
+        config = CubeAgentFile(
+            store=StoreConfig(url=store.url), cube=CubePodConfig(**settings), transfer_address=f"127.0.0.1:{to.port}"
+        )
+        agent = CubeAgent(config, store, pod="c-s0-0", address=ADDRESS, token="secret", grace_seconds=grace_seconds)
         stop = asyncio.Event()
         running = asyncio.create_task(agent.run(stop))
         made = Pod(root, played, agent, stop)

@@ -248,7 +248,7 @@ async def test_a_part_that_no_worker_can_open_any_more_is_fetched_anew_while_the
             return peer.ask(5, of_partition(keys, partition, PARTITIONS), 4).values.tobytes()
 
     try:
-        async with pod(tmp_path, played, store=store, server_url=f"http://127.0.0.1:{process.admin_port}") as it:
+        async with pod(tmp_path, played, store=store, admin_port=process.admin_port) as it:
             await it.until(lambda: played.reports and played.reports[-1].loaded == {5: MINE}, 60)
             lost = tmp_path / "cache" / "5" / "part-00002.dict"
             store.away = True

@@ -78,7 +78,7 @@ def test_what_was_fetched_needs_no_store_after_a_restart(store: FileStore, tmp_p
 
     again = cache_of(remote, tmp_path)
 
-    assert again.at_hand(8) == {0}
+    assert again.cached_partitions(8) == {0}
     assert again.parts(8, 0)[0].exists()
     with pytest.raises(NotInStore):
         again.parts(8, 1)
@@ -201,7 +201,7 @@ def test_a_part_that_the_server_refused_is_read_again(store: FileStore, tmp_path
     os.utime(full, ns=(found.st_atime_ns, found.st_mtime_ns))
     assert cache.parts(7, 0)[0].read_bytes()[-1] == 0
 
-    cache.distrust(7, [0])
+    cache.invalidate(7, [0])
 
     assert cache.parts(7, 0)[0].read_bytes() == b"\x07\x00" + DATA
 
@@ -285,7 +285,7 @@ def test_a_file_that_the_disk_has_lost_is_fetched_anew(
 
     monkeypatch.setattr(module, "digest_of", read)
     # A lost sector changes neither size nor time: it is the server that finds it.
-    cache.distrust(7, [0])
+    cache.invalidate(7, [0])
 
     assert cache.parts(7, 0) == (own, None)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cube.agent.played import MINE, OTHER, Played, pod
-from elastic_ctr.cube.agent import server_client
+from elastic_ctr.cube.agent import agent, server_client
 from elastic_ctr.cube.agent.server_client import LoadedParts, Server, ServerGone
 from elastic_ctr.cube.release import Holder, Placement
 
@@ -50,18 +50,19 @@ async def test_a_pod_that_nobody_replaces_yet_stays_until_it_is_replaced(tmp_pat
 
 
 async def test_a_pod_that_nobody_replaces_yet_stays_though_transfer_is_restarted_meanwhile(
-    tmp_path: Path, played: Played
+    tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(agent, "_TRANSFER_RESTART_SECONDS", 1.0)
     played.say(5)
     played.lookup = 10.0
     up = Placement(shards=2, up=(1,))
-    async with pod(tmp_path, played, grace_seconds=60.0, poll_wait_seconds=0.5) as it:
+    async with pod(tmp_path, played, grace_seconds=60.0) as it:
         await it.holds(v5=MINE)
         played.say(5, placement=up, holders={5: {OTHER: Holder(partitions=(0, 1))}})
         it.stop.set()
         await it.until(lambda: it.agent.document == played.document)
         played.gone = True
-        await it.until(lambda: "transfer" in it.agent.errors)
+        await it.until(lambda: it.agent.release.error is not None)
         await asyncio.sleep(0.3)
         assert not it.agent.drained.is_set()
 

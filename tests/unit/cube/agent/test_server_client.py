@@ -1,6 +1,5 @@
 """What an agent makes of the answers of its cube-server."""
 
-import httpx
 import pytest
 
 from cube.agent.played import Played
@@ -10,15 +9,15 @@ from elastic_ctr.runtime.http import serving
 
 
 async def test_a_server_that_refuses_or_is_silent_is_told_apart(played: Played) -> None:
-    async with serving(played.server(), "127.0.0.1", 0) as door, httpx.AsyncClient() as client:
-        stranger = Server(f"http://127.0.0.1:{door.port}", "wrong", client)
+    async with serving(played.server(), "127.0.0.1", 0) as door:
+        stranger = Server(f"http://127.0.0.1:{door.port}", "wrong")
         assert await stranger.loaded() == LoadedParts({}, {}, draining=False, lookup=None)
 
         with pytest.raises(ServerRefused, match="refused /drain with 401: this call changes something"):
             await stranger.drain(draining=True)
-    async with httpx.AsyncClient() as client:
-        with pytest.raises(ServerGone, match="does not answer"):
-            await Server(f"http://127.0.0.1:{door.port}", None, client).loaded()
+    with pytest.raises(ServerGone, match="does not answer"):
+        await stranger.loaded()
+    await stranger.close()
 
 
 async def test_a_server_that_is_slow_is_not_taken_for_one_that_is_gone(
@@ -26,8 +25,10 @@ async def test_a_server_that_is_slow_is_not_taken_for_one_that_is_gone(
 ) -> None:
     monkeypatch.setattr(server_client, "_ASK_SECONDS", 0.1)
     played.slow = True
-    async with serving(played.server(), "127.0.0.1", 0) as door, httpx.AsyncClient() as client:
+    async with serving(played.server(), "127.0.0.1", 0) as door:
+        server = Server(f"http://127.0.0.1:{door.port}", "secret")
         with pytest.raises(ServerUnreachable, match="does not answer") as silent:
-            await Server(f"http://127.0.0.1:{door.port}", "secret", client).drain(draining=True)
+            await server.drain(draining=True)
+        await server.close()
 
     assert not isinstance(silent.value, ServerGone)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from cube.published import DIM, PARTITIONS, Keys, keys_of, publish_version, values_of
+from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.cube.builder.job import (
     BuildRefused,
     Outcome,
@@ -33,7 +34,7 @@ def store(tmp_path: Path) -> FileStore:
 
 def every(step: Step, store: FileStore, version: int, scratch: Path) -> list[Outcome]:
     plan = plan_build(version, store)
-    return [run_task(Task(store.url, plan, step, p, scratch)) for p in range(PARTITIONS)]
+    return [run_task(Task(StoreConfig(url=store.url), plan, step, p, scratch)) for p in range(PARTITIONS)]
 
 
 def build(store: FileStore, scratch: Path, version: int, share: float = 0.02) -> DictionaryManifest:
@@ -199,7 +200,7 @@ def test_a_store_that_does_not_answer_refuses_nothing(store: FileStore, tmp_path
     plan = plan_build(10, store)
     store.delete(layout.cube_folder(10, "base"))
 
-    outcome = run_task(Task(store.url, plan, "full", 0, fresh_scratch(tmp_path / "scratch", 10)))
+    outcome = run_task(Task(StoreConfig(url=store.url), plan, "full", 0, fresh_scratch(tmp_path / "scratch", 10)))
 
     assert not outcome.final
     assert "is not in" in str(outcome.failed)
@@ -208,7 +209,7 @@ def test_a_store_that_does_not_answer_refuses_nothing(store: FileStore, tmp_path
 def test_a_full_or_missing_scratch_refuses_nothing(store: FileStore, tmp_path: Path) -> None:
     publish_version(store, tmp_path / "work", 10, MANY)
 
-    outcome = run_task(Task(store.url, plan_build(10, store), "full", 0, tmp_path / "nowhere"))
+    outcome = run_task(Task(StoreConfig(url=store.url), plan_build(10, store), "full", 0, tmp_path / "nowhere"))
 
     assert not outcome.final
     assert "cannot be built in" in str(outcome.failed)
@@ -220,7 +221,13 @@ def test_a_manifest_that_names_too_few_files_refuses_the_version(store: FileStor
     short = plan.manifest.model_copy(update={"cube_files": plan.manifest.cube_files[1:]})
 
     outcome = run_task(
-        Task(store.url, plan._replace(manifest=short, inputs=(short,)), "full", 0, fresh_scratch(tmp_path / "s", 10))
+        Task(
+            StoreConfig(url=store.url),
+            plan._replace(manifest=short, inputs=(short,)),
+            "full",
+            0,
+            fresh_scratch(tmp_path / "s", 10),
+        )
     )
 
     assert outcome.final

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from cube.published import PARTITIONS, publish_version
+from elastic_ctr.config.role_files import CubeBuilderFile
+from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.cube.builder.build_server import BuildFailed, CubeBuilder, builder_metrics, builder_routes
 from elastic_ctr.cube.release import BuildProgress
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, bearer
@@ -24,9 +26,14 @@ def store(tmp_path: Path) -> FileStore:
     return FileStore(tmp_path / "store")
 
 
+def builder_of(store: FileStore, scratch: Path) -> CubeBuilder:
+    settings = CubeTransferConfig(scratch_dir=str(scratch))
+    return CubeBuilder(CubeBuilderFile(store=StoreConfig(url=store.url), cube_transfer=settings))
+
+
 @pytest.fixture
 def builder(store: FileStore, tmp_path: Path) -> Iterator[CubeBuilder]:
-    made = CubeBuilder(store, tmp_path / "scratch")
+    made = builder_of(store, tmp_path / "scratch")
     made.start()
     yield made
     made.stop()
@@ -61,7 +68,7 @@ def test_an_order_is_built_reported_and_joined(store: FileStore, builder: CubeBu
 
 
 def test_another_order_waits_until_the_first_is_done(store: FileStore, tmp_path: Path) -> None:
-    idle = CubeBuilder(store, tmp_path / "scratch")
+    idle = builder_of(store, tmp_path / "scratch")
     idle.order(10)
 
     with pytest.raises(RequestRefused, match="version 10 is being built; order 11 when it is done"):
@@ -97,7 +104,7 @@ def test_a_killed_worker_process_fails_the_build_and_not_the_next(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_version(store, tmp_path / "work", 10, MANY)
-    builder = CubeBuilder(store, tmp_path / "scratch")
+    builder = builder_of(store, tmp_path / "scratch")
     with monkeypatch.context() as patched:
         patched.setattr("elastic_ctr.cube.builder.build_server.run_task", die)
         with pytest.raises(BuildFailed, match="was killed") as failed:

@@ -13,6 +13,8 @@ import httpx
 import pytest
 
 from cube.published import DIM, PARTITIONS, keys_of, publish_version
+from elastic_ctr.config.role_files import CubeTransferFile
+from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.cube.transfer import controller
 from elastic_ctr.cube.transfer.controller import CubeTransfer
@@ -69,12 +71,18 @@ class Desk:
         return dict((await self.client.get("/status")).json())
 
 
+def transfer_of(root: Path, **options: Any) -> CubeTransfer:
+    store = FileStore(root / "store")
+    settings = CubeTransferConfig(state_dir=str(root / "state"), builder_port=9, poll_seconds=0.02, **options)
+    config = CubeTransferFile(store=StoreConfig(url=store.url), cube_transfer=settings, shards=1, replicas_per_shard=1)
+    return CubeTransfer(config, store)
+
+
 @asynccontextmanager
 async def desk(root: Path, *, state_recovery_seconds: float = 0.05, **options: Any) -> AsyncIterator[Desk]:
-    transfer = CubeTransfer(
-        FileStore(root / "store"), root / "state", builder_url="http://127.0.0.1:9", poll_seconds=0.02,
-        state_recovery_seconds=state_recovery_seconds, **{"shards": 1, "validation_timeout_seconds": 0.2, **options},
-    )  # fmt: skip
+    transfer = transfer_of(
+        root, state_recovery_seconds=state_recovery_seconds, **{"validation_timeout_seconds": 0.2, **options}
+    )
     stop = asyncio.Event()
     async with serving(transfer_app(transfer, "secret"), "127.0.0.1", 0) as door:
         running = asyncio.create_task(transfer.run(stop))
@@ -211,7 +219,7 @@ async def test_a_transfer_without_state_takes_the_highest_document_it_hears(tmp_
 
 async def test_a_second_transfer_on_the_same_state_is_refused(tmp_path: Path) -> None:
     async with desk(tmp_path):
-        other = CubeTransfer(FileStore(tmp_path / "s"), tmp_path / "state", builder_url="http://127.0.0.1:9", shards=1)
+        other = transfer_of(tmp_path)
         with pytest.raises(StateInUse):
             await other.run(asyncio.Event())
 

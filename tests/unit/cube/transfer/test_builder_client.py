@@ -1,6 +1,5 @@
 """Transfer's view of the builder, which is played: it may forget, refuse, fail, or be away."""
 
-import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -28,9 +27,12 @@ class Played:
 
 async def built(played: Played) -> tuple[BuildProgress, Builder]:
     app = application([Route("/build", played.build, methods=["GET", "POST"])])
-    async with serving(app, "127.0.0.1", 0) as door, httpx.AsyncClient() as client:
-        builder = Builder(f"http://127.0.0.1:{door.port}/", "secret", client)
-        return await builder.build(7), builder
+    async with serving(app, "127.0.0.1", 0) as door:
+        builder = Builder(f"http://127.0.0.1:{door.port}", "secret")
+        try:
+            return await builder.build(7), builder
+        finally:
+            await builder.close()
 
 
 def at(stage: str, version: int | None = 7, **more: object) -> BuildProgress:

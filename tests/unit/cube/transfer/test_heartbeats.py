@@ -14,16 +14,16 @@ def report(pod: str = "c-s1-0", **more: Any) -> AgentReport:
 def test_a_report_is_news_when_it_says_something_else() -> None:
     pods: Pods[AgentReport] = Pods(10)
 
-    assert pods.hear(report(), 0)
-    assert not pods.hear(report(), 1)
-    assert pods.hear(report(draining=True), 2)
+    assert pods.record(report(), 0)
+    assert not pods.record(report(), 1)
+    assert pods.record(report(draining=True), 2)
     assert [heard.at for heard in pods.heard()] == [2]
 
 
 def test_a_silent_pod_expires_and_is_told_once() -> None:
     pods: Pods[AgentReport] = Pods(10)
-    pods.hear(report("a-s1-0"), 0)
-    pods.hear(report("b-s1-0"), 5)
+    pods.record(report("a-s1-0"), 0)
+    pods.record(report("b-s1-0"), 5)
 
     assert pods.expire(10) == []
     assert pods.expire(11) == ["a-s1-0"]
@@ -33,9 +33,9 @@ def test_a_silent_pod_expires_and_is_told_once() -> None:
 
 def test_a_listener_that_stood_still_holds_it_against_nobody() -> None:
     pods: Pods[AgentReport] = Pods(10)
-    pods.hear(report("a-s1-0"), 0)
+    pods.record(report("a-s1-0"), 0)
 
-    pods.forgive(60)
+    pods.extend_deadlines(60)
 
     assert pods.expire(65) == []
     assert pods.expire(71) == ["a-s1-0"]
@@ -43,8 +43,8 @@ def test_a_listener_that_stood_still_holds_it_against_nobody() -> None:
 
 def test_what_was_heard_before_a_restart_expires_unless_it_is_heard_again() -> None:
     pods: Pods[AgentReport] = Pods(10)
-    pods.recall([report("a-s1-0"), report("b-s1-0")], -9)
-    pods.hear(report("b-s1-0"), 0)
+    pods.restore([report("a-s1-0"), report("b-s1-0")], -9)
+    pods.record(report("b-s1-0"), 0)
 
     assert pods.expire(2) == ["a-s1-0"]
 

@@ -16,31 +16,31 @@ from hypothesis.stateful import (
     rule,
 )
 
-from elastic_ctr.cube.placement import holders_by_version, owed_partitions, shards_up, unneeded_partitions
+from elastic_ctr.config.roles import CubeTransferConfig
+from elastic_ctr.cube.placement import assigned_partitions, holders_by_version, shards_up, unneeded_partitions
 from elastic_ctr.cube.release import AgentReport, Holder, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.cube.transfer.state import (
     ReleaseState,
     RollbackRefused,
-    Rules,
     Times,
     View,
     advance,
-    behind,
     document_of,
     forgotten,
-    gate,
     lacking,
+    lagging_pods,
     refuse,
-    resumed,
+    resume,
     rolled_back,
     state_after_loss,
     state_overtaken,
+    validation_verdict,
     with_clock_moved,
     with_times,
 )
 from elastic_ctr.versions.manifest import DictionaryManifest
 
-RULES = Rules(min_ready_replicas=1, validation_timeout_seconds=120)
+RULES = CubeTransferConfig(min_ready_replicas=1, validation_timeout_seconds=120)
 ALL = Holder(partitions=(0, 1, 2, 3), shard=0)
 
 
@@ -112,7 +112,7 @@ def test_serving_pods_are_waited_for_from_when_every_partition_is_held() -> None
     early = advance(state, view(4, 5, held=(4, 5), readers=pods, now=1119.0), RULES)
     late = advance(state, view(4, 5, held=(4, 5), readers=pods, now=1120.0), RULES)
 
-    assert gate(early, view(4, 5, readers=pods), RULES).silent == ("b",)
+    assert validation_verdict(early, view(4, 5, readers=pods), RULES).silent == ("b",)
     assert early.live == 4
     assert late.live == 5
 
@@ -127,7 +127,7 @@ def test_a_version_that_one_pod_has_waits_for_the_pod_beside_it_that_still_loads
     state = advance(live(4), view(4, 5, held=(4, 5), agents=pods), RULES)
 
     assert state.live == 4
-    assert behind(state, view(4, 5, held=(4, 5), agents=pods), RULES) == ("c-s0-0",)
+    assert lagging_pods(state, view(4, 5, held=(4, 5), agents=pods), RULES) == ("c-s0-0",)
     both = [agent("c-s0-0", 4, 5), agent("c-s0-1", 4, 5)]
     assert advance(state, view(4, 5, held=(4, 5), agents=both), RULES).live == 5
 
@@ -273,10 +273,10 @@ def test_resuming_goes_on_with_the_newest_and_gives_up_a_rollback_under_way() ->
     state = ReleaseState(generation=1, live=6, previous=5, was_live=(4, 5, 6))
     waiting = rolled_back(state, 4, view(4, 5, 6, 7, held=(5, 6)), RULES)
 
-    after = advance(resumed(waiting), view(4, 5, 6, 7, held=(5, 6)), RULES)
+    after = advance(resume(waiting), view(4, 5, 6, 7, held=(5, 6)), RULES)
 
     assert (after.live, after.candidate, after.promotion_paused) == (6, 7, False)
-    assert resumed(after) == after
+    assert resume(after) == after
 
 
 def test_a_transfer_without_state_goes_on_from_the_highest_document() -> None:
@@ -329,7 +329,7 @@ def test_a_clock_that_is_set_changes_no_wait(moved: float) -> None:
     state = with_times(
         live(4), {4: {"published": 1.0, "seen": 2.0, "live": 8.0}, 5: {"published": 900.0, "seen": 901.0}}
     )
-    rules = Rules(min_ready_replicas=1, validation_timeout_seconds=60)
+    rules = CubeTransferConfig(min_ready_replicas=1, validation_timeout_seconds=60)
     waiting = view(4, 5, held=(4, 5), readers=[ReaderReport(pod="r")])
     state = advance(state, waiting, rules)
 
@@ -374,7 +374,7 @@ class Release(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.shards = 2
-        self.chosen = Rules(1, 5.0)
+        self.chosen = CubeTransferConfig(min_ready_replicas=1, validation_timeout_seconds=5.0)
         self.state: ReleaseState | None = ReleaseState(generation=1)
         self.saved: ReleaseState | None = self.state
         self.revision = 0
@@ -458,12 +458,12 @@ class Release(RuleBasedStateMachine):
         held, shard = self.servers[pod], int(pod.split("-")[1][1:])
         for version in document.wanted:
             if version in self.built and not fails:
-                held.setdefault(version, set()).update(owed_partitions(shard, version, document, self.partitions))
+                held.setdefault(version, set()).update(assigned_partitions(shard, version, document, self.partitions))
         before = {p for parts in held.values() for p in parts}
         for version, parts in unneeded_partitions(held, document, shard, f"{pod}:1", self.partitions).items():
             held[version] -= parts
         live = document.live
-        owed = frozenset[int]() if live is None else owed_partitions(shard, live, document, self.partitions)
+        owed = frozenset[int]() if live is None else assigned_partitions(shard, live, document, self.partitions)
         assert before & owed <= {p for parts in held.values() for p in parts}
 
     @rule(gap=st.integers(1, 3))
@@ -510,7 +510,7 @@ class Release(RuleBasedStateMachine):
     def resume(self) -> None:
         if self.state is not None:
             self.ordered = None
-            self.decide(resumed(self.state))
+            self.decide(resume(self.state))
 
     @rule()
     def restart_transfer(self) -> None:
@@ -564,7 +564,7 @@ class Release(RuleBasedStateMachine):
             waited = self.now - (after.times[after.live].complete or self.now)
             if before.live is not None and not before.restoring and waited < self.chosen.validation_timeout_seconds:
                 candidate = after.model_copy(update={"candidate": after.live, "complete_since": self.now})
-                assert behind(candidate, self.view(), self.chosen) == ()
+                assert lagging_pods(candidate, self.view(), self.chosen) == ()
         self.state = self.saved = after
         placement = Placement(shards=self.shards, up=shards_up(self.heard.values(), self.shards))
         document = document_of(after, self.revision, placement, holders_by_version(self.heard.values()))

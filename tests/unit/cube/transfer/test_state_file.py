@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from elastic_ctr.cube.release import AgentReport
 from elastic_ctr.cube.transfer.state import ReleaseState, Times
-from elastic_ctr.cube.transfer.state_file import Memory, MemoryFile
+from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 
-MEMORY = Memory(
+STATE = PersistedState(
     state=ReleaseState(generation=3, live=5, refused={4: "x"}, times={5: Times(live=1.5)}),
     revisions=2000,
     agents=(AgentReport(pod="c-s0-0", address="a:1", shard=0, loaded={5: (0, 1)}),),
@@ -17,33 +17,31 @@ MEMORY = Memory(
 
 
 def test_what_is_written_is_read_after_a_restart(tmp_path: Path) -> None:
-    MemoryFile(tmp_path).write(MEMORY)
+    StateFile(tmp_path).write(STATE)
 
-    assert MemoryFile(tmp_path).read() == MEMORY
+    assert StateFile(tmp_path).read() == STATE
     assert [each.name for each in tmp_path.iterdir()] == ["release.json"]
 
 
 def test_without_a_file_there_is_no_state(tmp_path: Path) -> None:
-    assert MemoryFile(tmp_path).read() is None
+    assert StateFile(tmp_path).read() is None
 
 
 def test_a_write_that_fails_leaves_the_old_state(tmp_path: Path) -> None:
-    file = MemoryFile(tmp_path)
-    file.write(MEMORY)
+    file = StateFile(tmp_path)
+    file.write(STATE)
     (tmp_path / "release.new").mkdir()
 
     with pytest.raises(IsADirectoryError):
-        file.write(MEMORY.model_copy(update={"revisions": 1}))
+        file.write(STATE.model_copy(update={"revisions": 1}))
 
-    assert file.read() == MEMORY
+    assert file.read() == STATE
 
 
-@given(
-    st.binary() | st.sampled_from([MEMORY.to_json()[:-20], b"", b"[" * 100_000, b'{"state": {"generation": 1e999}}'])
-)
+@given(st.binary() | st.sampled_from([STATE.to_json()[:-20], b"", b"[" * 100_000, b'{"state": {"generation": 1e999}}']))
 def test_a_file_with_any_bytes_is_kept_aside_and_the_state_counts_as_lost(content: bytes) -> None:
     with TemporaryDirectory() as name:
-        file = MemoryFile(Path(name))
+        file = StateFile(Path(name))
         file.path.write_bytes(content)
 
         assert file.read() is None
@@ -51,5 +49,5 @@ def test_a_file_with_any_bytes_is_kept_aside_and_the_state_counts_as_lost(conten
         assert (Path(name) / "release.json.damaged").read_bytes() == content
         assert file.error is not None
         assert "it is kept as release.json.damaged" in file.error
-        file.write(MEMORY)
-        assert MemoryFile(Path(name)).read() == MEMORY
+        file.write(STATE)
+        assert StateFile(Path(name)).read() == STATE

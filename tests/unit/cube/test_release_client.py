@@ -8,8 +8,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from elastic_ctr.cube.release import Placement, ReaderReport, ReleaseDocument
+from elastic_ctr.cube.release_client import ReleaseClient
 from elastic_ctr.runtime.http import HttpServer, application, read_record, require_token
-from elastic_ctr.serving.follower import Follower
 
 
 def document(generation: int, revision: int, live: int | None = None) -> ReleaseDocument:
@@ -55,27 +55,27 @@ async def door() -> AsyncIterator[Door]:
     await door.stop()
 
 
-async def followed(door: Door, until: Callable[[Follower], bool]) -> tuple[Follower, list[Any]]:
+async def followed(door: Door, until: Callable[[ReleaseClient], bool]) -> tuple[ReleaseClient, list[Any]]:
     taken: list[ReleaseDocument] = []
-    follower = Follower(door.url, None, taken.append)
-    task = asyncio.create_task(follower.run())
+    client = ReleaseClient(door.url, None, taken.append)
+    task = asyncio.create_task(client.run())
     try:
-        while not until(follower):
+        while not until(client):
             await asyncio.sleep(0.005)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await follower.close()
-    return follower, [(each.generation, each.revision) for each in taken]
+        await client.close()
+    return client, [(each.generation, each.revision) for each in taken]
 
 
 async def test_it_takes_what_is_newer_and_ignores_lower_generations(door: Door) -> None:
     door.answers = [document(2, 1), document(2, 3), document(1, 9), document(2, 2), document(3, 0)]
 
-    follower, taken = await followed(door, lambda follower: follower.document == document(3, 0))
+    client, taken = await followed(door, lambda client: client.document == document(3, 0))
 
     assert taken == [(2, 1), (2, 3), (3, 0)]
-    assert follower.error is None
+    assert client.error is None
 
 
 async def test_it_waits_for_what_follows_the_last_and_asks_anew_after_a_silence(door: Door) -> None:
@@ -92,33 +92,33 @@ async def test_it_waits_for_what_follows_the_last_and_asks_anew_after_a_silence(
 async def test_nonsense_keeps_what_is_known_and_is_asked_again(door: Door, nonsense: bytes | int) -> None:
     door.answers = [document(1, 1, live=7), nonsense, document(1, 2, live=8)]
 
-    follower, taken = await followed(door, lambda follower: follower.document == document(1, 2, live=8))
+    client, taken = await followed(door, lambda client: client.document == document(1, 2, live=8))
 
     assert taken == [(1, 1), (1, 2)]
-    assert follower.error is None
+    assert client.error is None
 
 
 async def test_a_transfer_that_is_gone_is_named_and_nothing_is_forgotten(door: Door) -> None:
     door.answers = [document(1, 1, live=7)]
     taken: list[ReleaseDocument] = []
-    follower = Follower(door.url, None, taken.append)
-    await follower.refresh()
+    client = ReleaseClient(door.url, None, taken.append)
+    await client.refresh()
 
     await door.stop()
-    await follower.refresh()
-    await follower.report(ReaderReport(pod="serving-0"))
-    await follower.close()
+    await client.refresh()
+    await client.report(ReaderReport(pod="serving-0"))
+    await client.close()
 
-    assert follower.document == document(1, 1, live=7)
-    assert follower.error is not None
-    assert door.url in follower.error
+    assert client.document == document(1, 1, live=7)
+    assert client.error is not None
+    assert door.url in client.error
 
 
 async def test_reports_carry_the_token(door: Door) -> None:
-    follower = Follower(door.url, "secret", lambda _: None)
+    client = ReleaseClient(door.url, "secret", lambda _: None)
     report = ReaderReport(pod="serving-0", validated=(7,), max_abs_diff={7: 1e-7}, document=document(1, 1))
 
-    await follower.report(report)
-    await follower.close()
+    await client.report(report)
+    await client.close()
 
     assert door.reports == [report]

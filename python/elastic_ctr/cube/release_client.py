@@ -1,0 +1,98 @@
+"""cube-transfer as agents and serving see it: the release document, followed by long poll, and their reports."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+import httpx
+from pydantic import ValidationError
+
+from elastic_ctr.cube.release import AgentReport, ReaderReport, ReleaseDocument
+from elastic_ctr.runtime.http import bearer
+
+log = logging.getLogger(__name__)
+
+# Short, because the client of a cube-transfer that is lost without a word notices it this late.
+WAIT_SECONDS = 5.0
+_TIMEOUT = httpx.Timeout(5.0, connect=2.0, read=WAIT_SECONDS + 3.0)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0
+
+
+class ReleaseClient:
+    """Keeps `document` the newest one known. cube-transfer may be away for any time.
+
+    `on_document` is called for every newer document; one of a lower generation or revision is ignored. `error` and
+    `report_error` say what does not work; `answered_at` and `reported_at` (monotonic) when it last did.
+    """
+
+    def __init__(self, url: str, token: str | None, on_document: Callable[[ReleaseDocument], None]) -> None:
+        self.url = url.rstrip("/")
+        self.document: ReleaseDocument | None = None
+        self.error: str | None = None
+        self.report_error: str | None = None
+        self.answered_at = self.reported_at = float("-inf")
+        self._on_document = on_document
+        self._client = httpx.AsyncClient(headers=bearer(token), timeout=_TIMEOUT, trust_env=False)
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        pause = _FIRST_PAUSE
+        seen: ReleaseDocument | None = None
+        while True:
+            # Without `after` at first and after every silence: a cube-transfer that lost its state counts from elsewhere.
+            after = (
+                {} if seen is None else {"generation": seen.generation, "after": seen.revision, "wait": WAIT_SECONDS}
+            )
+            seen = await self._poll(after)
+            if self.error is None:
+                pause = _FIRST_PAUSE
+            else:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def refresh(self) -> None:
+        """Ask at once. After an error the known document stays."""
+        await self._poll({})
+
+    async def report(self, report: AgentReport | ReaderReport) -> None:
+        path = "agents" if isinstance(report, AgentReport) else "readers"
+        try:
+            answer = await self._client.post(f"{self.url}/{path}", content=report.to_json(), timeout=5.0)
+        except httpx.HTTPError as failed:
+            log.debug("the report did not reach cube-transfer at %s: %r", self.url, failed)
+            return
+        before, self.report_error = self.report_error, None
+        if answer.is_error:
+            self.report_error = f"cube-transfer refused the report: {answer.status_code} {answer.text[:300]}"
+            if self.report_error != before:
+                log.warning("%s", self.report_error)
+        else:
+            self.reported_at = time.monotonic()
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _poll(self, query: Mapping[str, float]) -> ReleaseDocument | None:
+        """The document in the answer. None when there is nothing newer yet, or after an error."""
+        document = None
+        try:
+            answer = await self._client.get(f"{self.url}/release", params=dict(query))
+            if answer.status_code != httpx.codes.NOT_MODIFIED:
+                answer.raise_for_status()
+                document = ReleaseDocument.model_validate_json(answer.content)
+        except (httpx.HTTPError, ValidationError, ValueError) as failed:
+            if self.error is None:
+                log.warning(
+                    "cube-transfer at %s does not give a release document: %r; the known one stays", self.url, failed
+                )
+            self.error = f"transfer at {self.url} does not answer ({type(failed).__name__})"
+            return None
+        if self.error is not None:
+            log.info("cube-transfer at %s answers again", self.url)
+        self.error = None
+        self.answered_at = time.monotonic()
+        if document is not None and document.is_newer_than(self.document):
+            self.document = document
+            self._on_document(document)
+        return document
