@@ -1,4 +1,4 @@
-"""The rules of the release protocol, as pure functions: who owes what, what is complete, what may go."""
+"""The rules of the release protocol as pure functions: assigned partitions, completeness, deletion."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -27,11 +27,10 @@ def shards_up(reports: Iterable[AgentReport], shards: int) -> tuple[int, ...]:
 
 
 def assigned_shards(partition: int, placement: Placement, holders: Holders) -> frozenset[int]:
-    """Every pod of these shards owes the partition of the version that is held so.
-
-    Its own shard always does. While that has no pod up, the (p mod m)-th of the m shards that have one does too, so
-    that a lost shard's partitions spread over all that are left; but not where as many pods as are asked for answer it
-    already and stay: shards that are added come up one by one, and those that were there fetch nothing meanwhile.
+    """The shards whose pods must load a partition of a version with these holders. The partition's own shard always
+    must. While that has no pod up, so must the (p mod m)-th of the m shards with a pod up: a lost shard's partitions
+    spread over the others. But not while enough other pods hold the partition: added shards come up one by one, and the
+    old ones fetch nothing meanwhile.
     """
     home = shard_of(partition, placement.shards)
     if home in placement.up or not placement.up:
@@ -42,13 +41,13 @@ def assigned_shards(partition: int, placement: Placement, holders: Holders) -> f
 
 
 def assigned_partitions(shard: int, version: int, document: ReleaseDocument, partitions: int) -> frozenset[int]:
-    """What a shard's pods owe of one version."""
+    """The partitions of a version that a shard's pods must load."""
     holders = document.holders.get(version, {})
     return frozenset(p for p in range(partitions) if shard in assigned_shards(p, document.placement, holders))
 
 
 def holders_by_version(reports: Iterable[AgentReport]) -> dict[int, dict[str, Holder]]:
-    """What readers are told: version -> address -> what it answers."""
+    """The holders for readers: version -> address -> partitions."""
     found: dict[int, dict[str, Holder]] = {}
     for report in reports:
         for version, partitions in report.loaded.items():
@@ -60,7 +59,7 @@ def holders_by_version(reports: Iterable[AgentReport]) -> dict[int, dict[str, Ho
 
 
 def lacking_partitions(holders: Holders, partitions: int, replicas: int) -> tuple[int, ...]:
-    """Partitions that fewer than `replicas` servers hold that stay."""
+    """Partitions with fewer than `replicas` holders that do not drain."""
     counts = [0] * partitions
     for holder in holders.values():
         if not holder.draining:
@@ -73,7 +72,7 @@ def lacking_partitions(holders: Holders, partitions: int, replicas: int) -> tupl
 def pods_lacking_parts(
     version: int, partitions: int, reports: Iterable[AgentReport], placement: Placement, holders: Holders
 ) -> tuple[str, ...]:
-    """Pods that stay and still lack something that their shard owes of a version, in order."""
+    """Pods that do not drain and lack an assigned partition of a version, in order."""
     owed: dict[int, set[int]] = {}
     for partition in range(partitions):
         for shard in assigned_shards(partition, placement, holders):
@@ -88,7 +87,7 @@ def pods_lacking_parts(
 
 
 class Verdict(NamedTuple):
-    """What serving pods say of a candidate. Promotion is allowed only if `validated`."""
+    """The validation of a candidate by the serving pods. It is promoted only if `validated`."""
 
     validated: bool
     refused: str | None
@@ -98,9 +97,8 @@ class Verdict(NamedTuple):
 def readers_verdict(
     version: int, readers: Iterable[ReaderReport], complete_seconds: float, validation_timeout_seconds: float
 ) -> Verdict:
-    """One refusal refuses. Else all known serving pods must pass, or after validation_timeout_seconds at least one.
-
-    Where no serving pod is known there is nobody to wait for.
+    """One refusal refuses. Else all known serving pods must validate, or after validation_timeout_seconds at least one.
+    Without a known serving pod the candidate counts as validated.
     """
     known = sorted(readers, key=lambda each: each.pod)
     for reader in known:
@@ -113,7 +111,7 @@ def readers_verdict(
 
 
 def next_candidate(built: Iterable[int], live: int | None, refused: Collection[int]) -> int | None:
-    """The newest built version above the live one. Those between are skipped."""
+    """The newest built version above the live one; those between are skipped."""
     return max((v for v in built if v not in refused and (live is None or v > live)), default=None)
 
 
@@ -132,13 +130,13 @@ def known_of(versions: Iterable[int], *more: int | None) -> set[int]:
 def skipped_versions(
     known: Iterable[int], was_live: Collection[int], live: int | None, candidate: int | None, refused: Collection[int]
 ) -> tuple[int, ...]:
-    """Versions that something newer overtook before they could go live."""
+    """Versions that a newer one replaced before they could go live."""
     newest = max(known_of((), live, candidate), default=0)
     return tuple(sorted(v for v in known if v < newest and v not in was_live and v not in refused and v != candidate))
 
 
 def abandoned_versions(manifests: Mapping[int, VersionManifest]) -> tuple[int, ...]:
-    """Versions that training left behind when it went back to a checkpoint: a later delta's parent is older than they."""
+    """Versions that training abandoned when it went back to a checkpoint: a later delta has an older parent."""
     found: set[int] = set()
     for version, manifest in manifests.items():
         if manifest.kind == "delta" and manifest.parent is not None:
@@ -150,10 +148,10 @@ def abandoned_versions(manifests: Mapping[int, VersionManifest]) -> tuple[int, .
 def unneeded_partitions(
     held: Mapping[int, Collection[int]], document: ReleaseDocument, shard: int, address: str, partitions: int
 ) -> dict[int, frozenset[int]]:
-    """What a pod holds and need not: version -> partitions. Whether somebody still asks is another question.
+    """The loaded partitions that a pod need not keep: version -> partitions. Lookups may still use them.
 
-    Of a wanted version: what others owe and hold. Of another version: everything, except, as long as the live version
-    is not held for a partition that the pod owes, whatever it holds for that partition.
+    Of a wanted version: those assigned to other pods that have loaded them. Of another version: all but the assigned
+    partitions of which the pod has not loaded the live version yet.
     """
     live = document.live
     owed_live = frozenset[int]() if live is None else assigned_partitions(shard, live, document, partitions)
@@ -181,7 +179,7 @@ def unneeded_partitions(
 
 
 def served_without(address: str, held: Mapping[int, Collection[int]], document: ReleaseDocument) -> bool:
-    """Whether the live version is answered by pods that stay, for every partition that this pod would take along."""
+    """Whether other pods that do not drain answer all partitions of the live version that this pod has loaded."""
     if document.live is None:
         return True
     stay = [h for a, h in document.holders.get(document.live, {}).items() if a != address and not h.draining]
@@ -222,7 +220,7 @@ def standing_on_refused(
         try:
             chain = unbuilt_chain(version, manifests, built)
         except LookupError:
-            continue  # retention has just deleted what it stands on
+            continue  # retention has just deleted one of its parents
         below = [each for each in chain if each in refused and each != version]
         if below:
             found[version] = below[0]
@@ -236,11 +234,9 @@ def versions_to_delete(
     keep_versions: int,
     unread: Collection[int] = (),
 ) -> tuple[int, ...]:
-    """What retention deletes: neither among the newest keep_versions, nor in use, nor what one of those stands on.
-
-    The newest version's whole chain stays, built or not: the next export looks up there what its own files leave out.
-    Those `unread` have a manifest that cannot be read: they stay, and all older ones, which they may stand on. A dictionary
-    of no version is what a deletion left that was cut off.
+    """The versions that retention deletes: not among the newest keep_versions, not in use, and not below one of those.
+    The newest version's whole chain stays, because the next export reads it. Versions with an unreadable manifest
+    (`unread`) and all older ones stay. A dictionary without a version is the rest of an interrupted deletion.
     """
     keep = {*sorted(manifests)[-keep_versions:], *in_use}
     link = max(manifests, default=None)

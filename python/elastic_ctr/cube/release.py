@@ -1,6 +1,6 @@
-"""The release document: which versions cube holds, which one is live, who must hold what.
+"""The release document: wanted versions, the live one, placement and holders; and the reports about them.
 
-Transfer publishes it; agents and readers (serving) follow it and report back. It travels over HTTP as camelCase JSON:
+cube-transfer publishes it; agents and readers (serving) follow it and report back, over HTTP as camelCase JSON:
 
     GET  /release?after=<revision>&wait=<seconds>   the document; with `after`, once its revision is higher (long poll,
                                                     304 when the wait is over, 503 while a new transfer still listens)
@@ -38,7 +38,7 @@ class Placement(Record):
 
 
 class Holder(Record):
-    """What one cube-server answers for one version."""
+    """The partitions of one version that one cube-server answers."""
 
     partitions: tuple[Partition, ...]
     draining: bool = False
@@ -48,7 +48,7 @@ class Holder(Record):
 
 
 class ReleaseDocument(Record):
-    """What the whole system agrees on. Agents and readers ignore a document of a lower generation.
+    """The state that all roles agree on. Agents and readers ignore a document of a lower generation.
 
     `generation` rises when transfer starts without its state, `revision` with every change, over generations too.
     `wanted` is live, previous and candidate. `holders`: version -> address of a cube-server -> what it answers.
@@ -72,8 +72,8 @@ class ReleaseDocument(Record):
     def addresses(self) -> dict[int, dict[str, tuple[int, ...]]]:
         """Version -> address -> partitions, for readers.
 
-        A version that is wanted is in it even if nobody is named for it, as when transfer has lost its state and hears pods one
-        by one: a version that is not in it is over, and where its partitions were is forgotten.
+        A wanted version is in it even without holders, as while a cube-transfer that lost its state collects reports:
+        readers forget the holders of a version that is not in it.
         """
         return {
             version: {address: each.partitions for address, each in self.holders.get(version, {}).items()}
@@ -81,12 +81,12 @@ class ReleaseDocument(Record):
         }
 
     def draining(self) -> set[str]:
-        """Addresses that answer those who have nobody else."""
+        """Addresses of draining pods: they answer readers without another holder."""
         return {address for holders in self.holders.values() for address, each in holders.items() if each.draining}
 
 
 class AgentReport(Record):
-    """What one cube pod says of itself: what its server answers, never what the agent remembers."""
+    """The report of one cube pod. `loaded` is what its server answers."""
 
     pod: str = Field(
         min_length=1, max_length=253, description="The shard is read from the name: `…-s<shard>-<replica>`."
@@ -105,7 +105,7 @@ class AgentReport(Record):
 
 
 class ReaderReport(Record):
-    """What one serving pod says: which versions it validated or refused, and which it pins."""
+    """The report of one serving pod: versions it validated, refused, or answers with (`pinned`)."""
 
     pod: str = Field(min_length=1, max_length=253)
     validated: tuple[VersionId, ...] = ()

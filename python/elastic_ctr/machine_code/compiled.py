@@ -1,4 +1,4 @@
-"""The one door to numba: functions compiled without the GIL, cached on disk, and whether that is possible here."""
+"""Numba's JIT: functions compiled without the GIL and cached on disk."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -19,8 +19,8 @@ def bounds_checked() -> bool:
 def compiled(function: Function) -> Function:
     """Compile on first call, without the GIL, and keep the machine code on disk where a folder can be written.
 
-    The function makes no arrays, returns none, not even a view in a tuple, and neither does what it calls: then numba need not
-    count who refers to those it was given, which costs two locked instructions for each array at each look into a named tuple.
+    The function and those it calls must not make or return arrays, not even a view in a tuple: then numba needs no
+    reference counts, which cost two locked instructions for each array at each access to a named tuple.
 
     The cache is keyed by the file of the function alone: a module whose compiled functions call those of another
     module is recompiled when the package is installed anew, because its files then are new.
@@ -46,7 +46,7 @@ def _compiled_with(function: Function, **options: Any) -> Function:
 
 
 def anew_if_stale(make: Callable[[], Made]) -> Made:
-    """What `make` makes. A cache that another release left and nobody can read any more is emptied, and filled again.
+    """The result of `make`. A cache of another release that cannot be read is cleared and filled again.
 
     numba pickles the types of arguments by the module they stand in, and fails where that is no more.
     """

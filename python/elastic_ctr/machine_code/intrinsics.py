@@ -1,7 +1,6 @@
-"""What numba has no word for: prefetch, 128-bit products, reads and writes at an address of any alignment.
-
-Addresses are plain integers and nothing here is checked: whoever computes one answers for it. The frames of the wire
-and the pointers into mapped files are not aligned, hence the align of 1.
+"""LLVM intrinsics that numba lacks: prefetch, 128-bit products, reads and writes at an address of any alignment.
+Addresses are plain integers and are not checked. Frames and pointers into mapped files are not aligned, hence the align
+of 1.
 """
 # ruff: noqa: ARG001  (numba reads the parameters of an intrinsic by their number; LLVM gets them as args)
 
@@ -56,8 +55,8 @@ def prefetch(typing: Any, address: Any) -> Any:
 
 
 def _pointer(builder: Any, address: Any, llvm_type: Any) -> Any:
-    """LLVM may write an address that it computes anew as an offset from null, and takes a store there for one that never happens,
-    unless the function says that null is an address like others.
+    """LLVM may turn a computed address into an offset from null and drop a store there, unless the function declares
+    null a valid address.
     """
     # llvmlite's own `add` knows fewer attributes than LLVM.
     set.add(builder.function.attributes, "null_pointer_is_valid")

@@ -1,12 +1,9 @@
-"""The sockets of a door in machine code: system calls, connections, what was read of them and what waits to be sent.
+"""Sockets of a native server: system calls, connections, input and waiting output. A connection is a row of numbers and
+two buffers, found by its descriptor. Its memory is bounded: an input buffer for the largest frame, an output buffer for
+all that it may be owed. The servers interpret frames, count, and decide when to hang up; their columns follow those
+here.
 
-A connection is a row of numbers and two buffers, found by its descriptor. It costs bounded memory: an input buffer that
-holds the largest frame, an output buffer that holds all that it may be owed. What a frame means, whom it is counted for
-and when a peer is hung up on is the business of the doors: their columns stand behind those here, and every function
-says what happened instead of deciding.
-
-The functions take `Sockets` and numbers alone, so that both doors run the same machine code, and a process that opens
-one of them never meets the types of the other in numba's cache.
+The functions take only `Sockets` and numbers, so that both servers share the machine code and its cache.
 """
 
 import mmap
@@ -26,11 +23,11 @@ from elastic_ctr.machine_code.intrinsics import copy_bytes, load_i32, store_u32,
 WIDTH = 8
 CLOSED, HELLO, OPEN = range(3)
 
-# What `receive` and the senders say when it is no number of bytes.
+# Results of `receive` and the senders besides a number of bytes.
 NOTHING, BROKEN, ENDED = -1, -2, -3
-EXHAUSTED = -4  # of `accept`: there is no descriptor for who waits
+EXHAUSTED = -4  # of `accept`: no descriptor is free
 
-# What is watched for.
+# Events to watch for.
 IN, OUT = 1, 4
 FAILED = 0x18  # of an event: the socket has failed, or both halves are closed
 ADD, REMOVE, MODIFY = 1, 2, 3
@@ -101,7 +98,7 @@ def new_sockets(descriptors: int, width: int, input_bytes: int, output_bytes: in
     input_bytes, output_bytes = pages(input_bytes), pages(output_bytes)
     return Sockets(
         connections=np.zeros((descriptors, width), np.int64),
-        # A page more: what is copied from behind a short frame is not used, and yet is read.
+        # A page more, because a copy may read behind a short frame.
         inputs=reserve(descriptors * input_bytes + _PAGE),
         outputs=reserve(descriptors * output_bytes),
         events=np.zeros(EVENTS * EVENT_BYTES, np.uint8),
@@ -125,7 +122,7 @@ def pages(size: int) -> int:
 
 
 def reserve(size: int) -> NDArray[np.uint8]:
-    """Zeros that take memory only where they are touched, and address space otherwise."""
+    """Zeros that take memory only where they are touched."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
     return np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint8)
 
@@ -151,7 +148,7 @@ def _would_block() -> Any:
 
 @compiled
 def watch(s: Any, fd: Any, operation: Any, mask: Any) -> None:
-    """Have `wait` tell of the connection when it can do what the mask says."""
+    """Have `wait` report the connection when an event of the mask occurs."""
     at = np.uint64(s.one_event.ctypes.data)
     zero_bytes(at, np.uint64(EVENT_BYTES))
     store_u32(at, np.uint32(mask))
@@ -161,7 +158,7 @@ def watch(s: Any, fd: Any, operation: Any, mask: Any) -> None:
 
 @compiled
 def wait(s: Any, milliseconds: Any) -> Any:
-    """How many descriptors have something; their events stand in s.events."""
+    """The number of ready descriptors; their events are in s.events."""
     events = np.uint64(s.events.ctypes.data)
     return np.int64(_epoll_wait(np.int32(s.epoll), events, np.int32(EVENTS), np.int32(milliseconds)))
 
@@ -175,7 +172,7 @@ def now(clock: Any) -> Any:
 
 @compiled
 def step_aside() -> None:
-    """Others that are ready to run on this processor go first."""
+    """Let other threads that are ready to run on this core go first."""
     _sched_yield()
 
 
@@ -201,9 +198,8 @@ def busy_poll(s: Any, milliseconds: Any, polling: Any, longest: Any) -> Any:
 
 @compiled
 def accept(s: Any) -> Any:
-    """The next connection, which waits for a hello and is watched; NOTHING when there is no more, EXHAUSTED.
-
-    One that there is no row for is neither: it is the caller's to `turn_away`.
+    """Accept a connection, which then waits for a hello and is watched; else NOTHING or EXHAUSTED. A connection without
+    a row is the caller's to `turn_away`.
     """
     fd = np.int64(_accept4(np.int32(s.listener), _0, _0, _NON_BLOCKING))
     if fd < 0:
@@ -233,14 +229,14 @@ def replace(s: Any, old: Any, fd: Any) -> None:
 
 @compiled
 def close(s: Any, fd: Any) -> None:
-    """Nothing of it is left, its row neither."""
+    """Close the connection and clear its row."""
     _close(np.int32(fd))
     _forget(s, fd)
 
 
 @compiled
 def let_go(s: Any, fd: Any) -> None:
-    """It stays open and is somebody else's: nothing of it is left here."""
+    """Forget the connection and leave its descriptor open, for another owner."""
     watch(s, fd, REMOVE, 0)
     _forget(s, fd)
 
@@ -311,7 +307,7 @@ def skipped(row: Any, left: Any) -> Any:
 
 @compiled
 def taken(s: Any, fd: Any, size: Any) -> None:
-    """The first bytes of the input are done with; all of them when the connection ends."""
+    """Drop the first bytes of the input; all of them when the connection ends."""
     row = s.connections[fd]
     have = row[INPUT]
     if row[CLOSING] != 0:

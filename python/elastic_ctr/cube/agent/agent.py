@@ -1,7 +1,7 @@
-"""`cube-agent`: brings one cube-server the parts that its pod owes, and reports what the server answers.
+"""`cube-agent`: loads its pod's parts into the cube-server beside it and reports the loaded ones.
 
-Three things go on side by side: following the release document, working towards it, reporting. Nothing is remembered
-that the server could be asked: a server that was restarted holds nothing, and is given everything again.
+Three tasks run side by side: following the release document, loading, reporting. The agent remembers nothing that it
+can ask the server: a restarted server has no parts and gets all of them again.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from elastic_ctr.versions.manifest import DictionaryManifest, ManifestDamaged
 
 log = logging.getLogger(__name__)
 
-# So many parts that had to be fetched are given to the server at a time.
+# Parts that had to be fetched are loaded in batches of this size.
 _BATCH = 8
 _LONGEST_BACK_OFF = 30.0
-# A part that is wrong so often, each time fetched anew, is wrong in the store.
+# A part that is wrong this often, each time fetched again, is wrong in the store.
 _DAMAGED_TIMES = 3
 # A cube-transfer that was restarted answers again within this.
 _TRANSFER_RESTART_SECONDS = 40.0
-# So many damaged parts are named.
+# Damaged parts that an error names.
 _NAMED = 3
 
 
@@ -109,14 +109,14 @@ class CubeAgent:
         return self._cache.fetched_bytes
 
     def drain(self) -> None:
-        """Tell readers and transfer that this pod is going; nothing new is fetched from now on."""
+        """Announce that this pod is draining; it fetches nothing any more."""
         if not self.draining:
             log.info("draining: other pods take over what this one answers")
             self.draining = True
             self._report_now.set()
 
     def ready(self) -> tuple[bool, str]:
-        """As in the design: before any version has been live everything that runs is ready."""
+        """Before any version has been live, every running agent is ready."""
         document, held = self.document, self.loaded
         if self.draining:
             return False, "draining"
@@ -193,7 +193,7 @@ class CubeAgent:
         return held
 
     async def _reconcile(self, document: ReleaseDocument) -> None:
-        """One version at a time, live first; a newer document is looked at between two batches."""
+        """Load one version at a time, the live one first; a newer document takes effect between two batches."""
         for version in document.wanted:
             given_up = version in self.refused and version == document.candidate
             if given_up or time.monotonic() < self._not_before.get(version, 0.0):
@@ -225,12 +225,12 @@ class CubeAgent:
         await self._unload_unneeded(document)
 
     def _superseded(self, document: ReleaseDocument) -> bool:
-        """Whether something else is to be loaded now; that others load, too, is no reason to begin again."""
+        """Whether the document now wants other versions or another placement; new holders alone do not count."""
         now = self.document
         return self.draining or now is None or (now.wanted, now.placement) != (document.wanted, document.placement)
 
     async def _load(self, document: ReleaseDocument, version: int) -> None:
-        """Everything that can be loaded is; then the first part that could not is raised.
+        """Load all parts that can be loaded, then raise the first error.
 
         Raises StoreError, ManifestDamaged, ServerRefused, ServerUnreachable, OSError, FetchStopped.
         """
@@ -241,7 +241,7 @@ class CubeAgent:
         before: list[int] = []
         while True:
             held = await self._look()
-            # Who holds what changes while others load, and with it what this pod owes.
+            # Other pods load too, which changes the partitions assigned to this one.
             owed = assigned_partitions(self.shard, version, self.document or document, manifest.partitions)
             missing = sorted(owed - held.versions.get(version, frozenset()) - wrong.keys())
             if self._superseded(document):
@@ -252,7 +252,7 @@ class CubeAgent:
             if missing == before:
                 raise ServerRefused(f"the cube-server took parts of version {version} and does not hold them")
             there = await asyncio.to_thread(self._cache.cached_partitions, version)
-            # What is on this machine is answered at once; the rest comes batch by batch.
+            # Cached parts are loaded at once, the others batch by batch.
             batch = ([p for p in missing if p in there] or missing[:_BATCH])[:most]
             before = missing
             refused = await self._load_batch(manifest, batch, wrong)
@@ -298,12 +298,13 @@ class CubeAgent:
             self._report_now.set()
 
     async def _unload_unneeded(self, document: ReleaseDocument) -> None:
-        """Unload what has long been needed by nobody, then delete its files."""
+        """Unload partitions whose timers have run out, then delete the files of unneeded versions."""
         held = await self._look()
         now = time.monotonic()
         for version, parts in self._unneeded(held, document, now).items():
             asked = held.asked.get(version)
-            # Of a wanted version others answer these partitions, and this pod is not named for them any more.
+            # Other pods answer these partitions of a wanted version, and the document no longer lists this pod for
+            # them.
             quiet = version in document.wanted or asked is None or asked >= self._config.drain_seconds
             due = [p for p in parts if self._handoff.may_unload((version, p), now)]
             if quiet and due:
@@ -314,17 +315,17 @@ class CubeAgent:
             log.info("the files of version %s are deleted from the cache", version)
 
     def _named(self, version: int, document: ReleaseDocument) -> frozenset[int]:
-        """Partitions of a wanted version that readers are told to ask this pod for."""
+        """Partitions of a wanted version for which the document lists this pod."""
         mine = document.holders.get(version, {}).get(self.address) if version in document.wanted else None
         return frozenset() if mine is None else frozenset(mine.partitions)
 
     def _unneeded(self, held: LoadedParts, document: ReleaseDocument, now: float) -> Mapping[int, frozenset[int]]:
-        """What is held and not needed, by version; since when is noted."""
+        """Loaded and unneeded partitions by version; their timers are updated."""
         if self._partitions is None or self.draining:
             return {}
         if now - self.release.reported_at > 3 * self._config.report_seconds + 1:
-            # Transfer is away: readers may know no newer document than one that names this pod, so their time begins
-            # anew when it is back.
+            # cube-transfer is away: readers may still use a document that lists this pod, so the timers start over when
+            # it is back.
             self._handoff.update((), (), now)
             return {}
         free = unneeded_partitions(held.versions, document, self.shard, self.address, self._partitions)
@@ -337,7 +338,7 @@ class CubeAgent:
 
     async def _report_loop(self) -> None:
         while True:
-            # Fetching may keep `_work` busy for minutes: what the server answers is asked here as well.
+            # Fetching may keep `_work` busy for minutes, so the server is asked here as well.
             with contextlib.suppress(ServerUnreachable, ServerRefused):
                 await self._look()
             self._report_now.clear()
@@ -345,12 +346,12 @@ class CubeAgent:
             await wait_event(self._report_now, self._config.report_seconds)
 
     def _advertised(self) -> dict[int, tuple[int, ...]]:
-        """What the server answers, without what is about to be unloaded while others answer it."""
+        """Loaded partitions, without those about to be unloaded while other pods answer them."""
         held, document = self.loaded, self.document
         if held is None:
             return {}
         now = time.monotonic()
-        # Also while it loads: who is needed again meanwhile, and no longer, begins anew.
+        # Update the timers during loads too: a partition that was needed again in between starts over.
         free = {} if document is None else self._unneeded(held, document, now)
         found: dict[int, tuple[int, ...]] = {}
         for version, parts in sorted(held.versions.items()):
@@ -390,12 +391,12 @@ class CubeAgent:
                 else:
                     await self._order_to_drain(self._server)
             except ServerGone as gone:
-                # Nobody is answered where nobody listens; but it may be about to come back.
+                # A server that does not listen answers no lookups, but it may be about to come back.
                 if time.monotonic() - heard >= self._config.drain_idle_seconds:
                     log.info("nothing to drain: %s", gone)
                     break
             except (ServerUnreachable, ServerRefused) as failed:
-                # It may answer lookups all the same, and be the only one who does.
+                # It may still answer lookups, as the only one that does.
                 heard = time.monotonic()
                 self._set_error("server", str(failed))
             else:
@@ -407,17 +408,17 @@ class CubeAgent:
         log.info("drained")
 
     async def _order_to_drain(self, server: Server) -> None:
-        """Raises ServerUnreachable. A refusal holds up no drain: readers learn of it from the release document, too."""
+        """Raises ServerUnreachable. A refusal does not stop the drain: the release document tells readers too."""
         try:
             await server.drain(draining=True)
         except ServerRefused as refused:
-            # Not about "server": that is forgotten whenever the server answers anything else.
+            # Not under "server": that error is cleared whenever the server answers another call.
             self._set_error("drain", str(refused))
 
     def _replaced(self, held: LoadedParts) -> bool:
-        """Whether others answer for this pod, or nobody is there who could, or could tell.
+        """Whether other pods answer this pod's partitions, or no pod is up that could, or cube-transfer is away.
 
-        An upgrade that takes pods away restarts transfer too: it is waited for longer than that takes.
+        An upgrade restarts cube-transfer too, so the agent waits longer than a restart takes.
         """
         document = self.document
         if document is None or time.monotonic() - self.release.answered_at > _TRANSFER_RESTART_SECONDS:

@@ -1,4 +1,4 @@
-"""The parts that an agent has on its disk: fetched with a rate limit, resumed where cut off, checked before use.
+"""The cached parts of an agent: fetched with a rate limit, resumed after an interruption, checked before use.
 
 <cache>/<version>/manifest.json     the dictionary's manifest: a restarted pod needs no store for what it has
 <cache>/<version>/part-00017.dict   a checked part: a copy, so that damage to it is never damage to the store
@@ -20,7 +20,7 @@ from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, ManifestDamaged, digest_of, read_dictionary
 
 _PIECE = 4 << 20
-# What a disk says of bytes that it has lost.
+# Error numbers of bytes that a disk has lost.
 _LOST = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
 
 
@@ -43,7 +43,7 @@ class Cache:
         self.stopped = threading.Event()
 
     def is_published(self, version: int) -> bool:
-        """The store answers and knows the version: a part it misses of it is missing for good."""
+        """Whether the store has the version's manifest: then a part that it lacks is missing for good."""
         try:
             return self._store.exists(layout.dictionary_manifest(version))
         except (StoreError, OSError):
@@ -87,7 +87,7 @@ class Cache:
         try:
             keep = {each for version in needed for each in (version, self.manifest(version).full_version)}
         except (StoreError, ManifestDamaged):
-            return []  # what a version stands on is not known just now; nothing is urgent
+            return []  # the versions below cannot be read now, and deleting can wait
         gone = []
         for folder in self._folder.iterdir() if self._folder.is_dir() else ():
             if folder.name.isdigit() and int(folder.name) not in keep:
@@ -98,7 +98,7 @@ class Cache:
         return gone
 
     def invalidate(self, version: int, partitions: Iterable[int]) -> None:
-        """Check the files of these partitions again, whatever was found before: the server found them damaged."""
+        """Check the files of these partitions again, because the server found them damaged."""
         manifest = self._manifests.get(version)
         below = {version} if manifest is None else {version, manifest.full_version}
         for partition in partitions:

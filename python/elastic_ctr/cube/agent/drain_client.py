@@ -1,4 +1,4 @@
-"""How a cube pod ends, for preStop: little is imported, because a pod that is going has other things to do."""
+"""Draining a cube pod, for preStop. It imports little, so that it starts fast in a pod that ends."""
 
 import http.client
 import json
@@ -16,10 +16,10 @@ class DrainRefused(RuntimeError):
 
 
 def run_cube_drain(*, agent_url: str, token: str | None = None, grace_seconds: float = LONGEST_DRAIN_SECONDS) -> bool:
-    """For preStop of both containers of a cube pod: have the agent drain and wait until it has ended.
+    """Have the agent drain and wait until it has ended; for preStop of both containers of a cube pod.
 
-    False when grace was over first. Where nobody listens the agent has ended already; one that is slow to answer has
-    not. Raises DrainRefused.
+    False when the grace was over first. A refused connection means that the agent has ended; a slow answer does not.
+    Raises DrainRefused.
     """
     until = time.monotonic() + grace_seconds
     ordered = False
@@ -33,7 +33,7 @@ def run_cube_drain(*, agent_url: str, token: str | None = None, grace_seconds: f
         except ConnectionRefusedError:
             return True
         except (OSError, http.client.HTTPException):
-            # It ends just now, or has no time to answer: the next look says which.
+            # The agent ends just now, or is busy: the next call tells.
             pass
         if time.monotonic() >= until:
             return False

@@ -1,4 +1,4 @@
-"""Since when a pod need not hold what it holds: how long readers are still told to ask it, and when it may be unloaded."""
+"""Timers for partitions that another pod has taken over: when to stop advertising them, when to unload them."""
 
 from collections.abc import Collection
 
@@ -6,7 +6,7 @@ Pair = tuple[int, int]
 
 
 class HandoffTimers:
-    """(version, partition) pairs that others have taken over, with the times since when. `seconds` are the pod's drainSeconds."""
+    """For each (version, partition) pair. `seconds` is the pod's drainSeconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -14,17 +14,15 @@ class HandoffTimers:
         self._unnamed_since: dict[Pair, float] = {}
 
     def update(self, unneeded: Collection[Pair], named: Collection[Pair], now: float) -> None:
-        """What is not needed now, and for what readers are told to ask this pod."""
+        """Given are the pairs that are unneeded now, and those for which the release document lists this pod."""
         self._unneeded_since = {pair: self._unneeded_since.get(pair, now) for pair in unneeded}
         self._unnamed_since = {pair: self._unnamed_since.get(pair, now) for pair in unneeded if pair not in named}
 
     def should_hide(self, pair: Pair, now: float) -> bool:
-        """Whether readers are to ask others now. Not as soon as those report: the name of a pod that has just come is not
-        known everywhere yet, and readers who cannot find it need somebody to ask.
-        """
+        """Whether to stop advertising the pair. Not at once: DNS does not know a new pod everywhere yet."""
         return now - self._unneeded_since.get(pair, now) >= self._seconds / 2
 
     def may_unload(self, pair: Pair, now: float) -> bool:
-        """Whether all readers have had the time to ask others, and to be told so."""
+        """Whether all readers have had time to learn of the other holders."""
         unneeded = now - self._unneeded_since.get(pair, now)
         return unneeded >= self._seconds and now - self._unnamed_since.get(pair, now) >= self._seconds / 2

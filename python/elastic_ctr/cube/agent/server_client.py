@@ -1,4 +1,4 @@
-"""The cube-server beside an agent, as its admin door shows it."""
+"""Client of the admin API of the cube-server beside an agent."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,21 +15,21 @@ _ASK_SECONDS = 5.0
 
 
 class ServerRefused(OSError):
-    """The server answered, and would not: what, why."""
+    """The server refused the call; the text has the reason."""
 
 
 class ServerUnreachable(OSError):
-    """The server does not answer: where, why."""
+    """The server does not answer; the text has address and reason."""
 
 
 class ServerGone(ServerUnreachable):
-    """Nobody listens at the server's door: it has ended, or is not there yet. One that is only slow still listens."""
+    """The server refuses connections: it has ended or has not started. A slow server still accepts them."""
 
 
 class LoadedParts(NamedTuple):
-    """What the server says it holds. `asked`: seconds since a lookup or keep-alive named the version, None: never.
+    """The loaded partitions by version. `asked`: seconds since a lookup or keep-alive named the version, None: never.
 
-    `damaged`: version -> partition -> sentence, of partitions that it answers no longer until they are loaded again.
+    `damaged`: version -> partition -> sentence, of partitions that it does not answer until they are loaded again.
     """
 
     versions: dict[int, frozenset[int]]

@@ -103,7 +103,7 @@ def sub_part_bounds(mixed: Keys, sub_parts: int) -> NDArray[np.int64]:
 
 _BLOCK = 64
 _EMPTY = np.uint64(EMPTY_KEY)
-_NOBODY = np.uint32(0xFFFF_FFFF)
+_NONE = np.uint32(0xFFFF_FFFF)
 _0, _1, _4, _6, _8, _56, _63 = (np.uint64(number) for number in (0, 1, 4, 6, 8, 56, 63))
 
 
@@ -118,7 +118,7 @@ def fill(rows: Any, mixed: Any, origin: Any, values: Any, deleted: Any, places: 
     given, given_step = np.uint64(values.ctypes.data), np.uint64(values.strides[0])
     row = np.uint64(rows.ctypes.data)
     # Written in order, each row once: reads from all over can be asked for early, writes to all over can not.
-    taker = np.full(rows.shape[0], _NOBODY, np.uint32)
+    taker = np.full(rows.shape[0], _NONE, np.uint32)
     for i in range(places.size):
         taker[places[i]] = i
     keys, sources = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
@@ -127,7 +127,7 @@ def fill(rows: Any, mixed: Any, origin: Any, values: Any, deleted: Any, places: 
         for i in range(size):
             keys[i], sources[i] = _EMPTY, _0
             record = taker[start + i]
-            if record != _NOBODY:
+            if record != _NONE:
                 keys[i] = key_of(mixed[record])
                 if not deleted[origin[record]]:
                     sources[i] = given + np.uint64(origin[record]) * given_step

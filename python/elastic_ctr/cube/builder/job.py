@@ -1,4 +1,4 @@
-"""From the published files of a version to its dictionary parts: what to build, and one partition of it.
+"""The plan of a build, and the build of one partition: from published files to dictionary parts.
 
 A base becomes full parts. A delta becomes an overlay, merge(overlay of its nearest built ancestor, the deltas since),
 over that ancestor's full parts; past `overlay_share` of their keys the whole version becomes full parts instead. Where no
@@ -40,7 +40,7 @@ from elastic_ctr.versions.manifest import (
 Step = Literal["full", "overlay", "merge", "publish"]
 Stage = Literal["reading", "building", "publishing"]
 
-# One partition that fails ends the build, and the others have been built for nothing.
+# Long, because one failed partition wastes the work on all others.
 _PATIENCE_SECONDS = 60.0
 
 
@@ -49,7 +49,7 @@ class BuildRefused(ValueError):
 
 
 class Plan(NamedTuple):
-    """What one version is built from: its nearest built ancestor, if any, and the versions since, oldest first."""
+    """The inputs of a build: the nearest built ancestor, if any, and the versions since, oldest first."""
 
     manifest: VersionManifest
     ancestor: DictionaryManifest | None
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
 
     @property
     def full_version(self) -> int:
-        """Whose folder holds the full parts, as long as the version is not merged into full parts itself."""
+        """The version whose folder has the full parts, unless this version is merged into full parts itself."""
         return self.manifest.version if self.ancestor is None else self.ancestor.full_version
 
 
@@ -98,10 +98,7 @@ def _check_shapes(plan: Plan) -> None:
 
 
 class Task(NamedTuple):
-    """One step of one partition, for a worker process.
-
-    What stands in scratch is built again after a crash, so nothing there is synced; the store syncs what it is given.
-    """
+    """One step of one partition, for a worker process. Files in scratch are not synced: a crash repeats the build."""
 
     store: StoreConfig
     plan: Plan
@@ -114,7 +111,7 @@ class Task(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What a worker says. `entry` is the finished part, in scratch until published; `failed` a sentence."""
+    """The result of a task. `entry` is the finished part, in scratch until published; `failed` the reason of a failure."""
 
     partition: int
     entry: FileEntry | None = None
@@ -124,7 +121,7 @@ class Outcome:
 
 
 def run_task(task: Task) -> Outcome:
-    """Do one step of one partition. Errors are told, not raised: not all of them survive the way between processes."""
+    """Do one step of one partition. Errors are returned, not raised: not all of them can be pickled."""
     outcome = Outcome(task.partition)
     try:
         patience = RetryPolicy(_PATIENCE_SECONDS)
@@ -216,7 +213,7 @@ def ancestor_file(
 
 
 def past_share(plan: Plan, overlay_keys: int, store: Store, overlay_share: float) -> bool:
-    """Whether an overlay has grown so large that full parts are better; decided for the version as a whole."""
+    """Whether the overlay of a version has grown so large that full parts are better."""
     below = plan.ancestor
     if below is None:
         return False
@@ -226,9 +223,8 @@ def past_share(plan: Plan, overlay_keys: int, store: Store, overlay_share: float
 
 
 def publish_again(store: Store, source: Path, entry: FileEntry) -> None:
-    """Put a part. What an earlier, unfinished build left there is kept if it is the same, and replaced if not.
-
-    Nobody reads a part before the dictionary's manifest names it. Raises StoreError.
+    """Put a part. A part of an earlier, unfinished build is kept if it is the same, else replaced: no agent reads a
+    part before the dictionary's manifest names it. Raises StoreError.
     """
     try:
         store.put(source, entry.path)
@@ -248,7 +244,7 @@ def publish_again(store: Store, source: Path, entry: FileEntry) -> None:
 def publish_dictionary(
     store: Store, plan: Plan, kind: Literal["full", "overlay"], entries: Collection[FileEntry]
 ) -> DictionaryManifest:
-    """Written last: this makes the dictionary one that may be loaded. Raises StoreError."""
+    """Write the manifest, last: it publishes the dictionary. Raises StoreError."""
     own = plan.manifest
     manifest = DictionaryManifest(
         version=own.version,
@@ -284,7 +280,7 @@ def _describe(scratch: Path, partition: int) -> tuple[int, str, int]:
 
 
 def fresh_scratch(scratch: Path, version: int) -> Path:
-    """An empty folder for one build; whatever stood in scratch belonged to a build that is over."""
+    """An empty folder for one build. Other folders in scratch are left-overs and are deleted."""
     for old in scratch.iterdir() if scratch.is_dir() else ():
         if old.is_dir():
             shutil.rmtree(old, ignore_errors=True)

@@ -37,7 +37,7 @@ _CHUNK = 1 << 20
 
 
 class PartFile(NamedTuple):
-    """A finished part: where it is, its length, its SHA-256 in hexadecimal, its records."""
+    """A finished part: path, length, SHA-256 in hexadecimal, number of records."""
 
     path: Path
     bytes: int
@@ -46,7 +46,7 @@ class PartFile(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Whose part it is; base is the version of the full part below an overlay, 0 when not said."""
+    """Version, partition and shape of a part. `base` is the version of the full part below an overlay, 0 when unknown."""
 
     version: int
     partition: int

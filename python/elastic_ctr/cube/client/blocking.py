@@ -1,4 +1,4 @@
-"""A plain blocking reader of cube: one socket per server, one request at a time, one thread. No event loop in the way."""
+"""A blocking reader of cube for one thread: one socket per server, one request at a time."""
 
 import contextlib
 import socket
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from elastic_ctr.cube.client.busy_poll import Exchange
 
 
-# The id of every question: they are asked one at a time, and none on a connection that still owes an answer.
+# The id of every request: there is one at a time, and none on a connection that still owes an answer.
 _REQUEST = 1
 
 
@@ -42,7 +42,7 @@ def _connected(address: str, timeout: float) -> socket.socket:
         raise CubeUnavailable(f"{address!r} is no address: write host:port")
     try:
         connected = socket.create_connection((host.strip("[]"), int(port)), timeout)
-        # The kernel keeps the time from here on: Python would ask it before every read whether there is something.
+        # The kernel keeps the timeout: with Python's own, every read would poll first.
         connected.settimeout(None)
         seconds, rest = divmod(timeout, 1)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -54,10 +54,10 @@ def _connected(address: str, timeout: float) -> socket.socket:
 
 
 class _Server:
-    """One connection, one request at a time; another one after a question that was not answered."""
+    """One connection with one request at a time; it is replaced after a request that was not answered."""
 
     def __init__(self, address: str, connect: Callable[[], socket.socket], *, busy_poll: bool) -> None:
-        """Raises CubeUnavailable when nothing greets, or something else than a cube-server."""
+        """Raises CubeUnavailable when no cube-server greets."""
         self.address = address
         self._connect = connect
         self._busy_poll = busy_poll
@@ -65,11 +65,11 @@ class _Server:
 
     def _meet(self) -> None:
         self.hello = self._open()
-        # A server without a dim holds nothing and is asked nothing.
+        # A server without a dim has no parts and gets no request.
         self._quick = _quick(self.hello.dim) if self._busy_poll and self.hello.dim else None
 
     def greet_again(self) -> None:
-        """It may hold something now."""
+        """The server may have parts now."""
         self.close()
         self.in_step = False
         with contextlib.suppress(CubeUnavailable):
@@ -92,7 +92,7 @@ class _Server:
             self.in_step = False
             self.close()
             raise CubeUnavailable(f"{self.address} has {dim} floats a key now, {self.hello.dim} before")
-        # Until the answer is whole the next bytes are not those of another question, whatever ends this one.
+        # Until the answer is complete, the next bytes on this connection belong to it.
         self.in_step = False
         try:
             answer = self._exchange(version, keys)
@@ -157,12 +157,11 @@ class _Server:
 
 
 class BlockingCubeClient:
-    """Asks the servers at these addresses in turn until every key has an answer, and remembers who had it."""
+    """Asks the servers at these addresses in turn until every key has an answer, and remembers the holder of each partition."""
 
     def __init__(self, addresses: Sequence[str], *, timeout_seconds: float = 5.0, busy_poll: bool = True) -> None:
-        """Whoever asks often stays `busy_poll`: it polls a moment for each answer, in machine code.
-
-        Loading that takes a second or two, too long for who asks once. Raises CubeUnavailable when no server answers.
+        """`busy_poll`: poll a moment for each answer, in machine code. Loading that takes a second or two, too long for
+        a single lookup. Raises CubeUnavailable when no server answers.
         """
         self._timeout_seconds = timeout_seconds
         self._busy_poll = busy_poll
@@ -175,7 +174,7 @@ class BlockingCubeClient:
         self._holders: dict[int, NDArray[np.int64]] = {}
 
     def _greet(self) -> list[str]:
-        """Servers that did not answer, or held nothing, when greeted before are greeted again; who does not answer, and why."""
+        """Greet servers again that did not answer or had no parts before. Returns the failures."""
         failures = []
         for address in list(self._absent):
             try:
@@ -251,7 +250,7 @@ class BlockingCubeClient:
     def _search(self, version: int, keys: Keys, failed: dict[int, str]) -> tuple[int, tuple[Values, Flags]]:
         """The first server that holds these keys, which are of one partition, and what it answers."""
         refusals = []
-        # Whoever failed when last asked comes last: that may have to be waited for.
+        # A server that failed when last asked comes last: it may take a timeout.
         for number in sorted(range(len(self._servers)), key=lambda each: not self._servers[each].in_step):
             answer = self._from(number, version, keys, failed)
             if not isinstance(answer, str):
@@ -262,7 +261,7 @@ class BlockingCubeClient:
         raise VersionNotHeld(version, "; ".join(refusals))
 
     def _from(self, number: int, version: int, keys: Keys, failed: dict[int, str]) -> tuple[Values, Flags] | str:
-        """All of the keys from this server, or why not. Whoever has failed in this lookup is not waited for again."""
+        """All of the keys from this server, or why not. A server that failed in this lookup is not waited for again."""
         if number not in failed:
             try:
                 return self._whole(self._servers[number], version, keys)

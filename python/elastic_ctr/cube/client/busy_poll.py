@@ -1,6 +1,5 @@
-"""One question and its answer over a blocking socket, in machine code, as far as that goes without sleeping.
-
-Whatever is unusual (a refusal, an answer that takes long or is no answer) is left to the caller, who goes on from where it is.
+"""A request and its answer over a blocking socket, in machine code and without sleeping. A refusal, a late answer or
+wrong bytes are left to the caller, which continues from there.
 """
 
 from typing import Any
@@ -17,7 +16,7 @@ from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u8, load_u16, load_u32, load_u64
 from elastic_ctr.machine_code.sockets import NOTHING, now, receive_at_once, send_at_once, step_aside
 
-# Whoever was answered within so many nanoseconds polls as long for the next answer: a core that sleeps wakes slowly.
+# Nanoseconds. After an answer within this time, the next one is polled for as long: a sleeping core wakes slowly.
 BUSY_POLL_NS = 100_000
 
 # Of the state, i64: nanoseconds to poll, bytes sent and received; behind them the two numbers of a clock.
@@ -31,9 +30,8 @@ _OTHER_FLAGS = np.uint16(0xFFFF & ~DRAINING)
 
 
 class Exchange:
-    """The questions of one client to one server, one after the other; all have the same id.
-
-    Compiles what it needs. Raises whatever numba does where it cannot.
+    """The requests of one client to one server, one at a time and all with the same id. Raises numba's errors where it
+    cannot compile.
     """
 
     def __init__(self, dim: int, question: int) -> None:
@@ -47,8 +45,8 @@ class Exchange:
     def ask(self, fd: int, version: int, keys: Keys, frame: NDArray[np.uint8]) -> tuple[Values, Flags] | None:
         """Keys u64[n] to (values f32[n, dim], missing bool[n]); the values stand in frame, which has a reply's bytes.
 
-        None: it is on the caller to send what is `unsent`, receive the rest of the frame after what was `received`, see
-        what it says, and tell how long that took.
+        None: the caller sends the `unsent` bytes, receives the rest of the frame behind the `received` ones, and calls
+        `answered`.
         """
         n = keys.size
         self._size = wire.request_bytes(n)
@@ -68,7 +66,7 @@ class Exchange:
         return int(self._state[_GOT])
 
     def answered(self, seconds: float) -> None:
-        """The caller had the answer after so long."""
+        """The caller received the answer after this time."""
         self._state[_POLLING] = BUSY_POLL_NS if seconds * 1e9 <= BUSY_POLL_NS else 0
 
 

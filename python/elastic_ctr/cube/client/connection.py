@@ -1,7 +1,7 @@
-"""One pipelined connection of a reader to a cube-server: requests of one turn of the event loop go as one frame.
+"""One pipelined connection to a cube-server: the requests of one event loop turn share a frame.
 
-Nothing that the server sends is taken on trust: a reply must answer a request that waits, in its version, with its
-number of keys and to the byte; otherwise the connection is dropped and its requests fail.
+A reply must answer a waiting request in its version, with its number of keys and exact length. Otherwise the connection
+is dropped and its requests fail.
 """
 
 import asyncio
@@ -16,18 +16,18 @@ from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Head, Hello, Kind, Status, WireError
 
-# A holder that is back is left alone for no longer than this; a connect now and then costs nobody anything.
+# Seconds before the next connect to a lost holder.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 _SUSPECT_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
 _HUNG_AFTER = 3  # timeouts without an answer to the same question, or without a greeting
 _PATIENT_EVERY = 4  # connections that are not greeted
-# Refusals of some keys: asked alone, the others of their frame may be answered.
+# Statuses that concern some keys: the other attempts of the frame may succeed alone.
 _OF_KEYS = frozenset({Status.PARTITION_NOT_HELD, Status.BAD_REQUEST})
 
 
 class VersionNotHeld(LookupError):
-    """A version, or a partition of it, is not where it was said to be: take the newest document and ask again."""
+    """A holder does not have the version or a partition of it: take the newest document and ask again."""
 
     def __init__(self, version: int, reason: str = "") -> None:
         super().__init__(f"version {version} is not held{': ' + reason if reason else ''}")
@@ -36,11 +36,11 @@ class VersionNotHeld(LookupError):
 
 
 class CubeUnavailable(RuntimeError):
-    """No holder answered: who was asked and what came of it."""
+    """No holder answered; the text has each address and its failure."""
 
 
 class Attempt:
-    """One question put to one server. `done` is called once, unless the attempt was given up before."""
+    """One request to one server. `done` is called once, unless the attempt was given up before."""
 
     def __init__(self, kind: Kind, version: int, keys: Keys, dim: int, done: Callable[["Attempt"], None]) -> None:
         self.kind = kind
@@ -60,7 +60,7 @@ class Attempt:
         return self._done is not None
 
     def answered(self, start: int, values: Values, missing: Flags) -> None:
-        """A piece of the answer; large questions are answered in several."""
+        """A piece of the answer; the answer to a large request comes in several."""
         if self.open:
             if missing.size == self.keys.size:
                 self.values, self.missing = values, missing
@@ -81,7 +81,7 @@ class Attempt:
         self._finish(None, reason)
 
     def give_up(self) -> None:
-        """Its answer is not wanted any more. Its timer goes on: whoever was outrun by a hedge may have fallen silent."""
+        """Ignore the answer. The timer goes on, because a server that lost to a hedge may be hung."""
         self._done = None
 
     def _finish(self, status: Status | None, reason: str) -> None:
@@ -106,25 +106,27 @@ class _Frame(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """Connects when told or first asked, and again after a growing pause when it was lost: unasked while it is `named`."""
+    """Connects at `prepare` or the first request, and again after a growing pause; without a request only while it is
+    `named`.
+    """
 
     def __init__(
         self, address: str, dim: int, on_hello: Callable[[Hello], None], timeout: float, deadline: float
     ) -> None:
         """on_hello may raise WireError: such a server is not spoken to. timeout and deadline are a lookup's, in seconds."""
         self.address = address
-        # Drawn: readers spread over replicas, and one reader stays with one.
+        # Random, so that readers spread over replicas and each stays with one.
         self.rank = random.random()  # noqa: S311 - only spreads
         self.named = False
         self.draining = False
-        # On the loop's clock. A greeting is no answer: who hangs may still greet.
+        # On the loop's clock. A greeting does not count: a hung server may still greet.
         self.answered_at = float("-inf")
         self.frames = 0
         self.drops = 0
         self._dim = dim
         self._on_hello = on_hello
         self._timeout = timeout
-        # Time to answer for one that is slow; if it is silent, half of the deadline is left for a new connection.
+        # A slow server has this long to answer; half of the deadline is left for a new connection.
         self._longest_silence = max(_HUNG_AFTER * timeout, deadline / 2)
         self._ungreeted = 0
         self._loop = asyncio.get_running_loop()
@@ -156,12 +158,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def awaited(self) -> bool:
-        """Whether anybody still waits for an answer of it."""
+        """Whether a lookup still waits for one of its answers."""
         return any(attempt.open for attempt in self._attempts())
 
     @property
     def greeted(self) -> bool:
-        """Whether a question would go out at once."""
+        """Whether a request would be sent at once."""
         return self._greeted
 
     def prepare(self) -> None:
@@ -177,14 +179,14 @@ class Connection(asyncio.Protocol):
             self.prepare()
 
     def timed_out(self) -> None:
-        """An attempt has waited too long: prefer others for a while; a server silent for long is dropped."""
+        """An attempt timed out: prefer other servers for a while, and drop this one when it stays silent."""
         self._suspect_until = self._loop.time() + _SUSPECT_SECONDS
-        # Those that share a silence are one. What waits longest has waited for a timeout already.
+        # One timer for all attempts: the oldest one has waited for a timeout already.
         if self._transport is not None and self._look is None:
             self._look_after(self._longest_silence - self._timeout)
 
     def renew(self) -> None:
-        """Connect again at the next question, without a pause: the greeting may have changed."""
+        """Connect again at the next request, without a pause: the greeting may have changed."""
         if self._transport is not None and self.idle:
             self._transport.abort()
             self._transport = None
@@ -212,15 +214,15 @@ class Connection(asyncio.Protocol):
             self._down(f"cannot connect: {failed}")
         finally:
             self._connecting = None
-        # Asked again while this attempt was failing; or others are preferred for as long as it is not connected.
+        # New requests came while this attempt was failing; or a listed holder is to be connected before it is asked.
         if self._queue or self.named:
             self.prepare()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.write(Hello(dim=self._dim).pack())
-        # The kernel accepts for a worker that hangs, too, and the next connection may go to one that is well.
-        # But now and then there is time for one that greets as slowly as it answers.
+        # The kernel accepts for a hung worker too, and the next connection may reach a healthy one. Now and then, wait
+        # long enough for a worker that is only slow.
         patient = self._ungreeted % _PATIENT_EVERY == _PATIENT_EVERY - 1
         seconds = self._longest_silence if patient else _HUNG_AFTER * self._timeout
         self._look = self._loop.call_later(seconds, self._drop_ungreeted, seconds)
@@ -240,18 +242,18 @@ class Connection(asyncio.Protocol):
     def _drop_ungreeted(self, seconds: float) -> None:
         self._look = None
         self._ungreeted += 1
-        # Somebody is there, and this took its time already.
+        # A server accepted the connection, and the wait was long enough.
         self._pause = FIRST_PAUSE
         self._drop(f"no greeting within {seconds * 1000:.0f} ms")
 
     def _look_after(self, seconds: float) -> None:
-        """By a timer of its own: whoever is suspected may be asked, and time out, no more."""
+        """By a timer of its own: a suspected server may get no further request that could time out."""
         longest_waiting = next(iter(self._frames), None)
         self._look = self._loop.call_later(seconds, self._drop_if_silent, longest_waiting)
 
     def _drop_if_silent(self, longest_waiting: int | None) -> None:
         self._look = None
-        # Not every reply ends a silence: frames that are passed over while others are answered would pile up.
+        # Look at the oldest frame: replies to others do not excuse it.
         if longest_waiting in self._frames:
             self._drop(f"no reply within {self._longest_silence * 1000:.0f} ms")
         elif self._frames:
@@ -264,7 +266,7 @@ class Connection(asyncio.Protocol):
 
     def _drop(self, reason: str) -> None:
         self.drops += 1
-        # Soon connected again, it may do the same again.
+        # The next connection may fail in the same way.
         self._suspect_until = self._loop.time() + _SUSPECT_SECONDS
         self._error = reason
         self._greeted = False
@@ -293,7 +295,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Everything asked in this turn: one frame per version, or as many as the server's limit makes of it."""
+        """Send the requests of this turn: one frame per version, or more where the server's limit asks for it."""
         self._flush_planned = False
         if not self._greeted or self._transport is None:
             return
@@ -371,12 +373,12 @@ class Connection(asyncio.Protocol):
             if frame is None or head.version != frame.version:
                 raise WireError(f"it answers request {head.id} in version {head.version}, which nobody asked")
             n = frame.keys if head.code == Status.OK else 0
-            # Before waiting for the rest: a wrong length must not make us gather gigabytes.
+            # Checked before the rest is awaited: a wrong length must not buffer gigabytes.
             if head.n != n or head.frame_bytes != wire.reply_bytes(n, self._dim):
                 raise WireError(f"{head.n} values in {head.frame_bytes} bytes answer {frame.keys} keys")
             if len(data) - at < head.frame_bytes:
                 break
-            # A slice of a bytearray is a copy, the only one: what the caller gets is a view of it.
+            # The slice of a bytearray is the only copy: the caller gets views of it.
             reply = wire.unpack_reply(memoryview(data[at : at + head.frame_bytes]), self._dim)
             at += head.frame_bytes
             del self._frames[head.id]
@@ -389,7 +391,7 @@ class Connection(asyncio.Protocol):
         del data[:at]
 
     def _refuse(self, frame: _Frame, status: Status) -> None:
-        """What one question brought upon all that shared its frame is found out by asking each alone."""
+        """Where several attempts shared the frame, each is sent again alone: only one of them may be at fault."""
         shared = len(frame.pieces) > 1 and status in _OF_KEYS
         for piece in frame.pieces:
             if shared and piece.attempt.open:

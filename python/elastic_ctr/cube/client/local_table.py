@@ -1,4 +1,4 @@
-"""The reader's side of cube without a server: the parts are files of this machine, mapped into the process."""
+"""A reader of cube without a server: it maps the parts from files of this machine."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,7 +9,7 @@ from elastic_ctr.cube.dictionary.table import Offsets, PartitionNotHeld, Paths, 
 
 
 class LocalTable:
-    """Answers as `CubeClient` does, from files. Its lookups take microseconds and never wait, so they do not yield."""
+    """As `CubeClient`, from files. Lookups take microseconds and do not yield."""
 
     def __init__(self, dim: int, partitions: int) -> None:
         self.dim = dim
@@ -46,7 +46,7 @@ class LocalTable:
             raise VersionNotHeld(version, str(absent)) from absent
 
     async def keep_alive(self, versions: Iterable[int]) -> dict[int, set[str]]:
-        """Nobody unloads what is held here."""
+        """Nothing to do: these parts stay mapped."""
         return {version: set() for version in versions}
 
     async def close(self) -> None:

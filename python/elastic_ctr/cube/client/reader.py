@@ -1,8 +1,6 @@
-"""The reader's side of cube: any keys of a version, from whoever is said to hold them.
-
-It never computes a shard: partition = key % partitions, and the holders that it was told say who has it. Concurrent
-lookups of the same version share frames; a slow holder is hedged and a failed one replaced by another of the same
-partition, those that drain last. All values of one answer are of the version that was asked for.
+"""The asynchronous reader of cube: any keys of a version from the listed holders. Concurrent lookups of a version share
+frames. A slow holder is hedged, and a failed one replaced by another holder of the partition; draining holders come
+last. All values of an answer are of the requested version.
 """
 
 import asyncio
@@ -43,7 +41,7 @@ class ClientStats:
 
 
 class _Route(NamedTuple):
-    """Partitions that the same servers hold."""
+    """Partitions with the same holders."""
 
     addresses: tuple[str, ...]
     partitions: frozenset[int]
@@ -51,7 +49,7 @@ class _Route(NamedTuple):
 
 @dataclass
 class _Routes:
-    """Where the partitions of one version are; number_of[partition] is the place in routes, -1 without a holder."""
+    """The routes of one version; number_of[partition] is the index in routes, -1 without a holder."""
 
     routes: list[_Route]
     number_of: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -78,12 +76,11 @@ class _Routes:
 class CubeClient:
     """Lookups over asyncio; one per event loop.
 
-    timeout_ms is when a first attempt is given up, hedge_ms (None: never) when a second holder is asked too, unless that one
-    drains: it waits to be asked no more, and goes on answering those who have nobody else. retries is how many
-    attempts may follow the first. Where that was not enough, and a holder has answered not long ago, it is busy or on its way
-    back: it is asked, ever less often, until deadline_ms are over, by a new connection once this one has owed an answer for
-    half of that. Once a holder says "not held", those that have not answered for deadline_ms are asked no second time.
-    partitions, when absent, is learned from the first server that says it.
+    After timeout_ms a first attempt is given up; after hedge_ms (None: never) a second holder is asked too, unless it
+    drains. retries is how many attempts may follow the first. After these, holders that answered recently are retried
+    with growing pauses until deadline_ms, over a new connection once this one has owed an answer for half of that.
+    After a "not held", holders that have not answered for deadline_ms are not asked again. partitions, when absent, is
+    learned from the first hello.
     """
 
     def __init__(
@@ -103,24 +100,22 @@ class CubeClient:
         self._hedge = None if hedge_ms is None else hedge_ms / 1000
         self._retries = retries
         self._deadline = deadline_ms / 1000
-        # What one attempt may take: a lookup lives for its deadline and one attempt more, whatever refused it before.
+        # The longest attempt: a lookup lives for its deadline and one attempt more.
         self._longest_timeout = max(self._timeout * 2**retries, self._deadline)
         self._failing_since: dict[str, float] = {}
         self._versions: dict[int, _Routes] = {}
         self._holders: dict[int, dict[str, Sequence[int]]] = {}
         self._draining: frozenset[str] = frozenset()
         self._connections: dict[str, Connection] = {}
-        # Those to addresses that are named no more, until nobody waits for their answers.
+        # Connections to addresses that are no longer listed, until no lookup waits for their answers.
         self._leaving: set[Connection] = set()
         self._closing: asyncio.TimerHandle | None = None
         self._closed = False
 
     def set_holders(self, holders: Mapping[int, Mapping[str, Sequence[int]]], draining: Collection[str] = ()) -> None:
-        """Who holds which partitions of which version, "host:port" each; replaces what was said before.
-
-        A partition that nobody is named for is asked where it was before: a pod that was too busy to report may well answer,
-        and says itself when it does not hold it.
-        Lookups under way go on. Call it in the event loop of the lookups.
+        """Set the holders: version to "host:port" to partitions. If no holder is listed for a partition, the client
+        asks its last known holder, which may only have been too busy to report. Lookups under way go on. Call it in the
+        event loop of the lookups.
         """
         changed = {
             version: _with_the_last_known(theirs, self._holders.get(version, {})) for version, theirs in holders.items()
@@ -132,13 +127,13 @@ class CubeClient:
         self._holders = changed
         self._draining = frozenset(draining)
         known = {address for theirs in changed.values() for address in theirs}
-        # Who is named anew is back, by its own word: what it failed before is no reason not to wait for it.
+        # A holder that is listed again is up again by its own report: earlier failures do not count.
         self._failing_since = {address: since for address, since in self._failing_since.items() if address in known}
         for address in [address for address in self._connections if address not in known]:
             leaver = self._connections.pop(address)
             leaver.named = False
             self._leaving.add(leaver)
-        # Before they are asked: whoever holds a partition now may be the only one a moment later.
+        # Connect before the first request: a holder may soon be the only one.
         for address in known:
             connection = self._connection(address)
             connection.named = True
@@ -171,7 +166,9 @@ class CubeClient:
         return values, missing
 
     async def keep_alive(self, versions: Iterable[int]) -> dict[int, set[str]]:
-        """Tell every holder of these versions that they are still read; who confirmed, by version. Never raises."""
+        """Tell every holder of these versions that they are still read. Returns the confirming addresses by version;
+        never raises.
+        """
         loop = asyncio.get_running_loop()
         confirmed: dict[int, set[str]] = {}
         waiting: list[asyncio.Future[None]] = []
@@ -208,7 +205,7 @@ class CubeClient:
         await asyncio.sleep(0)
 
     async def _patiently(self, version: int, keys: Keys) -> tuple[Values, Flags]:
-        """Whoever failed while others were named in its place has not failed the lookup."""
+        """Look up again when other holders were listed while the asked ones failed."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + self._deadline
         while True:
@@ -220,7 +217,7 @@ class CubeClient:
                     raise
 
     def _worth_waiting(self, version: int, routes: _Routes | None, addresses: Iterable[str]) -> bool:
-        """Nobody else is named for it, and one of these was well a moment ago."""
+        """Whether no other holder is listed and one of these answered recently."""
         now = asyncio.get_running_loop().time()
         return self._versions.get(version) is routes and any(
             now - self._failing_since.get(address, now) < self._deadline for address in addresses
@@ -257,7 +254,7 @@ class CubeClient:
         answers = await asyncio.gather(
             *(self._ask(version, routes.routes[numbers[at[0]]], keys[at]) for at in places), return_exceptions=True
         )
-        # "Not held" first: its reader knows what to do about it.
+        # "Not held" first, because the caller can handle it.
         if failures := [answer for answer in answers if isinstance(answer, BaseException)]:
             raise next((failure for failure in failures if isinstance(failure, VersionNotHeld)), failures[0])
         for at, answer in zip(places, answers, strict=True):
@@ -269,19 +266,19 @@ class CubeClient:
         return await _Question(self, Kind.LOOKUP, version, keys, self._ordered(route.addresses)).answer()
 
     async def _learn(self, version: int) -> None:
-        """Ask any holder for nothing: its hello says over how many partitions keys are spread."""
+        """Learn the number of partitions from the hello of any holder."""
         addresses = self._ordered(tuple(self._holders[version]))
         for _ in range(2):
             await _Question(self, Kind.KEEP_ALIVE, version, _NO_KEYS, addresses).answer()
             if self.partitions is not None:
                 return
-            # Greeted before the server held anything: a new greeting knows more.
+            # The server had no parts when it greeted: renew the greeting.
             for address in addresses:
                 self._connection(address).renew()
         raise VersionNotHeld(version, "those said to hold it hold nothing yet")
 
     def _ordered(self, addresses: tuple[str, ...]) -> list[str]:
-        """Whom to ask first: not draining, not known to fail, connected, and then this client's own favourite."""
+        """In the order of preference: trusted, not draining, connected, then by the connection's rank."""
         if len(addresses) == 1:
             return list(addresses)
 
@@ -291,7 +288,7 @@ class CubeClient:
                 not connection.trusted,
                 self._drains(address),
                 not connection.greeted,
-                # Always the same of equals: concurrent lookups then share frames.
+                # Always the same order, so that concurrent lookups share frames.
                 connection.rank,
             )
 
@@ -310,7 +307,7 @@ class CubeClient:
 
     def _put(self, attempt: Attempt, address: str, timeout: float) -> None:
         if self._closed:
-            # It would connect once more, and nobody would close that.
+            # It would open a connection that is never closed.
             attempt.failed("is not asked by a closed client")
             return
         connection = self._connection(address)
@@ -334,7 +331,7 @@ class CubeClient:
         loop = asyncio.get_running_loop()
         if self._closing is not None:
             self._closing.cancel()
-        # Whatever the settings, this ends: no attempt is waited for past its own timeout.
+        # This ends, because no attempt outlives its timeout.
         for connection in [each for each in self._leaving if not each.awaited]:
             self._leaving.discard(connection)
             connection.close("is named as a holder no more")
@@ -351,7 +348,7 @@ class CubeClient:
 def _with_the_last_known(
     named: Mapping[str, Sequence[int]], before: Mapping[str, Sequence[int]]
 ) -> dict[str, Sequence[int]]:
-    """What is named now, and for partitions that nobody is named for who held them before."""
+    """The listed holders, and the last known ones of partitions for which none is listed."""
     covered = {partition for partitions in named.values() for partition in partitions}
     found = dict(named)
     for address, partitions in before.items():
@@ -364,14 +361,14 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 
 
 class _Question:
-    """Keys that the same servers hold, put to one of them and, if need be, to the others."""
+    """One request for keys of the same holders: sent to one of them and, if needed, to the others."""
 
     def __init__(self, client: CubeClient, kind: Kind, version: int, keys: Keys, addresses: list[str]) -> None:
         self._client = client
         self._kind = kind
         self._version = version
         self._keys = keys
-        # The best first. Once one said "not held", only those who may still have it and say so.
+        # The best first. After a "not held", only those that may still answer.
         self._asked: dict[str, list[Attempt]] = {address: [] for address in addresses}
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[tuple[Values, Flags]] = self._loop.create_future()
@@ -416,7 +413,7 @@ class _Question:
         client = self._client
         address = self._next_address()
         attempt = Attempt(self._kind, self._version, self._keys, client.dim, lambda done: self._done(done, address))
-        # Twice as long each time round: one that is busy must not be given more to do.
+        # Twice as long each time, because a busy server must not get more work.
         timeout = client._timeout * 2 ** len(self._asked[address])  # noqa: SLF001
         self._asked[address].append(attempt)
         self._attempts.append(attempt)
@@ -440,7 +437,7 @@ class _Question:
         return not over and client._worth_waiting(self._version, self._routes, self._asked)  # noqa: SLF001
 
     def _pause(self) -> float:
-        """Seconds before the next attempt: none at first, then twice as long each time."""
+        """Seconds before the next attempt: none for retries, then twice as long each time."""
         beyond = len(self._attempts) - self._client._retries - 1  # noqa: SLF001
         return 0.0 if beyond < 0 else min(_FIRST_PAUSE * 2**beyond, _LONGEST_PAUSE)
 
@@ -458,13 +455,13 @@ class _Question:
             self._not_held = True
             self._asked.pop(address, None)
         if self._not_held:
-            # Its reader asks for another version instead, which must not wait for a holder that is long gone.
+            # The caller then asks for another version, and must not wait for a holder that is gone.
             self._asked = {each: attempts for each, attempts in self._asked.items() if self._may_answer(each)}
         if not self._asked:
             self._fail()
         elif self._again is not None:
             return
-        # In place of one that does not hold it nobody is asked twice at a time.
+        # After a "not held", no holder gets two attempts at a time.
         elif self._may_try() and not (self._not_held and self._is_asked(self._next_address())):
             self._client.stats.retried += 1
             self._again = self._loop.call_later(self._pause(), self._try_unless_done)

@@ -72,7 +72,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class PartHeader:
-    """What the first 4096 bytes say. `keys` counts the all-ones key and the tombstones too.
+    """The fields of the header. `keys` counts the all-ones key and the tombstones too.
 
     `base` is, for an overlay, the version of the full part it was made for, or 0 when that was not said.
     """
@@ -149,7 +149,7 @@ def lay_out(header_fields: dict[str, int]) -> tuple[dict[str, tuple[int, int]], 
 
 
 def read_header(data: bytes, path: Path, file_bytes: int) -> PartHeader:
-    """Parse and check everything that the header alone can prove. Raises DictionaryDamaged."""
+    """Parse the header and check all that it can prove. Raises DictionaryDamaged."""
 
     def refuse(reason: str) -> DictionaryDamaged:
         return DictionaryDamaged(path, reason)
@@ -204,7 +204,7 @@ def read_header(data: bytes, path: Path, file_bytes: int) -> PartHeader:
 
 
 class DictionaryPart:
-    """A mapped part. Its arrays are views of the file and live as long as somebody refers to them."""
+    """A mapped part. Its arrays are views of the file; the mapping lives as long as they do."""
 
     def __init__(self, path: Path, header: PartHeader, mapped: mmap.mmap, inode: int) -> None:
         self.path = path
@@ -237,17 +237,16 @@ class DictionaryPart:
         with path.open("rb") as stream:
             size = stream.seek(0, 2)
             if size < HEADER_BYTES:
-                # Too short to be mapped, perhaps, and refused for certain.
+                # Perhaps too short to be mapped.
                 stream.seek(0)
                 read_header(stream.read(size), path, size)
             inode = os.fstat(stream.fileno()).st_ino
             mapped = mmap.mmap(stream.fileno(), size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-        # Before anything of the file is read, the header included: what the kernel reads in without knowing this, it reads in
-        # small pages.
+        # Before any byte is read: the kernel reads in small pages until it knows this.
         try:
             mapped.madvise(mmap.MADV_HUGEPAGE)
         except (AttributeError, OSError):
-            pass  # only speed is lost where the kernel has no huge pages for files
+            pass  # without huge pages for files, only speed is lost
         _read_in(mapped, path, 0, HEADER_BYTES)
         part = cls(path, read_header(mapped[:HEADER_BYTES], path, size), mapped, inode)
         if verify:
@@ -301,7 +300,7 @@ class DictionaryPart:
 def _read_in(mapped: mmap.mmap, path: Path, start: int, end: int) -> None:
     """Map the pages of those bytes now. Raises OSError when one cannot be read; before Linux 5.14 that ends the process."""
     start -= start % mmap.PAGESIZE
-    # Others may run in between.
+    # In chunks, so that other threads run in between.
     for at in range(start, end, _CHUNK):
         size = min(_CHUNK, end - at)
         try:
@@ -313,7 +312,7 @@ def _read_in(mapped: mmap.mmap, path: Path, start: int, end: int) -> None:
 
 
 def describe(path: Path | str) -> dict[str, object]:
-    """What `elastic-ctr dict stat` prints. Raises DictionaryDamaged when the file is not whole."""
+    """The facts that `elastic-ctr dict stat` prints. Raises DictionaryDamaged when the file is not whole."""
     part = DictionaryPart.open(path)
     part.verify()
     head = part.header

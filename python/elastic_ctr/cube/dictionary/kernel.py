@@ -37,7 +37,7 @@ PRESENCE, PRESENCE_MASK, TOMBSTONES = 16, 17, 18
 WIDTH = 24
 
 BLOCK = 64
-# What is known of a key on its way, u64s: where its pilot stands, then its record; its second hash; the first record and the
+# A key under way, in u64s: the address of its pilot, then of its record; its second hash; the first record and the
 # slots of its sub-part.
 _AT, _HASHED, _FIRST, _SLOTS = (np.uint64(8 * number) for number in range(4))
 _KEY_BYTES = np.uint64(32)
@@ -189,7 +189,7 @@ def _ask(dim: Any, stride: Any, block: Any, i: Any) -> None:
 def _ask_above(block: Any, size: Any, step: Any) -> None:
     """Ask for the records that overlays may have of the block's keys."""
     listed = _0
-    # No branch: hot keys change often and others seldom, nobody can guess which comes next.
+    # No branch: whether an overlay has the key cannot be predicted.
     for i in range(size):
         # A filter has at least 64 bits, so the place within its word are the lowest bits of the hash.
         bit = (load_u64(load_u64(block + _ABOVE + i * _8)) >> (load_u64(block + _MIXED + i * _8) & _63)) & _1
@@ -285,10 +285,10 @@ def look_up(
 def lookup_kernel(dim: int, stride: int, *, accumulate: bool) -> Lookup:
     """The lookup for parts of that dim and stride.
 
-    It is called as lookup(table u64[partitions, WIDTH], reciprocal u64, overlaid bool, keys u64[>= count], count,
-    out u8[], places i64[>= count], missing u8[>= count], scratch u64[SCRATCH]) and returns how many were missing.
-    The values of keys[i] go to out[places[i]:] (accumulate: are added there as float32); missing[i] becomes 0 or 1.
-    A key whose partition is not held counts as missing: whoever must tell the two apart looks before.
+    It is called as lookup(table u64[partitions, WIDTH], reciprocal u64, overlaid bool, keys u64[>= count], count, out
+    u8[], places i64[>= count], missing u8[>= count], scratch u64[SCRATCH]) and returns how many were missing. The
+    values of keys[i] go to out[places[i]:] (accumulate: are added there as float32); missing[i] becomes 0 or 1. A key
+    of a partition without a part counts as missing; callers that tell the two apart check before.
     """
 
     @compiled

@@ -1,7 +1,5 @@
-"""One version's parts as one table: any keys of any partitions in one pass, full parts with at most one overlay each.
-
-Padding key 0 is answered with zeros and is not missing. A missing key is answered with zeros and its flag.
-A key whose partition is not held is an error, never a guess.
+"""The parts of one version as one table. The padding key 0 is answered with zeros and is not missing; a missing key is
+answered with zeros and its flag; a key of a partition without a part is an error.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +32,7 @@ class PartitionNotHeld(LookupError):
 
 
 class Parts(NamedTuple):
-    """What answers for one partition: the overlay where it has the key, the full part otherwise."""
+    """The parts of one partition: the overlay answers for its keys, the full part for the others."""
 
     full: DictionaryPart
     overlay: DictionaryPart | None = None
@@ -66,7 +64,7 @@ def compiled_lookup(dim: int, stride: int, *, accumulate: bool) -> Callable[...,
     return kernel
 
 
-# Stands in for what is not there, so that the kernel has no case for it: a part without keys, a filter without bits.
+# Placeholders for an absent part or filter, so that the kernel needs no case for them.
 _NO_PILOTS = np.zeros(1, np.uint16)
 _NO_SUB_PARTS = np.zeros((1, 2), np.uint64)
 _NO_RECORDS = np.full(MAX_DIM + 8, EMPTY_KEY, np.uint64)
@@ -78,7 +76,7 @@ def _address(array: NDArray[Any]) -> int:
 
 
 def _table_rows(partitions: int, parts: Mapping[int, Parts]) -> NDArray[np.uint64]:
-    """The kernel's view: addresses and sizes per partition; whoever keeps it keeps the parts."""
+    """The kernel's view: addresses and sizes per partition. The parts must outlive it."""
     from elastic_ctr.cube.dictionary import kernel
 
     rows = np.zeros((partitions, kernel.WIDTH), np.uint64)
@@ -133,7 +131,7 @@ def check_fit(partitions: int, dim: int, parts: Mapping[int, Parts]) -> None:
 
 
 class VersionTable:
-    """All parts of one version that are held here. Immutable; lookups may run in any number of threads."""
+    """The mapped parts of one version. Immutable; lookups may run in any number of threads."""
 
     def __init__(self, version: int, dim: int, partitions: int, parts: Mapping[int, Parts]) -> None:
         """Raises PartsDoNotFit when a part is of another partition, dim, kind or base than it is given as."""

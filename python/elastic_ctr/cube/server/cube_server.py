@@ -9,10 +9,11 @@ The admin API is HTTP and JSON:
     POST /unload  {"version", "partitions": [..] or null}
     POST /drain   {"draining": bool}
 
-A POST needs `authorization: Bearer <token>` where a token is set. 200 means that every worker has done it; on any
-other answer nothing has changed: 400 not understood, 401 no token, 409 does not fit what is loaded, 422 files refused,
-503 no worker is there. A partition whose files are found damaged after the load is answered no longer: it leaves
-`versions` and stands in `damaged` until it is loaded again. That it drains is shown from the order on, before every worker says so.
+A POST needs `authorization: Bearer <token>` where a token is set. 200 means that every worker has done it; on any other
+answer nothing has changed: 400 not understood, 401 no token, 409 does not fit what is loaded, 422 files refused, 503 no
+worker is there. A partition whose files are found damaged after the load is answered no longer: it leaves `versions`
+and stands in `damaged` until it is loaded again. `draining` is true from the order on, before every worker has carried
+it out.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ _LOOK_SECONDS = 1.0
 class CubeServer:
     """Answers lookups on host from parts under `cacheDir`, the only folder that parts are loaded from.
 
-    Both ports are taken once it is made. Without a token, whoever reaches the admin port may change what is held.
+    Both ports are bound in the constructor. Without a token, any caller of the admin port may load and unload parts.
     Raises PortInUse, OSError.
     """
 
@@ -69,7 +70,7 @@ class CubeServer:
         self.admin_port = self._http.port
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. Raises CannotWork, and whatever else made an end of it."""
+        """Serve until SIGTERM or SIGINT. Raises CannotWork."""
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
@@ -152,7 +153,7 @@ class Drain(_Body):
 
 
 class Admin:
-    """What the admin API does. `facts` are the fixed parts of the status."""
+    """The handlers of the admin API. `facts` are the fixed fields of the status."""
 
     def __init__(
         self,
@@ -238,7 +239,7 @@ class Admin:
         def rule(assigned: Assignments) -> Assignments:
             return assigned.loaded(body.version, body.dim, body.partitions, paths)
 
-        # Before the files are read: a load that cannot fit says so at once.
+        # Checked before the files are read.
         rule(self._workers.assigned)
         parts = await asyncio.to_thread(_open, body.partitions, body.dim, paths)
         await self._workers.change(rule)

@@ -1,9 +1,11 @@
 """The lookup loop as machine code: accept, read, check, look up, answer, without the interpreter and without the GIL.
 
-A round takes what every ready connection has sent, answers all of it with one pass over the table, and sends. A lookup of very many
-keys is a round of its own, which is looked up and sent in pieces: the kernel takes them from the cache, and the reader has the
-first ones while the others are looked up. The loop leaves the machine code only when the wake descriptor is readable; then Python puts
-new tables in and enters again. Nothing that a peer sends is used before its length was checked.
+A round takes the requests of all ready connections, answers them with one pass over the table, and sends. A lookup of
+very many keys is a round of its own and is answered in pieces: the kernel sends them from the cache while the next ones
+are looked up. The loop leaves the machine code only when the wake descriptor is readable; Python then replaces the
+tables and enters it again. The length of a frame is checked before its bytes are used. A connection with waiting output
+is not read, so its buffers hold one largest request and one largest reply. Where all places are taken, a new connection
+replaces the least recently used one: first one without a hello, then one idle for a second.
 """
 
 from collections.abc import Callable
@@ -76,17 +78,17 @@ _IDLE_NANOSECONDS = 1_000_000_000
 
 # The round's row, i64: keys, output bytes, lookups, sends so far.
 ROUND_KEYS, ROUND_BYTES, ROUND_LOOKUPS, ROUND_SENDS = range(4)
-# A lookup of the round: where its reply starts, its keys, where they start, its version's index, and the descriptor that it is
-# answered to in pieces, or NOBODY.
+# A lookup of the round: where its reply starts, its keys, where they start, its version's index, and the descriptor
+# that it is answered to in pieces, or NONE.
 REPLY_AT, KEY_COUNT, KEY_AT, VERSION_AT, PIECES_TO = range(5)
 LOOKUP_WIDTH = 5
-NOBODY = -1
+NONE = -1
 
 MAX_LOOKUPS = 8192
 
 
 class Buffers(NamedTuple):
-    """What the loop keeps between rounds."""
+    """The buffers that the loop keeps between rounds."""
 
     sockets: Sockets
     round: NDArray[np.int64]
@@ -117,15 +119,15 @@ def woken_at(b: Any) -> Any:
 
 @compiled
 def _least_recently_used(connections: Any, now: Any) -> Any:
-    """The connection that makes room for a new one, or NOBODY."""
-    found = np.int64(NOBODY)
+    """The connection that makes room for a new one, or NONE."""
+    found = np.int64(NONE)
     found_greeted = True
     for fd in range(connections.shape[0]):
         state = connections[fd, STATE]
         greeted = state != HELLO
         if state == CLOSED or now - connections[fd, USED_AT] < (_IDLE_NANOSECONDS if greeted else _HELLO_NANOSECONDS):
             continue
-        older = found == NOBODY or connections[fd, USED_AT] < connections[found, USED_AT]
+        older = found == NONE or connections[fd, USED_AT] < connections[found, USED_AT]
         if (found_greeted and not greeted) or (found_greeted == greeted and older):
             found, found_greeted = np.int64(fd), greeted
     return found
@@ -140,7 +142,7 @@ def accept(b: Any, counts: Any) -> None:
             return
         if fd >= connections.shape[0]:
             old = _least_recently_used(connections, woken_at(b))
-            if old == NOBODY:
+            if old == NONE:
                 sockets.turn_away(fd)
                 continue
             sockets.replace(b.sockets, old, fd)
@@ -229,7 +231,7 @@ _0, _4, _8 = np.uint64(0), np.uint64(4), np.uint64(8)
 
 
 class Tables(NamedTuple):
-    """What is held, versions in any order; one row at least, count says how many mean something."""
+    """The loaded versions in any order. There is at least one row; `size` says how many are valid."""
 
     size: int
     versions: NDArray[np.uint64]  # [versions]
@@ -282,9 +284,8 @@ def _piece_of(n: Any, most: Any) -> Any:
 
 @compiled
 def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
-    """Take every whole request that the connection has sent into the round.
-
-    True when the round is full and must be answered before the rest can be taken.
+    """Take the complete requests of a connection into the round. True when the round must be answered before the rest
+    fits.
     """
     full = False
     in_pieces = False
@@ -373,7 +374,7 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
                 reply = b.round[ROUND_BYTES]
                 b.lookups[number, REPLY_AT], b.lookups[number, KEY_COUNT] = reply, n
                 b.lookups[number, KEY_AT], b.lookups[number, VERSION_AT] = first, index
-                b.lookups[number, PIECES_TO] = NOBODY
+                b.lookups[number, PIECES_TO] = NONE
                 if n > b.piece_keys:
                     in_pieces = True
                     b.lookups[number, PIECES_TO] = fd
@@ -426,7 +427,7 @@ def _take_event(b: Any, t: Any, counts: Any, fd: Any) -> Any:
         send_waiting(b, counts, fd)
         if row[STATE] == CLOSED or row[OUT_END] > 0:
             return False
-        # What had been read before the output stopped is not announced again.
+        # Input that was read before the output stopped is not announced again.
         return _take_requests(b, t, counts, fd)
     if not receive(b, counts, fd):
         return False
@@ -484,7 +485,7 @@ def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.i
                         end = b.lookups[after, KEY_AT] + b.lookups[after, KEY_COUNT]
                         after += 1
                     to = b.lookups[first, PIECES_TO]
-                    piece = end - start if to == NOBODY else _piece_of(end - start, b.piece_keys)
+                    piece = end - start if to == NONE else _piece_of(end - start, b.piece_keys)
                     unsent = np.int64(0)
                     at = start
                     lost = np.int64(0)
@@ -495,7 +496,7 @@ def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.i
                             dim, stride, False, t.rows[index], t.reciprocal, t.overlaid[index], b.keys[at:stop],
                             stop - at, b.replies, b.places[start : start + stop - at], b.missing[at:stop], b.scratch,
                         )  # fmt: skip
-                        if to != NOBODY:
+                        if to != NONE:
                             ends = HEAD_BYTES + 4 * dim * (stop - at)
                             if stop == end:
                                 _mark(b, np.uint64(b.replies.ctypes.data) + np.uint64(ends), start, end - start, lost)
@@ -507,7 +508,7 @@ def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.i
                             unsent = np.int64(HEAD_BYTES)  # the head went with the first
                         at = stop
                     counts[MISSING] += lost
-                    if to == NOBODY:
+                    if to == NONE:
                         _mark_missing(b, dim, first, after, lost)
                     first = after
                 send_round(b, counts)

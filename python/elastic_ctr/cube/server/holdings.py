@@ -1,6 +1,6 @@
-"""What a server holds: a set of (version, partition), all of one dim and one number of partitions. Immutable.
+"""The loaded parts of a server: a set of (version, partition), all of one dim and number of partitions. Immutable.
 
-`Assignment`s are what the parent of the server was told, by file; `Holdings` are the same opened, in a worker.
+The parent has `Assignments`, which name files; a worker has `Holdings`, the same files opened.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -14,7 +14,7 @@ from elastic_ctr.cube.server.lookup_counters import MAX_VERSIONS
 
 
 class DoesNotFit(ValueError):
-    """Something that cannot be held beside what is held: what, why, the way out."""
+    """A part that cannot be loaded beside the loaded ones; the text has the reason and the way out."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Assignments:
         return {version: sorted(own.parts) for version, own in sorted(self.versions.items())}
 
     def loaded(self, version: int, dim: int, partitions: int, parts: Mapping[int, Paths]) -> "Assignments":
-        """These and that; parts given before for the same partition are replaced. Raises DoesNotFit."""
+        """With these parts added; they replace earlier ones of the same partitions. Raises DoesNotFit."""
         for other, theirs in self.versions.items():
             if (theirs.dim, theirs.partitions) != (dim, partitions):
                 raise DoesNotFit(
@@ -52,7 +52,7 @@ class Assignments:
         return self._with(version, Assignment(dim, partitions, place, dict(parts)))
 
     def unloaded(self, version: int, partitions: Iterable[int] | None = None) -> "Assignments":
-        """Without those partitions of the version (None: without all of them); what is not held is no error."""
+        """Without those partitions of the version (None: all of them); partitions that are not loaded are ignored."""
         own = self.versions.get(version)
         if own is None:
             return self
@@ -145,7 +145,7 @@ class Holdings:
         return cls({table.version: table for table in tables}, {table.version: at for at, table in enumerate(tables)})
 
     def changed(self, assigned: Assignments) -> "Holdings":
-        """What is assigned, opening and verifying the files that are not open yet.
+        """The assigned parts; opens and verifies the files that are not open yet.
 
         Raises DictionaryDamaged, PartsDoNotFit, OSError.
         """

@@ -33,12 +33,12 @@ def attach(descriptor: int, workers: int) -> Counts:
 
 
 def private() -> Counts:
-    """One row that nobody else reads."""
+    """A row outside shared memory."""
     return np.zeros(WIDTH, np.int64)
 
 
 class Activity:
-    """Call `look` often; what changed since the last look is taken as asked now."""
+    """Call `look` often: a counter that has grown since the last look counts as asked now."""
 
     def __init__(self, counts: Counts, clock: Callable[[], float] = time.monotonic) -> None:
         self._counts = counts
@@ -58,7 +58,7 @@ class Activity:
             self._lookup = now
         asked: dict[int, float | None] = {}
         for version, place in places.items():
-            # A version that is new here has its column from one that is gone: what that counted is not its own.
+            # A new version may have the column of an unloaded one, whose counts are not its own.
             known = self._places.get(version) == place
             asked[version] = self._asked.get(version) if known else None
             if known and VERSIONS_AT + place in changed:

@@ -1,7 +1,6 @@
-"""A worker of cube-server: one lookup loop, told what to hold by its parent over a socket. `python -m` starts it.
+"""A worker process of cube-server: one lookup loop, with commands from its parent over a socket. `python -m` starts it.
 
-Orders and answers are JSON, one a line; a line with `event` is the worker's own, and says that it lives, and whether it
-is at an order. The worker ends when its parent does, whatever way that happens.
+Orders and answers are JSON lines, see `runtime.process_pool`. The worker ends when its parent does.
 """
 
 from __future__ import annotations
@@ -53,14 +52,16 @@ def obey(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:
     except (DictionaryDamaged, PartsDoNotFit, OSError) as refused:
         return {"error": str(refused)}
     except Exception as failed:  # noqa: BLE001 (the parent is told, and the log)
-        # Not the end of this worker: whoever is started in its place would be given the same.
+        # This worker goes on, because the next one would get the same order.
         _log.exception("an order cannot be carried out")
         return {"error": f"{type(failed).__name__}: {failed}"}
     return {"ok": True}
 
 
 class Obedience:
-    """Obeys until the parent hangs up, and says every BEAT_SECONDS that lookups are answered, or that it is at an order."""
+    """Executes commands until the parent hangs up. Every BEAT_SECONDS it reports that lookups are answered, or that it
+    is busy.
+    """
 
     def __init__(self, loop: LookupLoop, orders: Iterable[bytes], answers: IO[bytes]) -> None:
         self._loop = loop
@@ -72,14 +73,14 @@ class Obedience:
         self._busy = False
 
     def run(self) -> None:
-        # A thread of its own: loading may take minutes, and the parent is to know that it is no standstill.
+        # A thread of its own, because loading may take minutes.
         beating = threading.Thread(target=self._beat, name="beats")
         beating.start()
         try:
             for line in self._orders:
                 with self._obeying:
                     self._busy = True
-                    # Before it begins: reading files in keeps the interpreter, on a slow disk for long.
+                    # Before the order begins: on a slow disk, reading files keeps the interpreter for long.
                     self._say_alive()
                     order = json.loads(line)
                     answer = obey(self._loop, order)
@@ -91,7 +92,7 @@ class Obedience:
     def _beat(self) -> None:
         try:
             while True:
-                # Through the thread that answers lookups and back, unless an order is on that way.
+                # Through the lookup thread and back, unless an order takes that way.
                 if self._obeying.acquire(blocking=False):
                     try:
                         self._loop.replace(self._loop.holdings, draining=self._loop.draining)
@@ -101,11 +102,11 @@ class Obedience:
                 if self._over.wait(BEAT_SECONDS):
                     return
         except (BrokenPipeError, ConnectionResetError):
-            pass  # the parent is gone; who reads its orders knows, too
+            pass  # the parent is gone; the thread that reads orders sees it too
 
     def _say_alive(self) -> None:
         with self._saying:
-            # Looked at here, or a beat could overtake an order with what was true before it.
+            # Read under the lock, or a beat could follow an order with an outdated flag.
             self._write({"event": "alive", "busy": self._busy})
 
     def _say(self, answer: dict[str, Any]) -> None:
@@ -119,7 +120,7 @@ class Obedience:
 
 
 def _end_with(failed: threading.ExceptHookArgs) -> None:
-    """Without one of its threads a worker answers nothing any more: it ends, and its parent starts another."""
+    """Without one of its threads a worker answers nothing: it ends, and its parent starts another."""
     name = "?" if failed.thread is None else failed.thread.name
     trace = (failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback)
     _log.critical("the thread %s has failed; this worker ends", name, exc_info=trace)
@@ -147,7 +148,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     given = parser.parse_args()
     die_with_parent(given.parent)
-    # Ctrl-C reaches the whole terminal; the parent decides.
+    # Ctrl-C reaches the whole terminal; the parent ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_from_environment(f"cube-server-{given.index}")
     threading.excepthook = _end_with
@@ -163,7 +164,7 @@ def main() -> None:
         try:
             Obedience(loop, orders, answers).run()
         except (BrokenPipeError, ConnectionResetError):
-            pass  # the parent is gone, and so are we
+            pass  # the parent is gone
     loop.stop()
 
 

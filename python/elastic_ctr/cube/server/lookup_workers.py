@@ -1,4 +1,4 @@
-"""The worker processes of cube-server: told what to hold, and given what they cannot hold no longer."""
+"""The worker processes of cube-server, and the parts that they must load."""
 
 import asyncio
 import logging
@@ -18,34 +18,33 @@ from elastic_ctr.runtime.process_pool import ProcessPool, Worker, WorkerFailed, 
 
 _log = logging.getLogger(__name__)
 
-# A worker says that it lives also while it loads, so this is for one whose load alone is stuck: in an hour a slow disk
-# (100 MB/s) reads 360 GB, more than a pod holds.
+# For a load that is stuck: in an hour a slow disk (100 MB/s) reads 360 GB, more than a pod has.
 _ORDER_SECONDS = 3600.0
-# A load waits so long for a worker that serves. Machine code that is not cached takes a minute; an agent asks for ten.
+# A load waits this long for a worker that serves. Compiling takes a minute; an agent waits for ten.
 _NO_WORKER_SECONDS = 300.0
-# A load that so many starts of a worker in a row could not hold is given up.
+# Parts that so many starts of a worker in a row could not load are unloaded.
 _REFUSED_TIMES = 3
 
 
 class WorkerRefused(WorkerFailed):
-    """An order that could not be carried out: what a worker said, or that none is left to say it."""
+    """An order that could not be carried out; the text has the reason."""
 
 
 class CannotHold(WorkerRefused):
-    """A worker that was started again cannot hold what all others held."""
+    """A restarted worker cannot load the assigned parts."""
 
 
 class NoWorker(RuntimeError):
-    """There is none to give an order to."""
+    """No worker serves."""
 
 
 class Workers:
-    """All workers. They hold what `assigned` says; a new one accepts connections only after it holds all of it."""
+    """All workers. A new one accepts connections only after it has loaded all of `assigned`."""
 
     def __init__(self, host: str, port: int, cube: CubePodConfig) -> None:
         self.assigned = Assignments()
         self.draining = False
-        # Partitions that are answered no longer because a file of theirs is damaged, until they are loaded again.
+        # Partitions with a damaged file: not answered until they are loaded again.
         self.damaged: dict[tuple[int, int], str] = {}
         self.damaged_parts = 0
         self._pool = ProcessPool(cube.workers, self._spawn, self._run)
@@ -58,10 +57,10 @@ class Workers:
             "busy-poll-us": cube.busy_poll_us,
         }
         self._serving: dict[int, Worker] = {}
-        # How often each that was started could not hold what is assigned, since one last did.
+        # Failed starts of each worker since one last served.
         self._refused = Counter[int]()
-        # A change and a worker's coming to serve exclude each other, so that none misses a change; who waits for one to
-        # serve is told.
+        # A change and the start of serving exclude each other, so that no worker misses a change. Notified when a
+        # worker serves.
         self._changing = asyncio.Condition()
         self._ending = threading.Event()
 
@@ -90,21 +89,20 @@ class Workers:
         os.close(self._descriptor)
 
     async def change(self, rule: Callable[[Assignments], Assignments]) -> None:
-        """Have every worker hold what the rule makes of the assignments; all of them or, refused, none.
-
-        What adds something needs a worker that has done it; while none serves, one is waited for. A worker lost meanwhile
-        gets the new state when it starts. Raises what the rule raises, WorkerRefused, NoWorker.
+        """Apply a rule to the assignments in every worker; after a refusal, in none. A change that adds parts waits for
+        a worker that serves. A worker lost meanwhile gets the new state when it starts. Raises the rule's errors,
+        WorkerRefused, NoWorker.
         """
         async with self._changing:
             if rule(self.assigned).adds_to(self.assigned):
                 await self._until_one_serves()
-            # Anew: others may have changed something meanwhile.
+            # Again, because other changes may have come in between.
             wanted = rule(self.assigned)
             outcomes = await self._order_all(_hold(wanted, self.draining))
             wrong = _refusals(outcomes)
             lost = sum(isinstance(each, WorkerLost) for each in outcomes)
             if lost == len(outcomes) and wanted.adds_to(self.assigned):
-                # Whoever is started in their place would end over it, too, and the pod would answer nothing any more.
+                # Their replacements would end too, and the pod would answer nothing.
                 wrong.append(WorkerRefused("every worker that was to hold it ended over it; the log says how"))
             if wrong:
                 await self._order_all(_hold(self.assigned, self.draining))
@@ -112,10 +110,7 @@ class Workers:
             self.assigned = wanted
 
     async def drop(self, damaged: Mapping[Path, str]) -> None:
-        """Answer no partition any more that one of these files answers for; path to what is wrong with it.
-
-        Raises WorkerRefused.
-        """
+        """Unload the partitions of these files, given with the damage of each. Raises WorkerRefused."""
         before = self.assigned
         await self.change(lambda assigned: assigned.without(damaged))
         self._note(before, damaged)
@@ -128,10 +123,8 @@ class Workers:
                 self.damaged_parts += 1
 
     async def drain(self, *, draining: bool) -> None:
-        """Have every worker tell readers to ask another holder, or no longer. Raises WorkerRefused.
-
-        Noted before the workers are waited for, one of which may hang or load: whoever asks this server is told, and so
-        is a worker that comes to serve.
+        """Set the draining flag of every worker's replies. Raises WorkerRefused. The flag is set here before the
+        workers answer, one of which may hang or load.
         """
         before, self.draining = self.draining, draining
         async with self._changing:
@@ -142,7 +135,7 @@ class Workers:
                 raise wrong[0]
 
     async def _until_one_serves(self) -> None:
-        """Gives the lock away meanwhile: a worker needs it to come to serve."""
+        """Releases the lock meanwhile, which a starting worker needs."""
         try:
             await asyncio.wait_for(self._changing.wait_for(lambda: bool(self._serving)), _NO_WORKER_SECONDS)
         except asyncio.TimeoutError:
@@ -151,7 +144,7 @@ class Workers:
             ) from None
 
     async def _order_all(self, order: dict[str, Any]) -> list[dict[str, Any] | BaseException]:
-        """What each worker that serves has answered, or what became of it."""
+        """The answer or the error of each serving worker."""
         return await asyncio.gather(
             *(_order(worker, order) for worker in self._serving.values()), return_exceptions=True
         )
@@ -182,9 +175,9 @@ class Workers:
             self.counts[index, [counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
 
     async def _let_serve(self, worker: Worker) -> None:
-        """Have it hold everything, then listen."""
+        """Have the worker load everything, then listen."""
         while True:
-            # Not under the lock: a worker that hangs in its imports or over a file holds up no change.
+            # Not under the lock: a hung worker must not delay changes.
             told = self.assigned, self.draining
             try:
                 await _order(worker, _hold(*told))
@@ -200,15 +193,14 @@ class Workers:
                 return
 
     async def _give_up(self) -> None:
-        """Hold no longer what keeps every worker from coming to serve: the agent sees that it is not held, and brings it anew.
-
-        Those are the partitions whose files cannot be read; where all can, it is something else, and everything goes.
+        """Unload the parts that keep every worker from serving; the agent loads them again. These are the partitions
+        with unreadable files or, if all files are readable, all partitions.
         """
         before = self.assigned
         damaged = await asyncio.to_thread(_unreadable, before, self._ending)
         async with self._changing:
             if self._serving or self.assigned is not before or not before.versions:
-                return  # one can hold it after all, or something else is to be held now, or it is not what they hold
+                return  # a worker serves after all, or the assignments have changed, or there are none
             self._refused.clear()
             self.assigned = before.without(damaged) if damaged else Assignments()
             self._note(before, damaged)
@@ -231,12 +223,12 @@ def _hold(assigned: Assignments, draining: bool) -> dict[str, Any]:
 
 
 def _refusals(outcomes: list[dict[str, Any] | BaseException]) -> list[BaseException]:
-    """A worker that is lost refuses nothing: whoever is started in its place is told."""
+    """A lost worker refuses nothing: its replacement gets the new state."""
     return [each for each in outcomes if isinstance(each, BaseException) and not isinstance(each, WorkerLost)]
 
 
 def _unreadable(assigned: Assignments, ending: threading.Event) -> dict[Path, str]:
-    """Files that cannot be read or are damaged, and what is wrong; none that was not looked at when the server ends."""
+    """Unreadable or damaged files with the reason. It stops when the server ends."""
     found: dict[Path, str] = {}
     for path in assigned.files():
         if ending.is_set():

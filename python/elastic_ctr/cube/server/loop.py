@@ -32,7 +32,7 @@ from elastic_ctr.machine_code.sockets import (
 
 _SLACK = 64 << 10  # small requests behind a large one
 _ROUND_BYTES = 4 << 20
-# Longer than a peer that was woken itself takes to ask again.
+# Longer than a peer that was woken takes to send its next request.
 BUSY_POLL_US = 100
 MAX_CONNECTIONS = 1024
 _USUAL_DIM = 9  # until the first parts say otherwise
@@ -41,7 +41,7 @@ _USUAL_DIM = 9  # until the first parts say otherwise
 class LookupLoop:
     """One thread, one listener, many connections. Use: listen, start, replace as often as needed, stop.
 
-    Making one compiles the machine code where no cache has it.
+    The constructor compiles the machine code unless it is cached.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LookupLoop:
         self._serve(self._buffers, self._tables, self.counts)
 
     def _prepare(self, holdings: Holdings, *, draining: bool) -> Callable[[], None]:
-        """Do what takes time in the caller's thread; the returned errand, run between two rounds, puts it in force."""
+        """Prepare in the caller's thread; the returned function, run between two rounds, makes the change."""
         dim = holdings.dim or self._dim
         serve = event_loop.serve_loop(dim, stride_for(dim))
         tables = _tables(holdings, dim, draining=draining)
@@ -108,7 +108,7 @@ class LookupLoop:
         self._thread.start()
 
     def replace(self, holdings: Holdings, *, draining: bool) -> None:
-        """Answer from these holdings; returns when no reply will be made from the former ones any more."""
+        """Answer from these holdings; returns when no reply comes from the former ones any more."""
         self._between_rounds(self._prepare(holdings, draining=draining))
 
     def stop(self) -> None:
@@ -122,7 +122,7 @@ class LookupLoop:
 
     def _between_rounds(self, errand: Callable[[], None]) -> None:
         if self._thread.ident is None:
-            # Not started yet: there are no rounds to come between.
+            # Not started yet: no round is under way.
             errand()
             return
         done = threading.Event()
@@ -147,7 +147,7 @@ class LookupLoop:
                 done.set()
 
     def _hang_up_on_the_ungreeted(self) -> None:
-        """The worker's heartbeat comes through here every second."""
+        """Called every second by the worker's heartbeat."""
         connections = self._buffers.sockets.connections
         too_old = time.monotonic_ns() - int(event_loop.HELLO_SECONDS * 1e9)
         for descriptor in np.flatnonzero(
@@ -165,7 +165,7 @@ class LookupLoop:
 
     def try_out(self, serve: Callable[..., None], dim: int) -> None:
         """Compile now, not under the first request: a round that finds itself woken returns at once."""
-        # Sockets of its own: the thread may be serving on the others.
+        # Separate sockets: the thread may be serving on the others.
         with select.epoll() as epoll:
             wake = os.eventfd(1)
             epoll.register(wake, select.EPOLLIN)
@@ -202,7 +202,7 @@ class LookupLoop:
         )
 
     def _resize(self, dim: int) -> None:
-        """Another dim needs other output buffers; what waits in the old ones is still owed."""
+        """Another dim needs other output buffers; waiting output is kept."""
         old, new = self._buffers.sockets, self._new_buffers(dim)
         waiting = old.connections[:, OUT_END] - old.connections[:, OUT_AT]
         size = max(new.sockets.output_bytes, pages(int(waiting.max())))

@@ -1,8 +1,7 @@
 """Verifies the mapped dictionary parts of a cube-server again and again, slowly: memory and disks lose bits.
 
-A part is checked as lookups see it: through the page cache. Damage to bytes in memory is noticed within one round over
-all parts. Damage on the disk is noticed once those pages are read again: in the round after they were evicted, or when
-a process maps the part anew.
+A part is checked through the page cache, as lookups read it. Damage in memory is found within one round over all parts;
+damage on the disk once those pages are read again.
 """
 
 import logging
@@ -32,7 +31,7 @@ class Scrubber:
         self.round_finished_at: float | None = None
         self._seconds_per_byte = 1 / (megabytes_per_second * 1e6)
         self._on_damage = on_damage
-        # Replaced, never changed: the thread reads it at any time.
+        # Replaced, never changed, because the thread reads it at any time.
         self._parts: dict[Path, DictionaryPart] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scrubber", daemon=True)
@@ -81,7 +80,7 @@ class Scrubber:
             self._say(path, f"dictionary part {path} cannot be read: {failed.strerror}; fetch it again")
         except _Stopped:
             raise
-        except Exception:  # noqa: BLE001 - the others are still to be verified
+        except Exception:  # noqa: BLE001 - the other parts are still to be verified
             _log.exception("%s cannot be verified; the next round tries again", path)
 
     def _say(self, path: Path, sentence: str) -> None:
@@ -90,7 +89,7 @@ class Scrubber:
             self._on_damage(path, sentence)
 
     def _mapped_as(self, path: Path) -> Iterator[DictionaryPart]:
-        """The file that was loaded; and the one that a worker started since maps, if the file was replaced."""
+        """The loaded file and, if it was replaced, the new one that a worker started since has mapped."""
         part = self._parts.get(path)
         if part is not None:
             yield part

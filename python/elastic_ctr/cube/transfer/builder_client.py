@@ -1,4 +1,4 @@
-"""The builder as transfer sees it: one order at a time, asked after until it is done."""
+"""The client of cube-builder: one order at a time, polled until it is done."""
 
 import asyncio
 import logging
@@ -17,11 +17,11 @@ _LONGEST_BACK_OFF = 30.0
 
 
 class BuilderUnreachable(OSError):
-    """The builder does not answer: where, why."""
+    """The builder does not answer; the text has address and reason."""
 
 
 class Builder:
-    """Orders builds. `progress` is the last that was heard, `error` why there is none."""
+    """Orders builds. `progress` is the last answer, `error` the reason when there is none."""
 
     def __init__(self, url: str, token: str | None) -> None:
         self._url = url
@@ -47,7 +47,7 @@ class Builder:
                 await asyncio.sleep(_POLL_SECONDS)
                 progress = await self._ask("GET", version)
                 if progress.version != version:
-                    # A builder that was restarted has forgotten: order again, what is published already is kept.
+                    # A restarted builder has forgotten the order; parts that it has published are kept.
                     progress = await self._ask("POST", version)
             self.error = None
         except BuilderUnreachable as silent:
@@ -79,7 +79,7 @@ class Builder:
             ) from failed
         try:
             if answer.status_code == 409:
-                # It builds what was ordered before a restart of ours: that one is as welcome.
+                # The builder still builds an order from before our restart.
                 return BuildProgress(version=version, stage="failed", error=str(answer.json()["error"]))
             answer.raise_for_status()
             self.progress = BuildProgress.model_validate_json(answer.content)

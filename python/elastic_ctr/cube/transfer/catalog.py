@@ -25,8 +25,8 @@ from elastic_ctr.versions.manifest import (
 
 
 class Scan(NamedTuple):
-    """One look. `usable`: announced, with a manifest, with files down to the next built ancestor. `unread`: with a manifest that
-    cannot be read.
+    """The result of one scan. `usable`: announced, with a manifest, with files down to the next built ancestor.
+    `unread`: with an unreadable manifest.
     """
 
     manifests: dict[int, VersionManifest]
@@ -37,7 +37,7 @@ class Scan(NamedTuple):
 
 
 class Catalog:
-    """Looks again and again; manifests are immutable, so each is read once."""
+    """Scans the store repeatedly; manifests are immutable, so each is read once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -47,7 +47,7 @@ class Catalog:
         self._complete: set[int] = set()
 
     def scan(self, deleted: Collection[int] = ()) -> Scan:
-        """`deleted` names versions that retention removed: that a donefile still lists them is no news.
+        """`deleted` are the versions that retention removed, which the donefiles still list.
 
         Raises StoreError when the store does not answer, or shows nothing where there was something.
         """
@@ -64,7 +64,7 @@ class Catalog:
         usable = []
         for version in sorted(announced):
             if version not in self._manifests:
-                # What is older than everything published was deleted, by retention or by hand.
+                # A version older than all published ones was deleted, by retention or by hand.
                 if version not in deleted and listed and version > listed[0] and version not in listed:
                     problems.append(
                         f"the donefile names version {version}, which has no manifest in the store; "
@@ -103,14 +103,14 @@ class Catalog:
             try:
                 self._dictionaries[version] = read_dictionary(self._store, version)
             except NotInStore:  # noqa: PERF203 (not a hot loop)
-                continue  # a build under way, or one that was cut off
+                continue  # a build under way, or an interrupted one
             except ManifestDamaged as damaged:
                 problems.append(str(damaged))
 
     def _read_announced(self, problems: list[str]) -> set[int]:
         for path in (layout.BASE_DONEFILE, layout.PATCH_DONEFILE):
             donefile = read_donefile(self._store, path)
-            # What a line announced before it was damaged stays announced.
+            # A version stays announced when its line is damaged later.
             before = self._announced.get(path, set()) if donefile.problems else set[int]()
             self._announced[path] = {line.id for line in donefile.lines} | before
             problems += donefile.problems
@@ -135,7 +135,7 @@ class Catalog:
 
 
 def missing_inputs(manifest: VersionManifest, store: Store) -> list[str]:
-    """Files that the manifest names and the store does not hold."""
+    """Files of the manifest that the store lacks."""
     there = set(store.list(layout.cube_folder(manifest.version, manifest.kind)))
     return [entry.path for entry in manifest.cube_files if PurePosixPath(entry.path).name not in there]
 
@@ -144,7 +144,7 @@ log = logging.getLogger(__name__)
 
 
 def delete_version(store: Store, version: int) -> None:
-    """Manifests first: what is half deleted is a folder without a manifest. Raises StoreError."""
+    """Manifests first, so that a half-deleted version is a folder without a manifest. Raises StoreError."""
     store.delete(layout.version_manifest(version))
     store.delete(layout.dictionary_manifest(version))
     for folder in (layout.dictionary_folder(version), f"{layout.CUBE}/{version}", layout.model_folder(version)):
@@ -155,7 +155,7 @@ def delete_version(store: Store, version: int) -> None:
 def delete_orphans(store: Store, published: Collection[int], built: Collection[int], now: float) -> list[str]:
     """Folders of versions that have no manifest and have not changed for a day. Raises StoreError.
 
-    One that is newer than all that is published may be on its way still, however long that takes.
+    A folder newer than all published versions stays: it may still be uploaded.
     """
     deleted = []
     newest = max(published, default=0)
@@ -173,14 +173,14 @@ def delete_orphans(store: Store, published: Collection[int], built: Collection[i
 
 
 def followed_by_checkpoints(store: Store) -> set[int]:
-    """Versions that training may come back to: the next delta may name them as its parent. Raises StoreError."""
+    """The versions before the checkpoints: after a recovery, the next delta may name them as its parent. Raises StoreError."""
     found: set[int] = set()
     for name in store.list(layout.CHECKPOINTS):
         if name.endswith("/"):
             try:
                 checkpoint = read_checkpoint(store, name[:-1])
             except (NotInStore, ManifestDamaged):
-                continue  # unfinished, or not ours: it leads back to nothing
+                continue  # unfinished, or a foreign folder
             found |= known(checkpoint.follows_version, checkpoint.base_version)
     return found
 

@@ -1,7 +1,7 @@
-"""`cube-transfer`: says which versions cube holds and which one is live.
+"""`cube-transfer`: decides which versions cube loads and which one is live.
 
-One event loop owns the state. The store is looked at, and retention done, in a thread; the builder is another process.
-Everything that may change what is so ends in `_decide`, which asks the rules and publishes.
+One event loop owns the state; scans and deletions run in a thread, the builder is another process. Every change ends in
+`_decide`, which applies the rules and publishes.
 """
 
 import asyncio
@@ -47,16 +47,16 @@ from elastic_ctr.versions.refusals import Refusal, read_refusals, write_refusal
 log = logging.getLogger(__name__)
 
 _RETENTION_SECONDS = 60.0
-# Between two writes that only say which pods report.
+# Seconds between two writes that only change the reports.
 _KEEP_SECONDS = 1.0
 
 _STANDSTILL = 1.0
-# A wall clock that differs by more from this process's own was set; by less, it drifts.
+# A larger difference between wall clock and monotonic clock means that the wall clock was set.
 _CLOCK_JUMP = 2.0
 
 
 class StillListening(RuntimeError):
-    """There is no document yet: a transfer without state first hears what pods carry."""
+    """There is no document yet: a cube-transfer without state first collects reports."""
 
 
 class CubeTransfer:
@@ -116,7 +116,7 @@ class CubeTransfer:
                 await asyncio.gather(stopped, *work, return_exceptions=True)
                 await self.builder.close()
 
-    # What comes in
+    # Inputs
 
     def hear_agent(self, report: AgentReport) -> None:
         self._adopt_newer_document(report.document)
@@ -162,10 +162,10 @@ class CubeTransfer:
                 return None
             await wait_event(news, left)
 
-    # What is so
+    # Present state
 
     def now(self) -> float:
-        """Unix seconds that pass evenly: differences of two of them are true, whatever is done to the machine's clock."""
+        """Unix seconds of a clock that is never set: differences are exact."""
         return time.monotonic() + self._clock_offset
 
     @property
@@ -181,7 +181,7 @@ class CubeTransfer:
         return next_to_build(buildable, self.scan.dictionaries, self.state.live, self.state.refused)
 
     def unbuildable(self) -> dict[int, int]:
-        """Versions that stand on a refused one, each with that one."""
+        """Usable versions that stand on a refused one, each with that one."""
         if self.state is None or self.scan is None:
             return {}
         return standing_on_refused(self.scan.usable, self.scan.manifests, self.scan.dictionaries, self.state.refused)
@@ -198,7 +198,7 @@ class CubeTransfer:
             return
         self.state = self._persisted.state
         self._revision = self._persisted.revisions
-        # Who does not report again before listening ends is gone.
+        # A pod that does not report again before the recovery ends is gone.
         self.agents.restore(
             self._persisted.agents, self._began + self.rules.state_recovery_seconds - self.rules.report_timeout_seconds
         )
@@ -206,7 +206,7 @@ class CubeTransfer:
         self._decide()
 
     def _adopt_newer_document(self, document: ReleaseDocument | None) -> None:
-        """A pod carries a newer document than ours only if our state was lost, or is an old copy."""
+        """A pod carries a newer document only if our state was lost or is an old copy."""
         if document is None:
             return
         if self.state is None:
@@ -243,7 +243,7 @@ class CubeTransfer:
         return self._placement.model_copy(update={"up": shards_up(self.agents.reports, self.config.shards)})
 
     def _decide(self, state: ReleaseState | None = None) -> None:
-        """Ask the rules, keep what changed, then publish: in this order, or a restart would take something back."""
+        """Apply the rules, persist, then publish: in this order, or a restart would take back a published change."""
         before = self.state
         state = state or before
         if state is None:
@@ -264,7 +264,7 @@ class CubeTransfer:
             self._wake()
 
     def _persist(self, state: ReleaseState, revision: int) -> bool:
-        """Whether the state file says it. While it cannot be written nothing new is published."""
+        """Write the state file if needed. False when that fails: then nothing new is published."""
         memory = self._persisted
         now = time.monotonic()
         agents = tuple(sorted(self.agents.reports, key=lambda each: each.pod))
@@ -289,17 +289,18 @@ class CubeTransfer:
         self._news.set()
         self._news = asyncio.Event()
 
-    # What goes on by itself
+    # Background tasks
 
     async def _tick(self) -> None:
-        """Time alone changes things: pods fall silent, slow ones are no longer waited for, listening ends."""
+        """Changes by time alone: reports expire, waiting ends, the state recovery ends."""
         period = min(0.25, self.rules.poll_seconds)
         before = time.monotonic()
         while True:
             await asyncio.sleep(period)
             now = time.monotonic()
             self._follow_clock()
-            # Frozen, throttled or waiting for a disk: reports lie unread, and that is nobody's silence.
+            # This process stood still (frozen, throttled, waiting for a disk) with reports unread: pods were not
+            # silent.
             stood_still, before = now - before - period, now
             if stood_still > _STANDSTILL:
                 self.agents.extend_deadlines(stood_still)
@@ -360,7 +361,9 @@ class CubeTransfer:
             await self._retain(scan)
 
     async def _share_refusals(self, scan: Scan) -> None:
-        """The master reads refusals in the store: it publishes a base instead of a delta that stands on a refused version."""
+        """Share refusals through the store: the master then publishes a base instead of a delta that stands on a
+        refused version.
+        """
         try:
             if self._shared is None:
                 self._shared = await asyncio.to_thread(read_refusals, self._store)
@@ -382,7 +385,7 @@ class CubeTransfer:
         self._retention_at = now + _RETENTION_SECONDS
         try:
             followed = await asyncio.to_thread(followed_by_checkpoints, self._store)
-            # Deleting takes its time, and an order may come meanwhile: it finds these gone already.
+            # Before deleting, which takes time: a rollback meanwhile must not choose one of these.
             doomed = self._give_up(scan, followed)
             await asyncio.to_thread(delete_versions, self._store, doomed)
             published = (scan.manifests.keys() | scan.unread) - set(doomed)
@@ -393,7 +396,7 @@ class CubeTransfer:
             log.warning("old versions cannot be deleted now: %s", failed)
 
     def _give_up(self, scan: Scan, followed: Collection[int]) -> Collection[int]:
-        """Which versions nobody needs; from now on nothing decides for one of them."""
+        """The versions to delete; from now on no decision uses them."""
         state = self.state
         if state is None:
             return ()
@@ -425,7 +428,7 @@ class CubeTransfer:
 
 
 def _tell(before: ReleaseState | None, after: ReleaseState) -> None:
-    """One line per step of a version."""
+    """Log each step of a version."""
     if before is None:
         return
     if after.live != before.live:

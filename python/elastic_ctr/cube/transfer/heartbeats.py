@@ -1,4 +1,4 @@
-"""Who has reported lately. Reports of a silent pod expire: what it held, nobody can rely on."""
+"""The last reports of pods. The report of a silent pod expires."""
 
 import ipaddress
 from collections.abc import Callable, Iterable
@@ -31,25 +31,25 @@ class Pods(Generic[R]):
         self._heard: dict[str, LastReport[R]] = {}
 
     def record(self, report: R, now: float) -> bool:
-        """Whether it says something new."""
+        """Returns whether the report differs from the one before."""
         before = self._heard.get(report.pod)
         self._heard[report.pod] = LastReport(report, now)
         return before is None or before.report != report
 
     def restore(self, reports: Iterable[R], at: float) -> None:
-        """Take up what was heard before a restart, as if it had come at that time."""
+        """Restore reports from before a restart, as if they had come at that time."""
         for report in reports:
             self._heard[report.pod] = LastReport(report, at)
 
     def expire(self, now: float) -> list[str]:
-        """Pods that have been silent for too long; each is told once."""
+        """Drop the reports of pods that have been silent for too long; returns these pods."""
         silent = [pod for pod, heard in self._heard.items() if now - heard.at > self._seconds]
         for pod in silent:
             del self._heard[pod]
         return silent
 
     def extend_deadlines(self, seconds: float) -> None:
-        """Nobody could be heard for so long: the listener itself stood still."""
+        """For a time in which this process stood still and read no reports."""
         self._heard = {pod: LastReport(heard.report, heard.at + seconds) for pod, heard in self._heard.items()}
 
     @property
@@ -61,7 +61,7 @@ class Pods(Generic[R]):
 
 
 def address_rule(domain: str | None) -> AddressRule:
-    """Which cube addresses readers may be told: hosts of this domain, or this machine alone when there is none."""
+    """The rule for addresses of cube pods: hosts of this domain, or loopback addresses when there is none."""
 
     def inside(address: str) -> bool:
         host, colon, port = address.rpartition(":")
@@ -78,7 +78,7 @@ def address_rule(domain: str | None) -> AddressRule:
 
 
 def complaint_about(report: AgentReport, allowed: AddressRule) -> str | None:
-    """Why a report is not believed, as a sentence."""
+    """The reason to refuse a report, or None."""
     if not allowed(report.address):
         return f"address: {report.address!r} is not one that cube pods have here; is the agent of another cluster?"
     try:

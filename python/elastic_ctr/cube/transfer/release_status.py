@@ -1,4 +1,4 @@
-"""What transfer tells people and Prometheus. Nothing here changes anything."""
+"""Status and metrics of cube-transfer, read-only."""
 
 import time
 from functools import partial
@@ -11,12 +11,12 @@ from elastic_ctr.cube.transfer.state import ReleaseState, Times
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.versions.manifest import freshness_seconds
 
-# An hour that is published before it ends is in the future by less.
+# More than an hour that is published before it ends.
 _CLOCKS_DIFFER = 2 * 3600.0
 
 
 def status_of(transfer: CubeTransfer) -> dict[str, Any]:
-    """Everything there is to know, as JSON."""
+    """The JSON of /status."""
     state, document, scan = transfer.state, transfer.document, transfer.scan
     built = {} if scan is None else scan.dictionaries
     manifests = {} if scan is None else scan.manifests
@@ -50,7 +50,7 @@ def status_of(transfer: CubeTransfer) -> dict[str, Any]:
 
 
 def problems_of(transfer: CubeTransfer) -> list[str]:
-    """What an operator should look at, as sentences."""
+    """The problems that need an operator, as sentences."""
     found = [] if transfer.scan is None else list(transfer.scan.problems)
     builder = transfer.builder.error
     found += [each for each in (transfer.store_error, transfer.state_error, builder) if each is not None]
@@ -78,7 +78,7 @@ def problems_of(transfer: CubeTransfer) -> list[str]:
 
 
 def _refused_sentences(transfer: CubeTransfer, state: ReleaseState) -> list[str]:
-    """Of refused versions that nothing newer has replaced yet."""
+    """Sentences about refused versions newer than the live one."""
     standing = transfer.unbuildable()
     found = []
     for version, reason in sorted(state.refused.items()):
@@ -179,7 +179,7 @@ def _times(transfer: CubeTransfer, version: int, times: Times) -> dict[str, Any]
 
 
 def metrics_of(transfer: CubeTransfer) -> Metrics:
-    """Gauges that look at the transfer when they are asked."""
+    """Gauges that read the transfer when they are scraped."""
     metrics = Metrics("cube-transfer")
 
     def number(value: float | None) -> float:

@@ -1,6 +1,5 @@
-"""What transfer remembers, and the one function that decides what happens next.
-
-Nothing here waits, reads a clock or talks to anyone: `advance` is called with what is seen now and says what is so.
+"""The persistent state of cube-transfer and the rules that change it: pure functions, without waiting, clock or
+network.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -20,18 +19,17 @@ from elastic_ctr.cube.placement import (
 from elastic_ctr.cube.release import AgentReport, Generation, Placement, ReaderReport, ReleaseDocument, following
 from elastic_ctr.versions.manifest import DictionaryManifest, Record, VersionId
 
-# Past versions of which the times and the names are kept.
+# Number of past versions whose times and names are kept.
 REMEMBERED = 64
 
 
 class RollbackRefused(ValueError):
-    """A rollback that cannot be: which version, why, which ones can."""
+    """An impossible rollback; the text has the reason and the possible versions."""
 
 
 class Times(Record):
-    """Unix seconds at which a version first got so far; None while it has not.
-
-    `published` is by the master's clock, the others are by transfer's own, which does not jump within a process.
+    """Unix seconds at which a version first reached a step. `published` is by the master's clock, the others by
+    cube-transfer's.
     """
 
     published: float | None = None
@@ -50,7 +48,7 @@ class Times(Record):
 
 
 class ReleaseState(Record):
-    """What survives a restart. `restoring`: the candidate is the target of a rollback, live before, and not gated."""
+    """The persistent state. `restoring`: the candidate is the target of a rollback and needs no validation."""
 
     generation: Generation
     live: VersionId | None = None
@@ -66,14 +64,13 @@ class ReleaseState(Record):
 
     @property
     def wanted(self) -> tuple[int, ...]:
-        """Each once, in the order in which a pod that has nothing should load them."""
+        """In the order in which an empty pod should load them."""
         return tuple(dict.fromkeys(v for v in (self.live, self.previous, self.candidate) if v is not None))
 
 
 class View(NamedTuple):
-    """What is seen now. `holders` says for readers what `agents` reported.
-
-    `listened`: long enough since the start for every pod to have been heard.
+    """The present observations. `holders` is made of the reports of `agents`. `listened`: every pod has had time to
+    report since the start.
     """
 
     now: float
@@ -104,14 +101,14 @@ def document_of(
 
 
 def state_after_loss(document: ReleaseDocument | None) -> ReleaseState:
-    """Where a transfer without state goes on: from the highest document that a pod carries, one generation later."""
+    """The state after a lost one: that of the newest document that a pod carries, one generation later."""
     if document is None:
         return ReleaseState(generation=1)
     return ReleaseState(
         generation=following(document.generation),
         live=document.live,
         previous=document.previous,
-        # A candidate is chosen again; a rollback's target too, by the operator, whose order nobody remembers.
+        # A candidate is chosen again; a rollback under way must be ordered again.
         promotion_paused=document.promotion_paused,
         refused=document.refused,
         was_live=tuple(v for v in (document.previous, document.live) if v is not None),
@@ -119,7 +116,7 @@ def state_after_loss(document: ReleaseDocument | None) -> ReleaseState:
 
 
 def state_overtaken(own: ReleaseState, document: ReleaseDocument) -> ReleaseState:
-    """A pod carries a newer document than ours: its content holds, and what we know of the past beside it."""
+    """The state after a pod reported a newer document: its content, with our own history."""
     after = state_after_loss(document)
     refused = {v: reason for v, reason in {**own.refused, **document.refused}.items() if v != document.live}
     was_live = tuple(dict.fromkeys([*(v for v in own.was_live if v not in after.was_live), *after.was_live]))
@@ -129,7 +126,7 @@ def state_overtaken(own: ReleaseState, document: ReleaseDocument) -> ReleaseStat
 
 
 def advance(state: ReleaseState, view: View, rules: CubeTransferConfig) -> ReleaseState:
-    """The state after everything that what is seen now allows. Applying it twice changes nothing more."""
+    """The state after all steps that the view allows; idempotent."""
     while True:
         after = _step(state, view, rules)
         if after == state:
@@ -151,11 +148,11 @@ def _step(state: ReleaseState, view: View, rules: CubeTransferConfig) -> Release
         return state.model_copy(update={"candidate": chosen, "restoring": False, "complete_since": None})
     if lacking(state, view, rules):
         return state.model_copy(update={"complete_since": None})
-    # In the future only by a clock that was set back since.
+    # In the future only when the clock was set back.
     if state.complete_since is None or state.complete_since > view.now:
         state = _timed(state, candidate, complete=view.now)
         state = state.model_copy(update={"complete_since": view.now})
-    # Right after a start nobody has been heard yet: that is not the same as nobody being there.
+    # Right after a start, missing reports do not mean missing pods.
     if not view.listened:
         return state
     if not state.restoring and (
@@ -177,10 +174,10 @@ def lacking(state: ReleaseState, view: View, rules: CubeTransferConfig) -> tuple
 
 
 def lagging_pods(state: ReleaseState, view: View, rules: CubeTransferConfig) -> tuple[str, ...]:
-    """Cube pods that are waited for: they have what is live, load the candidate too, and will soon have it.
+    """Cube pods to wait for: they have the live version and still load the candidate.
 
-    Else a version whose store and whose only holder go just now would be live and answered by nobody, while the pods
-    beside it still have the one before. Whoever lacks that one, be it new or its disk full, saves nobody.
+    Else a version could go live just as its only holder is lost, while other pods still answer the version before. A
+    pod without the live version (new, or out of disk) could not take over, so it is not waited for.
     """
     candidate = state.candidate
     if state.live is None or candidate is None or candidate not in view.built:
@@ -197,18 +194,18 @@ def lagging_pods(state: ReleaseState, view: View, rules: CubeTransferConfig) -> 
 
 
 def validation_verdict(state: ReleaseState, view: View, rules: CubeTransferConfig) -> Verdict:
-    """What serving pods say of the candidate."""
+    """The validation of the candidate by serving pods."""
     assert state.candidate is not None
     return readers_verdict(state.candidate, view.readers, _waited(state, view), rules.validation_timeout_seconds)
 
 
 def _waited(state: ReleaseState, view: View) -> float:
-    """Seconds since the candidate has been held as it must be."""
+    """Seconds since the candidate has had enough holders."""
     return 0.0 if state.complete_since is None else view.now - state.complete_since
 
 
 def _other_shape(view: View, version: int, live: int | None) -> str | None:
-    """Why a version can never be held beside the live one: a cube has one model."""
+    """Why a version can never be loaded beside the live one: a cube has one model."""
     new, old = view.built[version], None if live is None else view.built.get(live)
     if old is None or (new.dim, new.partitions) == (old.dim, old.partitions):
         return None
@@ -219,7 +216,7 @@ def _other_shape(view: View, version: int, live: int | None) -> str | None:
 
 
 def _with_refusals(state: ReleaseState, view: View) -> ReleaseState:
-    """A refusal is final. What is or was live stays answered; a later complaint about it is for the status."""
+    """Refusals are final. A version that is or was live is not refused; a complaint about it goes to the status."""
     found: dict[int, str] = {}
     answered = {state.live, state.previous} - {None if state.restoring else state.candidate}
     restored = {state.candidate} if state.restoring else set[int | None]()
@@ -255,10 +252,8 @@ def _promoted(state: ReleaseState, version: int) -> ReleaseState:
 
 
 def rolled_back(state: ReleaseState, version: int, view: View, rules: CubeTransferConfig) -> ReleaseState:
-    """V becomes live at once if it is held everywhere, else as soon as it is; either way everything else is held.
-
-    V was live before, so serving pods have answered for it once: it is not gated again. While V is loaded the present
-    version stays live. A version that never was live cannot be rolled back to. Raises RollbackRefused.
+    """Make a version live again, at once or as soon as it is loaded, and pause promotion. It was live before, so it is
+    not validated again. While it is loaded, the present version stays live. Raises RollbackRefused.
     """
     possible = [v for v in state.was_live if v in view.built and v not in state.refused and v != state.live]
     ways_out = f"possible are {', '.join(map(str, reversed(possible)))}" if possible else "no other version is possible"
@@ -269,7 +264,7 @@ def rolled_back(state: ReleaseState, version: int, view: View, rules: CubeTransf
     if version not in state.was_live:
         raise RollbackRefused(f"version {version} was never live, so no serving pod answers for it; {ways_out}")
     if version == state.live:
-        # What is live is held where it is.
+        # Keep the live version.
         return state.model_copy(
             update={"promotion_paused": True, "candidate": None, "restoring": False, "complete_since": None}
         )
@@ -279,7 +274,7 @@ def rolled_back(state: ReleaseState, version: int, view: View, rules: CubeTransf
 
 
 def resume(state: ReleaseState) -> ReleaseState:
-    """Go on with the newest built version, be it the one that was rolled back from. A rollback under way is given up."""
+    """Resume promotion. A rollback under way is given up."""
     if not state.promotion_paused:
         return state
     candidate = None if state.restoring else state.candidate
@@ -300,7 +295,7 @@ def _timed(state: ReleaseState, version: int, **moments: float) -> ReleaseState:
 
 
 def with_times(state: ReleaseState, moments: Mapping[int, Mapping[str, float]]) -> ReleaseState:
-    """The first time counts: a rollback or its end makes a version live again, but did not publish it again."""
+    """Add times of steps; the first time of a step stays."""
     times = dict(state.times)
     for version, at in moments.items():
         known = times.get(version, Times())
@@ -313,7 +308,7 @@ def with_times(state: ReleaseState, moments: Mapping[int, Mapping[str, float]]) 
 
 
 def with_clock_moved(state: ReleaseState, seconds: float) -> ReleaseState:
-    """The clock was set by so much: what waits goes on waiting from where it was."""
+    """Shift the times after the clock was set, so that no wait changes."""
     own = ("seen", "built", "candidate", "complete")
     times = {
         version: each
@@ -326,7 +321,7 @@ def with_clock_moved(state: ReleaseState, seconds: float) -> ReleaseState:
 
 
 def forgotten(state: ReleaseState, deleted: Iterable[int]) -> ReleaseState:
-    """What retention deletes is no target any more, and its donefile line no complaint."""
+    """Forget deleted versions: they are no rollback targets, and their donefile lines no problem."""
     gone = set(deleted)
     return state.model_copy(
         update={

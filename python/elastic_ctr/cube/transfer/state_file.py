@@ -1,4 +1,4 @@
-"""The file that transfer's state survives in: one JSON document, replaced as a whole."""
+"""The file with cube-transfer's state: one JSON document, replaced as a whole."""
 
 import logging
 import os
@@ -11,15 +11,14 @@ from elastic_ctr.versions.manifest import Record, Whole
 
 log = logging.getLogger(__name__)
 
-# Revisions are published from a reserve, so that not every one costs a write.
+# Revisions are reserved in advance, so that not every one needs a write.
 RESERVED = 1000
 
 
 class PersistedState(Record):
-    """`revisions`: no published revision is above it, whatever was published after the last write.
+    """`revisions`: an upper bound of the published revisions.
 
-    `agents` are the reports heard last: without them the first document after a restart would name no holder, and
-    readers would have nobody to ask.
+    `agents` are the last reports: without them the first document after a restart would list no holders.
     """
 
     state: ReleaseState
@@ -28,7 +27,7 @@ class PersistedState(Record):
 
 
 class StateFile:
-    """Written before anything it says is published."""
+    """Written before its content is published."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "release.json"
