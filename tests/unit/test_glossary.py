@@ -16,7 +16,6 @@ ROWS = [
 # Names of a private vocabulary that standard terms have replaced; none of them comes back.
 REPLACED = [
     "DoorClosed",
-    "Held",
     "LentThread",
     "NotNow",
     "Patience",
