@@ -104,7 +104,7 @@ def main() -> int:
             while True:
                 session.look()
                 peak_memory(session, peaks)
-                now = stage(session.status, session.release)
+                now = stage(session.status, session.candidate)
                 if now != said:
                     said = now
                     print(now, file=sys.stderr)

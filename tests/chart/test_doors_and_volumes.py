@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from chart.rendering import SMALLEST, Renderer, merged
-from elastic_ctr.cli.elastic_control import File, Options, translate
+from elastic_ctr.cli.values import File, Sizes, translate
 
 SERVICES = {
     "serving": "ctr-serving",
@@ -111,7 +111,7 @@ def test_the_chart_takes_what_elastic_ctr_values_writes(render: Renderer) -> Non
         'export HDFS_ADDRESS="hdfs://namenode:9000"\nexport HDFS_UGI="root,i"\nexport START_DATE_HR=20200401/00\n'
     )
     data_config += 'export END_DATE_HR=20200401/03\nexport DATASET_PATH="/train_data"\nexport SPARSE_DIM="1000001"\n'
-    options = Options(cpu=4, mem_gib=20, trainer=2, pserver=2, cube=5)
+    options = Sizes(cpu=4, mem=20, trainer=2, pserver=2, cube=5)
     written = translate(File("data.config", data_config), File("slot.conf", "0\n1\n2\n"), options).values
 
     rendered = render(below=written)

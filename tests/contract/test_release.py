@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from contract.release_world import PARTITIONS, TOKEN, World, eventually, values_of, world
-from elastic_ctr.runtime.http import bearer
+from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.versions.manifest import check, read_dictionary
 from elastic_ctr.versions.refusals import read_refusals, refused_below
 

@@ -27,8 +27,8 @@ from elastic_ctr.cube.transfer import state_file
 from elastic_ctr.cube.transfer.catalog import Catalog, followed_by_checkpoints
 from elastic_ctr.cube.transfer.state import ReleaseState, Times, View
 from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
+from elastic_ctr.runtime.auth import read_token
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
-from elastic_ctr.runtime.http import read_token
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import Announcement

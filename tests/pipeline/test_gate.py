@@ -92,7 +92,7 @@ def test_a_version_that_answers_wrongly_is_refused_and_the_old_one_stays_live(
         forge(store, original, version, tmp_path / str(version), **changes)
         settled = run.until(
             lambda version=version: run.session.live == version  # type: ignore[misc]
-            or str(version) in (run.session.release or {}).get("refused", {}),
+            or (run.session.release is not None and version in run.session.release.refused),
             60, f"version {version} is settled",
         )  # fmt: skip
         assert settled
@@ -101,7 +101,8 @@ def test_a_version_that_answers_wrongly_is_refused_and_the_old_one_stays_live(
             assert run.session.live == version
             live = version
             continue
-        reason = (run.session.release or {})["refused"][str(version)]
+        assert run.session.release is not None
+        reason = run.session.release.refused[version]
         assert str(version) in reason or "sample" in reason, reason
         assert run.session.live == live
         assert set(predict(run.places.serving, "ctr", [line])[1]) == {live}

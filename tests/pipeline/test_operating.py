@@ -17,7 +17,7 @@ import psutil
 import pytest
 import yaml
 
-from elastic_ctr.cli.check_serving import verify_serving
+from elastic_ctr.cli.check import verify_serving
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.endpoints import EndpointUnavailable, ask, predict
@@ -408,7 +408,7 @@ def test_a_stopped_pass_ends_nothing_but_training(system: Standing) -> None:
     serving = verify_serving(system.places.serving, "ctr")
     status = command("local", "status", "--dir", system.places.folder)
 
-    assert serving.version == live
+    assert serving.facts["version"] == live
     assert before <= {each.pid for each in system.processes()}
     assert status.returncode == 0
     assert "pass 20200401/01 is stopped" in status.stdout
@@ -446,7 +446,7 @@ def test_up_over_a_version_that_is_live_returns_once_serving_answers_with_it(sys
     answered = verify_serving(system.places.serving, "ctr")
 
     assert up.returncode == 0, up.stderr
-    assert answered.version == live
+    assert answered.facts["version"] == live
 
 
 def test_a_runner_that_is_killed_takes_everything_along_and_its_folder_says_so(system: Standing) -> None:

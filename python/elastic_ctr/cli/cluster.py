@@ -1,4 +1,4 @@
-"""What a command is about: a release in a cluster (found by labels), a run on this machine (found by its folder), or addresses."""
+"""The target of a command: a release in a cluster (found by labels), a run on this machine (by its folder), or addresses."""
 
 import base64
 import binascii
@@ -10,31 +10,21 @@ from typing import Any
 
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.kubectl import Kubectl, KubectlFailed, PortForward, ending_in_order
-from elastic_ctr.cli.shared_options import RELEASE, Where
-from elastic_ctr.config.roles import CubeTransferConfig, MasterConfig, ServingConfig
+from elastic_ctr.cli.shared_options import (
+    MASTER_STATUS,
+    PREDICTIONS,
+    RELEASE,
+    SERVING_ADMIN,
+    TRANSFER,
+    Endpoint,
+    Where,
+)
+from elastic_ctr.config.roles import ServingConfig
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder
+from elastic_ctr.runtime.auth import read_token
 
 _LABEL = "app.kubernetes.io"
 _NAMED = f"{_LABEL}/name=elastic-ctr"
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """A port of a component: its name in the pod, and its number where the pod does not say."""
-
-    component: str
-    port_name: str
-    port: int
-
-    @property
-    def default(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-
-MASTER_STATUS = Endpoint("master", "status", MasterConfig().status_port)
-TRANSFER = Endpoint("cube-transfer", "release", CubeTransferConfig().port)
-SERVING_ADMIN = Endpoint("serving", "admin", ServingConfig().admin_port)
-PREDICTIONS = Endpoint("serving", "predict", ServingConfig().port)
 
 
 @dataclass(frozen=True)
@@ -78,9 +68,11 @@ class Pod:
             "restarts": self.restarts,
         }
 
-    def port(self, door: Endpoint) -> int:
+    def port(self, endpoint: Endpoint) -> int:
         ports = (each for container in self.containers for each in container.get("ports", []))
-        return next((int(each["containerPort"]) for each in ports if each.get("name") == door.port_name), door.port)
+        return next(
+            (int(each["containerPort"]) for each in ports if each.get("name") == endpoint.port_name), endpoint.port
+        )
 
 
 def _state(status: dict[str, Any], conditions: dict[str, Any], statuses: list[dict[str, Any]]) -> str:
@@ -162,33 +154,33 @@ class PortForwards:
         self.cluster = cluster
         self._open: dict[Endpoint, PortForward] = {}
 
-    def address(self, door: Endpoint) -> str:
+    def address(self, endpoint: Endpoint) -> str:
         """Raises KubectlFailed."""
-        forward = self._open.get(door)
+        forward = self._open.get(endpoint)
         if forward is None or not forward.open:
-            self.forget(door)
-            pod = self.cluster.pod(door.component)
-            forward = self._open[door] = PortForward(self.cluster.kubectl, pod.name, pod.port(door))
+            self.forget(endpoint)
+            pod = self.cluster.pod(endpoint.component)
+            forward = self._open[endpoint] = PortForward(self.cluster.kubectl, pod.name, pod.port(endpoint))
         return forward.address
 
-    def forget(self, door: Endpoint) -> None:
+    def forget(self, endpoint: Endpoint) -> None:
         """It did not answer: the next question takes a new one."""
-        if (forward := self._open.pop(door, None)) is not None:
+        if (forward := self._open.pop(endpoint, None)) is not None:
             forward.close()
 
     def close(self) -> None:
-        for door in list(self._open):
-            self.forget(door)
+        for endpoint in list(self._open):
+            self.forget(endpoint)
 
 
 @contextmanager
 def port_forwards(cluster: Cluster) -> Iterator[PortForwards]:
-    doors = PortForwards(cluster)
+    forwards = PortForwards(cluster)
     with ending_in_order():
         try:
-            yield doors
+            yield forwards
         finally:
-            doors.close()
+            forwards.close()
 
 
 @dataclass(frozen=True)
@@ -199,19 +191,19 @@ class Target:
     run: RunFolder | None
 
     @contextmanager
-    def reached(self, door: Endpoint, address: str | None) -> Iterator[str]:
-        """The address given, or where a door of the release or run is. Raises KubectlFailed."""
+    def reached(self, endpoint: Endpoint, address: str | None) -> Iterator[str]:
+        """The address given, or where a endpoint of the release or run is. Raises KubectlFailed."""
         if self.cluster is None:
-            yield address or self.address(door)
+            yield address or self.address(endpoint)
             return
-        with port_forwards(self.cluster) as doors:
-            yield doors.address(door)
+        with port_forwards(self.cluster) as forwards:
+            yield forwards.address(endpoint)
 
-    def address(self, door: Endpoint) -> str:
+    def address(self, endpoint: Endpoint) -> str:
         """On this machine. Ends with a sentence when the run has ended."""
         info = None if self.run is None else self.run.read()
         if self.run is None or info is None:
-            return door.default
+            return endpoint.default
         if self.run.runner() is None:
             refuse(self.run.absence())
         known = {
@@ -220,10 +212,10 @@ class Target:
             SERVING_ADMIN: info.serving_admin,
             PREDICTIONS: info.predictions[0],
         }
-        return known[door]
+        return known[endpoint]
 
     def model(self, given: str | None) -> str:
-        """The name of the model at the doors of serving."""
+        """The name of the model at the forwards of serving."""
         info = None if self.run is None else self.run.read()
         return given or (ServingConfig().model_name if info is None else info.model)
 
@@ -233,8 +225,6 @@ class Target:
             return self.cluster.token()
         if file is None and self.run is not None and self.run.token_file.exists():
             file = self.run.token_file
-        from elastic_ctr.runtime.http import read_token
-
         try:
             return read_token(file)
         except (OSError, ValueError) as wrong:

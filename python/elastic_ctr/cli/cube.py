@@ -1,30 +1,28 @@
-"""`elastic-ctr cube`: ask cube-servers directly, and end a cube pod in order.
+"""elastic-ctr cube: lookups at cube-servers, and the ordered end of a cube pod.
 
-Its functions import what they need: `drain` runs in pods that are going, and must not start half a server for that.
+`drain` runs in pods that end, so modules of other commands are imported inside their functions.
 """
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from elastic_ctr.cli.cube_drain import drain
-from elastic_ctr.cli.shared_options import Folder, Where
-from elastic_ctr.local.endpoints import EndpointUnavailable, ask
+from elastic_ctr.cli.entrypoint import refuse, token_of
+from elastic_ctr.cli.shared_options import Folder, TransferAddress, Where
+from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
+from elastic_ctr.config.role_files import CubeAgentFile, CubeServerFile
+from elastic_ctr.cube.agent.drain_client import LONGEST_DRAIN_SECONDS, DrainRefused, run_cube_drain
+from elastic_ctr.local.endpoints import EndpointUnavailable, release_document
 
 app = typer.Typer(name="cube", help="Ask the cube, or end one of its pods in order.", no_args_is_help=True)
-app.command()(drain)
 
-EXIT_MISSING, EXIT_ERROR = 1, 2
+EXIT_MISSING, EXIT_GRACE_OVER = 1, 1
 
 
 class NoLiveVersion(RuntimeError):
-    """There is nobody to say which version is live or who holds it, or nothing is live yet: the sentence that says so."""
-
-
-@app.callback()
-def cube() -> None:
-    """Ask the cube, or end one of its pods in order."""
+    """No version is live, or cube-transfer or a holder is not known: one sentence."""
 
 
 @app.command()
@@ -40,14 +38,7 @@ def seek(
         ),
     ] = None,
     version: Annotated[int | None, typer.Option("--version", help="Which version; the live one when absent.")] = None,
-    transfer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where cube-transfer is, asked for what --version and --address leave out.",
-            show_default="127.0.0.1:8300",
-        ),
-    ] = None,
+    transfer: TransferAddress = None,
     folder: Folder = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
@@ -63,14 +54,14 @@ def seek(
         if version is not None and given:
             asked, servers = version, given
         else:
-            from elastic_ctr.cli.cluster import TRANSFER, target_of
+            from elastic_ctr.cli.cluster import target_of
+            from elastic_ctr.cli.shared_options import TRANSFER
 
             asked, servers = _placed(transfer or target_of(Where(folder), {}).address(TRANSFER), version, given)
         with BlockingCubeClient(servers, busy_poll=False) as client:
             values, missing = client.lookup(asked, wanted)
     except (ValueError, NoLiveVersion, CubeUnavailable, VersionNotHeld) as refused:
-        typer.echo(str(refused), err=True)
-        raise typer.Exit(EXIT_ERROR) from refused
+        refuse(str(refused))
     for key, row, absent in zip(wanted.tolist(), values, missing.tolist(), strict=True):
         if as_json:
             found = None if absent else [float(value) for value in row]
@@ -82,14 +73,10 @@ def seek(
 
 
 def _placed(transfer: str, version: int | None, given: list[str]) -> tuple[int, list[str]]:
-    """The version and who holds it, from the release document for what is not given. Raises NoLiveVersion."""
-    from pydantic import ValidationError
-
-    from elastic_ctr.cube.release import ReleaseDocument
-
+    """The version and its holders; the release document has what is not given. Raises NoLiveVersion."""
     try:
-        document = ReleaseDocument.model_validate(ask(f"http://{transfer}/release"))
-    except (EndpointUnavailable, ValidationError) as closed:
+        document = release_document(transfer)
+    except EndpointUnavailable as closed:
         raise NoLiveVersion(
             f"{closed}; say --transfer, or --version and --address to ask a cube-server without it"
         ) from closed
@@ -105,5 +92,53 @@ def _placed(transfer: str, version: int | None, given: list[str]) -> tuple[int, 
 
 def _key(text: str) -> int:
     if not text.isdecimal() or int(text) >= 1 << 64:
-        raise ValueError(f"{text!r} is no key: keys are decimal numbers from 0 to {(1 << 64) - 1}")
+        raise ValueError(f"{text!r} is not a key: keys are decimal numbers from 0 to {(1 << 64) - 1}")
     return int(text)
+
+
+@app.command()
+def drain(
+    config: Annotated[
+        Path,
+        typer.Option("--config", "-c", help="The config.yaml of the container that ends.", envvar="ELASTIC_CTR_CONFIG"),
+    ],
+    grace_seconds: Annotated[
+        float,
+        typer.Option("--grace-seconds", min=0, help="Wait no longer; Kubernetes ends the wait with its own grace."),
+    ] = LONGEST_DRAIN_SECONDS,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Have the agent of the pod drain, and return when it has ended; readers ask other pods by then.
+
+    Exit codes: 0 the agent has ended (or had before); 1 the grace was over first; 2 it cannot be asked.
+    """
+    try:
+        file = _file(config)
+        token = token_of(file.auth)
+        agent_url = f"http://{_reached(file.host)}:{file.cube.agent_port}"
+        ended = run_cube_drain(agent_url=agent_url, token=token, grace_seconds=grace_seconds)
+    except (ConfigRefused, DrainRefused) as refused:
+        refuse(str(refused))
+    if as_json:
+        typer.echo(json.dumps({"agent": agent_url, "ended": ended}))
+    else:
+        state = "has ended" if ended else f"still drains after {grace_seconds:g} s"
+        typer.echo(f"the agent at {agent_url} {state}")
+    if not ended:
+        raise typer.Exit(EXIT_GRACE_OVER)
+
+
+def _file(config: Path) -> CubeAgentFile | CubeServerFile:
+    """Raises ConfigRefused."""
+    given = read_yaml(config)
+    # Both containers of a pod call this, each with its own file; only an agent knows transfer.
+    if "transferAddress" in given:
+        return settings(CubeAgentFile, given, str(config))
+    return settings(CubeServerFile, given, str(config))
+
+
+def _reached(host: str) -> str:
+    """Where this pod reaches what listens on a host."""
+    if host in ("0.0.0.0", "::"):  # noqa: S104 (compared, not bound)
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host

@@ -1,4 +1,7 @@
-"""What every role's command does around its role: settings, logging, one sentence on failure."""
+"""The frame of every command: settings, logging, token, signals, and one sentence on failure.
+
+`cube drain` uses it in pods that end, so modules of servers are imported inside functions.
+"""
 
 import logging
 import os
@@ -15,13 +18,12 @@ import typer
 from elastic_ctr.config.load import ConfigRefused, load
 from elastic_ctr.config.role_files import Auth
 from elastic_ctr.config.section import Section
-from elastic_ctr.runtime.http import HttpThread, application, read_token
+from elastic_ctr.runtime.auth import read_token
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure_from_environment
-from elastic_ctr.runtime.metrics import Metrics
 
 REFUSED = 2
-"""Exit code: it cannot run with what it was given; starting it again would not help."""
+"""Exit code: the settings or this machine do not allow it; starting it again would not help."""
 
 _AWAY_SECONDS = 2.0
 
@@ -35,13 +37,13 @@ S = TypeVar("S", bound=Section)
 
 
 def refuse(sentence: str, code: int = REFUSED) -> NoReturn:
-    """Say it and end."""
+    """Print the sentence to stderr and end the command."""
     print(sentence, file=sys.stderr)  # noqa: T201 (the last words of a command)
     raise typer.Exit(code)
 
 
 def reason_of(failed: BaseException) -> str:
-    """The sentence of a failure: of an error of the operating system its file and reason, without its number."""
+    """The sentence of a failure; for an error of the operating system its file and reason, without its number."""
     if isinstance(failed, OSError) and failed.strerror:
         return failed.strerror if failed.filename is None else f"{failed.filename}: {failed.strerror}"
     return str(failed)
@@ -60,7 +62,7 @@ def token_of(auth: Auth) -> str | None:
     try:
         return read_token(None if auth.token_file is None else Path(auth.token_file))
     except (OSError, ValueError) as wrong:
-        refuse(f"auth.tokenFile {auth.token_file}: {wrong}")
+        refuse(f"auth.tokenFile {auth.token_file} cannot be used: {reason_of(wrong)}")
 
 
 def pod_name(default: str) -> str:
@@ -68,7 +70,7 @@ def pod_name(default: str) -> str:
 
 
 def advertised_host(host: str, domain: str | None) -> str:
-    """Where others reach this process: by the pod's name in its domain, or at the host it listens on."""
+    """The host that others call: the pod's name in its domain, or the host that this process listens on."""
     return host if domain is None else f"{pod_name('')}.{domain}"
 
 
@@ -82,7 +84,7 @@ def ordinal_of(pod: str) -> int:
 
 @contextmanager
 def exit_on_config_error() -> Iterator[None]:
-    """What a role cannot do with what it was given is one sentence and exit code 2."""
+    """An error of settings or machine becomes one sentence and exit code 2."""
     try:
         yield
     except (OSError, ValueError) as failed:
@@ -92,7 +94,10 @@ def exit_on_config_error() -> Iterator[None]:
 
 @contextmanager
 def health_server(role: str, status: Callable[[], dict[str, Any]], host: str, port: int) -> Iterator[None]:
-    """Health, metrics and status of a role that has no other door."""
+    """Health, metrics and status of a role that has no other HTTP server."""
+    from elastic_ctr.runtime.http import HttpThread, application
+    from elastic_ctr.runtime.metrics import Metrics
+
     page = HttpThread(application([], status=status, metrics=Metrics(role)), host, port).start()
     try:
         yield
@@ -101,7 +106,7 @@ def health_server(role: str, status: Callable[[], dict[str, Any]], host: str, po
 
 
 def run_until_signal(run: Callable[[threading.Event], int]) -> None:
-    """SIGTERM and SIGINT end a role in order. One that cannot begin while its store is away waits for it."""
+    """SIGTERM and SIGINT end a role in order. A role that needs its store to begin waits while the store is unavailable."""
     with stop_on_signal() as stop, exit_on_config_error():
         code = _retry_until_store_up(run, stop)
     raise typer.Exit(code)
@@ -114,6 +119,6 @@ def _retry_until_store_up(run: Callable[[threading.Event], int], stop: threading
         try:
             return run(stop)
         except StoreUnavailable as away:  # noqa: PERF203 (seconds lie between two tries)
-            logging.getLogger(__name__).warning("%s Nothing begins before.", away)
+            logging.getLogger(__name__).warning("%s; the role begins once the store answers", away)
             stop.wait(_AWAY_SECONDS)
     return 0

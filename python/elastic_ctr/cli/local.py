@@ -14,18 +14,25 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from elastic_ctr.cli.check_serving import verify_serving
-from elastic_ctr.cli.checked import CheckFailed
+from elastic_ctr.cli.check import CheckFailed, verify_serving
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.status import status
 from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.local.endpoints import EndpointUnavailable, ask
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.report import table
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder, process_tree, still_running
 from elastic_ctr.local.run_view import following, stage
-from elastic_ctr.local.session import RoleRefused, RunFailed, Session, failure, find_ports_free, write_report
+from elastic_ctr.local.session import (
+    RoleRefused,
+    RunFailed,
+    Session,
+    failure,
+    find_ports_free,
+    master_status,
+    release_of,
+    write_report,
+)
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure
 from elastic_ctr.store import StoreError
@@ -245,17 +252,18 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
             console.print(sentence, highlight=False)
 
     while process.poll() is None:
-        status_, release = _look(places)
+        status_ = master_status(places)
+        release = release_of(places)
         if status_ is not None:
             _go_on(process)
-        say(stage(status_, release))
+        say(stage(status_, None if release is None else release.candidate))
         info = run_folder.read()
         problems = [] if info is None else list(info.problems)
         if stands_still := failure(status_, release):
             problems.append(stands_still)
         for each in problems:
             say(each)
-        live = None if release is None else release.get("live")
+        live = None if release is None else release.live
         if live is not None:
             # A role that holds up predictions is one of these.
             problems = [each for each in problems if each.startswith(("ctr-serving", "ctr-cube"))]
@@ -277,19 +285,9 @@ def _all_answer(places: Places, live: object) -> bool:
     """Whether each serving process answers with the live version."""
     info = places.info
     try:
-        return all(verify_serving(each, info.model).version == live for each in info.predictions)
+        return all(verify_serving(each, info.model).facts["version"] == live for each in info.predictions)
     except CheckFailed:
         return False
-
-
-def _look(places: Places) -> tuple[dict[str, object] | None, dict[str, object] | None]:
-    answers: list[dict[str, object] | None] = []
-    for url in (f"{places.master_status}/status", f"http://{places.transfer}/release"):
-        try:
-            answers.append(ask(url, timeout=2))
-        except EndpointUnavailable:  # noqa: PERF203 (the other may answer)
-            answers.append(None)
-    return answers[0], answers[1]
 
 
 @app.command()

@@ -1,6 +1,6 @@
-"""elastic-ctr: one command, one file for each role or verb.
+"""elastic-ctr: the table of all commands.
 
-A command's modules are imported when that command is asked for: a machine that starts a dozen roles feels it.
+Only the modules of the given command are imported, because a machine may start a dozen roles at once.
 """
 
 import sys
@@ -19,15 +19,15 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "predict": ("elastic_ctr.cli.predict", "predict", None),
     "status": ("elastic_ctr.cli.status", "status", None),
     "logs": ("elastic_ctr.cli.logs", "logs", None),
-    "pass": ("elastic_ctr.cli.pass_", "app", None),
-    "rollback": ("elastic_ctr.cli.rollback", "rollback", None),
+    "pass": ("elastic_ctr.cli.orders", "pass_app", None),
+    "rollback": ("elastic_ctr.cli.orders", "rollback", None),
     "check": ("elastic_ctr.cli.check", "app", None),
     "values": ("elastic_ctr.cli.values", "values", None),
     "import": ("elastic_ctr.cli.import_data", "app", None),
     "synth": ("elastic_ctr.cli.synth", "synth", None),
     "cube": ("elastic_ctr.cli.cube", "app", None),
-    "dict": ("elastic_ctr.cli.dict_stat", "app", None),
-    "seqfile": ("elastic_ctr.cli.seqfile", "app", None),
+    "dict": ("elastic_ctr.cli.data_files", "dict_app", None),
+    "seqfile": ("elastic_ctr.cli.data_files", "seqfile_app", None),
     "version": ("elastic_ctr.cli.main", "version", None),
     "master": ("elastic_ctr.cli.master", "master", ROLES),
     "trainer": ("elastic_ctr.cli.trainer", "trainer", ROLES),
@@ -46,7 +46,7 @@ def version() -> None:
 
 
 def _absent(name: str, cause: ModuleNotFoundError) -> Callable[[], None]:
-    """A command in place of one whose packages are not installed, for it to be listed and to name what it needs."""
+    """Stands in for a command whose packages are not installed: it is listed, and names the package that it needs."""
     if (cause.name or "").startswith("elastic_ctr"):
         raise cause
     extra = "local" if name in ("local", "trainer", "pserver", "serving") else "cube"
@@ -75,7 +75,7 @@ def _common(
 
 
 def build(only: str | None = None) -> typer.Typer:
-    """The command line, or just the one command that is asked for."""
+    """The command line, with all commands or only one."""
     app = typer.Typer(
         help="Click-through-rate training and serving: hours of clicks in, versioned predictions out.",
         no_args_is_help=True,

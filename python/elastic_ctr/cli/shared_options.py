@@ -1,4 +1,4 @@
-"""Options that several commands share: a dataclass that stands as one parameter of a command."""
+"""Options that several commands share. A dataclass of options can be one parameter of a command."""
 
 import inspect
 from collections.abc import Callable
@@ -8,10 +8,57 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from elastic_ctr.config.roles import CubeTransferConfig, MasterConfig, ServingConfig
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER
 
 RELEASE = "ctr"
 _PANEL = "In a cluster (through kubectl, from PATH or $KUBECTL)"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A port of a component: its name in the pod, and its default number."""
+
+    component: str
+    port_name: str
+    port: int
+
+    @property
+    def default(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+MASTER_STATUS = Endpoint("master", "status", MasterConfig().status_port)
+TRANSFER = Endpoint("cube-transfer", "release", CubeTransferConfig().port)
+SERVING_ADMIN = Endpoint("serving", "admin", ServingConfig().admin_port)
+PREDICTIONS = Endpoint("serving", "predict", ServingConfig().port)
+
+
+def _address(endpoint: Endpoint, *names: str, help: str) -> Any:  # noqa: A002 (typer's own name for it)
+    return typer.Option(*names, metavar="HOST:PORT", help=help, show_default=endpoint.default)
+
+
+MasterAddress = Annotated[str | None, _address(MASTER_STATUS, "--address", help="The master's status endpoint.")]
+TransferAddress = Annotated[str | None, _address(TRANSFER, "--transfer", help="The address of cube-transfer.")]
+ServingAdminAddress = Annotated[str | None, _address(SERVING_ADMIN, "--serving", help="Serving's admin endpoint.")]
+PredictionsAddress = Annotated[
+    str | None, _address(PREDICTIONS, "--address", "-a", help="Serving's port for predictions.")
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option("--model", help="The name that serving gives its model.", show_default=ServingConfig().model_name),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="ELASTIC_CTR_TOKEN_FILE",
+        help="The file with the token of the run: `token` in the folder of a local run, "
+        f"{DEFAULT_FOLDER / 'token'} by default. In a cluster the Secret is read, if you may.",
+    ),
+]
+OutputFile = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write there, whole or not at all, instead of to stdout.")
+]
 Folder = Annotated[
     Path | None,
     typer.Option("--dir", help="The folder of a run on this machine.", show_default=str(DEFAULT_FOLDER)),
@@ -53,7 +100,7 @@ def grouped(command: C) -> C:
 
 @dataclass(frozen=True)
 class Where:
-    """The options that say which release or run is meant."""
+    """The options that name a release or run."""
 
     folder: Folder = None
     namespace: Annotated[

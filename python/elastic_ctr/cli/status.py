@@ -1,4 +1,4 @@
-"""elastic-ctr status: hours, tasks, recoveries, versions, shards, what is live, how fresh it is."""
+"""elastic-ctr status: passes, tasks, recoveries, versions, shards, the live version and its freshness."""
 
 import json
 import time
@@ -10,30 +10,23 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from elastic_ctr.cli.cluster import (
+from elastic_ctr.cli.cluster import PortForwards, Target, port_forwards, target_of
+from elastic_ctr.cli.kubectl import KubectlFailed, ending_in_order
+from elastic_ctr.cli.shared_options import (
     MASTER_STATUS,
     SERVING_ADMIN,
     TRANSFER,
-    Cluster,
-    Endpoint,
-    PortForwards,
-    Target,
-    port_forwards,
-    target_of,
+    MasterAddress,
+    ServingAdminAddress,
+    TransferAddress,
+    Where,
+    grouped,
 )
-from elastic_ctr.cli.kubectl import KubectlFailed, ending_in_order
-from elastic_ctr.cli.shared_options import Where, grouped
 from elastic_ctr.cli.status_text import stages
-from elastic_ctr.local.endpoints import EndpointUnavailable, ask
+from elastic_ctr.local.endpoints import EndpointUnavailable, role_status
 
 WATCH_SECONDS = 2.0
-_DOORS = {"master": MASTER_STATUS, "transfer": TRANSFER, "serving": SERVING_ADMIN}
-# What every version of a role says of itself, and no other role does.
-_SAYS = {
-    "master": {"passes", "ledger", "pservers", "recoveries"},
-    "transfer": {"live", "candidate", "shards", "problems"},
-    "serving": {"stage", "rows", "lastRefusal", "transfer"},
-}
+_ENDPOINTS = {"master": MASTER_STATUS, "transfer": TRANSFER, "serving": SERVING_ADMIN}
 
 
 class Snapshot(NamedTuple):
@@ -44,7 +37,7 @@ class Snapshot(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        answered = self.answers.keys() & _DOORS.keys()
+        answered = self.answers.keys() & _ENDPOINTS.keys()
         return 0 if not self.errors else 1 if answered else 2
 
 
@@ -53,31 +46,22 @@ Look = Callable[[], Snapshot]
 
 @grouped
 def status(
-    master: Annotated[
-        str | None,
-        typer.Option(
-            "--address", help="HOST:PORT of the master's status endpoint.", show_default=MASTER_STATUS.default
-        ),
-    ] = None,
-    transfer: Annotated[
-        str | None, typer.Option(help="HOST:PORT of cube-transfer.", show_default=TRANSFER.default)
-    ] = None,
-    serving: Annotated[
-        str | None, typer.Option(help="HOST:PORT of serving's admin endpoint.", show_default=SERVING_ADMIN.default)
-    ] = None,
+    master: MasterAddress = None,
+    transfer: TransferAddress = None,
+    serving: ServingAdminAddress = None,
     where: Where = Where(),
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every two seconds, until Ctrl-C.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="The roles' own answers, by role; with --watch one object a line.")
     ] = False,
 ) -> None:
-    """Say where training, versions and serving are.
+    """Show the state of training, versions and serving.
 
     Exit codes: 0 all roles of the release or run answer (with --watch: it was ended), 1 some do, 2 none does.
     """
     given = {"--address": master, "--transfer": transfer, "--serving": serving}
     target = target_of(where, given)
-    addresses = {role: address for role, address in zip(_DOORS, given.values(), strict=True) if address is not None}
+    addresses = {role: address for role, address in zip(_ENDPOINTS, given.values(), strict=True) if address is not None}
     with ending_in_order(), _looking(target, addresses) as look:
         if watch:
             with suppress(KeyboardInterrupt):
@@ -94,13 +78,13 @@ def status(
 @contextmanager
 def _looking(target: Target, addresses: dict[str, str]) -> Iterator[Look]:
     if target.cluster is None:
-        yield lambda: _at(target, addresses)
+        yield lambda: _local_snapshot(target, addresses)
         return
     with port_forwards(target.cluster) as forwards:
-        yield lambda: _in(forwards.cluster, forwards)
+        yield lambda: _cluster_snapshot(forwards)
 
 
-def _at(target: Target, addresses: dict[str, str]) -> Snapshot:
+def _local_snapshot(target: Target, addresses: dict[str, str]) -> Snapshot:
     """The run of a folder, or the roles at addresses."""
     seen = Snapshot({}, {})
     info = None
@@ -109,9 +93,9 @@ def _at(target: Target, addresses: dict[str, str]) -> Snapshot:
         if target.run.runner() is None:
             seen.errors["run"] = target.run.absence()
             return seen
-    for role, endpoint in _DOORS.items():
+    for role, endpoint in _ENDPOINTS.items():
         try:
-            seen.answers[role] = _said(role, addresses.get(role) or target.address(endpoint))
+            seen.answers[role] = role_status(role, addresses.get(role) or target.address(endpoint))
         except EndpointUnavailable as closed:  # noqa: PERF203 (the others may answer)
             seen.errors[role] = str(closed)
     if info is not None:
@@ -119,9 +103,10 @@ def _at(target: Target, addresses: dict[str, str]) -> Snapshot:
     return seen
 
 
-def _in(cluster: Cluster, forwards: PortForwards) -> Snapshot:
-    """What is in a cluster. Pods come first: they say why a role does not answer."""
+def _cluster_snapshot(forwards: PortForwards) -> Snapshot:
+    """A release in a cluster. Pods come first: they explain why a role does not answer."""
     seen = Snapshot({}, {})
+    cluster = forwards.cluster
     try:
         pods = [each for each in cluster.pods() if each.component != "client"]
     except KubectlFailed as failed:
@@ -129,30 +114,16 @@ def _in(cluster: Cluster, forwards: PortForwards) -> Snapshot:
         return seen
     seen.answers["pods"] = [each.as_dict() for each in pods]
     with_pods = {each.component for each in pods}
-    for role, endpoint in _DOORS.items():
+    for role, endpoint in _ENDPOINTS.items():
         try:
             if endpoint.component in with_pods or cluster.has(endpoint.component):
-                seen.answers[role] = _asked(role, forwards, endpoint)
-        except (EndpointUnavailable, KubectlFailed) as closed:  # noqa: PERF203 (the others may answer)
-            seen.errors[role] = str(closed)
+                seen.answers[role] = role_status(role, forwards.address(endpoint))
+        except KubectlFailed as failed:  # noqa: PERF203 (the others may answer)
+            seen.errors[role] = str(failed)
+        except EndpointUnavailable as closed:
+            forwards.forget(endpoint)
+            seen.errors[role] = f"{endpoint.component}: {closed}"
     return seen
-
-
-def _said(role: str, address: str) -> Any:
-    """What it says of itself. Raises EndpointUnavailable, of another role too."""
-    said = ask(f"http://{address}/status")
-    if not isinstance(said, dict) or not _SAYS[role] <= said.keys():
-        raise EndpointUnavailable(f"http://{address}/status is not {role}'s; give the address of its status endpoint")
-    return said
-
-
-def _asked(role: str, forwards: PortForwards, endpoint: Endpoint) -> Any:
-    """Raises EndpointUnavailable, KubectlFailed."""
-    try:
-        return _said(role, forwards.address(endpoint))
-    except EndpointUnavailable as closed:
-        forwards.forget(endpoint)
-        raise EndpointUnavailable(f"{endpoint.component}: {closed}") from closed
 
 
 def _watch(look: Look, *, as_json: bool) -> NoReturn:
@@ -168,7 +139,7 @@ def _watch(look: Look, *, as_json: bool) -> NoReturn:
             time.sleep(WATCH_SECONDS)
     with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
-            # Hours that do not fit are those that matter least.
+            # The oldest passes are left out where the screen is too small.
             live.update(stages(*look(), passes=max(3, console.height - 30)), refresh=True)
             time.sleep(WATCH_SECONDS)
 
@@ -179,5 +150,5 @@ def _json(seen: Snapshot) -> str:
 
 def _console() -> Console:
     out = Console()
-    # A pipe has no width of its own, and sentences in it are not broken.
+    # A pipe has no width of its own; sentences in it stay on one line.
     return out if out.is_terminal else Console(width=1000)

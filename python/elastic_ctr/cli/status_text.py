@@ -69,7 +69,7 @@ def _pods(pods: list[Answer]) -> Iterator[RenderableType]:
 
 def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[RenderableType]:
     candidate = None if transfer is None or transfer["candidate"] is None else transfer["candidate"]["version"]
-    yield _line("training", stage(master, {"candidate": candidate}))
+    yield _line("training", stage(master, candidate))
     if master["waitsFor"]:
         yield _more(f"waits for {master['waitsFor']}")
     if due := master.get("baseDue"):
@@ -124,7 +124,7 @@ def _versions(transfer: Answer) -> Iterator[RenderableType]:
     candidate = transfer["candidate"]
     if candidate is not None:
         waits = "; ".join(candidate["waitsFor"]) or "nothing any more"
-        yield _more(f"{candidate['version']} is spread and checked, waits for: {waits}")
+        yield _more(f"{candidate['version']} is loaded and validated, waits for: {waits}")
     build = transfer["building"]
     if build is not None and build["error"]:
         yield _more(f"version {build['version']} is not built: {build['error']}", "red")

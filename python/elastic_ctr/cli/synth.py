@@ -30,7 +30,9 @@ class Drawing:
     seed: Annotated[int, typer.Option(min=0, help="Decides which lines are drawn.")] = 1
     truth_seed: Annotated[
         int | None,
-        typer.Option(min=0, help="Decides the truth; the seed if not given. Held-out lines: same truth, other seed."),
+        typer.Option(
+            min=0, help="Decides the truth; the seed if not given. To hold lines out: the same truth, another seed."
+        ),
     ] = None
     preset: Annotated[PresetName, typer.Option(help="easy has 1,000 keys in each of 8 slots, sparse 100,000.")] = (
         PresetName.EASY

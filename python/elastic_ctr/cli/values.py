@@ -1,18 +1,37 @@
-"""elastic-ctr values: what elastic-control.sh was told, as a values file."""
+"""elastic-ctr values: data.config, slot.conf and the options of elastic-control.sh, as a values file of the chart."""
 
 import json
-import os
-import tempfile
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
+import yaml
+from pydantic import ValidationError
 
-from elastic_ctr.cli.elastic_control import File, Options, ValuesRefused, text_of, translate
 from elastic_ctr.cli.entrypoint import refuse
-from elastic_ctr.cli.shared_options import grouped
+from elastic_ctr.cli.shared_options import OutputFile, grouped
+from elastic_ctr.cli.shell_assignments import Assignment, AssignmentRefused, read_assignments
+from elastic_ctr.config.section import EXACT
+from elastic_ctr.config.values_file import Values, sentences
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.store.temporary import appearing
 
+_KEYS = {
+    # as data.config names them: the key of the values file
+    "HDFS_ADDRESS": "data.source.url",
+    "HDFS_UGI": "data.source.user",
+    "DATASET_PATH": "data.path",
+    "START_DATE_HR": "data.start",
+    "END_DATE_HR": "data.end",
+    "SPARSE_DIM": "model.sparseDim",
+}
+_NEEDED = ("HDFS_ADDRESS", "START_DATE_HR")
+_HEAD = """\
+# Written by `elastic-ctr values`; what is not here has the chart's default.
+#   in a cluster:     helm upgrade --install ctr charts/elastic-ctr --namespace ctr --create-namespace -f THIS_FILE
+#   on this machine:  elastic-ctr local run -f THIS_FILE
+"""
 _MOST_BYTES = 1 << 20
 _OLD = "As elastic-control.sh had it"
 _APPLY = "-a started everything; that is `helm upgrade --install ctr charts/elastic-ctr -f values.yaml` now"
@@ -71,6 +90,38 @@ class Commands:
     config_client: Annotated[bool, _instead("-c", "--config_client", sentence=_CLIENT)] = False
 
 
+class _Text(str):
+    """Text is in quotes in the file: readers of YAML do not agree on which words are numbers."""
+
+    __slots__ = ()
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+_Dumper.add_representer(list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, True))
+_Dumper.add_representer(_Text, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
+
+
+class ValuesRefused(ValueError):
+    """What was given makes no values file: one sentence a line."""
+
+
+class Translation(NamedTuple):
+    """`notes` are sentences on what was given and has no place here any more."""
+
+    values: dict[str, Any]
+    notes: list[str]
+
+
+class File(NamedTuple):
+    """A file that was read, by the name that the user knows it by."""
+
+    name: str
+    text: str
+
+
 @grouped
 def values(
     data_config: Annotated[
@@ -80,9 +131,7 @@ def values(
         Path, typer.Option("--slot-conf", "-s", "--slot_conf", help="The slots that are trained, one a line.")
     ] = Path("slot.conf"),
     sizes: Sizes = Sizes(),
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write there, whole or not at all, instead of to stdout.")
-    ] = None,
+    output: OutputFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, which helm and `local run` take as well.")] = False,
     commands: Commands = Commands(),
 ) -> None:
@@ -94,16 +143,13 @@ def values(
     """
     del commands
     try:
-        found = translate(
-            _read(data_config, "--data-config"),
-            _read(slot_conf, "--slot-conf"),
-            Options(*astuple(sizes)),
-        )
+        found = translate(_read(data_config, "--data-config"), _read(slot_conf, "--slot-conf"), sizes)
         text = json.dumps(found.values, indent=2) + "\n" if as_json else text_of(found.values)
         if output is None:
             typer.echo(text, nl=False)
         else:
-            _write(output, text)
+            with appearing(output) as stream:
+                stream.write(text.encode())
     except ValuesRefused as refused:
         refuse(str(refused))
     except OSError as failed:
@@ -126,15 +172,87 @@ def _read(file: Path, option: str) -> File:
         raise ValuesRefused(f"{file} is not text in UTF-8; is it the right file for {option}?") from wrong
 
 
-def _write(output: Path, text: str) -> None:
-    """Raises OSError."""
-    handle, name = tempfile.mkstemp(prefix=f".{output.name}-", dir=output.parent)
-    temporary = Path(name)
+def translate(data_config: File, slot_conf: File, sizes: Sizes) -> Translation:
+    """The values load as config.values_file.Values. Raises ValuesRefused."""
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        temporary.chmod(0o644)
-        temporary.replace(output)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        assignments = read_assignments(data_config.text)
+    except AssignmentRefused as refused:
+        raise ValuesRefused(f"{data_config.name} {refused}") from refused
+    if sizes.hdfs_address is not None:
+        assignments["HDFS_ADDRESS"] = Assignment(0, sizes.hdfs_address, None)
+    found = (_wrong_with(name, each) for name, each in assignments.items())
+    wrong = [f"{data_config.name} {sentence}" for sentence in found if sentence is not None]
+    wrong += [f"{data_config.name} lacks {name}; add {name}=…" for name in _NEEDED if not _value(assignments, name)]
+    try:
+        slots = SlotList.parse(slot_conf.text)
+    except ValueError as refused:
+        wrong.append(f"{slot_conf.name}: {refused}")
+    if wrong:
+        raise ValuesRefused("\n".join(wrong))
+    user, comma, _ = _value(assignments, "HDFS_UGI").partition(",")
+    notes = ["HDFS_UGI holds a password, which is left out: WebHDFS asks for the user alone"] if comma else []
+    resources = _given({"cpu": sizes.cpu, "memory": None if sizes.mem is None else f"{sizes.mem}Gi"})
+    values = _given(
+        {
+            "data": _given(
+                {
+                    "source": _given({"url": _value(assignments, "HDFS_ADDRESS"), "user": user}),
+                    "path": _value(assignments, "DATASET_PATH"),
+                    "start": _value(assignments, "START_DATE_HR"),
+                    "end": _value(assignments, "END_DATE_HR"),
+                    "slots": [_number_or_text(name) for name in slots.names],
+                }
+            ),
+            "model": _given({"sparseDim": _number_or_text(_value(assignments, "SPARSE_DIM"))}),
+            "trainer": _given({"replicas": sizes.trainer, "resources": dict(resources)}),
+            "pserver": _given({"replicas": sizes.pserver, "resources": dict(resources)}),
+            "cube": _given({"config": _given({"shards": sizes.cube})}),
+        }
+    )
+    try:
+        Values.model_validate(values)
+    except ValidationError as refused:
+        raise ValuesRefused("\n".join(map(_in_their_words, sentences(refused, Values)))) from refused
+    return Translation(values, notes)
+
+
+def text_of(values: dict[str, Any]) -> str:
+    """The values file."""
+    return _HEAD + yaml.dump(values, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=100)
+
+
+def _wrong_with(name: str, assignment: Assignment) -> str | None:
+    where = f"line {assignment.line}: {name}"
+    if name not in _KEYS:
+        return f"{where} is none of {', '.join(_KEYS)}; remove the line"
+    if assignment.variable is not None:
+        way_out = ", or say --hdfs-address" if name == "HDFS_ADDRESS" else ""
+        return f"{where} holds {assignment.variable}, which nothing here fills in; write the value itself{way_out}"
+    if name == "HDFS_UGI" and assignment.value.startswith(","):
+        return f"{where} names no user before its comma; write HDFS_UGI=user"
+    return None
+
+
+def _value(assignments: dict[str, Assignment], name: str) -> str:
+    """Empty when it is not there, as for a shell."""
+    return assignments[name].value if name in assignments else ""
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    """Without the settings that were not given."""
+    found = {key: value for key, value in settings.items() if value not in (None, "", {})}
+    return {key: _Text(value) if type(value) is str else value for key, value in found.items()}
+
+
+def _number_or_text(text: str) -> int | str:
+    """Whole numbers as such, where every reader gives them back digit by digit."""
+    if text.isascii() and text.isdigit() and text == str(int(text[:20])) and int(text) <= EXACT:
+        return int(text)
+    return _Text(text)
+
+
+def _in_their_words(sentence: str) -> str:
+    """With the name that data.config has for a key, where it has one."""
+    key = sentence.split(" ", 1)[0].rstrip(":")
+    known = next((name for name, ours in _KEYS.items() if ours == key), None)
+    return sentence if known is None else f"{known}: {sentence}"

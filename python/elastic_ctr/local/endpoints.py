@@ -1,49 +1,63 @@
-"""Asking the roles of a run: small JSON over HTTP, nothing that waits long."""
+"""Calls to the roles of a run: small JSON over HTTP, each with a short timeout."""
 
 import http.client
 import json
-from typing import Any
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from elastic_ctr.runtime.auth import bearer
+
+if TYPE_CHECKING:
+    from elastic_ctr.cube.release import ReleaseDocument
+
+# Fields of each role's status that no other role has.
+_STATUS_FIELDS = {
+    "master": {"passes", "ledger", "pservers", "recoveries"},
+    "transfer": {"live", "candidate", "shards", "problems"},
+    "serving": {"stage", "rows", "lastRefusal", "transfer"},
+}
 
 
 class EndpointUnavailable(OSError):
-    """Nobody answered, or not with what was asked for."""
+    """The endpoint does not answer, or not with the expected document."""
 
 
 def ask(url: str, body: Any = None, timeout: float = 5.0, token: str | None = None) -> Any:
     """GET, or POST with a JSON body. Raises EndpointUnavailable with the role's own sentence if it gave one."""
-    connection: http.client.HTTPConnection | None = None
     try:
-        parts = urlsplit(url)
-        if not parts.hostname or parts.port is None:
-            raise EndpointUnavailable(f"{parts.netloc!r} is no HOST:PORT")
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
-        data = None if body is None else json.dumps(body)
-        # As runtime.http.bearer: importing that module would import a whole web server.
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        if data is not None:
-            headers["content-type"] = "application/json"
-        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        connection.request("GET" if body is None else "POST", path, data, headers)
-        answer = connection.getresponse()
-        text = answer.read()
-        if answer.status == http.HTTPStatus.UNAUTHORIZED:
-            wrong = "needs the token of its run" if token is None else "has another token than the one that was given"
-            raise EndpointUnavailable(
-                f"{url} {wrong}; say --dir FOLDER for a run on this machine, or --token-file FILE"
-            )
-        if answer.status != http.HTTPStatus.OK:
-            raise EndpointUnavailable(f"{url} answers {answer.status}: {_sentence(text)}")
-        return json.loads(text)
+        status, text = _exchange(url, body, timeout, bearer(token))
+        found = json.loads(text) if status == http.HTTPStatus.OK else None
+    except OSError as closed:
+        raise EndpointUnavailable(f"{url} does not answer: {closed.strerror or closed}") from closed
     except (http.client.HTTPException, ValueError) as wrong:
         raise EndpointUnavailable(f"{url} does not answer as it should: {wrong}") from wrong
-    except OSError as closed:
-        if isinstance(closed, EndpointUnavailable):
-            raise
-        raise EndpointUnavailable(f"{url} does not answer: {closed.strerror or closed}") from closed
-    finally:
-        if connection is not None:
-            connection.close()
+    if status == http.HTTPStatus.UNAUTHORIZED:
+        wrong_token = "needs the token of its run" if token is None else "has another token than the one that was given"
+        raise EndpointUnavailable(
+            f"{url} {wrong_token}; say --dir FOLDER for a run on this machine, or --token-file FILE"
+        )
+    if status != http.HTTPStatus.OK:
+        raise EndpointUnavailable(f"{url} answers {status}: {_sentence(text)}")
+    return found
+
+
+def _exchange(url: str, body: Any, timeout: float, headers: dict[str, str]) -> tuple[int, bytes]:
+    """Raises OSError, http.client.HTTPException, ValueError."""
+    parts = urlsplit(url)
+    if not parts.hostname or parts.port is None:
+        raise ValueError(f"{parts.netloc!r} is not HOST:PORT")
+    path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    with closing(http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)) as connection:
+        if body is None:
+            connection.request("GET", path, headers=headers)
+        else:
+            connection.request("POST", path, json.dumps(body), headers | {"content-type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
 def _sentence(text: bytes) -> str:
@@ -53,9 +67,61 @@ def _sentence(text: bytes) -> str:
         return text[:200].decode("utf-8", "replace")
 
 
+def role_status(role: str, address: str) -> dict[str, Any]:
+    """The status of `master`, `transfer` or `serving`. Raises EndpointUnavailable, also when another role answers."""
+    status = ask(f"http://{address}/status")
+    if not isinstance(status, dict) or not _STATUS_FIELDS[role] <= status.keys():
+        raise EndpointUnavailable(f"http://{address}/status is not {role}'s; give the address of its status endpoint")
+    return status
+
+
+def release_document(transfer: str) -> "ReleaseDocument":
+    """The release document at the address of cube-transfer. Raises EndpointUnavailable."""
+    from elastic_ctr.cube.release import ReleaseDocument
+
+    try:
+        return ReleaseDocument.model_validate(ask(f"http://{transfer}/release"))
+    except ValidationError as wrong:
+        raise EndpointUnavailable(
+            f"http://{transfer}/release is not a release document; is cube-transfer there?"
+        ) from wrong
+
+
+# Serving, by the Open Inference Protocol.
+
+
+def ready(address: str, model: str) -> None:
+    """Raises EndpointUnavailable with serving's own sentence while it is not ready."""
+    ask(f"http://{address}/v2/models/{model}/ready")
+
+
+def metadata(address: str, model: str) -> tuple[list[str], list[int]]:
+    """The slots of the model, and the versions that serving names. Raises EndpointUnavailable."""
+    document = ask(f"http://{address}/v2/models/{model}")
+    with _open_inference(address):
+        slots = [str(each["name"]) for each in document["inputs"] if each["datatype"] == "UINT64"]
+        return slots or _no_slots(), [int(each) for each in document["versions"]]
+
+
 def predict(address: str, model: str, lines: list[str]) -> tuple[list[float], list[int]]:
-    """Probabilities and versions for lines of features, through the Open Inference Protocol. Raises EndpointUnavailable."""
+    """Probability and version for each line of features. Raises EndpointUnavailable."""
     body = {"inputs": [{"name": "line", "shape": [len(lines)], "datatype": "BYTES", "data": lines}]}
-    answer = ask(f"http://{address}/v2/models/{model}/infer", body, timeout=30.0)
-    outputs = {each["name"]: each["data"] for each in answer["outputs"]}
-    return [float(p) for p in outputs["probability"]], [int(v) for v in outputs["version"]]
+    answer = ask(f"http://{address}/v2/models/{model}/infer", body, timeout=60.0)
+    with _open_inference(address):
+        outputs = {each["name"]: each["data"] for each in answer["outputs"]}
+        rows = [(float(p), int(v)) for _, p, v in zip(lines, outputs["probability"], outputs["version"], strict=True)]
+    return [probability for probability, _ in rows], [version for _, version in rows]
+
+
+@contextmanager
+def _open_inference(address: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as wrong:
+        raise EndpointUnavailable(
+            f"{address} does not answer as the Open Inference Protocol says ({wrong!r}); give the port for predictions"
+        ) from wrong
+
+
+def _no_slots() -> list[str]:
+    raise ValueError("the metadata name no slot")

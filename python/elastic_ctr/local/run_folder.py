@@ -1,7 +1,6 @@
 """The folder of a run as other processes see it: who runs there, at which addresses, with which problems, and how it ended."""
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 import psutil
 
 from elastic_ctr.runtime.lock import StateLock
+from elastic_ctr.store.temporary import appearing
 
 DEFAULT_FOLDER = Path("elastic-ctr-local")
 _SHOWN_LINES = 3
@@ -61,9 +61,8 @@ class RunFolder:
 
     def write(self, info: RunInfo) -> None:
         """Whole or not at all. Raises OSError."""
-        temporary = self._file.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(asdict(info), indent=1) + "\n")
-        temporary.replace(self._file)
+        with appearing(self._file) as stream:
+            stream.write(json.dumps(asdict(info), indent=1).encode() + b"\n")
 
     def runner(self) -> int | None:
         """The process that looks after the run, while there is one."""

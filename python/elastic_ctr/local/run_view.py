@@ -22,7 +22,7 @@ _STATES = {
 }
 
 
-def stage(status: dict[str, Any] | None, release: dict[str, Any] | None) -> str:
+def stage(status: dict[str, Any] | None, candidate: int | None) -> str:
     """Where the run is, in one sentence."""
     if status is None:
         return "the master starts"
@@ -39,8 +39,8 @@ def stage(status: dict[str, Any] | None, release: dict[str, Any] | None) -> str:
         )
         epoch = f", epoch {current['epoch']}" if current["epoch"] > 1 else ""
         return f"pass {current['pass']} {_STATES.get(current['state'], current['state'])}{epoch}{tasks}"
-    if release is not None and release.get("candidate") is not None:
-        return f"version {release['candidate']} is spread and checked"
+    if candidate is not None:
+        return f"version {candidate} is loaded and validated"
     return "the last version is built" if status["finished"] else "looks for the next pass"
 
 
@@ -62,7 +62,7 @@ def following(console: Console) -> Iterator[Callable[[Session], None]]:
     said: list[str] = []
 
     def line(session: Session) -> None:
-        now = stage(session.status, session.release)
+        now = stage(session.status, session.candidate)
         # Task counts change all the time: a line for each stage is enough in a log.
         short = now.partition(" (")[0]
         if not said or said[-1] != short:
@@ -87,7 +87,7 @@ def _picture(session: Session) -> Group:
         parts.append(table(build(session.status, session.live, session.seen, session.supervisor.restarts)))
     restarts = len(session.supervisor.restarts)
     parts.append(
-        Text(stage(session.status, session.release) + (f"; {restarts} restarts" if restarts else ""), style="cyan")
+        Text(stage(session.status, session.candidate) + (f"; {restarts} restarts" if restarts else ""), style="cyan")
     )
     parts += [Text(each, style="yellow") for each in [*troubles(session.status), *session.problems()]]
     return Group(*parts)

@@ -11,16 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from elastic_ctr.config.load import dump
-from elastic_ctr.local.endpoints import EndpointUnavailable, ask, predict
+from elastic_ctr.cube.release import ReleaseDocument
+from elastic_ctr.local.endpoints import EndpointUnavailable, predict, release_document, role_status
 from elastic_ctr.local.plan import HOST, Places, ports, roles
 from elastic_ctr.local.processes import Supervisor
 from elastic_ctr.local.report import Observed, SampleResult, build
 from elastic_ctr.local.run_folder import RunFolder
 from elastic_ctr.model.evaluation import weighted_auc
+from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import PortInUse, listen
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store import StoreError, open_store
+from elastic_ctr.store.temporary import appearing
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import ManifestDamaged, read_version
 
@@ -47,8 +52,17 @@ def find_ports_free(places: Places) -> None:
                 raise PortInUse(taken.errno, f"{setting}: {taken.strerror}") from taken
 
 
-def failure(status: Mapping[str, Any] | None, release: Mapping[str, Any] | None) -> str:
-    """Why training or its last version stands still until somebody mends the cause; empty while neither does."""
+class _Sample(BaseModel):
+    """A sample line of a version; fields that only serving reads are ignored."""
+
+    line: str
+    show: int
+    click: int
+    published: float
+
+
+def failure(status: Mapping[str, Any] | None, release: ReleaseDocument | None) -> str:
+    """Why training or its last version stands still until an operator mends the cause; empty while neither does."""
     if status is None:
         return ""
     current = status["current"]
@@ -61,8 +75,24 @@ def failure(status: Mapping[str, Any] | None, release: Mapping[str, Any] | None)
         wrong = [each for each in status["versions"] if each["state"] == "refused"]
         return f"no version was published: {wrong[-1]['reason']}" if wrong else ""
     last = max(published)
-    refused = (release.get("refused") or {}).get(str(last))
+    refused = release.refused.get(last)
     return "" if refused is None else f"version {last} was refused: {refused}"
+
+
+def master_status(places: Places) -> dict[str, Any] | None:
+    """None while the master does not answer."""
+    try:
+        return role_status("master", places.info.master)
+    except EndpointUnavailable:
+        return None
+
+
+def release_of(places: Places) -> ReleaseDocument | None:
+    """None while cube-transfer does not answer."""
+    try:
+        return release_document(places.transfer)
+    except EndpointUnavailable:
+        return None
 
 
 class Session:
@@ -74,7 +104,7 @@ class Session:
         self.supervisor = Supervisor(places, list(roles(places)))
         self.seen = Observed()
         self.status: dict[str, Any] | None = None
-        self.release: dict[str, Any] | None = None
+        self.release: ReleaseDocument | None = None
         self.run_folder = RunFolder(places.folder)
         self._info = places.info
         self.end_reason = "told to end"
@@ -123,41 +153,40 @@ class Session:
         self.supervisor.watch()
         if (problems := self.supervisor.problems()) != self._info.problems:
             self._inform(problems=problems)
-        try:
-            self.status = ask(f"{self.places.master_status}/status")
-        except EndpointUnavailable:
-            pass  # It restarts, or has not started: the last known status stays.
-        try:
-            self.release = ask(f"http://{self.places.transfer}/release")
-        except EndpointUnavailable:
-            pass
+        # While a role restarts, its last known answer stays.
+        self.status = master_status(self.places) or self.status
+        self.release = release_of(self.places) or self.release
         live = self.live
         if live is not None and live not in self.seen.asked:
             self._ask_sample(live)
 
     @property
     def live(self) -> int | None:
-        return None if self.release is None else self.release.get("live")
+        return None if self.release is None else self.release.live
+
+    @property
+    def candidate(self) -> int | None:
+        return None if self.release is None else self.release.candidate
 
     def _ask_sample(self, version: int) -> None:
-        """The version's own sample lines, through the front door; served once the answer names the version."""
+        """Predict the version's own sample lines; it is served once the answer names the version."""
         try:
             manifest = read_version(self._store, version)
-            lines = [json.loads(line) for line in self._store.get_bytes(layout.sample_file(version)).splitlines()]
-            probabilities, versions = predict(
-                self.places.serving, self.places.values.serving.config.model_name, [each["line"] for each in lines]
-            )
-        except (EndpointUnavailable, StoreError, ManifestDamaged) as closed:
+            samples = self._store.get_bytes(layout.sample_file(version)).splitlines()
+            lines = [read_document(_Sample, line) for line in samples]
+            model = self.places.values.serving.config.model_name
+            probabilities, versions = predict(self.places.serving, model, [each.line for each in lines])
+        except (EndpointUnavailable, StoreError, ManifestDamaged, DocumentDamaged) as closed:
             log.debug("version %d is not served yet: %s", version, closed)
             return
         if set(versions) != {version}:
             return
         self.seen.live_at[version] = time.time()
-        differences = [abs(p - each["published"]) for p, each in zip(probabilities, lines, strict=True)]
+        differences = [abs(p - each.published) for p, each in zip(probabilities, lines, strict=True)]
         self.seen.asked[version] = SampleResult(
             samples=len(lines),
             max_abs_diff=max(differences, default=0.0),
-            auc=weighted_auc(probabilities, [e["click"] for e in lines], [e["show"] for e in lines]),
+            auc=weighted_auc(probabilities, [e.click for e in lines], [e.show for e in lines]),
             auc_published=manifest.auc_published,
         )
 
@@ -203,7 +232,5 @@ class Session:
 
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
     """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(path.suffix + ".part")
-    temporary.write_text(json.dumps(report, indent=1) + "\n")
-    temporary.replace(path)
+    with appearing(path) as stream:
+        stream.write(json.dumps(report, indent=1).encode() + b"\n")

@@ -11,7 +11,6 @@ import logging
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 import uvicorn
@@ -31,7 +30,6 @@ from elastic_ctr.runtime.metrics import Metrics
 log = logging.getLogger(__name__)
 
 BODY_LIMIT = 4 << 20
-_TOKEN_LIMIT = 4096
 Ready = Callable[[], tuple[bool, str]]
 Status = Callable[[], dict[str, Any]]
 M = TypeVar("M", bound=BaseModel)
@@ -42,26 +40,6 @@ class RequestRefused(HTTPException):
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(status, sentence)
-
-
-def read_token(path: Path | None) -> str | None:
-    """The token in a mounted file; None when no file is configured. Raises OSError, ValueError when it holds none."""
-    if path is None:
-        return None
-    with path.open("rb") as file:
-        given = file.read(_TOKEN_LIMIT + 1).strip()
-    if not given:
-        raise ValueError(f"{path} is empty; put the token in it, or leave the token file out of the configuration")
-    token = given.decode("ascii", "replace")
-    if len(given) > _TOKEN_LIMIT or not (token.isascii() and token.isprintable()) or " " in token:
-        # Never shown: whatever it is, it may be a secret.
-        raise ValueError(f"{path} holds no token, which is one word on one line; is it the right file?")
-    return token
-
-
-def bearer(token: str | None) -> dict[str, str]:
-    """The header that a caller adds."""
-    return {} if token is None else {"authorization": f"Bearer {token}"}
 
 
 def require_token(request: Request, token: str | None) -> None:

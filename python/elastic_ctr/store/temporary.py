@@ -24,12 +24,13 @@ def is_temporary(name: str) -> bool:
 
 @contextmanager
 def appearing(target: Path) -> Iterator[BinaryIO]:
-    """A stream into a local file that appears whole when the block ends well, and not at all otherwise. Raises OSError."""
+    """A stream into a local file that appears whole when the block succeeds, and not at all otherwise. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=_PREFIX, dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as out:
             yield out
+        Path(name).chmod(0o644)
         Path(name).replace(target)
     finally:
         Path(name).unlink(missing_ok=True)

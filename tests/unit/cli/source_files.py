@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from elastic_ctr.cli.elastic_control import File, Options, translate
+from elastic_ctr.cli.values import File, Sizes, translate
 
 DATA_CONFIG = """\
 export HDFS_ADDRESS="hdfs://192.168.48.87:9000" # HDFS地址
@@ -13,8 +13,8 @@ export DATASET_PATH="/train_data" # 训练集在HDFS上的前缀
 export SPARSE_DIM="1000001" # 稀疏参数维度,可不动
 """
 SLOT_CONF = "".join(f"{slot}\n" for slot in range(27))
-ALL = Options(cpu=4, mem_gib=20, trainer=2, pserver=2, cube=5)
+ALL = Sizes(cpu=4, mem=20, trainer=2, pserver=2, cube=5)
 
 
-def values_of(data_config: str = DATA_CONFIG, slot_conf: str = SLOT_CONF, options: Options = ALL) -> dict[str, Any]:
+def values_of(data_config: str = DATA_CONFIG, slot_conf: str = SLOT_CONF, options: Sizes = ALL) -> dict[str, Any]:
     return translate(File("data.config", data_config), File("slot.conf", slot_conf), options).values

@@ -11,18 +11,12 @@ from typer.testing import CliRunner, Result
 from answering import Said, pages, saying
 from cli.test_check_serving import server
 from elastic_ctr.cli import check
-from elastic_ctr.cli.check import app, until
-from elastic_ctr.cli.checked import CheckFailed
+from elastic_ctr.cli.check import Checked, CheckFailed, app, until
 
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 
 
-class Seen:
-    def sentence(self) -> str:
-        return "seen"
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"version": 7}
+SEEN = Checked("seen", {"version": 7})
 
 
 def call(*words: object) -> Result:
@@ -83,13 +77,13 @@ def test_what_may_pass_is_looked_at_again_and_what_may_not_is_not(monkeypatch: p
     monkeypatch.setattr(check, "_BETWEEN_LOOKS", 0)
     looks: list[int] = []
 
-    def look_at(failing: int, *, may_pass: bool) -> Seen:
+    def look_at(failing: int, *, may_pass: bool) -> Checked:
         looks.append(len(looks))
         if len(looks) <= failing:
             raise CheckFailed("not yet", may_pass=may_pass)
-        return Seen()
+        return SEEN
 
-    assert until(lambda: look_at(3, may_pass=True), wait=0).as_dict() == {"version": 7}
+    assert until(lambda: look_at(3, may_pass=True), wait=0) == SEEN
     assert len(looks) == 4
     looks.clear()
     with pytest.raises(CheckFailed, match="not yet"):
@@ -100,7 +94,7 @@ def test_what_may_pass_is_looked_at_again_and_what_may_not_is_not(monkeypatch: p
 def test_what_does_not_pass_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "SETTLE_SECONDS", 0)
 
-    def look() -> Seen:
+    def look() -> Checked:
         raise CheckFailed("never", may_pass=True)
 
     with pytest.raises(CheckFailed, match="never"):

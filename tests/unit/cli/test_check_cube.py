@@ -8,9 +8,8 @@ from cube.parts import write_parts
 from cube.running import Running
 
 from answering import pages, saying
-from elastic_ctr.cli import check_cube
-from elastic_ctr.cli.check_cube import verify_cube
-from elastic_ctr.cli.checked import CheckFailed
+from elastic_ctr.cli import check
+from elastic_ctr.cli.check import CheckFailed, verify_cube
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.dictionary.format import Flags, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
@@ -59,7 +58,7 @@ def test_every_holder_is_asked_for_the_padding_key_and_a_key_of_each_partition(s
         seen = verify_cube(transfer)
 
     # 4, 5 and 6 are known, 7 is not; 5 is asked of both holders of its partition.
-    assert seen.as_dict() == {
+    assert seen.facts == {
         "transfer": transfer, "version": 3, "partitions": 4, "dim": 4, "keysAsked": 5, "keysFound": 4,
         "holders": [
             {"address": even, "partitions": 2, "draining": False},
@@ -67,7 +66,7 @@ def test_every_holder_is_asked_for_the_padding_key_and_a_key_of_each_partition(s
             {"address": copy, "partitions": 1, "draining": True},
         ],
     }  # fmt: skip
-    assert seen.sentence() == (
+    assert seen.sentence == (
         "version 3 is answered whole: 4 partitions of 4 floats a key by 3 cube-servers; of 5 keys made up, 4 are known"
     )
 
@@ -127,7 +126,7 @@ def test_holders_of_another_form_are_named(start: Starting) -> None:
     [
         ({"row": 0, "value": 1}, "the padding key 0 is not known with zeros"),
         ({"row": 0, "missing": True}, "the padding key 0 is not known with zeros"),
-        ({"row": 1, "value": np.nan}, "some values are no finite numbers"),
+        ({"row": 1, "value": np.nan}, "some values are not finite numbers"),
         ({"row": 1, "missing": True}, "some keys are missing and have values"),
     ],
 )
@@ -160,7 +159,7 @@ def _changed(
             absent[row] |= self.changing and missing
             return values, absent
 
-    monkeypatch.setattr(check_cube, "BlockingCubeClient", Changing)
+    monkeypatch.setattr(check, "BlockingCubeClient", Changing)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +167,7 @@ def _changed(
     [
         (document({}, live=None), "no version is live yet at cube-transfer 127.0.0.1:", False),
         (document({}), "no cube-server holds the live version 3", True),
-        ({"role": "master"}, "is no release document; is cube-transfer there?", False),
+        ({"role": "master"}, "is not a release document; is cube-transfer there?", False),
         ((503, {"error": "listening for what pods carry"}), "answers 503: listening for what pods carry", False),
     ],
 )

@@ -3,8 +3,7 @@ from typing import Any
 import pytest
 
 from answering import Said, pages, saying
-from elastic_ctr.cli.check_serving import ServingChecked, verify_serving
-from elastic_ctr.cli.checked import CheckFailed
+from elastic_ctr.cli.check import CheckFailed, verify_serving
 
 
 def metadata(*versions: int, slots: tuple[str, ...] = ("0", "7")) -> dict[str, Any]:
@@ -39,10 +38,9 @@ def test_a_line_with_every_slot_of_the_model_is_answered() -> None:
     with saying(listening) as address:
         seen = verify_serving(address, "ctr")
 
-    assert seen == ServingChecked(address, "ctr", 7, 0.25, 2)
+    assert seen.facts == {"address": address, "model": "ctr", "version": 7, "probability": 0.25, "slots": 2}
     assert asked[2] == {"inputs": [{"name": "line", "shape": [1], "datatype": "BYTES", "data": ["1:0 2:7"]}]}
-    assert seen.sentence() == f"serving at {address} answers a line of 2 slots with 0.25, by version 7"
-    assert seen.as_dict()["version"] == 7
+    assert seen.sentence == f"serving at {address} answers a line of 2 slots with 0.25, by version 7"
 
 
 def test_a_version_that_goes_live_between_two_questions_is_right() -> None:
@@ -54,7 +52,7 @@ def test_a_version_that_goes_live_between_two_questions_is_right() -> None:
         return pages(server(infer=answer(0.25, 8)))(method, path, body)
 
     with saying(moving) as address:
-        assert verify_serving(address, "ctr").version == 8
+        assert verify_serving(address, "ctr").facts["version"] == 8
 
 
 @pytest.mark.parametrize(
@@ -65,9 +63,9 @@ def test_a_version_that_goes_live_between_two_questions_is_right() -> None:
         (server(infer=(500, {"error": "the log says why"})), "answers 500: the log says why", False),
         (server(infer=answer(0.25, 9)), "answers by version 9 and names 7", True),
         (server(model=metadata()), "answers by version 7 and names none", True),
-        (server(infer=answer(1.0, 7)), "answers 1.0, which is no probability between 0 and 1", False),
-        (server(infer=answer(0, 7)), "answers 0.0, which is no probability", False),
-        (server(infer=answer("nan", 7)), "answers nan, which is no probability", False),
+        (server(infer=answer(1.0, 7)), "answers 1.0, which is not a probability between 0 and 1", False),
+        (server(infer=answer(0, 7)), "answers 0.0, which is not a probability", False),
+        (server(infer=answer("nan", 7)), "answers nan, which is not a probability", False),
         (server(infer={"outputs": []}), "does not answer as the Open Inference Protocol says (KeyError", False),
         (server(infer=answer(None, 7)), "does not answer as the Open Inference Protocol says (TypeError", False),
         (server(model=[1]), "does not answer as the Open Inference Protocol says", False),

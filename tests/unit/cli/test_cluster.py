@@ -8,12 +8,7 @@ import typer
 
 from cli.fake_kubectl import FakeKubectl, pod, release
 from elastic_ctr.cli.cluster import (
-    MASTER_STATUS,
-    PREDICTIONS,
-    SERVING_ADMIN,
-    TRANSFER,
     Cluster,
-    Endpoint,
     Pod,
     PortForwards,
     Target,
@@ -21,7 +16,7 @@ from elastic_ctr.cli.cluster import (
     target_of,
 )
 from elastic_ctr.cli.kubectl import Kubectl, KubectlFailed
-from elastic_ctr.cli.shared_options import Where
+from elastic_ctr.cli.shared_options import MASTER_STATUS, PREDICTIONS, SERVING_ADMIN, TRANSFER, Endpoint, Where
 from elastic_ctr.local.run_folder import RunFolder, RunInfo
 from elastic_ctr.runtime.lock import StateLock
 

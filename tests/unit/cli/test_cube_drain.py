@@ -84,7 +84,7 @@ def test_a_wrong_token_is_refused_in_the_agents_words(agent: HttpThread, tmp_pat
     assert "answers 401: this call changes something" in done.stderr
 
 
-@pytest.mark.parametrize(("token", "reason"), [(None, "cannot be read"), ("", "holds no token"), ("a b", "no token")])
+@pytest.mark.parametrize(("token", "reason"), [(None, "No such file"), ("", "is empty"), ("a b", "holds no token")])
 def test_a_token_file_that_holds_none_is_named(token: str | None, reason: str, tmp_path: Path) -> None:
     config = file_of(tmp_path, "server", 1, token or "")
     if token is None:

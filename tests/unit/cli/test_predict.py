@@ -54,4 +54,4 @@ def test_whoever_else_answers_is_said() -> None:
         done = call("-", "--address", address, given="1 0 5:0\n")
 
     assert (done.exit_code, done.stdout) == (2, "")
-    assert f"{address} does not answer as serving does; give the port for predictions" in done.stderr
+    assert f"{address} does not answer as the Open Inference Protocol says" in done.stderr

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from elastic_ctr.cli.seqfile import app
+from elastic_ctr.cli.data_files import seqfile_app
 from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 
 
@@ -20,7 +20,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def call(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["dump", *(str(argument) for argument in arguments)])
+    return CliRunner().invoke(seqfile_app, ["dump", *(str(argument) for argument in arguments)])
 
 
 def test_records_are_printed_as_key_and_floats(file: Path) -> None:

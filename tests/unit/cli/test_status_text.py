@@ -71,7 +71,7 @@ def test_a_version_on_its_way_says_what_it_waits_for() -> None:
     said = shown({"transfer": transfer(live=None, candidate=candidate, building=building, listening=True)})
 
     assert line_of(said, "versions") == "versions none is live yet, cube-transfer listens for what pods carry"
-    assert "9 is spread and checked, waits for: 2 partitions have fewer than 1 holders: 3, 5" in said
+    assert "9 is loaded and validated, waits for: 2 partitions have fewer than 1 holders: 3, 5" in said
     assert "version 10 is built (building): 3 of 12 partitions" in said
     assert line_of(said, "ctr-serving-0") == f"ctr-serving-0 - {DELTA} - -"
 

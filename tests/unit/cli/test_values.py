@@ -108,13 +108,13 @@ def test_files_that_cannot_be_read_are_named_with_their_option(folder: Path) -> 
     absent = call("-f", "nowhere")
     binary = call("-s", "binary")
     endless = call("-f", "/dev/zero")
-    directory = call("-o", folder / "no" / "values.yaml")
+    directory = call("-o", folder / "binary" / "values.yaml")
 
     assert [each.exit_code for each in (absent, binary, endless, directory)] == [2, 2, 2, 2]
     assert absent.stderr == "nowhere cannot be read: No such file or directory; say --data-config FILE\n"
     assert binary.stderr == "binary is not text in UTF-8; is it the right file for --slot-conf?\n"
     assert endless.stderr.startswith("/dev/zero has more than 1048576 bytes")
-    assert directory.stderr.endswith("values.yaml cannot be written: No such file or directory\n")
+    assert directory.stderr.endswith("values.yaml cannot be written: File exists\n")
 
 
 HOSTILE = [

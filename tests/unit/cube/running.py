@@ -15,7 +15,7 @@ import psutil
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.runtime.http import bearer
+from elastic_ctr.runtime.auth import bearer
 
 _START = """
 import json, logging, sys

@@ -26,7 +26,7 @@ def at(state: str, epoch: int = 1) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("status_", "release", "sentence"),
+    ("status_", "candidate", "sentence"),
     [
         (None, None, "the master starts"),
         (status(ready=False), None, "generation 1: 1 pservers serve, 1 trainers joined"),
@@ -36,15 +36,15 @@ def at(state: str, epoch: int = 1) -> dict[str, Any]:
         (at("training", 2), None, "pass 20200401/00 is being trained, epoch 2 (1 of 4 tasks done)"),
         (at("saving"), None, "pass 20200401/00 is being saved and exported"),
         (at("stopped"), None, "pass 20200401/00 is stopped"),
-        (status(), {"candidate": 7}, "version 7 is spread and checked"),
-        (status(), {"candidate": None}, "looks for the next pass"),
+        (status(), 7, "version 7 is loaded and validated"),
+        (status(), None, "looks for the next pass"),
         (status(finished=True), None, "the last version is built"),
     ],
 )
 def test_a_run_says_where_it_is_in_one_sentence(
-    status_: dict[str, Any] | None, release: dict[str, Any] | None, sentence: str
+    status_: dict[str, Any] | None, candidate: int | None, sentence: str
 ) -> None:
-    assert stage(status_, release) == sentence
+    assert stage(status_, candidate) == sentence
 
 
 def test_a_run_that_stands_still_says_why() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from elastic_ctr.config.load import load
 from elastic_ctr.config.values_file import Values
+from elastic_ctr.cube.release import Placement, ReleaseDocument
 from elastic_ctr.local import session as module
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.report import SampleResult
@@ -33,11 +34,15 @@ def status(*versions: tuple[int, str], finished: bool = True, **given: Any) -> d
     }
 
 
+def release(live: int | None, refused: dict[int, str] | None = None) -> ReleaseDocument:
+    return ReleaseDocument(generation=1, revision=1, placement=Placement(shards=1), live=live, refused=refused or {})
+
+
 def test_a_run_is_finished_once_its_last_version_is_live_and_has_answered(session: Session) -> None:
     session.status = status((7, "published"), (8, "published"))
     finished = []
-    for release, asked in (({"live": 7}, {}), ({"live": 8}, {}), ({"live": 8}, {8: SAMPLE})):
-        session.release, session.seen.asked = release, dict(asked)
+    for document, asked in ((release(7), {}), (release(8), {}), (release(8), {8: SAMPLE})):
+        session.release, session.seen.asked = document, dict(asked)
         finished.append(session.finished())
 
     assert finished == [False, False, True]
@@ -46,7 +51,7 @@ def test_a_run_is_finished_once_its_last_version_is_live_and_has_answered(sessio
 def test_before_anybody_answered_nothing_is_finished(session: Session) -> None:
     assert not session.finished()
     session.status = status((7, "published"), finished=False)
-    session.release = {"live": 7}
+    session.release = release(7)
     assert not session.finished()
 
 
@@ -60,7 +65,7 @@ def test_a_pass_that_is_stopped_ends_the_run_with_its_reason(session: Session) -
 
 def test_a_last_version_that_serving_refused_ends_the_run(session: Session) -> None:
     session.status = status((7, "published"))
-    session.release = {"live": None, "refused": {"7": "sample 3 differs"}}
+    session.release = release(None, refused={7: "sample 3 differs"})
 
     with pytest.raises(RunFailed, match="version 7 was refused: sample 3 differs"):
         session.raise_for_problems()
@@ -69,7 +74,7 @@ def test_a_last_version_that_serving_refused_ends_the_run(session: Session) -> N
 
 def test_a_run_without_one_published_version_ends_with_the_last_refusal(session: Session) -> None:
     session.status = status((7, "refused"), (8, "refused"))
-    session.release = {"live": None}
+    session.release = release(None)
 
     with pytest.raises(RunFailed, match="no version was published: why 8"):
         session.raise_for_problems()
@@ -81,7 +86,7 @@ def test_a_run_that_is_kept_goes_on_past_a_stopped_pass_and_leaves_the_problem_i
 ) -> None:
     stopped = status(current={"pass": "20200401/00", "state": "stopped", "reason": "3 lines"}, finished=False)
     mended = status((7, "published"))
-    session.release = {"live": 7}
+    session.release = release(7)
     session.seen.asked[7] = SAMPLE
     looks = iter([stopped, stopped, mended])
     named: list[list[str]] = []
@@ -106,7 +111,7 @@ def test_before_the_master_answers_nothing_has_failed() -> None:
 
 def test_abandoned_versions_are_not_waited_for(session: Session) -> None:
     session.status = status((7, "published"), (9, "abandoned"))
-    session.release = {"live": 7}
+    session.release = release(7)
     session.seen.asked[7] = SAMPLE
 
     assert session.finished()

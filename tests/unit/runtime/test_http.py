@@ -10,14 +10,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from elastic_ctr.runtime.auth import bearer, read_token
 from elastic_ctr.runtime.http import (
     HttpServer,
     HttpThread,
     RequestRefused,
     application,
-    bearer,
     read_record,
-    read_token,
     require_token,
     serving,
 )

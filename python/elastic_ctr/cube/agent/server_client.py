@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from elastic_ctr.runtime.http import bearer
+from elastic_ctr.runtime.auth import bearer
 
 # Every worker maps and checks the files first.
 _LOAD_SECONDS = 600.0

@@ -8,7 +8,7 @@ import httpx
 from pydantic import ValidationError
 
 from elastic_ctr.cube.release import BuildProgress
-from elastic_ctr.runtime.http import bearer
+from elastic_ctr.runtime.auth import bearer
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,8 @@ from cube.running import ServerProcess
 from elastic_ctr.cube.agent.agent_api import agent_app
 from elastic_ctr.cube.agent.cache import Cache
 from elastic_ctr.cube.release import Holder, Placement
-from elastic_ctr.runtime.http import HttpServer, bearer
+from elastic_ctr.runtime.auth import bearer
+from elastic_ctr.runtime.http import HttpServer
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.versions import layout
 

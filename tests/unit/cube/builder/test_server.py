@@ -13,7 +13,8 @@ from elastic_ctr.config.role_files import CubeBuilderFile
 from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
 from elastic_ctr.cube.builder.build_server import BuildFailed, CubeBuilder, builder_metrics, builder_routes
 from elastic_ctr.cube.release import BuildProgress
-from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, bearer
+from elastic_ctr.runtime.auth import bearer
+from elastic_ctr.runtime.http import HttpThread, RequestRefused, application
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import read_dictionary

@@ -15,12 +15,13 @@ from cube.parts import as_keys, values_for, write_parts
 from cube.running import Running
 from cube_oracles import pack_reply, unpack_request
 from elastic_ctr.cli import cube as command
-from elastic_ctr.cli import dict_stat
+from elastic_ctr.cli.data_files import dict_app
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.client import blocking
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.client.connection import CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.dictionary.table import VersionTable
+from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.wire import HELLO_BYTES, Hello
@@ -151,17 +152,18 @@ def test_seek_prints_values_and_what_is_missing(pair: list[str]) -> None:
     ]
 
 
-def document_of(pair: list[str], live: int | None = 3) -> dict[str, object]:
-    """What cube-transfer publishes, as JSON: the second server is draining."""
+def document_of(pair: list[str], live: int | None = 3) -> ReleaseDocument:
+    """The second server is draining."""
     holders = {pair[0]: {"partitions": [0, 2]}, pair[1]: {"partitions": [1, 3], "draining": True}}
-    return {"generation": 1, "revision": 4, "placement": {"shards": 2}, "live": live, "holders": {"3": holders}}
+    document = {"generation": 1, "revision": 4, "placement": {"shards": 2}, "live": live, "holders": {"3": holders}}
+    return ReleaseDocument.model_validate(document)
 
 
 def test_seek_finds_the_live_version_and_its_holders_in_the_release_document(
     pair: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {"http://there:8300/release": document_of(pair)}
-    monkeypatch.setattr(command, "ask", asked.pop)
+    asked = {"there:8300": document_of(pair)}
+    monkeypatch.setattr(command, "release_document", asked.pop)
 
     found = CliRunner().invoke(command.app, ["seek", "5", "6", "--transfer", "there:8300"])
 
@@ -180,7 +182,7 @@ def test_seek_finds_the_live_version_and_its_holders_in_the_release_document(
 def test_seek_says_what_the_release_document_does_not_name(
     pair: list[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], live: int | None, reason: str
 ) -> None:
-    monkeypatch.setattr(command, "ask", {"http://there:8300/release": document_of(pair, live)}.pop)
+    monkeypatch.setattr(command, "release_document", {"there:8300": document_of(pair, live)}.pop)
 
     refused = CliRunner().invoke(command.app, ["seek", "5", "--transfer", "there:8300", *arguments])
 
@@ -191,8 +193,8 @@ def test_seek_says_what_the_release_document_does_not_name(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["x", "--version", "3"], "'x' is no key"),
-        ([str(2**64), "--version", "3"], "is no key"),
+        (["x", "--version", "3"], "'x' is not a key"),
+        ([str(2**64), "--version", "3"], "is not a key"),
         (["5", "--transfer", "127.0.0.1:1"], "say --transfer, or --version and --address"),
         (["5", "--version", "9"], "version 9 is not held"),
     ],
@@ -207,10 +209,10 @@ def test_seek_says_what_is_wrong_and_exits_with_2(pair: list[str], arguments: li
 def test_dict_stat_describes_a_part_and_refuses_a_damaged_one(tmp_path: Path) -> None:
     path = write_parts(tmp_path, KEYS)[0].full
 
-    whole = CliRunner().invoke(dict_stat.app, ["stat", str(path), "--json"])
-    plain = CliRunner().invoke(dict_stat.app, ["stat", str(path)])
+    whole = CliRunner().invoke(dict_app, ["stat", str(path), "--json"])
+    plain = CliRunner().invoke(dict_app, ["stat", str(path)])
     path.write_bytes(path.read_bytes()[:-1])
-    damaged = CliRunner().invoke(dict_stat.app, ["stat", str(path)])
+    damaged = CliRunner().invoke(dict_app, ["stat", str(path)])
 
     assert (whole.exit_code, json.loads(whole.output)["keys"]) == (0, 100)
     assert "bytesPerKey" in plain.output

@@ -19,7 +19,8 @@ from elastic_ctr.cube.release import AgentReport, Placement, ReaderReport, Relea
 from elastic_ctr.cube.transfer import controller
 from elastic_ctr.cube.transfer.controller import CubeTransfer
 from elastic_ctr.cube.transfer.transfer_api import transfer_app
-from elastic_ctr.runtime.http import bearer, serving
+from elastic_ctr.runtime.auth import bearer
+from elastic_ctr.runtime.http import serving
 from elastic_ctr.runtime.lock import StateInUse
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout

@@ -1,4 +1,4 @@
-"""`elastic-ctr seqfile`: look into SequenceFiles."""
+"""elastic-ctr dict and elastic-ctr seqfile: look into dictionary parts and SequenceFiles."""
 
 from __future__ import annotations
 
@@ -10,18 +10,43 @@ from typing import Annotated
 
 import typer
 
+from elastic_ctr.cli.entrypoint import reason_of
+from elastic_ctr.cube.dictionary.format import DictionaryDamaged, describe
 from elastic_ctr.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
 
-app = typer.Typer(no_args_is_help=True, help="Look into the SequenceFiles that carry a model's keys and vectors.")
+dict_app = typer.Typer(help="Look into dictionary parts.", no_args_is_help=True)
+dict_app.callback()(lambda: None)
+seqfile_app = typer.Typer(
+    no_args_is_help=True, help="Look into the SequenceFiles that carry a model's keys and vectors."
+)
+seqfile_app.callback()(lambda: None)
 
 
-@app.callback()
-def seqfile() -> None:
-    """Look into the SequenceFiles that carry a model's keys and vectors."""
+@dict_app.command()
+def stat(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Dictionary parts.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Check every byte of dictionary parts and print what they hold. Exits with 2 when one is damaged."""
+    failed = False
+    for file in files:
+        try:
+            facts = describe(file)
+        except (DictionaryDamaged, OSError) as refused:
+            typer.echo(reason_of(refused), err=True)
+            failed = True
+            continue
+        if as_json:
+            typer.echo(json.dumps(facts))
+        else:
+            for name, value in facts.items():
+                typer.echo(f"{name:<12} {'-' if value is None else value}")
+    if failed:
+        raise typer.Exit(2)
 
 
-@app.command()
+@seqfile_app.command()
 def dump(
     file: Annotated[Path, typer.Argument(help="The SequenceFile.", exists=True, dir_okay=False)],
     limit: Annotated[int | None, typer.Option(min=0, help="Records to print; all of them if it is not given.")] = None,

@@ -1,5 +1,6 @@
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,15 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from cli.source_files import ALL, DATA_CONFIG, SLOT_CONF, values_of
-from elastic_ctr.cli.elastic_control import File, Options, ValuesRefused, text_of, translate
 from elastic_ctr.cli.local import _merged
+from elastic_ctr.cli.values import File, Sizes, ValuesRefused, text_of, translate
 from elastic_ctr.config.section import EXACT
 from elastic_ctr.config.values_file import Values
 
 CHART = Path(__file__).parents[3] / "charts" / "elastic-ctr"
 
 
-def refusal_of(data_config: str = DATA_CONFIG, slot_conf: str = SLOT_CONF, options: Options = ALL) -> str:
+def refusal_of(data_config: str = DATA_CONFIG, slot_conf: str = SLOT_CONF, options: Sizes = ALL) -> str:
     with pytest.raises(ValuesRefused) as refused:
         values_of(data_config, slot_conf, options)
     return str(refused.value)
@@ -41,7 +42,7 @@ def test_everything_that_the_source_could_say_has_its_place() -> None:
 def test_what_nobody_said_is_left_to_the_chart() -> None:
     text = "HDFS_ADDRESS=hdfs://n:9000\nSTART_DATE_HR=20200401/00\nEND_DATE_HR=\nSPARSE_DIM=''\n"
 
-    assert values_of(text, "7\n", Options()) == {
+    assert values_of(text, "7\n", Sizes()) == {
         "data": {"source": {"url": "hdfs://n:9000"}, "start": "20200401/00", "slots": [7]}
     }
 
@@ -96,7 +97,7 @@ def test_an_address_with_a_variable_is_refused_unless_it_is_given() -> None:
         "data.config line 1: HDFS_ADDRESS holds ${IP}, which nothing here fills in; write the value itself, "
         "or say --hdfs-address"
     )
-    given_too = values_of(text, options=ALL._replace(hdfs_address="hdfs://n:9000"))
+    given_too = values_of(text, options=replace(ALL, hdfs_address="hdfs://n:9000"))
     assert given_too["data"]["source"]["url"] == "hdfs://n:9000"
 
 
@@ -141,7 +142,7 @@ def test_a_slot_list_that_is_none_is_refused(slot_conf: str, reason: str) -> Non
 
 
 def test_more_shards_than_partitions_are_refused() -> None:
-    assert "cube.config.shards 61 is above model.partitions 60" in refusal_of(options=ALL._replace(cube=61))
+    assert "cube.config.shards 61 is above model.partitions 60" in refusal_of(options=replace(ALL, cube=61))
 
 
 LINES = st.lists(

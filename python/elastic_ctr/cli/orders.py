@@ -1,0 +1,87 @@
+"""elastic-ctr rollback and elastic-ctr pass: orders to a running training or release."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from elastic_ctr.cli.cluster import Target, target_of
+from elastic_ctr.cli.entrypoint import refuse
+from elastic_ctr.cli.kubectl import KubectlFailed
+from elastic_ctr.cli.shared_options import (
+    MASTER_STATUS,
+    TRANSFER,
+    Endpoint,
+    MasterAddress,
+    TokenFile,
+    TransferAddress,
+    Where,
+    grouped,
+)
+from elastic_ctr.local.endpoints import EndpointUnavailable, ask
+
+pass_app = typer.Typer(help="Retry a pass that is stopped.", no_args_is_help=True)
+pass_app.callback()(lambda: None)
+
+
+@grouped
+def rollback(
+    version: Annotated[
+        int | None, typer.Argument(min=1, help="A version that was live before; `status` lists them.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest version.")] = False,
+    transfer: TransferAddress = None,
+    token_file: TokenFile = None,
+    where: Where = Where(),
+    as_json: Annotated[bool, typer.Option("--json", help="cube-transfer's own answer.")] = False,
+) -> None:
+    """Make an earlier version live and pause promotion: nothing newer goes live until --resume.
+
+    Exit codes: 0 it is ordered; 2 it is refused or cube-transfer does not answer (the reason is printed).
+    """
+    if resume == (version is not None):
+        refuse("say either a VERSION to go back to, or --resume to go on with the newest")
+    target = target_of(where, {"--transfer": transfer})
+    order: dict[str, Any] = {"resume": True} if resume else {"version": version}
+    address, state = _order(target, TRANSFER, transfer, token_file, "rollback", order)
+    if not isinstance(state, dict) or not {"live", "candidate", "promotionPaused"} <= state.keys():
+        refuse(f"{address} does not answer as cube-transfer does; give the address of its release document")
+    typer.echo(json.dumps(state) if as_json else _sentence(state))
+
+
+def _sentence(state: dict[str, Any]) -> str:
+    live = "no version" if state["live"] is None else f"version {state['live']}"
+    coming = "" if state["candidate"] is None else f"; version {state['candidate']} is loaded and then goes live"
+    if state["promotionPaused"]:
+        return f"{live} is live{coming}; nothing newer goes live until `elastic-ctr rollback --resume`"
+    return f"{live} is live{coming}; the newest version goes live when it is validated"
+
+
+@pass_app.command()
+@grouped
+def retry(
+    name: Annotated[str, typer.Argument(metavar="PASS", help="A stopped pass, as `status` names it: 20251103/12.")],
+    address: MasterAddress = None,
+    token_file: TokenFile = None,
+    where: Where = Where(),
+) -> None:
+    """Begin a stopped pass again after its cause was mended. Nothing else is restarted.
+
+    Exit codes: 0 the pass is retried; 2 the master refuses or does not answer (the reason is printed).
+    """
+    target = target_of(where, {"--address": address})
+    _order(target, MASTER_STATUS, address, token_file, "retry", {"pass": name})
+    typer.echo(f"pass {name} is looked at again; `elastic-ctr status` shows how it goes on")
+
+
+def _order(
+    target: Target, endpoint: Endpoint, given: str | None, token_file: Path | None, path: str, order: dict[str, Any]
+) -> tuple[str, Any]:
+    """The address that was called, and its answer. Ends with a sentence."""
+    try:
+        token = target.token(token_file)
+        with target.reached(endpoint, given) as address:
+            return address, ask(f"http://{address}/{path}", order, token=token)
+    except (EndpointUnavailable, KubectlFailed) as closed:
+        refuse(str(closed))
