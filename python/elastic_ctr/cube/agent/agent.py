@@ -221,8 +221,8 @@ class CubeAgent:
                 return
         for name in [each for each in self._errors if each.isdigit() and int(each) not in document.wanted]:
             del self._errors[name]
-        self._errors.pop("disk", None)
         await self._unload_unneeded(document)
+        self._errors.pop("disk", None)
 
     def _superseded(self, document: ReleaseDocument) -> bool:
         """Whether the document now wants other versions or another placement; new holders alone do not count."""
