@@ -29,7 +29,7 @@ _NAMED = f"{_LABEL}/name=elastic-ctr"
 
 @dataclass(frozen=True)
 class Pod:
-    """What `kubectl get pods` says of one; `state` is its phase, with the reason when it does not run."""
+    """A pod of `kubectl get pods`; `state` is its phase, with the reason when it does not run."""
 
     name: str
     component: str

@@ -1,4 +1,4 @@
-"""kubectl, as the operator has it: with its own configuration, credentials and rights."""
+"""Calls of kubectl, with the configuration, credentials and rights of the operator."""
 
 import json
 import os
@@ -26,12 +26,12 @@ _FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> ")
 
 
 class KubectlFailed(RuntimeError):
-    """It is not there, or refuses: one sentence with its own words."""
+    """kubectl is absent, or refuses: one sentence, with its own words."""
 
 
 @dataclass(frozen=True)
 class Kubectl:
-    """What every call begins with."""
+    """The program and arguments that every call begins with."""
 
     program: tuple[str, ...]
     namespace: str
@@ -58,7 +58,7 @@ class Kubectl:
         return [*self.program, *context, "--namespace", self.namespace, *words]
 
     def read(self, *words: str) -> Any:
-        """What `kubectl get …` says. Raises KubectlFailed."""
+        """The JSON answer of `kubectl get …`. Raises KubectlFailed."""
         command = self.command(*words, "--output", "json", f"--request-timeout={_ASK_SECONDS}s")
         try:
             done = subprocess.run(
@@ -76,7 +76,7 @@ class Kubectl:
             raise KubectlFailed(f"kubectl {words[0]} {words[1]} does not answer in JSON: {strange}") from strange
 
     def started(self, *words: str, **streams: Any) -> "subprocess.Popen[str]":
-        """In a session of its own, so that `end` reaches what a wrapper has started too. Raises KubectlFailed."""
+        """Start kubectl in a session of its own, so that `end` reaches the children of a wrapper too. Raises KubectlFailed."""
         try:
             return subprocess.Popen(
                 self.command(*words),
@@ -123,13 +123,13 @@ class PortForward:
 
     def close(self) -> None:
         end(self._process)
-        # What a wrapper leaves behind may hold the pipe open: then the thread stays, and ends with this program.
+        # A child of a wrapper may hold the pipe open: then the thread stays, and ends with this program.
         self._reader.join(_END_SECONDS)
         if self._process.stdout is not None and not self._reader.is_alive():
             self._process.stdout.close()
 
     def _read(self) -> None:
-        # To its end: it writes a line for each connection, and would stop at a full pipe.
+        # Until the end: kubectl writes a line for each connection, and would block on a full pipe.
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._said.append(line)
@@ -139,9 +139,9 @@ class PortForward:
 
 
 def end(process: "subprocess.Popen[str]") -> None:
-    """What `started` has started, by its own pid; gone when this returns."""
+    """End a process of `started` and its group; it is gone when this returns."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
-        # Once it has been waited for, its number may be another's.
+        # After `wait` the kernel may give the pid to another process.
         if process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signum)
@@ -157,7 +157,7 @@ def ending_in_order() -> Iterator[None]:
         raise SystemExit(128 + signum)
 
     ours = threading.current_thread() is threading.main_thread()
-    # Who has a handler already ends in an order of its own.
+    # A handler that is set already stays: its owner ends the program.
     taken = [each for each in _ENDS if ours and signal.getsignal(each) == signal.SIG_DFL]
     for each in taken:
         signal.signal(each, told)
@@ -169,6 +169,6 @@ def ending_in_order() -> Iterator[None]:
 
 
 def _last_words(said: str) -> str:
-    """Without the lines of klog, which say the same for developers."""
+    """Without the lines of klog, which repeat the error for developers."""
     lines = [line.strip() for line in said.splitlines() if line.strip() and not _KLOG.match(line)]
     return " ".join(lines[-3:])[-500:] or "it ended without a word"

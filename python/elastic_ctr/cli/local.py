@@ -50,6 +50,7 @@ SetFile = Annotated[
     ),
 ]
 _GRACE_SECONDS = 30
+_MLFLOW_URL = "http://127.0.0.1:5000"
 _STARTED_BY_UP = "ELASTIC_CTR_STARTED_BY_UP"
 _GO_ON = b"\n"
 
@@ -93,6 +94,10 @@ def load_values(files: list[Path], set_files: list[str] | None) -> Values:
     given: dict[str, object] = {}
     for part in parts.values():
         given = _merged(given, part)
+    tracking, local = given.get("tracking"), given.get("local")
+    if isinstance(tracking, dict) and tracking.get("enabled") is True and isinstance(local or {}, dict):
+        # The chart brings an MLflow server of its own; on this machine the user's is taken, at its default port.
+        given = _merged({"local": {"trackingUrl": _MLFLOW_URL}}, given)
     return settings(Values, given, " + ".join(map(str, files)), parts)
 
 
@@ -292,9 +297,9 @@ def _all_answer(places: Places, live: object) -> bool:
 
 @app.command()
 def down(folder: Folder = DEFAULT_FOLDER) -> None:
-    """End what `up` or `run` started in this folder, and return when all its processes have ended. What was published stays.
+    """End the processes that `up` or `run` started in this folder, and return when all have ended. Published versions stay.
 
-    Exit codes: 0 nothing runs any more; 2 something does not end.
+    Exit codes: 0 nothing runs any more; 2 a process does not end.
     """
     run_folder = RunFolder(folder)
     pid = run_folder.runner()

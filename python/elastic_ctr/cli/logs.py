@@ -18,13 +18,13 @@ from elastic_ctr.cli.shared_options import Where, grouped
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder
 
 _PREFIX = re.compile(r"\[pod/([^/\]]+)/([^\]]+)\] ?")
-# More than any release has; kubectl's own limit is 5.
+# More pods than any release has; kubectl's own limit is 5.
 _MOST_FOLLOWED = 1000
 _FOLLOW_SECONDS = 0.5
 
 
 class Role(str, Enum):
-    """Whose logs. A component, or one container of its pods."""
+    """A component, or one container of its pods."""
 
     MASTER = "master"
     TRAINER = "trainer"
@@ -53,13 +53,13 @@ class Role(str, Enum):
 
 @grouped
 def logs(
-    role: Annotated[Role | None, typer.Argument(help="Whose; everybody's when absent.", show_default=False)] = None,
+    role: Annotated[Role | None, typer.Argument(help="Only this role.", show_default=False)] = None,
     where: Where = Where(),
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on, until Ctrl-C; pods that start later are not in it.")
     ] = False,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="DURATION", help="Only what is younger, such as 10m or 2h.")
+        str | None, typer.Option("--since", metavar="DURATION", help="Only lines younger than this, such as 10m or 2h.")
     ] = None,
     tail: Annotated[
         int | None,
@@ -89,7 +89,7 @@ def logs(
     except KubectlFailed as failed:
         refuse(str(failed))
     if code != 0:
-        # kubectl has said why.
+        # kubectl has printed the reason.
         raise typer.Exit(2)
 
 
@@ -128,7 +128,7 @@ def _print_line(name: str, line: str, *, as_json: bool) -> None:
 
 
 def _selector(cluster: Cluster, role: Role | None) -> str:
-    """Raises KubectlFailed when there is nobody: kubectl itself would say that with exit code 0."""
+    """Raises KubectlFailed when there is no pod: kubectl itself would print that with exit code 0."""
     found = cluster.pods(None if role is None else role.component)
     if not found:
         assert role is not None

@@ -1,7 +1,7 @@
 """Shell assignments, read as text: `export NAME="value"  # comment`. Nothing is executed and nothing is filled in.
 
 Quotes, escapes, comments, `;` and several assignments on a line mean what they mean to a shell; `shlex` does not tell `'$A'` from
-`$A`, nor a `#` in a word from a comment. What a shell would execute is refused. A value with a variable in it is kept as such: a
+`$A`, nor a `#` in a word from a comment. Commands are refused. A value with a variable in it is kept as such: a
 caller that needs the value refuses it.
 """
 
@@ -21,7 +21,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 class AssignmentRefused(ValueError):
-    """A line is more than assignments: which line, what stands there, what to do."""
+    """A line is more than assignments: the line, its text, the way out."""
 
 
 class Assignment(NamedTuple):
@@ -104,7 +104,7 @@ def _value(text: str, at: int, name: str) -> tuple[str, str | None, int]:
 
 
 def _variable(piece: str, name: str) -> str:
-    """What a shell would fill in. Raises AssignmentRefused for what it would execute or work out."""
+    """The variable that a shell would fill in. Raises AssignmentRefused for a command or an expression."""
     if piece.startswith(("`", "$(")) or "$(" in piece or "`" in piece:
         raise AssignmentRefused(f"{name} holds a command, which nothing here executes; write what it would print")
     if piece in ("${", "$["):

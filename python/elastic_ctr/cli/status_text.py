@@ -1,4 +1,4 @@
-"""What a run looks like to people: hours, tasks, recoveries, versions, shards, serving, freshness."""
+"""The text of `elastic-ctr status`: passes, tasks, recoveries, versions, shards, serving, freshness."""
 
 import time
 from collections import Counter

@@ -25,7 +25,7 @@ class PresetName(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Drawing:
-    """What decides the lines."""
+    """Options that decide the lines."""
 
     seed: Annotated[int, typer.Option(min=0, help="Decides which lines are drawn.")] = 1
     truth_seed: Annotated[
@@ -50,7 +50,7 @@ def synth(
     force: Annotated[bool, typer.Option("--force", help="Replace the hours and slot.conf that are in OUT.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Write click logs made from a known truth, and the AUC and logloss that nobody can beat on them.
+    """Write click logs made from a known truth, and the best AUC and logloss that any model can reach on them.
 
     Writes OUT/YYYYMMDD/HH/part-0000k with a donefile, OUT/slot.conf, and the true probability of each line, in the
     order of the lines, to OUT/truth/YYYYMMDD/HH/part-0000k. The same options give the same bytes.

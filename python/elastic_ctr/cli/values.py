@@ -43,7 +43,7 @@ _CLIENT = "-c fetched a client; this program is one now: `elastic-ctr predict FI
 
 
 def _instead(*names: str, sentence: str) -> Any:
-    """An option that was a command: whatever else is given, it says which command it is now."""
+    """An option that was a command: it prints the command that replaces it."""
 
     def told(asked: bool) -> None:
         if asked:
@@ -105,11 +105,11 @@ _Dumper.add_representer(_Text, lambda dumper, text: dumper.represent_scalar("tag
 
 
 class ValuesRefused(ValueError):
-    """What was given makes no values file: one sentence a line."""
+    """The given files and options make no values file: one sentence a line."""
 
 
 class Translation(NamedTuple):
-    """`notes` are sentences on what was given and has no place here any more."""
+    """`notes` are sentences on settings that have no place here any more."""
 
     values: dict[str, Any]
     notes: list[str]

@@ -1,4 +1,4 @@
-"""What is trained on: `data:` in the values file, wholly the program's."""
+"""`data:` in the values file: the click logs to train on."""
 
 import re
 from datetime import datetime, timedelta
@@ -28,7 +28,7 @@ def _slot_names(given: object) -> object:
     raise ValueError("slots is a list, or text with one slot a line")
 
 
-# What a chart's schema says of these; the validators below say it to a program.
+# The chart's schema of fields whose validators are code.
 _SLOTS_SCHEMA: JsonDict = {
     "type": ["array", "string"],
     "items": {"type": ["string", "integer"], "pattern": r"^[!-9;-~]+$", "maximum": EXACT},
@@ -47,10 +47,10 @@ class Source(Section):
 
     url: str = Field(
         json_schema_extra={"pattern": _SOURCE},
-        description="Where the logs are: file:///some/dir, or hdfs://namenode:9000, which is asked through WebHDFS at port 9870; "
+        description="Address of the logs: file:///some/dir, or hdfs://namenode:9000, which is asked through WebHDFS at port 9870; "
         "webhdfs://namenode:PORT for another port, hdfs://nn1:9000,nn2:9000 for a pair. A folder may follow.",
     )
-    user: str = Field(default="root", min_length=1, description="Who reads there; HDFS checks it, files do not.")
+    user: str = Field(default="root", min_length=1, description="User that reads there; HDFS checks it, files do not.")
 
     @field_validator("url")
     @classmethod
@@ -123,7 +123,7 @@ class Data(Section):
         try:
             ZoneInfo(name)
         except (ZoneInfoNotFoundError, ValueError) as unknown:
-            raise ValueError(f"{name!r} is no time zone of the IANA list, such as UTC or Asia/Shanghai") from unknown
+            raise ValueError(f"{name!r} is not a time zone of the IANA list, such as UTC or Asia/Shanghai") from unknown
         return name
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""What trainer, cube and serving must agree on: `model:` in the values file, said once."""
+"""`model:` in the values file: trainer, cube and serving must agree on it."""
 
 import hashlib
 from collections.abc import Sequence

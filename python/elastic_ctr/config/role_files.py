@@ -19,36 +19,36 @@ from elastic_ctr.config.section import Count, Section
 class Auth(Section):
     """The token that every call needs which changes something."""
 
-    token_file: str | None = Field(default=None, description="A mounted file; absent: nobody is asked.")
+    token_file: str | None = Field(default=None, description="A mounted file; absent: no call needs a token.")
 
 
 class RoleFile(Section):
-    """What every role is told."""
+    """Settings of every role."""
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     auth: Auth = Auth()
 
 
 class TrainingMember(RoleFile):
-    """What concerns everyone who trains."""
+    """Settings of every role of a training."""
 
     training: str = Field(
         default="local",
         min_length=1,
         max_length=63,
-        description="The training's name: the master sends away whoever belongs to another one.",
+        description="The training's name: the master sends trainers and pservers of another one away.",
     )
 
 
 class Tracking(Section):
-    """An MLflow server that is told of the training."""
+    """An MLflow server that the training reports to."""
 
     url: str = Field(description="http://host:port of the server.")
     experiment: str = Field(default="elastic-ctr", min_length=1, max_length=250, description="Where its runs are kept.")
 
 
 class Worker(TrainingMember):
-    """What the master gives work to."""
+    """Settings of the roles that get work from the master."""
 
     master_address: str
     exit_when_done: bool = Field(
@@ -68,8 +68,8 @@ class MasterFile(TrainingMember):
     handover_seconds: float = Field(
         default=0,
         ge=0,
-        description="A training that is replaced has so long to save once more; its pods must live so long after they were told "
-        "to end. 0: it is left at once.",
+        description="How long a replaced training may run on to write a mid-pass checkpoint; at most the termination grace of "
+        "its pods. 0: no such checkpoint.",
     )
     tracking: Tracking | None = None
 
@@ -143,5 +143,5 @@ class ServingFile(RoleFile):
     grace_seconds: float = Field(
         default=20,
         ge=0,
-        description="What is under way when it is told to end has so long; the process may live for 10 more.",
+        description="Seconds for requests under way when serving is told to end; the process may live for 10 more.",
     )

@@ -1,4 +1,4 @@
-"""Settings of each role: what stands under `config:` of its block in the values file."""
+"""Settings of each role: `config:` of its block in the values file."""
 
 import re
 
@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 from elastic_ctr.config.section import EXACT, Count, OptionalPort, Port, Seconds, Section, Share
 
 MAX_ABS_DIFF = 1e-5
-"""As near as answers to the same sample are that machines give which round otherwise."""
+"""Above the rounding differences between machines for the same sample."""
 _STORE = r"^(file:///|(https?|(web)?hdfs)://[^/]+)"
 
 
@@ -21,7 +21,7 @@ class StoreConfig(Section):
         json_schema_extra={"pattern": _STORE},
     )
     user: str = Field(
-        default="root", min_length=1, description="Who writes there; HDFS checks it, other stores do not."
+        default="root", min_length=1, description="User that writes there; HDFS checks it, other stores do not."
     )
 
     @field_validator("url")
@@ -150,7 +150,7 @@ class CubeConfig(CubePodConfig):
 
     @property
     def of_pod(self) -> CubePodConfig:
-        """What an agent, a server and a reader are told."""
+        """The settings of agent, server and reader."""
         return CubePodConfig.model_validate(self.model_dump(exclude={"shards"}, exclude_unset=True))
 
 

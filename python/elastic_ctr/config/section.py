@@ -1,4 +1,4 @@
-"""What every settings class is: frozen, camelCase outside, and closed to unknown keys."""
+"""The base of all settings classes: frozen, camelCase outside, and closed to unknown keys."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The values file: what a chart installs and a laptop runs. Kubernetes' own keys are the chart's and pass unread here."""
+"""The values file of the chart and of `elastic-ctr local`. Keys of Kubernetes are the chart's and are not read here."""
 
 from datetime import date
 from difflib import get_close_matches
@@ -19,7 +19,7 @@ from elastic_ctr.config.roles import (
 )
 from elastic_ctr.config.section import Count, Section
 
-# What stands in a chart's values and is not the program's; a test of the chart holds them against its schema.
+# Keys of the chart that the program does not read; a test of the chart compares them with its schema.
 _KUBERNETES = frozenset(
     [
         "address",
@@ -160,8 +160,8 @@ class Local(Section):
     tracking_url: str | None = Field(
         default=None,
         pattern=r"^https?://[^/\s]+",
-        description="http://host:port of an MLflow server that is told of the run, in an experiment named after the folder of the "
-        "run. `tracking.enabled` is the chart's, which brings a server of its own.",
+        description="http://host:port of an MLflow server that is told of the run, in an experiment named after the folder of "
+        "the run. Absent: http://127.0.0.1:5000 where `tracking.enabled` is true, else none.",
     )
 
 
@@ -228,7 +228,7 @@ def sentences(wrong: ValidationError, kind: type[BaseModel]) -> list[str]:
                 f"{where}: {error['input']} is a date to YAML; write a split, YYYYMMDD/HH, such as 20200401/00"
             )
         elif error["type"] == "value_error":
-            # What concerns several blocks names them itself.
+            # A sentence about several blocks names them itself.
             found.append(f"{where}: {error['ctx']['error']}" if error["loc"] else str(error["ctx"]["error"]))
         else:
             shown = repr(error["input"])

@@ -28,7 +28,7 @@ _OURS = re.compile(rf"\d{{8}}|{re.escape(SLOT_CONF)}|{re.escape(VALUES)}|{TRUTH}
 
 
 class HoursRefused(ValueError):
-    """A tree that can not be written there or like that; a sentence for the one who asked."""
+    """A tree cannot be written there or with these options: one sentence."""
 
 
 def hour_name(hour: datetime) -> str:

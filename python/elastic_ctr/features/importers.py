@@ -44,7 +44,7 @@ _TRUTH = {"true": 1.0, "false": 0.0}
 
 
 class ImportRefused(ValueError):
-    """An import that can not go on: a column that is not there, too many bad rows; a sentence for the one who asked."""
+    """An import cannot go on, for example for a missing column or too many bad rows: one sentence."""
 
 
 class RowRefused(ValueError):
@@ -76,7 +76,7 @@ Given = ParamSpec("Given")
 
 @dataclass
 class Summary:
-    """What an import did: rows and lines, sums, refused rows by reason with the first examples, the hours.
+    """The result of an import: rows and lines, sums, refused rows by reason with the first examples, the hours.
 
     A refused row counts as many as it has lines: a stray quote takes whole rows with it.
     """

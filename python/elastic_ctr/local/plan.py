@@ -1,4 +1,4 @@
-"""Which processes a values file means on one machine, and the config file of each."""
+"""The processes of a values file on one machine, and the config file of each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _LAST_PORT = 65535
 
 
 def ports(values: Values) -> Iterator[tuple[str, range]]:
-    """The key of each door and the ports that all its processes take on one machine."""
+    """The key of each port setting, and the ports that all its processes take on one machine."""
     master, transfer, cube, serving = (
         values.master.config,
         values.cube_transfer.config,
@@ -55,7 +55,7 @@ def ports(values: Values) -> Iterator[tuple[str, range]]:
         ("pserver.config.adminPort", values.pserver.config.admin_port, pservers, 1),
         ("pserver.config.port", values.pserver.config.port, pservers * GENERATION_PORTS, 1),
     ):
-        # 0 is a door that stays closed.
+        # 0 is a port that is not opened.
         if first:
             yield name, range(first, first + count * step, step)
 
@@ -131,11 +131,11 @@ class Places:
         return None if url is None else Tracking(url=url, experiment=f"elastic-ctr {self.folder}"[-250:])
 
     def state(self, role: str) -> str:
-        """What must outlive the role's process."""
+        """The folder of state that outlives the role's process."""
         return str(self.folder / "state" / role)
 
     def scratch(self, role: str) -> str:
-        """What need not."""
+        """The folder of files that need not."""
         return str(self.folder / "scratch" / role)
 
     @property
@@ -259,7 +259,7 @@ def _cube_pod(places: Places, pod: str, number: int) -> Iterator[Role]:
             "port": given.port + CUBE_PORTS * number,
             "admin_port": given.admin_port + CUBE_PORTS * number,
             "agent_port": given.agent_port + CUBE_PORTS * number,
-            # Nobody but this run's own readers asks, and they end with it.
+            # Only readers of this run ask, and they end with it.
             "drain_idle_seconds": min(given.drain_idle_seconds, 0.5),
             "cache_dir": places.state(pod),
         }

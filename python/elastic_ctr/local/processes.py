@@ -165,7 +165,7 @@ class Supervisor:
         return "\n".join(lines[-3:]) if lines else "it left an empty log"
 
     def stop(self, grace_seconds: float = 15.0) -> None:
-        """SIGTERM to all, then SIGKILL to those that are still there. Transfer goes last: cube-agents ask it who answers for them."""
+        """SIGTERM to all, then SIGKILL to those that are still there. cube-transfer ends last: draining cube-agents ask it which pods take over."""
         with self._lock:
             running = [each for each in self._all.values() if each.process is not None and each.process.poll() is None]
             ends = time.monotonic() + grace_seconds
@@ -188,7 +188,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], ends: float) -> None:
 
 
 def answers(url: str, timeout: float = 1.0) -> bool:
-    """Whether an HTTP door answers 200."""
+    """Whether an HTTP endpoint answers 200."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
     try:

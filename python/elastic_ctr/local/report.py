@@ -1,4 +1,4 @@
-"""What a local run leaves: its report as JSON, and as a table for people."""
+"""The report of a local run, as JSON and as a table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class SampleResult:
 
 @dataclass
 class Observed:
-    """What the runner saw for itself."""
+    """Observations of the runner itself."""
 
     live_at: dict[int, float] = field(default_factory=dict)
     asked: dict[int, SampleResult] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The folder of a run as other processes see it: who runs there, at which addresses, with which problems, and how it ended."""
+"""The folder of a run, for other processes: its runner, addresses, problems, and how it ended."""
 
 import json
 import time
@@ -17,7 +17,7 @@ _SHOWN_LINES = 3
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What the runner writes for commands: HOST:PORT of each role, and what is wrong with the processes."""
+    """Written by the runner for commands: HOST:PORT of each role, and the problems of the processes."""
 
     master: str
     transfer: str

@@ -1,4 +1,4 @@
-"""What a person sees while a local run goes on: a live table on a terminal, plain lines elsewhere."""
+"""The progress of a local run: a live table on a terminal, plain lines elsewhere."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +45,7 @@ def stage(status: dict[str, Any] | None, candidate: int | None) -> str:
 
 
 def troubles(status: dict[str, Any] | None) -> list[str]:
-    """What does not work just now and is tried again: a run that stands still says why."""
+    """Errors that are retried: the reasons why a run stands still."""
     if status is None:
         return []
     found = [f"pserver {each['index']}: {each['error']}" for each in status["pservers"] if each["error"]]

@@ -201,7 +201,7 @@ class Session:
         return not published or (self.live == max(published) and self.live in self.seen.asked)
 
     def problems(self) -> list[str]:
-        """What somebody must mend: of the processes, of training, of the last version."""
+        """Problems that an operator must mend: of the processes, of training, of the last version."""
         stands_still = failure(self.status, self.release)
         return [*self.supervisor.problems(), *([stands_still] if stands_still else [])]
 

@@ -1,7 +1,7 @@
-"""A thread that lends its turn: while it has nothing to do, who gives it work may do some in its place.
+"""A one-thread executor; while it is idle its owner may run short jobs inline.
 
-For what may be done by any thread, but by one at a time. Handing short work over and its result back costs more than
-the work: two switches of threads, the loop woken through a pipe, and the wait for the interpreter's lock.
+Any thread may run such jobs, one at a time. To hand a short job over costs more than the job itself: two switches of
+threads, a wake-up of the event loop through a pipe, and a wait for the GIL.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class InlineExecutor(ThreadPoolExecutor):
-    """One thread, for one owner: who submits is who asks whether it is `idle`, from one thread of its own."""
+    """One thread with one owner, which submits and asks for `idle` from one thread of its own."""
 
     def __init__(self, name: str) -> None:
         super().__init__(1, thread_name_prefix=name)
@@ -25,11 +25,11 @@ class InlineExecutor(ThreadPoolExecutor):
 
     @property
     def idle(self) -> bool:
-        """Whether everything submitted is over: until the owner submits again, what it does itself is beside nothing."""
+        """Whether all submitted jobs are done: until the owner submits again, an inline job runs alone."""
         return not self._under_way
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Do it in the thread, after all that was submitted before. Raises RuntimeError after `shutdown`."""
+        """Run the job in the thread, after all earlier ones. Raises RuntimeError after `shutdown`."""
         future = super().submit(function, *args, **kwargs)
         with self._counting:
             self._under_way += 1

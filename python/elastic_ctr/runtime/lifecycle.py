@@ -94,7 +94,7 @@ async def wait_event(event: asyncio.Event, seconds: float) -> bool:
 
 @contextmanager
 def preserve_sigterm_handler() -> Iterator[None]:
-    """What SIGTERM does stays as it is, whatever a library makes of it meanwhile; in any thread.
+    """Restore the handler of SIGTERM afterwards, whatever a library sets meanwhile; in any thread.
 
     Python cannot do that: its own table does not know of handlers that C code installs, and only its main thread may change it.
     """
@@ -117,7 +117,7 @@ def die_with_parent(parent: int) -> None:
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"this process cannot be bound to its parent: {os.strerror(code)}")
-    # The parent may have ended between the start and the call above; then nobody would ever send the signal.
+    # If the parent ended before the call above, no signal would ever come.
     if os.getppid() != parent:
         raise SystemExit(f"the parent process {parent} has ended; this process ends too")
 
@@ -140,7 +140,7 @@ def dies_with_this_process() -> Callable[[], None]:
 
 
 def bind(host: str, port: int, *, share: bool = False) -> socket.socket:
-    """A TCP socket with its port, which nobody listens on yet; port 0 takes a free one. Raises OSError.
+    """A TCP socket bound to its port, not yet listening; port 0 takes a free one. Raises OSError.
 
     With `share` the processes of this user that ask so too have the port together, and the kernel spreads connections
     over those that listen.
@@ -162,7 +162,7 @@ def reserve(host: str, port: int) -> socket.socket:
 
     Raises PortInUse, OSError.
     """
-    # Whoever shares a port gets it: ask first without sharing, or a second server would have the first one's.
+    # A shared bind succeeds on a port that another server shares: probe without sharing first.
     with _naming_the_port(host, port):
         with bind(host, port) as probe:
             port = probe.getsockname()[1]
@@ -174,7 +174,7 @@ def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
     with _naming_the_port(host, port):
         sock = bind(host, port)
         try:
-            # Two may bind a port that nobody listens on: the second learns of it here.
+            # Two processes may bind a port without a listener; `listen` fails for the second.
             sock.listen(backlog)
             sock.setblocking(False)
         except OSError:

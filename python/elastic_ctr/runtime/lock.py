@@ -44,7 +44,7 @@ class StateLock:
         return self
 
     def owner(self) -> int | None:
-        """The process that has it; None while nobody has."""
+        """The process that holds the lock, or None."""
         try:
             handle = os.open(self.folder / ".lock", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:

@@ -45,7 +45,7 @@ def configure(role: str, level: str = "INFO", log_format: LogFormat = "text", st
     root.setLevel(level)
     # Paddle sets the root's level when it is imported; ours is ours.
     logging.getLogger("elastic_ctr").setLevel(level)
-    # A line per request of a poll that comes every second tells nobody anything; nor does a library's own greeting.
+    # A line for each request of a poll every second is noise, as are the start-up lines of libraries.
     for noisy in ("httpx", "httpcore", "uvicorn", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
 

@@ -28,7 +28,7 @@ class Metrics:
         return Counter(f"{self._prefix}_{name}", what, labels, registry=self.registry)
 
     def counter_of(self, name: str, what: str, count: Callable[[], float]) -> None:
-        """A counter that somebody else keeps; `count` is asked at every scrape."""
+        """A counter that other code keeps; `count` is called at every scrape."""
         self.registry.register(_Counted(f"{self._prefix}_{name}", what, count))
 
     def gauge(self, name: str, what: str, labels: tuple[str, ...] = ()) -> Gauge:

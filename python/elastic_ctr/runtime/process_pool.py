@@ -55,10 +55,10 @@ class CannotWork(RuntimeError):
 
 
 class Watchdog:
-    """What the parent knows of one worker: when it was last heard, whether something long is under way, what it owes.
+    """The parent's record of one worker: its last line, whether a long job is under way, and its open orders.
 
     Seconds are counted in ticks and not read from a clock: a parent that stands still (stopped, frozen, starved) does
-    not tick, and what its workers say meanwhile lies unread. That is no silence of theirs.
+    not tick, and does not take its own pause for silence of the workers.
     """
 
     def __init__(self, order_seconds: float = LONG_SECONDS) -> None:
@@ -154,7 +154,7 @@ class Worker:
     def send(self, do: str, **what: Any) -> asyncio.Future[dict[str, Any]]:
         """Send an order now; its answer may be awaited. The future raises WorkerLost."""
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        # Not everyone waits for the answer.
+        # Some callers do not wait for the answer.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         if self.ended.done():
             answer.set_exception(self._lost())
@@ -232,7 +232,7 @@ class ProcessPool:
         self._tasks.append(asyncio.create_task(self._watch()))
 
     async def kept(self) -> None:
-        """Until workers are kept no longer, which only `stop` should bring about; raises what else did."""
+        """Returns after `stop`; raises the error that ended a keeper."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
@@ -273,7 +273,7 @@ class ProcessPool:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _watch(self) -> None:
-        """Kill what hangs; its keeper then starts another."""
+        """Kill hung workers; their keepers then start others."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for worker in list(self.running.values()):

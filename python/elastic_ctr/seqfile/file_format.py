@@ -50,7 +50,7 @@ class SequenceFileDamaged(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SequenceFileHeader:
-    """What a file says about itself.
+    """The header of a file.
 
     Attributes:
         sync: the 16 bytes that follow each escape.

@@ -70,7 +70,7 @@ class FileStore:
             raise
         except OSError as failed:
             if temporary:
-                # What went wrong may go wrong here as well: then it stays, and is in nobody's way.
+                # If this fails too, the temporary file stays; no reader sees it.
                 with suppress(OSError):
                     Path(temporary).unlink(missing_ok=True)
                 if isinstance(failed, FileExistsError):
@@ -132,7 +132,7 @@ class FileStore:
             else:
                 target.unlink(missing_ok=True)
         except FileNotFoundError:
-            pass  # somebody else deletes the same
+            pass  # another process deletes the same path
         except OSError as failed:
             raise StoreError(f"{path} cannot be deleted from {self.url}: {failed.strerror or failed}") from failed
 

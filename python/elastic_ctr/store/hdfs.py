@@ -23,7 +23,7 @@ from elastic_ctr.store.remote_source import RemoteSource
 from elastic_ctr.store.remote_store import RemoteStore
 from elastic_ctr.store.retry import RetryPolicy
 
-# What is lost of a block when the line breaks within it is asked for again.
+# A block that breaks off is requested again.
 _BLOCK = 1 << 16
 _WEB_PORT = 9870
 _WRITTEN = "written to"
@@ -36,7 +36,7 @@ _HOST = re.compile(r"^(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+)(?::(\d{1,5}))?$")
 # It greets every call, and prints refusals that are told with their reason here.
 logging.getLogger("hdfs.client").setLevel(logging.CRITICAL)
 
-# Waiting would not change these.
+# Retries do not help with these.
 _FINAL = {
     "AccessControlException",
     "IllegalArgumentException",
@@ -118,7 +118,7 @@ class WebHdfs(Remote):
         self.url = url.rstrip("/")
         self._user = user
         self._setting = setting
-        # A session each: the NameNode's cookie, once set, says who asks, whatever user.name says.
+        # A session for each store: the NameNode's cookie names the user, whatever user.name says later.
         self._session = requests.Session()
         self._session.trust_env = False
         self._client = _Client(";".join(self._doors), user=user, session=self._session)
@@ -206,8 +206,8 @@ class WebHdfs(Remote):
             )
         if words.startswith("Authentication failure"):
             return StoreError(
-                f"{cannot}: {' and '.join(self._doors)} wants proof that we are {self._user!r} (401), and Kerberos is not "
-                f"spoken here; is {self._setting}.url right?"
+                f"{cannot}: {' and '.join(self._doors)} wants authentication of {self._user!r} (401), and Kerberos is not "
+                f"supported; is {self._setting}.url right?"
             )
         if name is None:
             return StoreError(

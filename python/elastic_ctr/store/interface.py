@@ -1,4 +1,4 @@
-"""What every store can do. A path is relative, with slashes, and never leaves the store."""
+"""The interface of every store. A path is relative, with slashes, and never leaves the store."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -22,7 +22,7 @@ class FileTooLarge(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store is away, or busy: the same may go well later. `after` are seconds that the store asked for."""
+    """The store is unreachable or busy: a retry may succeed. `after` are seconds that the store asked for."""
 
     def __init__(self, sentence: str, after: float | None = None) -> None:
         super().__init__(sentence)

@@ -1,4 +1,4 @@
-"""What can be said to a store on another machine: one try each."""
+"""The calls to a store on another machine: one try each."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -13,7 +13,7 @@ E = TypeVar("E", bound=BaseException)
 
 @dataclass(frozen=True)
 class Stat:
-    """What is at a path. `identity` stays with a file over a rename, and what replaces the file has another."""
+    """A file or folder. `identity` stays with a file over a rename; a file that replaces it has another."""
 
     size: int
     modified_at: float
@@ -31,7 +31,7 @@ class Body:
 
 
 class Remote(Protocol):
-    """Every method raises StoreUnavailable for what may pass, and another StoreError for what will not.
+    """Every method raises StoreUnavailable where a retry may succeed, and another StoreError where it will not.
 
     Paths are relative and checked; "" is the root.
     """
@@ -85,7 +85,7 @@ def cause_of(error: BaseException | None, kind: type[E]) -> E | None:
 
 
 class FileChanged(StoreError):
-    """What was read so far is of another file."""
+    """The file was replaced while it was read."""
 
 
 class Reading:

@@ -91,7 +91,7 @@ class RemoteStore:
             raise self._lost(target) from refused
 
     def _has_become(self, temporary: str, target: str, arrived: Stat) -> bool:
-        """Nobody else knows the temporary name: where it is gone, the same file at the target came from it."""
+        """Only this writer knows the temporary name: if it is gone, the same file at the target came from it."""
         try:
             self._with_retries(lambda: self._remote.stat(temporary))
         except NotInStore:
@@ -105,12 +105,12 @@ class RemoteStore:
         return (found.size, found.identity) == (arrived.size, arrived.identity)
 
     def _sweep(self, left: list[str]) -> None:
-        """Best effort, one try: a temporary file is in nobody's way, and goes with its folder."""
+        """Best effort, one try: a temporary file disturbs no reader, and is deleted with its folder."""
         try:
             for temporary in left:
                 self._remote.delete(temporary)
         except StoreError:
-            pass  # what has to be told is on its way already
+            pass  # the first error is raised already
 
     def delete(self, path: str) -> None:
         target = relative(path)

@@ -1,4 +1,4 @@
-"""How long something that a distant store cannot do now is tried again."""
+"""How long a call to an unavailable store is retried."""
 
 import logging
 import time
@@ -27,7 +27,7 @@ def _never() -> bool:
 class RetryPolicy:
     """StoreUnavailable is tried again, with growing and random pauses, until so many seconds after the first one.
 
-    The default suits callers that come again by themselves; who would lose work with a refusal waits longer.
+    The default suits callers that try again by themselves; a caller that would lose work waits longer.
     `give_up` is asked before each further try.
     """
 

@@ -1,4 +1,4 @@
-"""Where click logs come from: read only, by folder and by byte range."""
+"""Sources of click logs: read only, by folder and by byte range."""
 
 import hashlib
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from elastic_ctr.store.retry import RetryPolicy
 
 
 class Source(Protocol):
-    """A tree of files that somebody else writes."""
+    """A tree of files that another system writes."""
 
     url: str
 
@@ -75,7 +75,7 @@ def fingerprint_of(files: Iterable[tuple[str, int, float]]) -> str:
 
 
 def open_source(url: str, user: str, retry: RetryPolicy | None = None) -> Source:
-    """The source behind an address; nothing is asked of it yet. The user is for HDFS: files ask nobody who reads.
+    """The source behind an address; nothing is asked of it yet. The user is for HDFS; files have no such check.
 
     Raises StoreError for an address that no source here understands.
     """

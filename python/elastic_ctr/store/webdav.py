@@ -22,7 +22,7 @@ from elastic_ctr.store.retry import RetryPolicy
 _SENT_AT_ONCE = 1 << 20
 # Reading waits for a folder with many files to be deleted, or a body to reach a slow disk; it is no limit of a transfer.
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
-# What a server, or something before it, says of itself and not of the request.
+# States of the server or of a proxy, not errors of the request.
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _CHANGES = {"PUT", "MOVE", "DELETE"}
 
@@ -47,7 +47,7 @@ class WebDav(Remote):
         self._folder = quote(unquote(parts.path.rstrip("/")))
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._token = token
-        # The environment may name a proxy, and proxies between pods help nobody. Headers are small and ours; gzip
+        # No proxy of the environment is used between pods. Headers are small and ours; gzip
         # would change lengths.
         self._client = httpx.Client(
             timeout=_TIMEOUT,
@@ -126,7 +126,7 @@ class WebDav(Remote):
                 with self._asked("DELETE", path, "deleted from", slash=True):
                     pass
         except NotInStore:
-            pass  # somebody else deletes the same, or this is a second try
+            pass  # another process deletes the same path, or this is a second try
 
     # -- how ---------------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class WebDav(Remote):
         return StoreUnavailable(f"{cannot}: {words}; is it running?")
 
     def _is_folder(self, answer: httpx.Response, path: str) -> bool:
-        """Who asks nginx for a folder is sent to the same path with a slash. Raises StoreError for any other redirect."""
+        """A folder is redirected by nginx to the same path with a slash. Raises StoreError for any other redirect."""
         if not answer.is_redirect:
             return False
         to = answer.headers["location"]

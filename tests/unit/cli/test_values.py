@@ -165,3 +165,21 @@ def test_any_file_is_taken_or_refused_and_starts_nothing(
     assert done.exit_code in (0, 2)
     assert done.exception is None or isinstance(done.exception, SystemExit)
     assert done.exit_code == 0 or done.stderr.strip()
+
+
+@pytest.mark.parametrize(
+    ("more", "url"),
+    [
+        ("tracking: {enabled: true}", "http://127.0.0.1:5000"),
+        ("tracking: {enabled: true}\nlocal: {trackingUrl: 'http://mlflow:80'}", "http://mlflow:80"),
+        ("local: {trackingUrl: 'http://mlflow:80'}", "http://mlflow:80"),
+        ("tracking: {enabled: false}", None),
+    ],
+)
+def test_a_run_on_one_machine_is_tracked_where_the_values_file_says_so(
+    more: str, url: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(f"data: {{source: {{url: 'file:///logs'}}, start: 20200401/00, slots: [a]}}\n{more}\n")
+
+    assert load_values([file], None).local.tracking_url == url
