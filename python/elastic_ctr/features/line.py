@@ -3,7 +3,7 @@
 `elastic-ctr predict` reads lines with it. The compiled converter follows the same rules and asks it for reasons.
 
 A line is printable ASCII; blanks and tabs, one or more, separate its tokens; one CR at its end is dropped. `show` and
-`click` are decimal and below 2^31, a feasign is decimal and below 2^64, all without sign; leading zeros are allowed.
+`click` are decimal and below 2^31, a feasign is decimal and below 2^64-1, all without sign; leading zeros are allowed.
 Slots that are not in the list are ignored, the padding key is dropped, and both are counted. A refusal names the
 first error from the left; the length and forbidden bytes are checked before.
 """
@@ -20,7 +20,8 @@ MAX_LINE_BYTES = 1 << 20
 """A longer line is refused; a CR counts, the LF does not."""
 
 COUNT_LIMIT = 1 << 31
-FEASIGN_LIMIT = 1 << 64
+FEASIGN_LIMIT = (1 << 64) - 1
+"""The largest number is not a key: a trainer that pulls it alone crashes inside Paddle."""
 
 _DIGITS = frozenset(b"0123456789")
 _ALLOWED = frozenset(range(0x20, 0x7F)) | {0x09}

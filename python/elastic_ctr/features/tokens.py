@@ -13,6 +13,7 @@ import numpy.typing as npt
 from numba import njit
 
 from elastic_ctr.features.keys import Keys
+from elastic_ctr.features.line import FEASIGN_LIMIT
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -31,7 +32,7 @@ _ZERO, _NINE, _SPACE, _TAB, _CR, _COLON, _LF, _ONE = 48, 57, 32, 9, 13, 58, 10, 
 _COUNT_LIMIT = 1 << 31
 _TEN = np.uint64(10)
 _HUNDRED = np.uint64(100)
-_LARGEST = np.frombuffer(str(2**64 - 1).encode(), dtype=np.uint8)
+_LARGEST = np.frombuffer(str(FEASIGN_LIMIT - 1).encode(), dtype=np.uint8)
 _MOST_DIGITS = 20
 _POWERS = np.array([10**digits for digits in range(_MOST_DIGITS)], dtype=np.uint64)
 _NO_MODULUS = np.uint64(0)
@@ -124,7 +125,7 @@ def _write_number(out: Bytes, at: int, value: np.uint64) -> int:
 def _find_number(block: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Where the digits at block[at:stop] begin, leading zeros left out, and end.
 
-    The end is `at` if there are none or the number is not below 2^64; a zero has no digits left.
+    The end is `at` if there are none or the number is not below FEASIGN_LIMIT; a zero has no digits left.
     """
     end = at
     while end < stop and _ZERO <= block[end] <= _NINE:
