@@ -9,14 +9,12 @@ the states have depends on the rules of the table (measured with paddlepaddle 2.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -92,11 +90,10 @@ class RowLayout:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """n rows: keys u64[n], values f32[n, 1 + D] as [embed_w, embedx], with_embedx bool[n] (if not, zeros stand there)."""
+    """n rows: keys u64[n], values f32[n, 1 + D] as [embed_w, embedx]; embedx is zeros in a row without it."""
 
     keys: Keys
     values: Vectors
-    with_embedx: npt.NDArray[np.bool_]
 
 
 def parse_rows(text: bytes, layout: RowLayout) -> Rows:
@@ -112,12 +109,11 @@ def parse_rows(text: bytes, layout: RowLayout) -> Rows:
         raise RowsDamaged(len(ends) + 1, "it has no line end, so it may be cut off; save the table again.")
     keys = np.empty(len(ends), dtype=np.uint64)
     values = np.zeros((len(ends), 1 + layout.dim), dtype=np.float32)
-    with_embedx = np.empty(len(ends), dtype=np.bool_)
     columns = np.array([layout.embed_w, layout.embedx, layout.dim, layout.short, layout.full], dtype=np.int64)
     hard = np.empty((max(1 << 14, 1 + layout.dim), 4), dtype=np.int64)
     counts = np.zeros(2, dtype=np.int64)
     while counts[_ROWS] < len(ends):
-        if not read_rows(given, ends, columns, keys, values, with_embedx, hard, counts):
+        if not read_rows(given, ends, columns, keys, values, hard, counts):
             row = int(counts[_ROWS])
             start = int(ends[row - 1]) + 1 if row else 0
             raise RowsDamaged(row + 1, _why(bytes(text[start : int(ends[row])]), layout))
@@ -126,7 +122,7 @@ def parse_rows(text: bytes, layout: RowLayout) -> Rows:
             if not np.isfinite(values[row, place]):
                 column = layout.embedx + place if place else layout.embed_w + 1
                 raise RowsDamaged(row + 1, f"column {column} is too large for a float32; {_DIVERGED}")
-    return Rows(keys, values, with_embedx)
+    return Rows(keys, values)
 
 
 def nearest_float32(token: str) -> np.float32:
@@ -171,22 +167,12 @@ def _checked(layout: RowLayout) -> int:
     return layout.full if layout.dim else layout.short
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionFile:
-    """A SequenceFile that was written: its records, those of them without embedx, its bytes and their sha256 in hex."""
-
-    records: int
-    without_embedx: int
-    bytes: int
-    sha256: str
-
-
 def partition_to_sequence_file(
     source: str | Path, out: str | Path, layout: RowLayout, seed: bytes | str, *, memory_rows: int = MEMORY_ROWS
-) -> PartitionFile:
+) -> int:
     """Convert the saved text of a partition to a SequenceFile, sorted by key; it appears whole or not at all.
 
-    Reads by blocks; past `memory_rows` rows sorted runs are kept beside `out` while it works.
+    Returns the records. Reads by blocks; past `memory_rows` rows sorted runs are kept beside `out` while it works.
 
     Args:
         source: text, gzipped if its name ends in .gz.
@@ -201,7 +187,7 @@ def partition_to_sequence_file(
     """
     out = Path(out)
     runs, part = out.with_name(out.name + ".runs"), out.with_name(out.name + ".part")
-    records = without_embedx = 0
+    records = 0
     try:
         rows = SortedRows(runs, memory_rows)
         with open_lines(source) as stream:
@@ -211,15 +197,12 @@ def partition_to_sequence_file(
                 except RowsDamaged as damaged:
                     raise RowsDamaged(records + damaged.row, damaged.reason) from None
                 records += len(parsed.keys)
-                without_embedx += int((~parsed.with_embedx).sum())
                 rows.add(parsed.keys, parsed.values)
         with part.open("wb") as file:
-            summed = _Summed(file)
-            writer = SequenceFileWriter(cast("BinaryIO", summed), seed=seed)
+            writer = SequenceFileWriter(file, seed=seed)
             for keys, values in rows.blocks():
                 writer.write(keys, values)
         part.replace(out)
-        return PartitionFile(records, without_embedx, writer.bytes, summed.sha256.hexdigest())
     except RowsDamaged as damaged:
         raise RowsDamaged(damaged.row, damaged.reason, str(source)) from None
     except (DuplicateKey, gzip.BadGzipFile) as error:
@@ -227,18 +210,7 @@ def partition_to_sequence_file(
     finally:
         part.unlink(missing_ok=True)
         shutil.rmtree(runs, ignore_errors=True)
-
-
-class _Summed:
-    """Passes on what is written and keeps its checksum."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.sha256 = hashlib.sha256()
-
-    def write(self, data: bytes | memoryview) -> int:
-        self.sha256.update(data)
-        return self._file.write(data)
+    return records
 
 
 _ROWS, _HARD = 0, 1
@@ -332,7 +304,6 @@ def read_rows(
     columns: Longs,
     keys: Keys,
     values: Vectors,
-    with_embedx: npt.NDArray[np.bool_],
     hard: Longs,
     counts: Longs,
 ) -> bool:
@@ -344,7 +315,6 @@ def read_rows(
         columns: embed_w, embedx, dim, short, full of the layout.
         keys: gets the key of each row.
         values: zeros, gets embed_w and embedx.
-        with_embedx: gets whether the row has embedx.
         hard: i64[m, 4], m at least 1 + dim; gets (row, place in its value, start, end) of numbers to be rounded with
             care by the caller.
         counts: the next row; how many numbers are in `hard`.
@@ -401,7 +371,6 @@ def read_rows(
             at = end
         if column not in (short, full):
             return False
-        with_embedx[row] = column == full and dim > 0
         row += 1
     counts[_ROWS] = row
     counts[_HARD] = used

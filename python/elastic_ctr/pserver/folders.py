@@ -66,12 +66,10 @@ class Folders:
             rows = _rows(file)
             result.rows[partition] = rows
             entry = publish_once(self._store, file, f"{target}/000/{file.name}", rows)
-            result.files.append(
-                control.File(path=entry.path, bytes=entry.bytes, sha256=entry.sha256, records=entry.records)
-            )
+            result.files.append(control.File(**dict(entry)))
         for file in sorted((self._root / folder / "001").iterdir()):
             entry = publish_once(self._store, file, f"{target}/001/{file.name}", 0)
-            result.files.append(control.File(path=entry.path, bytes=entry.bytes, sha256=entry.sha256))
+            result.files.append(control.File(**dict(entry)))
         # Every file is in the store now. Scratch must not grow.
         shutil.rmtree(self._root / folder, ignore_errors=True)
         return result
@@ -107,13 +105,10 @@ class Folders:
         for partition, source in self._sparse_files(job.folder):
             path = layout.cube_file(job.version, job.version_kind, partition, self._model.partitions)
             file = work / Path(path).name
-            written = partition_to_sequence_file(
-                source, file, layout_of(self._model), seed=f"{job.version}-{partition}"
-            )
-            entry = publish_once(self._store, file, path, written.records)
-            result.files.append(
-                control.File(path=entry.path, bytes=entry.bytes, sha256=entry.sha256, records=entry.records)
-            )
+            seed = f"{job.version}-{partition}"
+            records = partition_to_sequence_file(source, file, layout_of(self._model), seed)
+            entry = publish_once(self._store, file, path, records)
+            result.files.append(control.File(**dict(entry)))
             mine = wanted[partitions_of(wanted, self._model.partitions) == partition]
             sample.take(values_in_file(file, mine), written=True)
             for number, older in enumerate(reversed(job.chain)):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import math
 from fractions import Fraction
 from pathlib import Path
@@ -12,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.export.table_text import (
-    PartitionFile,
     RowLayout,
     RowsDamaged,
     nearest_float32,
@@ -102,7 +100,6 @@ def test_a_short_row_has_zeros_for_its_vector() -> None:
     assert rows.keys.tolist() == [2**64 - 1, 7]
     assert rows.values.dtype == np.float32
     assert rows.values.tolist() == [[0.25, 0, 0], [-0.5, 1.5, -2]]
-    assert rows.with_embedx.tolist() == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +124,6 @@ def test_rows_are_read_as_paddle_wrote_them(rules: tuple[str, str], state: str, 
     rows = parse_rows(text.encode(), RowLayout.of(*rules, 3))
 
     assert rows.keys.tolist() == [553402322211286542, 17432173149655526073]
-    assert rows.with_embedx.tolist() == [False, True]
     expected = np.array([[-0.0098211, 0, 0, 0], [-0.0294633, -0.00632476, -0.000310339, 0.00412928]], np.float32)
     assert (rows.values == expected).all()
 
@@ -162,7 +158,6 @@ def test_keys_are_exact_and_floats_are_the_nearest(
     assert rows.keys.tolist() == [key for key, _, _ in given_rows]
     expected = [[exact(w), *map(exact, x or ("0", "0", "0"))] for _, w, x in given_rows]
     assert rows.values.tolist() == expected
-    assert rows.with_embedx.tolist() == [x is not None for _, _, x in given_rows]
 
 
 @given(token=SIX_DIGITS)
@@ -265,7 +260,6 @@ def test_a_table_without_vectors_may_have_garbage_as_their_state() -> None:
     rows = parse_rows(b"1 3 0 0.1 5 1 0.25 3.1 -nan\n2 3 0 0.1 5 1 0.5 3.1\n", layout)
 
     assert rows.values.tolist() == [[0.25], [0.5]]
-    assert rows.with_embedx.tolist() == [False, False]
 
 
 # ---- a whole partition
@@ -286,10 +280,10 @@ def write_rows(path: Path, count: int, layout: RowLayout = ADAGRAD) -> dict[int,
     return expected
 
 
-def read_back(path: Path, written: PartitionFile) -> dict[int, list[float]]:
+def read_back(path: Path, records: int) -> dict[int, list[float]]:
     found: dict[int, list[float]] = {}
     last = -1
-    with SequenceFileReader(path, expected_records=written.records) as reader:
+    with SequenceFileReader(path, expected_records=records) as reader:
         for keys, values in reader:
             for key, value in zip(keys.tolist(), values.tolist(), strict=True):
                 assert key > last
@@ -304,9 +298,8 @@ def test_a_partition_becomes_a_sequence_file_sorted_by_key(tmp_path: Path, name:
 
     written = partition_to_sequence_file(tmp_path / name, tmp_path / "out.seq", ADAGRAD, "v1-1")
 
-    data = (tmp_path / "out.seq").read_bytes()
     assert read_back(tmp_path / "out.seq", written) == expected
-    assert written == PartitionFile(1000, 334, len(data), hashlib.sha256(data).hexdigest())
+    assert written == 1000
 
 
 def test_a_partition_beyond_memory_gives_the_same_bytes_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -315,7 +308,7 @@ def test_a_partition_beyond_memory_gives_the_same_bytes_and_leaves_nothing_behin
     whole = partition_to_sequence_file(tmp_path / "part", tmp_path / "whole.seq", ADAGRAD, b"s")
     pieces = partition_to_sequence_file(tmp_path / "part", tmp_path / "pieces.seq", ADAGRAD, b"s", memory_rows=100)
 
-    assert pieces == whole
+    assert pieces == whole == 5000
     assert (tmp_path / "pieces.seq").read_bytes() == (tmp_path / "whole.seq").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["part", "pieces.seq", "whole.seq"]
 
@@ -323,10 +316,12 @@ def test_a_partition_beyond_memory_gives_the_same_bytes_and_leaves_nothing_behin
 def test_another_seed_gives_another_sync_marker(tmp_path: Path) -> None:
     write_rows(tmp_path / "part", 10)
 
-    files = [partition_to_sequence_file(tmp_path / "part", tmp_path / seed, ADAGRAD, seed) for seed in ("a", "b")]
+    for seed in ("a", "b"):
+        partition_to_sequence_file(tmp_path / "part", tmp_path / seed, ADAGRAD, seed)
 
-    assert files[0].bytes == files[1].bytes
-    assert files[0].sha256 != files[1].sha256
+    first, second = (tmp_path / seed for seed in ("a", "b"))
+    assert first.stat().st_size == second.stat().st_size
+    assert first.read_bytes() != second.read_bytes()
 
 
 def test_an_empty_partition_is_a_file_without_records(tmp_path: Path) -> None:
@@ -334,7 +329,7 @@ def test_an_empty_partition_is_a_file_without_records(tmp_path: Path) -> None:
 
     written = partition_to_sequence_file(tmp_path / "part", tmp_path / "out.seq", ADAGRAD, "s")
 
-    assert written.records == 0
+    assert written == 0
     assert read_back(tmp_path / "out.seq", written) == {}
 
 
@@ -372,4 +367,4 @@ def test_a_file_larger_than_a_block_is_read_by_blocks(tmp_path: Path) -> None:
     assert (tmp_path / "part").stat().st_size > 4 << 20
     with SequenceFileReader(tmp_path / "out.seq") as reader:
         assert [key for keys, _ in reader for key in keys.tolist()] == list(range(1, 150_001))
-    assert written.records == 150_000
+    assert written == 150_000
