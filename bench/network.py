@@ -55,7 +55,7 @@ def _export(folder: Path, dim: int) -> None:
     import paddle
     from paddle import static
 
-    from elastic_ctr.model.slot_dnn import logit
+    from elastic_ctr.model.networks import slot_dnn as logit
 
     paddle.enable_static()
     program, start = static.Program(), static.Program()
