@@ -1,6 +1,5 @@
 """A training process that ends while Paddle reads a file in the background: its exit code is the one that was meant."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.config.data import Data, Source
-from elastic_ctr.config.model import Model
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.model import Model, digest_of_model
+from elastic_ctr.config.role_files import TrainerFile
+from elastic_ctr.config.roles import StoreConfig, TrainerConfig
 from elastic_ctr.trainer.watchdog import REJOIN
 
 # Paddle is imported in a process of its own: here it would stay.
@@ -32,8 +32,8 @@ class Master:
         pass
     def call(self, method, request, give_up=None):
         if method == "JoinTrainer":
-            return control.JoinReply(verdict=control.JoinReply.JOIN, trainer_id=1, generation=1, model_digest="d")
-        if request.prefetch and sys.argv[2] == "rejoin":
+            return control.JoinReply(verdict=control.JoinReply.JOIN, trainer_id=1, generation=1, model_digest=sys.argv[4])
+        if request.prefetch and sys.argv[3] == "rejoin":
             return control.LeaseReply(verdict=control.LeaseReply.REJOIN, reason="generation 1 is over")
         task = control.Task(id=f"l-1-{int(request.prefetch)}", attempt="x", phase=control.TRAIN, path="log", records=1)
         return control.LeaseReply(verdict=control.LeaseReply.WORK, task=task)
@@ -58,23 +58,25 @@ def test_a_trainer_that_ends_while_a_file_is_read_ends_with_its_own_code(
     (tasks / "l-1-1.part").mkdir()
     (tmp_path / "log").write_bytes(b"1 0 5:a\n")
     data = Data(source=Source(url=f"file://{tmp_path}"), start="20200401/00", slots=("a",))
-    spec = {
-        "name": "trainer-0",
-        "master": "127.0.0.1:1",
-        "model": Model().model_dump(mode="json", by_alias=True),
-        "modelDigest": "d",
-        "data": data.model_dump(mode="json", by_alias=True),
-        "trainer": TrainerConfig().model_dump(mode="json", by_alias=True),
-        "storeUrl": f"file://{tmp_path}/store",
-        "storeUser": "root",
-        "scratch": str(tmp_path / "scratch"),
-        "training": "local",
-        "exitWhenDone": True,
-    }
-    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    settings = TrainerFile(
+        master_address="127.0.0.1:1",
+        model=Model(),
+        data=data,
+        store=StoreConfig(url=f"file://{tmp_path}/store"),
+        trainer=TrainerConfig(scratch_dir=str(tmp_path / "scratch")),
+    )
+    (tmp_path / "settings.json").write_text(settings.model_dump_json(by_alias=True))
 
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "spec.json"), ending],
+        [
+            sys.executable,
+            "-c",
+            PROGRAM,
+            str(tmp_path / "settings.json"),
+            "trainer-0",
+            ending,
+            digest_of_model(Model(), data.slots),
+        ],
         capture_output=True,
         text=True,
         check=False,

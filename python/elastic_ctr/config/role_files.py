@@ -1,5 +1,7 @@
 """The one `config.yaml` of each role: what the chart renders and `elastic-ctr local` writes, and what the role loads."""
 
+from pathlib import Path
+
 from pydantic import Field
 
 from elastic_ctr.config.data import Data
@@ -20,6 +22,11 @@ class Auth(Section):
     """The token that every call needs which changes something."""
 
     token_file: str | None = Field(default=None, description="A mounted file; absent: no call needs a token.")
+
+    @property
+    def token(self) -> str:
+        """The token in the file; empty without one. Raises OSError."""
+        return Path(self.token_file).read_text().strip() if self.token_file else ""
 
 
 class RoleFile(Section):

@@ -4,8 +4,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from typing_extensions import Self
-
 from elastic_ctr.runtime.mlflow import Reporter, TrackingServer, TrackingUnavailable
 
 log = logging.getLogger(__name__)
@@ -30,8 +28,8 @@ def settings_of(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-class Tracking:
-    """Reports beside the master. `status` is the master's own status; it is read for the last time in `stop`."""
+class Tracking(Reporter):
+    """Reports the master's `status`, which is read for the last time in `stop`."""
 
     def __init__(
         self,
@@ -41,7 +39,7 @@ class Tracking:
         settings: Mapping[str, Any],
         status: Callable[[], Status],
     ) -> None:
-        self._server = server
+        super().__init__(_PERIOD, self._send, server)
         self._training = training
         self._experiment = experiment
         self._settings = settings_of(settings)
@@ -50,20 +48,12 @@ class Tracking:
         # (step, milliseconds) of the passes that the server knows.
         self._known: set[tuple[int, int]] = set()
         self._ended = ""
-        self._reporter = Reporter(_PERIOD, self._report, server)
-
-    def start(self) -> Self:
-        self._reporter.start()
-        return self
 
     def stop(self) -> None:
         """Report what is left, and how the run ended. The ledger may be closed after this call, whatever the server does."""
         last = self._status()
         self._status = lambda: last
-        self._reporter.stop()
-
-    def round(self) -> None:
-        self._reporter.round()
+        super().stop()
 
     def _log_params(self, run: str) -> None:
         try:
@@ -72,11 +62,11 @@ class Tracking:
             # Logged before with other values: the numbers are worth having all the same.
             log.warning("%s; not all settings are logged", refused)
 
-    def _report(self) -> None:
+    def _send(self) -> None:
         """Log what the server does not know. A pass that was rolled back and trained again is logged again."""
         status = self._status()
         run, self._run = self._run, None
-        ended = _ended(status, stopping=self._reporter.stopping)
+        ended = _ended(status, stopping=self.stopping)
         if run is None or (self._ended and not ended):
             run = self._server.run_of(self._training, self._experiment, begin=True)
             if run is None:

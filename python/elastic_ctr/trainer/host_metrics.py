@@ -1,37 +1,25 @@
-"""Load of a trainer's machine, reported to a tracking server beside the training."""
+"""Load of a trainer's machine, reported to the tracking server."""
 
 import time
 
 import psutil
-from typing_extensions import Self
 
 from elastic_ctr.runtime.mlflow import Reporter, TrackingServer
 
 _PERIOD = 15.0
 
 
-class HostMetrics:
-    """A thread of the trainer's parent; the master begins the run."""
+class HostMetrics(Reporter):
+    """A thread of the trainer's supervisor; the master begins the run."""
 
     def __init__(self, server: TrackingServer, name: str, training: str, experiment: str) -> None:
-        self._server = server
+        super().__init__(_PERIOD, self._send, server)
         self._name = name
         self._training = training
         self._experiment = experiment
         self._run: str | None = None
-        self._reporter = Reporter(_PERIOD, self._report, server)
 
-    def start(self) -> Self:
-        self._reporter.start()
-        return self
-
-    def stop(self) -> None:
-        self._reporter.stop()
-
-    def round(self) -> None:
-        self._reporter.round()
-
-    def _report(self) -> None:
+    def _send(self) -> None:
         """CPU of the machine, per cent of all its cores since the last report; memory of this pod's processes, bytes."""
         own = psutil.Process()
         memory = 0

@@ -1,16 +1,14 @@
 """The process that trains. It exits with 75 to rejoin; its supervisor then starts it again.
 
-python -m elastic_ctr.trainer.process SPEC.json
+python -m elastic_ctr.trainer.process SETTINGS.json NAME
 """
 
-import json
 import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,8 @@ from typing import Any
 import grpc
 import numpy as np
 
-from elastic_ctr.config.data import Data
-from elastic_ctr.config.model import Model
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.model import digest_of_model
+from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.features.convert import Converter
@@ -44,60 +41,27 @@ _SAVER_PATIENCE = 0.2
 _STORE_AWAY_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class Spec:
-    """Settings from the supervisor."""
-
-    name: str
-    master: str
-    token: str
-    model: Model
-    model_digest: str
-    data: Data
-    trainer: TrainerConfig
-    store_url: str
-    store_user: str
-    scratch: Path
-    training: str
-    exit_when_done: bool
-
-    @staticmethod
-    def read(path: Path) -> "Spec":
-        raw = json.loads(path.read_text())
-        return Spec(
-            name=raw["name"],
-            master=raw["master"],
-            token=Path(raw["tokenFile"]).read_text().strip() if raw.get("tokenFile") else "",
-            model=Model.model_validate(raw["model"]),
-            model_digest=raw["modelDigest"],
-            data=Data.model_validate(raw["data"]),
-            trainer=TrainerConfig.model_validate(raw["trainer"]),
-            store_url=raw["storeUrl"],
-            store_user=raw["storeUser"],
-            scratch=Path(raw["scratch"]),
-            training=raw["training"],
-            exit_when_done=raw["exitWhenDone"],
-        )
-
-
 class TrainerProcess:
     """Joins the training and works on tasks until the master or SIGTERM ends it."""
 
-    def __init__(self, spec: Spec) -> None:
-        self._spec = spec
+    def __init__(self, name: str, settings: TrainerFile) -> None:
+        self._name = name
+        self._settings = settings
+        self._scratch = Path(settings.trainer.scratch_dir)
         self._leaving = False
         # A handover needs this trainer for one more save; the master then tells it to leave.
         self._stays = False
         self._patience = 0.0
         self._trainer_id = 0
         self._foreign_master = ForeignMasterGrace()
-        self._client = MasterClient(spec.master, spec.token)
+        self._client = MasterClient(settings.master_address, settings.auth.token)
         # Retry for long: failed tasks and saves are counted, and a few of them stop the pass.
         patience = RetryPolicy(_PATIENCE_SECONDS, give_up=self._may_go)
-        self._source = open_source(spec.data.source.url, spec.data.source.user, patience)
+        data = settings.data
+        self._source = open_source(data.source.url, data.source.user, patience)
         self._store = self._open_store(patience)
-        self._converter = Converter(spec.data.slot_list, spec.model.sparse_dim, spec.data.max_line_bytes)
-        self._tasks = spec.scratch / "tasks"
+        self._converter = Converter(data.slot_list, settings.model.sparse_dim, data.max_line_bytes)
+        self._tasks = self._scratch / "tasks"
         # Datasets are kept until the process ends: one that is freed while it loads aborts the process, and the exit code is
         # lost.
         self._datasets: list[Any] = []
@@ -115,17 +79,18 @@ class TrainerProcess:
         reply = self._join()
         if reply is None or reply.verdict == control.JoinReply.LEAVE:
             return 0
-        if reply.model_digest != self._spec.model_digest:
+        model, data = self._settings.model, self._settings.data
+        if reply.model_digest != digest_of_model(model, data.slots):
             log.error("this trainer's model settings are not the master's; give all roles the same values file")
             return 2
         self._generation = reply.generation
         self._patience = reply.patience_seconds
         self._engine = Engine(
-            self._spec.model,
-            self._spec.data.slots,
+            model,
+            data.slots,
             list(reply.endpoints),
-            batch_size=self._spec.trainer.batch_size,
-            threads=self._spec.trainer.threads,
+            batch_size=self._settings.trainer.batch_size,
+            threads=self._settings.trainer.threads,
         )
         self._watchdog = Watchdog(
             self._client, self._trainer_id, self._generation, list(reply.endpoints), reply.lease_seconds
@@ -135,7 +100,7 @@ class TrainerProcess:
         if reply.verdict == control.JoinReply.INITIALISE:
             self._initialise(load=reply.load)
         store = self._open_store(RetryPolicy(_SAVER_PATIENCE * reply.save_seconds, give_up=self._may_go))
-        self._saver = Saver(self._engine, store, self._spec.data.slot_list, self._spec.model, self._spec.scratch)
+        self._saver = Saver(self._engine, store, data.slot_list, model, self._scratch)
         log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
         try:
             self._work()
@@ -154,7 +119,8 @@ class TrainerProcess:
         return 0
 
     def _open_store(self, patience: RetryPolicy) -> Store:
-        return open_store(self._spec.store_url, user=self._spec.store_user, token=self._spec.token, retry=patience)
+        store = self._settings.store
+        return open_store(store.url, user=store.user, token=self._settings.auth.token, retry=patience)
 
     def _leave(self, reason: str = "") -> bool:
         """Leave the training. True if the master needs this trainer for a handover. An unreachable master is retried."""
@@ -177,13 +143,15 @@ class TrainerProcess:
         said = ""
         while not self._leaving:
             request = control.JoinRequest(
-                name=self._spec.name, trainer_id=self._trainer_id, training=self._spec.training
+                name=self._name, trainer_id=self._trainer_id, training=self._settings.training
             )
             reply = self._client.call("JoinTrainer", request, give_up=lambda: self._leaving)
             if reply is None:
                 return None
             self._trainer_id = reply.trainer_id
-            may_end = self._foreign_master.may_end(wrong_training=reply.wrong_training) and self._spec.exit_when_done
+            may_end = (
+                self._foreign_master.may_end(wrong_training=reply.wrong_training) and self._settings.exit_when_done
+            )
             idle = reply.verdict == control.JoinReply.LEAVE and not may_end
             if reply.verdict != control.JoinReply.WAIT and not idle:
                 return reply  # type: ignore[no-any-return]
@@ -198,7 +166,7 @@ class TrainerProcess:
 
     def _initialise(self, *, load: bool) -> None:
         if load:
-            with delegated_to_parent(self._watchdog, self._spec.scratch / WATCH_FILE):
+            with delegated_to_parent(self._watchdog, self._scratch / WATCH_FILE):
                 self._engine.load("load")
                 # Servers do not report what they loaded. The supervisors count the rows of this save.
                 self._engine.save("verify", mode="checkpoint")
@@ -246,7 +214,7 @@ class TrainerProcess:
             following: control.Task | None = None
             coming: Any = None
             if task.phase == control.CHECK:
-                self._report(task, lambda task=task: self._check(task))  # type: ignore[misc]
+                self._report(task, partial(self._check, task))
             elif task.phase in (control.TRAIN, control.EVALUATE):
                 if dataset is None:
                     dataset = self._prepare(task)
@@ -256,10 +224,10 @@ class TrainerProcess:
                     coming = None if following is None else self._prepare(following)
                     if following is not None and coming is None:
                         following = None
-                    self._report(task, lambda task=task, ready=ready: self._round(task, ready))  # type: ignore[misc]
+                    self._report(task, partial(self._round, task, ready))
                     self._datasets.remove(ready)
             else:
-                self._report(task, lambda task=task: self._save(task))  # type: ignore[misc]
+                self._report(task, partial(self._save, task))
             task, dataset = (following, coming) if following is not None else (self._lease(), None)
 
     def _report(self, task: control.Task, work: Callable[[], control.TaskResult]) -> None:
@@ -301,7 +269,7 @@ class TrainerProcess:
 
     def _check(self, task: control.Task) -> control.TaskResult:
         file = self._converted(task)
-        counts = convert_task(self._source, task, self._converter, self._spec.data.max_line_bytes, file)
+        counts = convert_task(self._source, task, self._converter, self._settings.data.max_line_bytes, file)
         quarantine(self._store, task, counts)
         result = result_of(task, counts)
         if counts.records:
@@ -327,7 +295,7 @@ class TrainerProcess:
         return self._datasets[-1]
 
     def _convert_again(self, task: control.Task, file: Path) -> None:
-        counts = convert_task(self._source, task, self._converter, self._spec.data.max_line_bytes, file)
+        counts = convert_task(self._source, task, self._converter, self._settings.data.max_line_bytes, file)
         if counts.records != task.records:
             with on_scratch(file):
                 file.unlink()
@@ -358,7 +326,7 @@ class TrainerProcess:
         work = self._saver.save if task.phase == control.SAVE else self._saver.score
         # Reset before the watchdog is delegated, which may fail.
         self._saver.stepped = False
-        with delegated_to_parent(self._watchdog, self._spec.scratch / WATCH_FILE):
+        with delegated_to_parent(self._watchdog, self._scratch / WATCH_FILE):
             return control.TaskResult(save=work(task.save))
 
 
@@ -367,15 +335,16 @@ def _raise(failed: Exception) -> control.TaskResult:
 
 
 def main() -> None:
-    spec = Spec.read(Path(sys.argv[1]))
+    settings = TrainerFile.model_validate_json(Path(sys.argv[1]).read_text())
     configure_from_environment("trainer")
     # Paddle prints its device worker's settings to stdout at every dataset run.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     code = 1
     try:
-        with on_scratch(spec.scratch):
-            prepare_environment(spec.scratch / "engine")
-        child = TrainerProcess(spec)
+        scratch = Path(settings.trainer.scratch_dir)
+        with on_scratch(scratch):
+            prepare_environment(scratch / "engine")
+        child = TrainerProcess(sys.argv[2], settings)
         signal.signal(signal.SIGTERM, child.stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = child.run()

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
@@ -20,8 +20,8 @@ from elastic_ctr.trainer.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
+SETTINGS_FILE = "settings.json"
 WATCH_FILE = "watch.json"
-
 STOPPED = 143
 _REJOIN = 75
 # A restart would not help: the process has other settings than the master.
@@ -32,17 +32,18 @@ _SHORTEST_LIFE = 1.0
 class TrainerSupervisor:
     """Owns one training process at a time."""
 
-    def __init__(self, spec: Mapping[str, Any], scratch: Path, grace_seconds: float = 600) -> None:
-        self._spec = spec
-        self._scratch = scratch
+    def __init__(self, name: str, settings: TrainerFile, grace_seconds: float = 600) -> None:
+        self._name = name
+        self._settings = settings
+        self._scratch = Path(settings.trainer.scratch_dir)
         self._grace_seconds = grace_seconds
         self._child: int | None = None
         self._starts = 0
 
     def status(self) -> dict[str, Any]:
         return {
-            "name": self._spec.get("name"),
-            "training": self._spec.get("training"),
+            "name": self._name,
+            "training": self._settings.training,
             "child": self._child,
             "starts": self._starts,
         }
@@ -60,24 +61,24 @@ class TrainerSupervisor:
             return 1
 
     def _run(self, stop: threading.Event) -> int:
-        file = self._scratch / "spec.json"
+        file = self._scratch / SETTINGS_FILE
         with on_scratch(file):
             self._scratch.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(dict(self._spec)))
+            file.write_text(self._settings.model_dump_json(by_alias=True))
         while True:
             with on_scratch(self._scratch):
                 # A dead process may have left its watchdog state.
                 (self._scratch / WATCH_FILE).unlink(missing_ok=True)
             began = time.monotonic()
             child = subprocess.Popen(
-                [sys.executable, "-m", "elastic_ctr.trainer.process", str(file)],
+                [sys.executable, "-m", "elastic_ctr.trainer.process", str(file), self._name],
                 preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
             )
             self._child, self._starts = child.pid, self._starts + 1
             code = self._wait(child, stop)
             if stop.is_set():
                 return STOPPED
-            waits = code == 0 and not self._spec.get("exitWhenDone", True)
+            waits = code == 0 and not self._settings.exit_when_done
             if code != _REJOIN and not waits:
                 if code:
                     log.error("the training process ended with %s", code)
@@ -87,7 +88,7 @@ class TrainerSupervisor:
 
     def _wait(self, child: "subprocess.Popen[bytes]", stop: threading.Event) -> int:
         told_at = None
-        duty = _DelegatedWatchdog(self._spec, self._scratch / WATCH_FILE, child.pid)
+        duty = _DelegatedWatchdog(self._settings, self._scratch / WATCH_FILE, child.pid)
         while (code := _ended(child, 0.2)) is None:
             if reason := duty.round():
                 log.warning("the training process is ended to rejoin: %s", reason)
@@ -106,8 +107,8 @@ class TrainerSupervisor:
 class _DelegatedWatchdog:
     """Runs the training process's watchdog during saves and loads, while the engine holds the GIL there."""
 
-    def __init__(self, spec: Mapping[str, Any], file: Path, child: int) -> None:
-        self._spec = spec
+    def __init__(self, settings: TrainerFile, file: Path, child: int) -> None:
+        self._settings = settings
         self._file = file
         self._child = child
         self._watchdog: Watchdog | None = None
@@ -129,15 +130,12 @@ class _DelegatedWatchdog:
         if self._watchdog is None or state != self._watchdog.state():
             # A new state: two saves may follow each other between two rounds.
             self._reasons = []
-            self._watchdog = Watchdog.from_state(self._client(), state, self._reasons.append)
+            client = MasterClient(self._settings.master_address, self._settings.auth.token)
+            self._watchdog = Watchdog.from_state(client, state, self._reasons.append)
         self._watchdog.round()
         self._next = time.monotonic() + self._watchdog.period
         # Without the file the process runs its own watchdog again, and this round's answer is stale.
         return self._reasons[0] if self._reasons and self._file.exists() else ""
-
-    def _client(self) -> MasterClient:
-        token_file = self._spec.get("tokenFile")
-        return MasterClient(self._spec["master"], Path(token_file).read_text().strip() if token_file else "")
 
 
 def _is_stopped(pid: int) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from elastic_ctr.trainer import supervisor as module
 from elastic_ctr.trainer.supervisor import WATCH_FILE
 from elastic_ctr.trainer.watchdog import Watchdog, delegated_to_parent
+from trainer.trainer_file import settings_of
 
 
 class Rounds(Watchdog):
@@ -38,7 +39,7 @@ def duty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[module._De
     monkeypatch.setattr(module, "MasterClient", lambda *_: None)
     Rounds.done, Rounds.refuse_after = 0, 10**9
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    yield module._DelegatedWatchdog({"master": "127.0.0.1:1"}, tmp_path / WATCH_FILE, sleeper.pid)
+    yield module._DelegatedWatchdog(settings_of(tmp_path), tmp_path / WATCH_FILE, sleeper.pid)
     sleeper.kill()
     sleeper.wait()
 

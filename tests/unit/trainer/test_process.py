@@ -8,17 +8,17 @@ import grpc
 import numpy as np
 import pytest
 
-from elastic_ctr.config.data import Data, Source
-from elastic_ctr.config.model import Model
-from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace
 from elastic_ctr.model.evaluation import BUCKETS
 from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.trainer import process as module
-from elastic_ctr.trainer.process import Spec, TrainerProcess
+from elastic_ctr.trainer.process import TrainerProcess
 from elastic_ctr.trainer.watchdog import REJOIN
+from trainer.trainer_file import MODEL, SLOTS, settings_of
 
+DIGEST = digest_of_model(MODEL, SLOTS)
 LINES = b"1 0 5:a\n2 1 6:a\n1 0 17\n"
 
 
@@ -142,7 +142,7 @@ class Watchdog:
 
 def joined(**given: Any) -> control.JoinReply:
     return control.JoinReply(
-        **{"verdict": control.JoinReply.JOIN, "trainer_id": 3, "generation": 1, "model_digest": "d", **given}
+        **{"verdict": control.JoinReply.JOIN, "trainer_id": 3, "generation": 1, "model_digest": DIGEST, **given}
     )
 
 
@@ -162,25 +162,12 @@ def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     (tmp_path / "logs").mkdir()
     (tmp_path / "scratch").mkdir()
     (tmp_path / "logs/log").write_bytes(LINES)
-    spec = Spec(
-        name="trainer-0",
-        master="127.0.0.1:1",
-        token="",
-        model=Model(),
-        model_digest="d",
-        data=Data(source=Source(url=f"file://{tmp_path}/logs"), start="20200401/00", slots=("a",)),
-        trainer=TrainerConfig(),
-        store_url=f"file://{tmp_path}/store",
-        store_user="root",
-        scratch=tmp_path / "scratch",
-        training="local",
-        exit_when_done=True,
-    )
+    settings = settings_of(tmp_path / "scratch")
 
     def made(
         *tasks: control.Task | control.LeaseReply, reply: control.JoinReply | None = None
     ) -> tuple[TrainerProcess, Client]:
-        found = TrainerProcess(spec)
+        found = TrainerProcess("trainer-0", settings)
         found._client.close()
         client = Client(reply or joined(), list(tasks))
         found._client = client  # type: ignore[assignment]

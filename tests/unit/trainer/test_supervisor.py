@@ -13,10 +13,15 @@ from typing import Any
 import pytest
 
 from elastic_ctr.trainer import supervisor
-from elastic_ctr.trainer.supervisor import STOPPED, WATCH_FILE, TrainerSupervisor, _DelegatedWatchdog
+from elastic_ctr.trainer.supervisor import SETTINGS_FILE, STOPPED, WATCH_FILE, TrainerSupervisor, _DelegatedWatchdog
 from elastic_ctr.trainer.watchdog import Watchdog
+from trainer.trainer_file import settings_of
 
 Run = Callable[[str], int]
+
+
+def supervised(scratch: Path, *, grace_seconds: float = 600, **given: Any) -> TrainerSupervisor:
+    return TrainerSupervisor("trainer-7", settings_of(scratch, **given), grace_seconds)
 
 
 def until(what: Callable[[], bool], seconds: float = 60) -> None:
@@ -28,13 +33,13 @@ def until(what: Callable[[], bool], seconds: float = 60) -> None:
 
 @pytest.fixture
 def child(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A real process of a few lines in the place of the one with Paddle; its argument is the spec file."""
+    """A real process of a few lines in the place of the one with Paddle; its arguments are the settings file and a name."""
     popen = subprocess.Popen
 
     def made(program: str) -> None:
         def start(command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
             assert command[1:3] == ["-m", "elastic_ctr.trainer.process"]
-            return popen([sys.executable, "-c", textwrap.dedent(program), command[3]], **options)
+            return popen([sys.executable, "-c", textwrap.dedent(program), *command[3:]], **options)
 
         monkeypatch.setattr(subprocess, "Popen", start)
         monkeypatch.setattr(supervisor, "_SHORTEST_LIFE", 0.0)
@@ -56,7 +61,7 @@ def lives(folder: Path) -> int:
 def test_a_child_that_rejoins_is_started_again_until_it_ends_well(tmp_path: Path, child: Callable[[str], None]) -> None:
     child(COUNTING + "    sys.exit(75 if len(lives.read_text()) < 3 else 0)")
 
-    code = TrainerSupervisor({"name": "t"}, tmp_path).run(threading.Event())
+    code = supervised(tmp_path).run(threading.Event())
 
     assert code == 0
     assert lives(tmp_path) == 3
@@ -68,21 +73,26 @@ def test_a_child_that_ends_otherwise_is_not_started_again(
 ) -> None:
     child(COUNTING + f"    {ending}")
 
-    assert TrainerSupervisor({}, tmp_path).run(threading.Event()) == code
+    assert supervised(tmp_path).run(threading.Event()) == code
     assert lives(tmp_path) == 1
 
 
 def test_a_trainer_that_does_not_end_waits_for_the_next_work(tmp_path: Path, child: Callable[[str], None]) -> None:
     child(COUNTING + "    sys.exit(0 if len(lives.read_text()) < 2 else 2)")
 
-    assert TrainerSupervisor({"exitWhenDone": False}, tmp_path).run(threading.Event()) == 2
+    assert supervised(tmp_path, exit_when_done=False).run(threading.Event()) == 2
     assert lives(tmp_path) == 2
 
 
-def test_the_spec_reaches_the_child(tmp_path: Path, child: Callable[[str], None]) -> None:
-    child("import json, sys; sys.exit(0 if json.load(open(sys.argv[1])) == {'name': 'trainer-7'} else 1)")
+def test_the_settings_and_the_name_reach_the_child(tmp_path: Path, child: Callable[[str], None]) -> None:
+    child("""
+        import pathlib, sys
+        from elastic_ctr.config.role_files import TrainerFile
+        found = TrainerFile.model_validate_json(pathlib.Path(sys.argv[1]).read_text())
+        sys.exit(0 if (found.master_address, sys.argv[2]) == ("127.0.0.1:1", "trainer-7") else 1)
+    """)
 
-    assert TrainerSupervisor({"name": "trainer-7"}, tmp_path).run(threading.Event()) == 0
+    assert supervised(tmp_path).run(threading.Event()) == 0
 
 
 def test_the_wish_to_leave_is_passed_on_and_waited_for(tmp_path: Path, child: Callable[[str], None]) -> None:
@@ -99,7 +109,7 @@ def test_the_wish_to_leave_is_passed_on_and_waited_for(tmp_path: Path, child: Ca
     """)
     stop = threading.Event()
     codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(TrainerSupervisor({}, tmp_path).run(stop)))
+    thread = threading.Thread(target=lambda: codes.append(supervised(tmp_path).run(stop)))
     thread.start()
     until((tmp_path / "up").exists)
 
@@ -121,7 +131,7 @@ def test_a_child_that_does_not_leave_in_time_is_killed(tmp_path: Path, child: Ca
             signal.pause()
     """)
     stop = threading.Event()
-    thread = threading.Thread(target=lambda: TrainerSupervisor({}, tmp_path, grace_seconds=0.1).run(stop))
+    thread = threading.Thread(target=lambda: supervised(tmp_path, grace_seconds=0.1).run(stop))
     thread.start()
     until((tmp_path / "pid").exists)
 
@@ -132,7 +142,7 @@ def test_a_child_that_does_not_leave_in_time_is_killed(tmp_path: Path, child: Ca
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGCONT)
 
 
-@pytest.mark.parametrize("file", ["spec.json", WATCH_FILE])
+@pytest.mark.parametrize("file", [SETTINGS_FILE, WATCH_FILE])
 def test_a_parent_that_cannot_write_to_the_scratch_ends_with_1_and_one_sentence(
     tmp_path: Path, child: Callable[[str], None], caplog: pytest.LogCaptureFixture, file: str
 ) -> None:
@@ -140,7 +150,7 @@ def test_a_parent_that_cannot_write_to_the_scratch_ends_with_1_and_one_sentence(
     # A folder in the file's place cannot be written or removed as one, whatever user runs this.
     (tmp_path / file).mkdir()
 
-    assert TrainerSupervisor({}, tmp_path).run(threading.Event()) == 1
+    assert supervised(tmp_path).run(threading.Event()) == 1
 
     [said] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert f"{tmp_path}/{file}" in said
@@ -151,14 +161,14 @@ def test_a_parent_that_cannot_write_to_the_scratch_ends_with_1_and_one_sentence(
 def test_a_parent_whose_scratch_cannot_be_made_ends_with_1(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    assert TrainerSupervisor({}, tmp_path / "file" / "scratch").run(threading.Event()) == 1
+    assert supervised(tmp_path / "file" / "scratch").run(threading.Event()) == 1
 
 
 def test_what_a_dead_child_handed_over_is_nobodys_duty(tmp_path: Path, child: Callable[[str], None]) -> None:
     child("import pathlib, sys; sys.exit(int((pathlib.Path(sys.argv[1]).parent / 'watch.json').exists()))")
     (tmp_path / WATCH_FILE).write_text("{}")
 
-    assert TrainerSupervisor({}, tmp_path).run(threading.Event()) == 0
+    assert supervised(tmp_path).run(threading.Event()) == 0
 
 
 def duty_state(attempt: str) -> dict[str, object]:
@@ -177,7 +187,7 @@ def test_the_parent_keeps_the_leases_of_the_duty_that_was_handed_over_last(
 ) -> None:
     renewed: list[object] = []
     monkeypatch.setattr(Watchdog, "round", lambda self: renewed.append(self.state()["held"]))
-    duty = _DelegatedWatchdog({"master": "127.0.0.1:1"}, tmp_path / "watch.json", os.getpid())
+    duty = _DelegatedWatchdog(settings_of(tmp_path), tmp_path / "watch.json", os.getpid())
 
     assert duty.round() == ""
     for attempt in ("save:1", "save:2"):
