@@ -61,7 +61,7 @@ def pipeline(data: Path, rows: int, folder: Path) -> float:
     import sqlite3
 
     with sqlite3.connect(run / "state" / "master" / "ledger.db") as ledger:
-        [(raw,)] = ledger.execute("select value from facts where key = 'seconds-1'").fetchall()
+        [(raw,)] = ledger.execute("select seconds from passes where ordinal = 1").fetchall()
     return rows / float(json.loads(raw)["train"])
 
 

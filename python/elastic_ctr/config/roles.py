@@ -88,6 +88,10 @@ class TrainerConfig(Section):
     )
 
 
+GENERATION_PORTS = 16
+"""Each generation of server processes listens on the next of so many ports."""
+
+
 class PserverConfig(Section):
     """One server of the sparse and dense tables."""
 

@@ -1,4 +1,4 @@
-"""What the master, the trainers and the pservers say to each other."""
+"""The protocol between the master, the trainers and the pservers."""
 
 import os
 

@@ -25,11 +25,11 @@ class MasterClient:
     """A channel to the master. `call` waits while the master is away; `call_once` does not."""
 
     def __init__(self, address: str, token: str) -> None:
-        # Calls that fail at once drive no reconnection; between them gRPC looks only every 5 s by itself, so a master that had
-        # restarted was reached 5 to 10 s late: as long as a lease lives. Read by gRPC when the first channel is made.
+        # Without this gRPC polls a broken channel every 5 s, and a restarted master is reached 5 to 10 s late, which is as long
+        # as a lease. gRPC reads it when the first channel is made.
         os.environ.setdefault("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "250")
-        # The least of the backoffs is also how long one attempt to connect may take, 20 s unless it is said: for so long nothing
-        # is heard where the address of a pod that has just gone is still in force, since nobody there refuses.
+        # The minimal backoff is also the timeout of one attempt to connect, 20 s by default: too long where DNS still has the
+        # address of a deleted pod, which never answers.
         options = [
             *OPTIONS,
             ("grpc.initial_reconnect_backoff_ms", 100),
@@ -60,10 +60,10 @@ class MasterClient:
 
 
 class ForeignMasterGrace:
-    """A master of another training sends a caller away, and the caller goes on asking for a while before it ends.
+    """A caller whose master serves another training retries for a while before it ends.
 
-    That master may be the one about to be replaced, and the caller a pod of the training that comes: if it ended, its
-    job would have completed before it began, and nobody starts a completed job again.
+    That master may be about to be replaced, and the caller a pod of the new training. If the pod ended, its Job would be
+    completed before it began, and Kubernetes never restarts a completed Job.
     """
 
     SECONDS = 60.0
@@ -73,7 +73,7 @@ class ForeignMasterGrace:
         self._foreign_since: float | None = None
 
     def may_end(self, *, wrong_training: bool) -> bool:
-        """To be told of every answer: whether one that says to leave is to be followed."""
+        """Called with every answer: whether an order to leave is to be followed."""
         if not wrong_training:
             self._foreign_since = None
             return True

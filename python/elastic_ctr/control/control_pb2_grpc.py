@@ -80,14 +80,14 @@ class ControlServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def SyncPserver(self, request, context):
-        """A pserver's parent says what it is and what it has finished, and hears what to do. Called every half second.
+        """A pserver's supervisor reports its state and its results, and gets its orders. Called every half second.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def JoinTrainer(self, request, context):
-        """A trainer asks to be let in. Called until the answer is not WAIT.
+        """A trainer joins. Called until the answer is not WAIT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -101,14 +101,14 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def LeaseTask(self, request, context):
-        """A trainer without work asks for some.
+        """A trainer asks for a task.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenewLeases(self, request, context):
-        """The trainer's watchdog thread keeps what it holds.
+        """The trainer's watchdog thread renews its leases.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +121,7 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReportUnreachable(self, request, context):
-        """A trainer cannot reach a pserver; the master looks for itself.
+        """A trainer cannot reach a pserver; the master probes it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

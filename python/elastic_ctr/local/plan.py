@@ -19,12 +19,11 @@ from elastic_ctr.config.role_files import (
     Tracking,
     TrainerFile,
 )
-from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
+from elastic_ctr.config.roles import GENERATION_PORTS, CubeTransferConfig, StoreConfig
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.run_folder import RunInfo
 
 HOST = "127.0.0.1"
-GENERATION_PORTS = 16
 CUBE_PORTS = 3
 SERVING_PORTS = 4
 _FIRST_PORT = CubeTransferConfig().port

@@ -24,19 +24,19 @@ PRINTED_DIGITS = 5.1e-6
 
 
 class PublishRefused(Exception):
-    """What was written is not what was trained: the version is not committed."""
+    """The written values are not the trained ones: the version is not committed."""
 
 
 def folder_of(save: SaveRow, step: str) -> str:
-    """In each pserver's working directory. Generation and pass name it, so that no other save writes there.
+    """In each pserver's working directory. Generation and pass are in the name, so that no other save writes there.
 
-    The batch save is made to age rows, and nobody reads its files: the checkpoint that follows it writes over them.
+    The batch save only ages rows. Its files are not read, and the checkpoint that follows it overwrites them.
     """
     return f"save/{save.ordinal}-{save.generation}-{'checkpoint' if step == 'batch' else step}"
 
 
 def checkpoint_name(one: PassRow, generation: int) -> str:
-    """The generation is in it: what a lost generation left half-uploaded is never written into."""
+    """The generation is in the name: no save writes into a half-uploaded checkpoint of a lost generation."""
     return f"{one.id.replace('/', '-')}-g{generation}"
 
 
@@ -47,7 +47,7 @@ def first_generation(checkpoints: Iterable[str]) -> int:
 
 
 def jobs_of(save: SaveRow, sample_keys: bytes, chain: Sequence[int]) -> list[control.Job]:
-    """What every pserver's parent does with the folders of a save."""
+    """The jobs of every pserver for a save."""
     jobs = []
     for step in save.steps:
         name = f"{save.ordinal}-{save.generation}-{step}"
@@ -74,7 +74,7 @@ def jobs_of(save: SaveRow, sample_keys: bytes, chain: Sequence[int]) -> list[con
 
 @dataclass(frozen=True)
 class Published:
-    """What the files of a version say about the sample's keys."""
+    """The sample's keys and values in the files of a version, and how many of them the save left out."""
 
     keys: Keys
     values: Values
@@ -143,7 +143,7 @@ def _put_once(store: Store, path: str, data: bytes) -> None:
     try:
         store.put_bytes(data, path)
     except AlreadyPublished:
-        # Ours, written before a restart: ids and names are never given twice.
+        # This master's, written before a restart: ids and names are never given twice.
         return
 
 

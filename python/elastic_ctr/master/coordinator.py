@@ -1,6 +1,5 @@
-"""What happens next: the one lock, and what follows from what. Each part owns its own state; calls are short.
-
-A part answers what has become of it; only here does that turn into a recovery, or into the next step of the pass.
+"""The decisions of the master under one lock. Each part owns its own state and reports what happened to it; the coordinator
+turns that into a recovery, or into the next step of the pass. Calls are short.
 """
 
 import logging
@@ -8,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
@@ -19,8 +17,8 @@ from elastic_ctr.master.handover import MidPassHandover
 from elastic_ctr.master.ledger import Ledger, PassRow, SaveRow
 from elastic_ctr.master.members import Pservers, Trainers
 from elastic_ctr.master.recovery import Generations, Initialisation
-from elastic_ctr.master.schedule import Schedule
-from elastic_ctr.master.store_queries import Pending, StoreFacts
+from elastic_ctr.master.schedule import Part
+from elastic_ctr.master.store_queries import Pending, StoreQueries
 from elastic_ctr.master.tasks import Tasks
 from elastic_ctr.store import StoreError
 
@@ -29,58 +27,38 @@ log = logging.getLogger(__name__)
 _OVER = "every hour is trained"
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Totals only grow. The AUC is of the last pass that is done; None where none had both clicks and other lines."""
-
-    totals: Mapping[str, int]
-    parked: int
-    generation: int
-    auc_before: float | None
-    auc: float | None
-
-
-class Coordinator:
+class Coordinator(Part):
     """The master's decisions. Every public method may be called from any thread."""
 
     def __init__(
         self,
         ledger: Ledger,
         settings: MasterFile,
-        store: StoreFacts,
+        store: StoreQueries,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        config = settings.master
+        super().__init__(ledger, settings, store, clock)
         self._training = settings.training
-        self._count = settings.pservers
         self._lock = threading.RLock()
-        self._ledger = ledger
-        self._config = config
-        self._dim = settings.model.embedding_dim
         self._digest = digest_of_model(settings.model, settings.data.slots)
-        self._clock = clock
         self._started_at = clock()
-        self._store = store
-        # Which pserver found the last checkpoint damaged, and what is said of it while none can take its place.
+        # The pserver that found the last checkpoint damaged, and the sentence for operators while no other can replace it.
         self._damage: tuple[int, str] | None = None
         self.pservers = Pservers(settings.pservers)
         self._trainers = Trainers(ledger)
         self._generations = Generations(ledger, clock)
-        self._handover = MidPassHandover(
-            ledger, self._generations, config, seconds=settings.handover_seconds, clock=clock
-        )
-        self._schedule = Schedule(ledger, settings.data, clock)
-        self._runner = EpochRunner(ledger, self._schedule, settings, clock)
-        self._tasks = Tasks(ledger, self._schedule, config, clock=clock)
-        self._initialisation = Initialisation(ledger, self._generations, self._schedule, settings, store, clock)
-        self._saves = Checkpointing(ledger, self._generations, self._schedule, settings, store, clock)
+        self._handover = MidPassHandover(ledger, settings, store, clock)
+        self._runner = EpochRunner(ledger, settings, store, clock)
+        self._tasks = Tasks(ledger, settings, store, clock)
+        self._initialisation = Initialisation(ledger, settings, store, clock)
+        self._saves = Checkpointing(ledger, settings, store, clock)
         self._resume()
 
     def _resume(self) -> None:
-        """After a restart: leases go on from now, a pass that was stopped is looked at again."""
+        """After a restart: leases go on from now, a stopped pass is retried."""
         with self._lock, self._ledger:
-            if self._handover.under_way:
-                self._serve(self._handover.pservers)
+            if (handover := self._handover.state) is not None:
+                self._serve(handover.pservers)
             self._go_on()
             current = self._ledger.current_pass()
             if current is not None and current.state == "stopped":
@@ -94,7 +72,7 @@ class Coordinator:
             self._take_over()
 
     def _go_on(self) -> None:
-        """Leases go on from now: nobody could renew them, or report what is done, while we were away."""
+        """Leases go on from now: while the master was down, trainers could neither renew them nor report results."""
         ends = self._clock() + self._config.lease_seconds
         self._tasks.resume(ends)
         self._saves.resume(ends)
@@ -102,77 +80,76 @@ class Coordinator:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """The lock. A master whose ledger cannot be written is as one that is away: once it can, it goes on as after a restart.
+        """The lock. After a failed write to the ledger the master resumes as after a restart, once writes work again.
 
-        Raises sqlite3.OperationalError while it cannot.
+        Raises sqlite3.OperationalError until then.
         """
         with self._lock:
             if self._ledger.torn:
                 with self._ledger:
                     self._go_on()
-                    # Whatever there was to go on with: only a write shows that there is room.
-                    self._ledger.set_fact("went_on", self._clock())
+                    # Only a write shows that there is room.
+                    self._ledger.set_facts(resumed_at=self._clock())
                 self._ledger.torn = False
             yield
 
     def _take_up(self, stopped: PassRow) -> None:
-        """The data or the settings were mended: begin the pass again. A load that did not end may have used damaged files."""
+        """The data or the settings were mended: begin the pass again. An unfinished load may have used damaged files."""
         self._saves.start_over()
         self._initialisation.start_over()
         self._generations.start_pass_over(stopped.ordinal)
-        # Once a round of training has begun something of it may be in the table, whatever was reported.
+        # Once an epoch of training has begun, some of its gradients may be in the table.
         if stopped.epoch > 0 or (self._generations.used and not self._generations.ready):
             self._recover("master", "a stopped pass is taken up again")
         if self._generations.holds(stopped.ordinal):
-            # The checkpoint has all of it: trained again it would be in the model twice. Only its version is missing.
+            # The checkpoint has the whole pass: training it again would count it twice. Only its version is missing.
             self._schedule.save_again(stopped)
         else:
             self._schedule.look_again(stopped)
 
     def _take_over(self) -> None:
-        """Another training than before: its pservers are others, perhaps more or fewer, and hold nothing yet."""
-        before = self._ledger.get("training", self._training)
-        self._ledger.set_fact("training", self._training)
+        """A new training has other pservers, perhaps more or fewer, whose tables are empty."""
+        before = self._ledger.facts.training or self._training
+        self._ledger.set_facts(training=self._training)
         if before == self._training:
             return
-        # One that was begun for yet another training has lost its members.
+        # A handover to yet another training has lost its members.
         self._end_handover()
         if self._generations.used and not self._schedule.finished:
-            if self._handover.begin(before):
-                self._serve(self._handover.pservers)
+            if (handover := self._handover.begin(before)) is not None:
+                self._serve(handover.pservers)
                 return
             self._recover("training", f"training {before} was replaced by {self._training}")
-        self._ledger.set_fact("pservers", {})
+        self._ledger.set_facts(pservers={})
 
     def _serve(self, pservers: int) -> None:
-        """From now on the table is on so many pservers."""
+        """From now on this many pservers hold the table."""
         self.pservers.begin(pservers)
         self._saves.serve(pservers)
 
     def _hand_over(self) -> None:
-        """The next step from the training before to this one."""
-        if not self._handover.under_way:
+        """The next step of a handover."""
+        if (state := self._handover.state) is None:
             return
         if self.finished:
             self._end_handover()
-        elif self._handover.done:
+        elif self._handover.done(state):
             self._recover("training", "")
-        elif broken := self._handover.broken(self.pservers, self._trainers):
+        elif broken := self._handover.broken(state, self.pservers, self._trainers):
             self._recover("training", broken)
         else:
             self._handover.order()
 
     def _end_handover(self) -> None:
-        if self._handover.under_way:
-            self._ledger.set_fact("pservers", {})
-            self._handover.end()
-            self._serve(self._count)
+        if self._handover.state is not None:
+            self._ledger.set_facts(pservers={}, handover=None)
+            self._serve(self._settings.pservers)
 
     def _recover(self, role: str, reason: str) -> None:
         """Back to the last checkpoint, in a new generation of server processes."""
         with self._ledger:
-            if self._handover.under_way:
-                role, reason = "training", self._handover.reason_text(self._training, reason)
+            if (handover := self._handover.state) is not None:
+                role, reason = "training", self._handover.reason_text(handover, self._training, reason)
             self._generations.roll_back(role, reason)
             self._saves.forget()
             self._end_handover()
@@ -180,9 +157,9 @@ class Coordinator:
         self._damage = None
 
     def _fall_back(self, state: control.PserverState) -> None:
-        """A pserver found the last checkpoint damaged: come back to an older one that is whole.
+        """A pserver found the last checkpoint damaged: return to an older one that is whole.
 
-        Where there is none the pserver tries again: the files may be put back, or the whole store may be away.
+        If there is none the pserver tries again: the files may be restored, or the whole store may be unavailable.
         """
         name = state.damaged_checkpoint
         if not name and self._damage is not None and self._damage[0] == state.index:
@@ -194,7 +171,7 @@ class Coordinator:
             whole = self._store.whole_checkpoint(older) if older else ""
         except StoreError as failed:
             if not isinstance(failed, Pending):
-                log.warning("whether an older checkpoint is whole is not known yet: %s", failed)
+                log.warning("the older checkpoints cannot be checked yet: %s", failed)
             return
         if whole:
             self._generations.set_aside([name, *older[: older.index(whole)]], state.error)
@@ -204,7 +181,7 @@ class Coordinator:
             self._damage = (state.index, f"{waits}goes on by itself, or begin anew with an empty state and store")
 
     def _advance(self) -> None:
-        """Move the present pass on as far as it goes without anybody's help."""
+        """Move the present pass on until it waits for a trainer, a pserver or the store."""
         with self._ledger:
             while (current := self._ledger.current_pass()) is not None and self._step(current):
                 pass
@@ -224,12 +201,12 @@ class Coordinator:
 
     @property
     def handover(self) -> str | None:
-        """The training that is saved once more before this one begins."""
+        """The training that hands over to this one."""
         return self._handover.before
 
     @property
     def save_waits(self) -> str:
-        """For what the present save or task waits, as a sentence; empty: for nothing."""
+        """A sentence for operators when the present save or task is blocked; else empty."""
         return (self._damage or (0, ""))[1] or self._saves.waits or self._tasks.waits
 
     @property
@@ -244,7 +221,7 @@ class Coordinator:
             return self._trainers.heard_since(self._clock() - self._config.lease_seconds)
 
     def counted(self) -> dict[str, int]:
-        """The ledger's sum: every line of every file found has one fate."""
+        """The ledger's sums: every line of every file found is counted once."""
         with self._lock:
             counts = self._ledger.counts()
             return {
@@ -254,37 +231,24 @@ class Coordinator:
                 "refused": counts["refused"],
                 "parked": counts["parked"],
                 "repeated": counts["repeated"],
-                "rolledBack": int(self._ledger.get("rolled_back", 0)),
+                "rolledBack": self._ledger.facts.rolled_back,
             }
 
-    def measured(self) -> Measured:
-        """What the metrics show."""
+    @contextmanager
+    def locked(self) -> Iterator[Ledger]:
+        """The ledger, for the status page, the metrics and the publisher."""
         with self._lock:
-            done = [one for one in self._ledger.passes() if one.state == "done"]
-            return Measured(
-                totals={**self._ledger.totals(), "rolled_back": int(self._ledger.get("rolled_back", 0))},
-                parked=self._ledger.counts()["parked"],
-                generation=self.generation,
-                auc_before=done[-1].auc_before if done else None,
-                auc=done[-1].auc if done else None,
-            )
-
-    def reading(self) -> Ledger:
-        """For the status page and the publisher, under `locked()`."""
-        return self._ledger
-
-    def locked(self) -> threading.RLock:
-        return self._lock
+            yield self._ledger
 
     # -- pservers --------------------------------------------------------------------------------------------------
 
     def _wrong_training(self, training: str) -> str:
-        """Why a caller must leave; empty if it belongs to this training, or to the one that hands over to it."""
+        """The reason for a caller to leave; empty if it belongs to this training, or to the one that hands over to it."""
         belongs = training in (self._training, self._handover.before)
         return "" if belongs else f"training {training} was replaced by {self._training}"
 
     def _waiting_for_handover(self, training: str) -> str:
-        """Why a caller must wait: the training before still hands over to its own."""
+        """The reason for a caller to wait while the training before hands over to its own."""
         before = self._handover.before
         return f"waits for training {before}, which is saved once more" if before not in (None, training) else ""
 
@@ -305,20 +269,20 @@ class Coordinator:
                 jobs=self._jobs(state.index),
                 leave=self.finished,
                 reason=_OVER if self.finished else "",
-                keep_running=state.leaving and self._handover.under_way,
+                keep_running=state.leaving and self._handover.state is not None,
                 patience_seconds=self._handover.patience,
             )
 
     def _update_pserver(self, state: control.PserverState) -> None:
-        """What a pserver says of itself may end a generation, and a handover with it."""
-        incarnations = self._ledger.get("pservers", {})
+        """The state of a pserver may end a generation, and a handover with it."""
+        incarnations = self._ledger.facts.pservers
         before = incarnations.get(str(state.index))
         if before != state.incarnation:
             if before is not None:
                 self._lost_pserver(f"pserver {state.index} was replaced by a new process")
             if self._wrong_training(state.training):
                 return
-            self._ledger.set_fact("pservers", {**incarnations, str(state.index): state.incarnation})
+            self._ledger.set_facts(pservers={**incarnations, str(state.index): state.incarnation})
         self.pservers.learn(state, self._clock())
         if state.lost and state.generation == self.generation and not self.finished:
             self._recover("pserver", f"the server process of pserver {state.index} has ended")
@@ -327,7 +291,7 @@ class Coordinator:
             self._take(state.index, result)
 
     def _lost_pserver(self, reason: str) -> None:
-        """A recovery, unless there was nothing in it to lose."""
+        """A recovery, unless the pservers were empty."""
         if self._generations.used and not self.finished:
             self._recover("pserver", reason)
 
@@ -338,7 +302,7 @@ class Coordinator:
         if result.id not in {job.id for job in self._jobs(index)}:
             return
         if result.error:
-            # The parent tries again by itself; the status names it.
+            # The pserver tries again; the status names the error.
             log.warning("pserver %d: %s", index, result.error)
         elif not self._initialisation.verifying:
             self._saves.take(index, result)
@@ -346,7 +310,7 @@ class Coordinator:
             self._recover("pserver", reason)
 
     def silent_pservers(self) -> list[tuple[int, str, int]]:
-        """(index, host, admin port) of parents not heard of for too long: the caller asks them itself, without the lock."""
+        """(index, host, admin port) of pservers that have not called for too long: the caller probes them without the lock."""
         with self._lock:
             now = self._clock()
             if now - self._started_at < self._config.pserver_timeout_seconds:
@@ -355,7 +319,7 @@ class Coordinator:
             return [(i, one.host, one.admin_port) for i in silent if (one := self.pservers.get(i)) is not None]
 
     def declare_lost(self, index: int, reason: str) -> None:
-        """The master has looked for itself."""
+        """The master has probed it."""
         with self._locked():
             self._lost_pserver(f"pserver {index} is lost: {reason}")
             self.pservers.forget(index)
@@ -417,7 +381,7 @@ class Coordinator:
             return control.Acknowledgement()
 
     def _late_initialiser(self, trainer: int) -> None:
-        """It slept while another did its work: first values or a checkpoint may lie over what was learned since."""
+        """A suspended trainer initialised late: first values or a checkpoint may have overwritten what was trained since."""
         self._recover("trainer", f"trainer {trainer} initialised when others were training already")
 
     def leave(self, member: control.Membership) -> control.Acknowledgement:
@@ -425,8 +389,8 @@ class Coordinator:
             if member.generation == self.generation:
                 with self._ledger:
                     self._give_back(member)
-                # One that cannot go on is of no use to a handover.
-                if self._handover.under_way and not member.reason:
+                # A trainer that cannot go on is of no use to a handover.
+                if self._handover.state is not None and not member.reason:
                     return control.Acknowledgement(
                         keep_running=True, reason="the training is saved once more before it ends"
                     )
@@ -446,7 +410,7 @@ class Coordinator:
             self._ledger.end_recoveries(now)
 
     def unreachable(self, report: control.UnreachableReport) -> tuple[int, str, int] | None:
-        """Which parent the master must ask, if the report is about this generation: (index, host, admin port)."""
+        """The pserver that the master must probe, if the report is of this generation: (index, host, admin port)."""
         with self._lock:
             if report.generation != self.generation:
                 return None
@@ -472,13 +436,13 @@ class Coordinator:
             if not self.initialised:
                 if self._initialisation.verifying:
                     return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.2)
-                # It initialised for a master that has ended since: what it loaded was never counted.
+                # It initialised for a master that has ended since: the rows it loaded were never counted.
                 return control.LeaseReply(verdict=control.LeaseReply.REJOIN, reason="what was loaded is not verified")
             if current is None:
                 return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.5)
             if current.state == "saving":
                 task = None if request.prefetch else self._saves.lease(current, request.trainer_id)
-            elif self._handover.under_way:
+            elif self._handover.state is not None:
                 task = None
             else:
                 task = self._tasks.lease(current, request)
@@ -493,7 +457,7 @@ class Coordinator:
             ends = self._clock() + self._config.lease_seconds
             if not self._initialisation.renew(request.trainer_id, ends):
                 if self.initialised:
-                    # It ends now, and what it was sending may have landed on what was learned since.
+                    # It ends now, and the values it was sending may have overwritten what was trained since.
                     self._late_initialiser(request.trainer_id)
                 return control.Acknowledgement(rejoin=True, reason="another trainer initialises")
             self._saves.renew(request.trainer_id, ends)
@@ -523,7 +487,7 @@ class Coordinator:
     # -- time and hours --------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """What the clock alone brings about: all of it or, should the master end halfway, nothing."""
+        """The consequences of time, in one transaction."""
         with self._locked(), self._ledger:
             now = self._clock()
             self._tasks.expire(now)
@@ -550,7 +514,7 @@ class Coordinator:
             return current if current is not None and current.state == "stopped" else None
 
     def retry(self, name: str) -> str:
-        """Begin a stopped pass again. Why not, empty if it is done."""
+        """Begin a stopped pass again. Returns why not; empty if it was begun."""
         with self._locked(), self._ledger:
             current = self._ledger.current_pass()
             if current is None or current.state != "stopped":
@@ -562,18 +526,18 @@ class Coordinator:
             return ""
 
     def versions_refused(self, refused: Mapping[int, str]) -> None:
-        """What the roles that serve have refused: a delta cannot stand on it."""
+        """Versions that cube-transfer refused: no delta can depend on them."""
         with self._locked():
             self._saves.refused_versions(refused)
 
     def versions_found(self, published: list[int]) -> None:
-        """What the store holds when the master starts: the versions that the ledger builds on may have been lost with it."""
+        """The versions in the store when the master starts: some that the ledger builds on may be lost."""
         with self._locked():
             lost = self._saves.lost_versions(published)
             if self._saves.stands_on(lost):
                 self._recover("master", f"version {lost[0]}, which the save under way stands on, is not in the store")
 
-    # -- what the publisher asks and says ----------------------------------------------------------------------------
+    # -- the publisher's calls -------------------------------------------------------------------------------------
 
     def open_save(self) -> Due | None:
         """A save whose files are written or scored: the publisher's next step is due."""
@@ -586,8 +550,8 @@ class Coordinator:
             return self._saves.samples_of(ordinal)
 
     def left_out(self, save: SaveRow) -> int:
-        """Sample keys this save left out. Raises PublishRefused if what was written is not what was trained."""
-        return published_of(save, self._dim).left_out
+        """Sample keys this save left out. Raises PublishRefused if the written values are not the trained ones."""
+        return published_of(save, self._settings.model.embedding_dim).left_out
 
     def checkpoint_committed(self, save: SaveRow, follows: int | None, base: int | None) -> None:
         with self._locked():

@@ -1,39 +1,27 @@
-"""The rounds of a pass: checked, trained `epochs` times, predicted once more.
+"""The epochs of a pass: checked, trained `epochs` times, predicted once more.
 
-In the first round all its tasks are converted, validated and predicted; only then is the first one trained, so a pass that is
-refused has changed nothing. Then `epochs` rounds of training, one that predicts again with what was learned, then the save,
-with no task open.
+In the check all tasks of the pass are converted, validated and predicted before the first one is trained, so a refused pass
+leaves the table unchanged. Then come `epochs` epochs of training, one that predicts again, and the save, with no task open.
 """
 
 import logging
-from collections.abc import Callable
 
-from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.master.checkpoint_files import describe_refusals
-from elastic_ctr.master.ledger import Ledger, PassRow
-from elastic_ctr.master.schedule import Schedule
+from elastic_ctr.master.ledger import PassRow
+from elastic_ctr.master.schedule import Part
 from elastic_ctr.model.evaluation import auc_of_histogram
 
 log = logging.getLogger(__name__)
 
 
-class EpochRunner:
+class EpochRunner(Part):
     """Moves a pass from `checking` to `saving`."""
 
-    def __init__(self, ledger: Ledger, schedule: Schedule, settings: MasterFile, clock: Callable[[], float]) -> None:
-        self._ledger = ledger
-        self._schedule = schedule
-        self._data = settings.data
-        self._config = settings.master
-        self._epochs = settings.trainer.epochs
-        self._clock = clock
-
     def step(self, current: PassRow) -> bool:
-        """Begin the next round if no task of this one is open. Whether anything more may be due at once."""
+        """Begin the next epoch if no task of this one is open. Whether anything more may be due at once."""
         if current.state == "checked":
-            self._ledger.next_round(current.ordinal)
-            self._ledger.set_pass(current.ordinal, state="training", epoch=1)
-            self._ledger.set_fact(f"training-{current.ordinal}", self._clock())
+            self._ledger.next_epoch(current.ordinal)
+            self._ledger.set_pass(current.ordinal, state="training", epoch=1, training_at=self._clock())
             return True
         if current.state not in ("checking", "training", "evaluating"):
             return False
@@ -44,8 +32,8 @@ class EpochRunner:
             return self._end_check(current)
         if current.state == "evaluating":
             return self._end(current)
-        if current.epoch < self._epochs and any(task.records for task in tasks):
-            self._ledger.next_round(current.ordinal)
+        if current.epoch < self._settings.trainer.epochs and any(task.records for task in tasks):
+            self._ledger.next_epoch(current.ordinal)
             self._ledger.set_pass(current.ordinal, epoch=current.epoch + 1)
             return False
         return self._end_training(current)
@@ -53,13 +41,13 @@ class EpochRunner:
     def _end_check(self, current: PassRow) -> bool:
         counts = self._ledger.counts(current.ordinal)
         lines = counts["records"] + counts["refused"]
-        if lines and counts["refused"] / lines > self._data.max_refused_share:
+        if lines and counts["refused"] / lines > (limit := self._settings.data.max_refused_share):
             what = describe_refusals(self._ledger.refusals(current.ordinal))
             worst = self._ledger.worst_file(current.ordinal)
             self._schedule.stop(
                 current,
                 f"{counts['refused']} of {lines} lines were refused, more than data.maxRefusedShare "
-                f"{self._data.max_refused_share:g}: {what}; most of them are in {worst}; "
+                f"{limit:g}: {what}; most of them are in {worst}; "
                 "nothing was trained: mend the lines or raise the share",
             )
             return False
@@ -76,7 +64,7 @@ class EpochRunner:
                     "or begin another model with other data.slots",
                 )
                 return False
-            # One quiet split among others stops nothing.
+            # One pass without samples among others does not stop the training.
             log.warning("pass %s: %s: its version is checked with lines of before", current.id, none)
         auc = self._auc(current)
         self._ledger.set_pass(current.ordinal, state="checked", auc_before=auc)
@@ -92,10 +80,10 @@ class EpochRunner:
     def _end_training(self, current: PassRow) -> bool:
         now = self._clock()
         self._ledger.set_pass(current.ordinal, trained_at=now)
-        self._ledger.took(current.ordinal, {"train": now - float(self._ledger.get(f"training-{current.ordinal}", now))})
+        self._ledger.took(current.ordinal, {"train": now - (current.training_at or now)})
         if not self._config.evaluate:
             return self._end(current)
-        self._ledger.next_round(current.ordinal)
+        self._ledger.next_epoch(current.ordinal)
         self._ledger.set_pass(current.ordinal, state="evaluating")
         return True
 
@@ -106,7 +94,7 @@ class EpochRunner:
         return True
 
     def _auc(self, current: PassRow) -> float | None:
-        """Of what the round that has ended predicted."""
+        """Of the predictions of the last epoch."""
         histograms = self._ledger.histograms(current.ordinal)
         return None if histograms is None else auc_of_histogram(*histograms)
 

@@ -12,29 +12,33 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Json, TypeAdapter
 from typing_extensions import Self
 
+T = TypeVar("T")
 Histogram = npt.NDArray[np.float64]
 
-SCHEMA = """
-create table if not exists facts (key text primary key, value text not null);
+_SCHEMA = """
+create table if not exists facts (id integer primary key check (id = 1), value text not null);
 create table if not exists passes (
   ordinal integer primary key, id text not null unique, splits text not null, event_time_max integer not null,
-  ends_day integer not null, state text not null, epoch integer not null default 0, reason text not null default '',
-  auc_before real, auc real, trained_at real, done_at real, version integer);
+  ends_day integer not null, state text not null default 'waiting', epoch integer not null default 0,
+  reason text not null default '', auc_before real, auc real, training_at real, trained_at real, done_at real,
+  version integer, seconds text not null default '{}');
 create table if not exists files (pass integer not null, path text not null, bytes integer not null,
   primary key (pass, path));
 create table if not exists tasks (
   id text primary key, pass integer not null, path text not null, start integer not null, stop integer not null,
-  state text not null, attempts integer not null default 0, losses integer not null default 0,
+  state text not null, failures integer not null default 0, lost_leases integer not null default 0,
   attempt text not null default '', trainer integer,
-  lease_ends real, leased_at real, running integer not null default 0, checked integer not null default 0,
+  lease_ends real not null default 0, leased_at real, running integer not null default 0,
+  checked integer not null default 0,
   records integer not null default 0, shows integer not null default 0, clicks integer not null default 0,
   ignored integer not null default 0, padding integer not null default 0, trained integer not null default 0,
   repeated integer not null default 0, positives blob, negatives blob, error text not null default '');
@@ -46,8 +50,8 @@ create table if not exists samples (task text not null, pass integer not null, p
 create index if not exists refusals_by_pass on refusals (pass);
 create index if not exists samples_by_pass on samples (pass);
 create table if not exists saves (
-  pass integer primary key, generation integer not null, stage text not null, steps text not null, kind text,
-  version integer, checkpoint text, result blob, jobs text not null default '{}', began_at real not null);
+  pass integer primary key, generation integer not null, steps text not null, kind text, version integer,
+  checkpoint text, began_at real not null, stage text not null, saved blob, written blob);
 create table if not exists versions (
   id integer primary key, kind text not null, base integer not null, parent integer, pass integer not null,
   state text not null, keys integer not null, at real not null, reason text not null default '');
@@ -63,46 +67,101 @@ create table if not exists recoveries (
 """
 
 
-@dataclass(frozen=True)
-class PassRow:
-    """One pass as the ledger has it."""
+class _Checked(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    COLUMNS: ClassVar[str] = (
-        "ordinal, id, splits, event_time_max, ends_day, state, epoch, reason, auc_before, auc, trained_at, done_at, version"
-    )
+
+class SaverLease(_Checked):
+    """The lease of the trainer that saves, for a master that is started in this one's place."""
+
+    trainer: int
+    attempt: str
+    began: float
+    heard: float
+
+
+class HandoverState(_Checked):
+    """A mid-pass handover. `mid`: the columns of the pass when its save was ordered."""
+
+    before: str
+    pservers: int
+    ordinal: int
+    ends: float
+    mid: dict[str, Any] | None = None
+
+
+class Facts(_Checked):
+    """The single values of the ledger, as a new ledger has them.
+
+    Attributes:
+        used: the last generation that a trainer was told to initialise, so its servers may hold rows.
+        initialised: the last generation that is ready to be trained.
+        initialised_by: the last generation with values in its servers, and the trainer that put them there.
+        follows, base: the version that the next delta changes, and its base.
+        base_due: why the next version is a base.
+        pservers: the process of each pserver's supervisor, by index.
+        taken_back: counts of passes that were read or trained again.
+    """
+
+    id: str = ""
+    made_with: dict[str, Any] | None = None
+    training: str = ""
+    generation: int = 1
+    used: int = 0
+    initialised: int = 0
+    initialised_by: tuple[int, int] = (0, 0)
+    load_failures: int = 0
+    save_failures: int = 0
+    save_lost_leases: int = 0
+    follows: int | None = None
+    base: int | None = None
+    base_due: str = ""
+    last_version: int = 0
+    finished: bool = False
+    resumed_at: float = 0
+    pservers: dict[str, str] = {}
+    handover: HandoverState | None = None
+    saver: SaverLease | None = None
+    attempts: int = 0
+    looks: int = 0
+    last_trainer: int = 0
+    rolled_back: int = 0
+    taken_back: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Splits that are trained together. `id` is its last split: the newest data that the model knows after it."""
 
     ordinal: int
     id: str
-    splits: tuple[str, ...]
+    splits: Json[tuple[str, ...]]
     event_time_max: int
     ends_day: bool
-    state: str
-    epoch: int
-    reason: str
-    auc_before: float | None
-    auc: float | None
-    trained_at: float | None
-    done_at: float | None
-    version: int | None
 
-    @staticmethod
-    def of(row: tuple[Any, ...]) -> "PassRow":
-        """A row of COLUMNS."""
-        ordinal, name, splits, event_time_max, ends_day, *rest = row
-        return PassRow(ordinal, name, tuple(json.loads(splits)), event_time_max, bool(ends_day), *rest)
+
+@dataclass(frozen=True)
+class PassRow(Pass):
+    """One pass as the ledger has it. `seconds` is the time of each stage."""
+
+    state: str = "waiting"
+    epoch: int = 0
+    reason: str = ""
+    auc_before: float | None = None
+    auc: float | None = None
+    training_at: float | None = None
+    trained_at: float | None = None
+    done_at: float | None = None
+    version: int | None = None
+    seconds: Json[dict[str, float]] | None = None
 
 
 @dataclass(frozen=True)
 class TaskRow:
-    """One task as the ledger has it, without its histograms. attempts, losses: in a row, in its pass's present round.
+    """One task as the ledger has it, without its histograms. failures, lost_leases: in a row, in the present epoch of its pass.
 
-    leased_at: since when its trainer is at it; None while that works on another one and has leased this one ahead.
+    leased_at: when its trainer began it; None while that trainer works on another task and has leased this one ahead.
     """
-
-    COLUMNS: ClassVar[str] = (
-        "id, pass, path, start, stop, state, attempts, losses, attempt, trainer, coalesce(lease_ends, 0),"
-        " leased_at, running, records, trained"
-    )
 
     id: str
     ordinal: int
@@ -110,8 +169,8 @@ class TaskRow:
     start: int
     stop: int
     state: str
-    attempts: int
-    losses: int
+    failures: int
+    lost_leases: int
     attempt: str
     trainer: int | None
     lease_ends: float
@@ -120,39 +179,28 @@ class TaskRow:
     records: int
     trained: int
 
-    @staticmethod
-    def of(row: tuple[Any, ...]) -> "TaskRow":
-        """A row of COLUMNS."""
-        *before, running, records, trained = row
-        return TaskRow(*[*before, bool(running), records, trained])
-
 
 @dataclass(frozen=True)
 class SaveRow:
-    """What is being saved after a pass. stage: ordered -> begun -> saved -> written -> exported -> scored -> done."""
+    """The save after a pass. stage: ordered -> begun -> saved -> written -> exported -> scored -> done.
 
-    COLUMNS: ClassVar[str] = "pass, generation, stage, steps, kind, version, checkpoint, result, jobs, began_at"
+    saved: the saver's control.SaveResult; written: a control.PserverState with the results of all pservers.
+    """
 
     ordinal: int
     generation: int
-    stage: str
-    steps: tuple[str, ...]
+    steps: Json[tuple[str, ...]]
     kind: str | None
     version: int | None
     checkpoint: str | None
-    result: bytes | None
-    jobs: dict[str, str]
     began_at: float
-
-    @staticmethod
-    def of(row: tuple[Any, ...]) -> "SaveRow":
-        """A row of COLUMNS."""
-        ordinal, generation, stage, steps, *middle, jobs, began_at = row
-        return SaveRow(ordinal, generation, stage, tuple(json.loads(steps)), *[*middle, json.loads(jobs), began_at])
+    stage: str = "ordered"
+    saved: bytes | None = None
+    written: bytes | None = None
 
 
 def packed(histogram: Histogram) -> bytes:
-    """As it stands in a column: little-endian f64, deflated; most buckets are empty."""
+    """The content of a column: little-endian f64, deflated; most buckets are empty."""
     return zlib.compress(np.ascontiguousarray(histogram, "<f8").tobytes(), 1)
 
 
@@ -160,6 +208,11 @@ def unpacked(blob: bytes) -> Histogram:
     return np.frombuffer(zlib.decompress(blob), "<f8").astype(np.float64)
 
 
+_READERS: dict[type, TypeAdapter[Any]] = {
+    PassRow: TypeAdapter(list[PassRow]),
+    TaskRow: TypeAdapter(list[TaskRow]),
+    SaveRow: TypeAdapter(list[SaveRow]),
+}
 _SUMS = {
     **{name: f"sum({name})" for name in ("records", "shows", "clicks", "ignored", "padding", "repeated")},
     "tasks": "count(*)",
@@ -173,10 +226,17 @@ _HISTOGRAMS = ("positives", "negatives")
 # Columns of a task that change with its training.
 _KEPT = "state, trained, repeated, positives, negatives"
 _SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
+_CLEAN = "failures = 0, lost_leases = 0, error = ''"
+
+
+def _columns(kind: type) -> str:
+    """`ordinal` is the column `pass` where it is not the table's own key."""
+    names = [field.name for field in fields(kind)]
+    return ", ".join("pass as ordinal" if name == "ordinal" and kind is not PassRow else name for name in names)
 
 
 def not_written(failed: sqlite3.OperationalError) -> str:
-    """What an operator is told, and callers are; none of it is an end."""
+    """The sentence for operators and callers; the master goes on trying."""
     return f"the ledger cannot be written ({failed}): make room where it is, or enlarge master.persistence.size; it is tried again"
 
 
@@ -188,9 +248,9 @@ class Ledger:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
-        self._db.executescript(SCHEMA)
+        self._db.executescript(_SCHEMA)
         self._depth = 0
-        # A transaction has failed: what callers keep in memory may be ahead of the file. Theirs to take back.
+        # A transaction has failed: the coordinator's memory may be ahead of the file, and the coordinator resets both.
         self.torn = False
 
     def close(self) -> None:
@@ -213,7 +273,7 @@ class Ledger:
                 self._db.execute("commit")
             return
         self.torn = self.torn or issubclass(kind, sqlite3.OperationalError)
-        self._go_back()
+        self._undo()
 
     @contextmanager
     def _tearing(self) -> Iterator[None]:
@@ -221,76 +281,92 @@ class Ledger:
             yield
         except sqlite3.OperationalError:
             self.torn = True
-            self._go_back()
+            self._undo()
             raise
 
-    def _go_back(self) -> None:
-        # On a full disk SQLite may have gone back by itself.
+    def _undo(self) -> None:
+        # On a full disk SQLite may have rolled back by itself.
         if self._db.in_transaction:
             self._db.execute("rollback")
 
     def _all(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._db.execute(sql, values).fetchall()
 
-    def _one(self, sql: str, *values: Any) -> tuple[Any, ...] | None:
-        found = self._db.execute(sql, values).fetchone()
-        return None if found is None else tuple(found)
+    def _one(self, sql: str, *values: Any) -> Any:
+        return self._db.execute(sql, values).fetchone()
 
-    def _do(self, sql: str, *values: Any) -> int:
+    def _dicts(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        found = self._db.execute(sql, values)
+        names = [column for column, *_ in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found]
+
+    def _rows(self, kind: type[T], source: str, *values: Any) -> list[T]:
+        """Rows of one of the classes above; `source` is what stands behind `from`."""
+        found = self._dicts(f"select {_columns(kind)} from {source}", *values)
+        rows: list[T] = _READERS[kind].validate_python(found)
+        return rows
+
+    def _row(self, kind: type[T], source: str, *values: Any) -> T | None:
+        return next(iter(self._rows(kind, f"{source} limit 1", *values)), None)
+
+    def _do(self, sql: str, *values: Any) -> None:
         with self:
-            return self._db.execute(sql, values).rowcount
+            self._db.execute(sql, values)
+
+    def _insert(self, table: str, row: Mapping[str, Any], *, replace: bool = True) -> None:
+        verb = "insert or replace" if replace else "insert"
+        columns = ["pass" if name == "ordinal" and table != "passes" else name for name in row]
+        self._do(f"{verb} into {table} ({', '.join(columns)}) values ({', '.join('?' * len(row))})", *row.values())
+
+    def _update(self, table: str, columns: Mapping[str, Any], where: str, *values: Any) -> None:
+        sets = ", ".join(f"{column} = ?" for column in columns)
+        self._do(f"update {table} set {sets} where {where}", *columns.values(), *values)
 
     # -- facts -----------------------------------------------------------------------------------------------------
 
-    def get(self, key: str, default: Any = None) -> Any:
-        found = self._one("select value from facts where key = ?", key)
-        return default if found is None else json.loads(found[0])
+    @property
+    def facts(self) -> Facts:
+        row = self._one("select value from facts")
+        return Facts() if row is None else Facts.model_validate_json(row[0])
 
-    def set_fact(self, key: str, value: Any) -> None:
-        self._do("insert or replace into facts values (?, ?)", key, json.dumps(value))
+    def set_facts(self, **values: Any) -> None:
+        facts = Facts.model_validate({**dict(self.facts), **values})
+        self._do("insert or replace into facts values (1, ?)", facts.model_dump_json())
 
-    def increment(self, key: str, by: int = 1) -> int:
-        value = int(self.get(key, 0)) + by
-        self.set_fact(key, value)
+    def increment(self, name: str, by: int = 1) -> int:
+        value = int(getattr(self.facts, name)) + by
+        self.set_facts(**{name: value})
         return value
 
     # -- passes ----------------------------------------------------------------------------------------------------
 
     def passes(self) -> list[PassRow]:
-        return [PassRow.of(row) for row in self._all(f"select {PassRow.COLUMNS} from passes order by ordinal")]
+        return self._rows(PassRow, "passes order by ordinal")
 
     def current_pass(self) -> PassRow | None:
         """The first that is not done: passes are worked off in order."""
-        row = self._one(f"select {PassRow.COLUMNS} from passes where state != 'done' order by ordinal limit 1")
-        return None if row is None else PassRow.of(row)
+        return self._row(PassRow, "passes where state != 'done' order by ordinal")
 
-    def add_pass(self, ordinal: int, name: str, splits: Sequence[str], event_time_max: int, *, ends_day: bool) -> None:
-        self._do(
-            "insert into passes (ordinal, id, splits, event_time_max, ends_day, state) values (?, ?, ?, ?, ?, 'waiting')",
-            ordinal,
-            name,
-            json.dumps(list(splits)),
-            event_time_max,
-            int(ends_day),
-        )
+    def add_pass(self, one: Pass) -> None:
+        self._insert("passes", {**vars(one), "splits": json.dumps(one.splits)}, replace=False)
 
     def drop_pass(self, ordinal: int) -> None:
-        """One that is waited for, with what was found in it should it have been stopped before."""
+        """A pass that is waited for, with what was found in it if it was stopped before."""
         with self._keeping_totals():
             self._db.execute("delete from passes where ordinal = ? and state = 'waiting'", (ordinal,))
-            for table in ("files", "tasks", "refusals", "samples"):
-                self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
+            self._empty_pass(ordinal)
+
+    def _empty_pass(self, ordinal: int) -> None:
+        for table in ("files", "tasks", "refusals", "samples"):
+            self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
 
     def set_pass(self, ordinal: int, **columns: Any) -> None:
-        sets = ", ".join(f"{column} = ?" for column in columns)
-        self._do(f"update passes set {sets} where ordinal = ?", *columns.values(), ordinal)
+        self._update("passes", columns, "ordinal = ?", ordinal)
 
     def fill_pass(self, ordinal: int, files: Mapping[str, int], tasks: Iterable[tuple[str, str, int, int]]) -> None:
         """The files found in a complete pass and the tasks they are cut into; ready to be checked."""
         with self._keeping_totals():
-            self._db.execute("delete from files where pass = ?", (ordinal,))
-            for table in ("tasks", "refusals", "samples"):
-                self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
+            self._empty_pass(ordinal)
             self._db.executemany("insert into files values (?, ?, ?)", [(ordinal, *each) for each in files.items()])
             self._db.executemany(
                 "insert into tasks (id, pass, path, start, stop, state) values (?, ?, ?, ?, ?, 'todo')",
@@ -301,28 +377,22 @@ class Ledger:
     def took(self, ordinal: int, seconds: Mapping[str, float]) -> None:
         """Seconds of each stage of a pass, for the status and the benches."""
         rounded = {name: round(taken, 3) for name, taken in seconds.items()}
-        self.set_fact(f"seconds-{ordinal}", {**self.get(f"seconds-{ordinal}", {}), **rounded})
-
-    def seconds_by_pass(self) -> dict[int, dict[str, float]]:
-        rows = self._all("select key, value from facts where key >= 'seconds-' and key < 'seconds.'")
-        return {int(key.removeprefix("seconds-")): json.loads(value) for key, value in rows}
+        self._do("update passes set seconds = json_patch(seconds, ?) where ordinal = ?", json.dumps(rounded), ordinal)
 
     # -- tasks -----------------------------------------------------------------------------------------------------
 
     def tasks(self, ordinal: int, state: str | None = None) -> list[TaskRow]:
         where, values = ("", ()) if state is None else (" and state = ?", (state,))
-        rows = self._all(f"select {TaskRow.COLUMNS} from tasks where pass = ?{where} order by rowid", ordinal, *values)
-        return [TaskRow.of(row) for row in rows]
+        return self._rows(TaskRow, f"tasks where pass = ?{where} order by rowid", ordinal, *values)
 
     def task_of_attempt(self, attempt: str) -> TaskRow | None:
-        row = self._one(f"select {TaskRow.COLUMNS} from tasks where attempt = ? and state = 'leased'", attempt)
-        return None if row is None else TaskRow.of(row)
+        return self._row(TaskRow, "tasks where attempt = ? and state = 'leased'", attempt)
 
     def leased(self) -> list[TaskRow]:
-        return [TaskRow.of(row) for row in self._all(f"select {TaskRow.COLUMNS} from tasks where state = 'leased'")]
+        return self._rows(TaskRow, "tasks where state = 'leased'")
 
     def exclude_downtime(self, now: float, lease_seconds: float) -> None:
-        """From when a trainer was last heard until now there was nobody whom it could tell that its task is done."""
+        """Since its trainer was last heard, the master could not be told that a task is done: that time does not count."""
         self._do(
             "update tasks set leased_at = leased_at + max(0, ? - (lease_ends - ?))"
             " where state = 'leased' and leased_at is not null",
@@ -332,24 +402,15 @@ class Ledger:
 
     def lease(self, task: str, trainer: int, attempt: str, since: float | None, ends: float) -> None:
         """`since` None: it waits its turn, until `start_next_task`."""
-        self._do(
-            "update tasks set state = 'leased', trainer = ?, attempt = ?, leased_at = ?, lease_ends = ?, running = 0"
-            " where id = ?",
-            trainer,
-            attempt,
-            since,
-            ends,
-            task,
-        )
+        row = {"state": "leased", "trainer": trainer, "attempt": attempt, "leased_at": since, "lease_ends": ends}
+        self._update("tasks", {**row, "running": 0}, "id = ?", task)
 
     def start_next_task(self, trainer: int, now: float) -> None:
-        """A trainer has ended a task: from now on it is at the one that it had leased ahead."""
-        self._do(
-            "update tasks set leased_at = ? where state = 'leased' and trainer = ? and leased_at is null", now, trainer
-        )
+        """A trainer has ended a task: it begins the one that it had leased ahead."""
+        self._update("tasks", {"leased_at": now}, "state = 'leased' and trainer = ? and leased_at is null", trainer)
 
     def renew(self, attempts: Iterable[str], running: str, now: float, ends: float) -> None:
-        """The one that is running for the first time has begun now."""
+        """An attempt that is running for the first time has begun now."""
         with self:
             for attempt in attempts:
                 runs = int(attempt == running)
@@ -365,18 +426,17 @@ class Ledger:
         """A task that was not done goes to another trainer, or is parked: once it has `failed`, or has `lost` its
         trainer, `park_at` times in a row. Returns whether it was parked.
         """
-        attempts, losses = task.attempts + int(failed), task.losses + int(lost)
-        parked = (failed and attempts >= park_at) or (lost and losses >= park_at)
-        self._do(
-            "update tasks set state = ?, attempts = ?, losses = ?, error = ?, trainer = null, attempt = '', running = 0,"
-            " repeated = repeated + ? where id = ?",
-            "parked" if parked else "todo",
-            attempts,
-            losses,
-            error,
-            repeated,
-            task.id,
-        )
+        failures, lost_leases = task.failures + int(failed), task.lost_leases + int(lost)
+        parked = (failed and failures >= park_at) or (lost and lost_leases >= park_at)
+        row = {
+            "state": "parked" if parked else "todo",
+            "failures": failures,
+            "lost_leases": lost_leases,
+            "error": error,
+        }
+        with self:
+            self._update("tasks", {**row, "trainer": None, "attempt": "", "running": 0}, "id = ?", task.id)
+            self._do("update tasks set repeated = repeated + ? where id = ?", repeated, task.id)
         return parked
 
     def checked(
@@ -389,15 +449,9 @@ class Ledger:
     ) -> None:
         """Counts of lines by kind, refusals (reason, lines, examples), sample lines (line, show, click)."""
         with self:
-            self._db.execute(
-                "update tasks set state = 'done', checked = 1, attempts = 0, losses = 0, error = '', records = ?, shows = ?, clicks = ?,"
-                " ignored = ?, padding = ?, positives = ?, negatives = ? where id = ?",
-                (
-                    *(counts[k] for k in ("records", "shows", "clicks", "ignored", "padding")),
-                    *map(packed, histograms),
-                    task.id,
-                ),
-            )
+            found = dict(zip(_HISTOGRAMS, map(packed, histograms), strict=True))
+            self._update("tasks", {"state": "done", "checked": 1, **counts, **found}, "id = ?", task.id)
+            self._do(f"update tasks set {_CLEAN} where id = ?", task.id)
             self._db.execute("delete from refusals where task = ?", (task.id,))
             self._db.execute("delete from samples where task = ?", (task.id,))
             self._db.executemany(
@@ -410,42 +464,37 @@ class Ledger:
             )
 
     def trained(self, task: TaskRow, histograms: tuple[Histogram, Histogram], *, rounds: int = 1) -> None:
-        """Done in a round of training, or with `rounds` 0 in one that only looks."""
+        """Done in an epoch of training, or with `rounds` 0 in one that only predicts."""
         self._do(
-            "update tasks set state = 'done', attempts = 0, losses = 0, error = '', trained = trained + ?, positives = ?, negatives = ?"
-            " where id = ?",
+            f"update tasks set state = 'done', {_CLEAN}, trained = trained + ?, positives = ?, negatives = ? where id = ?",
             rounds,
             *map(packed, histograms),
             task.id,
         )
 
-    def next_round(self, ordinal: int) -> None:
+    def next_epoch(self, ordinal: int) -> None:
         """All tasks with records are to be done again; the others stay done."""
         self._do(
-            "update tasks set state = case when records > 0 then 'todo' else 'done' end, attempts = 0, losses = 0"
+            "update tasks set state = case when records > 0 then 'todo' else 'done' end, failures = 0, lost_leases = 0"
             " where pass = ?",
             ordinal,
         )
 
     def histograms(self, ordinal: int) -> tuple[Histogram, Histogram] | None:
-        """Sums over the tasks of a pass of what the last round found."""
+        """Sums over the tasks of a pass, of the last epoch."""
         rows = self._all("select positives, negatives from tasks where pass = ? and records > 0", ordinal)
         if not rows or any(row[0] is None for row in rows):
             return None
-        return (
-            np.sum([unpacked(row[0]) for row in rows], axis=0),
-            np.sum([unpacked(row[1]) for row in rows], axis=0),
-        )
+        positives, negatives = (np.sum([unpacked(blob) for blob in blobs], axis=0) for blobs in zip(*rows, strict=True))
+        return positives, negatives
 
     def counts(self, ordinal: int | None = None) -> dict[str, int]:
-        """files, lines' fates and tasks of one pass, or of all."""
+        """Files, lines by kind and tasks of one pass, or of all."""
         where, values = ("", ()) if ordinal is None else (" where pass = ?", (ordinal,))
         sums = self._one(f"select {_SUMS_OF_TASKS} from tasks{where}", *values)
-        refused = self._one(f"select coalesce(sum(lines), 0) from refusals{where}", *values)
-        files = self._one(f"select count(*) from files{where}", *values)
-        if sums is None or refused is None or files is None:
-            raise AssertionError("a sum is one row")
-        return {**dict(zip(_SUMS, sums, strict=True)), "refused": refused[0], "files": files[0]}
+        [refused] = self._one(f"select coalesce(sum(lines), 0) from refusals{where}", *values)
+        [files] = self._one(f"select count(*) from files{where}", *values)
+        return {**dict(zip(_SUMS, sums, strict=True)), "refused": refused, "files": files}
 
     @contextmanager
     def _keeping_totals(self) -> Iterator[None]:
@@ -453,18 +502,18 @@ class Ledger:
         with self:
             before = self.counts()
             yield
-            after = self.counts()
-            for name in _TOTALS:
-                if (less := before[name] - after[name]) > 0:
-                    self.increment(f"taken_back_{name}", less)
+            after, kept = self.counts(), self.facts.taken_back
+            less = {name: max(0, before[name] - after[name]) for name in _TOTALS}
+            self.set_facts(taken_back={name: kept.get(name, 0) + less[name] for name in _TOTALS})
 
     def totals(self) -> dict[str, int]:
-        """What was ever counted, also in passes that were read or trained again: these numbers only grow."""
-        counts = self.counts()
-        return {name: counts[name] + int(self.get(f"taken_back_{name}", 0)) for name in _TOTALS}
+        """All that was ever counted, also in passes that were read or trained again: these numbers only grow."""
+        counts, facts = self.counts(), self.facts
+        totals = {name: counts[name] + facts.taken_back.get(name, 0) for name in _TOTALS}
+        return {**totals, "rolled_back": facts.rolled_back}
 
     def counts_by_pass(self, first: int) -> Mapping[int, dict[str, int]]:
-        """The same of each pass from `first` on, in as many queries as of one. A pass that found nothing has zeros."""
+        """The counts of each pass from `first` on, in as many queries as for one. A pass that found nothing has zeros."""
         found: defaultdict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys((*_SUMS, "refused", "files"), 0))
         where = "where pass >= ? group by pass"
         for ordinal, *sums in self._all(f"select pass, {_SUMS_OF_TASKS} from tasks {where}", first):
@@ -476,11 +525,11 @@ class Ledger:
 
     def unpublished(self) -> int:
         """Records of the passes after the last one that made a version."""
-        row = self._one(
+        [records] = self._one(
             "select coalesce(sum(records), 0) from tasks"
             " where pass > (select coalesce(max(pass), 0) from versions where state = 'published')"
         )
-        return int(row[0]) if row else 0
+        return int(records)
 
     def refusals(self, ordinal: int) -> dict[str, tuple[int, list[str]]]:
         """Reason -> (lines, first examples) of a pass."""
@@ -493,7 +542,7 @@ class Ledger:
         return found
 
     def worst_file(self, ordinal: int) -> str:
-        """The file of a pass with the most refused lines, as `path (lines)`; empty where none was refused."""
+        """The file of a pass with the most refused lines, as `path (lines)`; empty if no line was refused."""
         row = self._one(
             "select path, sum(lines) from refusals join tasks on tasks.id = task where refusals.pass = ?"
             " group by path order by 2 desc, 1 limit 1",
@@ -505,8 +554,8 @@ class Ledger:
         """Offered sample lines by task: (line without show and click, show, click)."""
         by_task: dict[str, list[tuple[str, int, int]]] = {}
         rows = self._all("select task, line, show, click from samples where pass = ? order by task, position", ordinal)
-        for task, *sample in rows:
-            by_task.setdefault(task, []).append((sample[0], sample[1], sample[2]))
+        for task, line, show, click in rows:
+            by_task.setdefault(task, []).append((line, show, click))
         return list(by_task.values())
 
     def has_samples(self, last: int) -> bool:
@@ -514,20 +563,20 @@ class Ledger:
         return self._one("select 1 from samples where pass <= ? limit 1", last) is not None
 
     def forget(self) -> None:
-        """What nobody asks for again, or the file would grow with every record ever seen.
+        """Delete rows that no later step reads, or the file would grow with every record ever seen.
 
-        Of passes that are done: histograms, and what their saves were made of. Sample lines of all passes that no recovery
-        comes back to, but for the last of these that has any: those after it may be without. A checkpoint in mid pass may be
-        passed by: where there is no other, a recovery may come back to the start.
+        Of passes that are done: histograms, and the results of their saves. Sample lines of all passes that no recovery
+        returns to, but for the last of these that has any: the passes after it may have none. A checkpoint in mid pass may be
+        skipped: where there is no other, a recovery may return to the start.
         """
         with self:
             slim = ", ".join(row[1] for row in self._all("pragma table_info(tasks)") if row[1] not in _HISTOGRAMS)
-            # Not updated but put in anew: SQLite joins pages that have become empty only where rows are deleted.
+            # Replaced, not updated: SQLite joins pages that have become empty only where rows are deleted.
             self._db.execute(
                 f"replace into tasks ({slim}) select {slim} from tasks where positives is not null"
                 " and pass in (select ordinal from passes where state = 'done') order by rowid"
             )
-            self._db.execute("update saves set result = null, jobs = '{}' where stage = 'done' and result is not null")
+            self._db.execute("update saves set saved = null, written = null where stage = 'done' and saved is not null")
             self._db.execute(
                 "delete from samples where pass <"
                 " (select max(pass) from samples where pass <= "
@@ -537,75 +586,36 @@ class Ledger:
     # -- saves, versions, checkpoints ------------------------------------------------------------------------------
 
     def save_of(self, ordinal: int) -> SaveRow | None:
-        row = self._one(
-            f"select {SaveRow.COLUMNS} from saves where pass = ?",
-            ordinal,
-        )
-        return None if row is None else SaveRow.of(row)
+        return self._row(SaveRow, "saves where pass = ?", ordinal)
 
     def begin_save(self, save: SaveRow) -> None:
-        """The intent stands before the first step: steps change the table and are never repeated."""
-        self._do(
-            "insert or replace into saves (pass, generation, stage, steps, kind, version, checkpoint, began_at)"
-            " values (?, ?, ?, ?, ?, ?, ?, ?)",
-            save.ordinal,
-            save.generation,
-            save.stage,
-            json.dumps(list(save.steps)),
-            save.kind,
-            save.version,
-            save.checkpoint,
-            save.began_at,
-        )
+        """The intent is written before the first step: steps change the table and are never repeated."""
+        self._insert("saves", {**vars(save), "steps": json.dumps(save.steps)})
 
     def set_save(self, ordinal: int, **columns: Any) -> None:
-        sets = ", ".join(f"{column} = ?" for column in columns)
-        self._do(f"update saves set {sets} where pass = ?", *columns.values(), ordinal)
+        self._update("saves", columns, "pass = ?", ordinal)
 
     def drop_saves(self, after: int) -> None:
         self._do("delete from saves where pass >= ?", after)
 
-    def add_version(
-        self,
-        version: int,
-        kind: str,
-        base: int,
-        parent: int | None,
-        ordinal: int,
-        state: str,
-        keys: int,
-        at: float,
-        reason: str = "",
-    ) -> None:
-        self._do(
-            "insert or replace into versions values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            version,
-            kind,
-            base,
-            parent,
-            ordinal,
-            state,
-            keys,
-            at,
-            reason,
-        )
+    def add_version(self, **columns: Any) -> None:
+        self._insert("versions", columns)
 
     def abandon_versions(self, after: int) -> None:
         """Still servable, never a parent."""
-        self._do("update versions set state = 'abandoned' where id > ? and state = 'published'", after)
+        self._update("versions", {"state": "abandoned"}, "id > ? and state = 'published'", after)
 
     def versions(self) -> list[dict[str, Any]]:
-        names = ("id", "kind", "base", "parent", "pass", "state", "keys", "at", "reason")
-        return [dict(zip(names, row, strict=True)) for row in self._all("select * from versions order by id")]
+        return self._dicts("select * from versions order by id")
 
     def chain(self) -> list[int]:
-        """The published versions that the next delta stands on, its base first; empty without a base."""
-        by_id = {each["id"]: each for each in self.versions()}
-        last = self.get("follows")
+        """The published versions that the next delta depends on, its base first; empty without a base."""
+        parents = {each["id"]: each["parent"] for each in self.versions()}
+        last = self.facts.follows
         chain: list[int] = []
         while last is not None:
             chain.append(last)
-            last = by_id[last]["parent"] if last in by_id else None
+            last = parents.get(last)
         return chain[::-1]
 
     def add_checkpoint(
@@ -618,17 +628,10 @@ class Ledger:
         *,
         mid: Mapping[str, Any] | None = None,
     ) -> None:
-        """`mid` of the pass: the columns (state, epoch, trained_at) that the pass goes on with; its tasks are kept as they are."""
+        """`mid`: the columns (state, epoch, trained_at) with which the pass goes on; the state of its tasks is kept."""
         with self:
-            self._do(
-                "insert or replace into checkpoints (name, pass, follows, base, at, mid) values (?, ?, ?, ?, ?, ?)",
-                name,
-                ordinal,
-                follows,
-                base,
-                at,
-                None if mid is None else json.dumps(dict(mid)),
-            )
+            row = {"name": name, "ordinal": ordinal, "follows": follows, "base": base, "at": at}
+            self._insert("checkpoints", {**row, "mid": None if mid is None else json.dumps(dict(mid))})
             self._db.execute("delete from kept where checkpoint = ?", (name,))
             if mid is not None:
                 self._db.execute(
@@ -637,21 +640,17 @@ class Ledger:
                 )
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """Those to come back to, oldest first. `mid` is None for one of a whole pass."""
-        names = ("name", "pass", "follows", "base", "at", "mid")
-        rows = self._all(f"select {', '.join(names)} from checkpoints where damaged is null order by pass, at")
-        found = [dict(zip(names, row, strict=True)) for row in rows]
+        """Checkpoints for recoveries, oldest first. `mid` is None for one of a whole pass."""
+        found = self._dicts("select * from checkpoints where damaged is null order by pass, at")
         return [{**row, "mid": row["mid"] and json.loads(row["mid"])} for row in found]
 
     def damaged_checkpoints(self) -> list[dict[str, Any]]:
         """Those that were set aside, oldest first."""
-        names = ("name", "pass", "damaged")
-        rows = self._all(f"select {', '.join(names)} from checkpoints where damaged is not null order by pass, at")
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        return self._dicts("select * from checkpoints where damaged is not null order by pass, at")
 
     def set_aside(self, name: str, reason: str) -> None:
-        """No recovery comes back to this checkpoint any more."""
-        self._do("update checkpoints set damaged = ? where name = ?", reason, name)
+        """No recovery returns to this checkpoint any more."""
+        self._update("checkpoints", {"damaged": reason}, "name = ?", name)
 
     def remove_checkpoint(self, name: str) -> None:
         with self:
@@ -661,14 +660,14 @@ class Ledger:
     # -- recoveries ------------------------------------------------------------------------------------------------
 
     def roll_back(self, ordinal: int, mid: Mapping[str, Any] | None = None) -> int:
-        """Forget all training after pass `ordinal`, or after a checkpoint (its row) in the middle of that pass. What was found
-        while checking stays. Returns the records trained in vain, a record once a task.
+        """Forget all training after pass `ordinal`, or after a checkpoint (its row) in the middle of that pass. Results of checks
+        stay. Returns the records trained in vain, each once per task.
         """
         name = "" if mid is None else str(mid["name"])
         with self._keeping_totals():
             if mid is not None:
                 ordinal -= 1
-            lost = self._one(
+            [lost] = self._one(
                 "select coalesce(sum(records), 0) from tasks left join kept on checkpoint = ? and task = id"
                 " where pass > ? and tasks.trained > coalesce(kept.trained, 0)",
                 name,
@@ -685,29 +684,24 @@ class Ledger:
             )
             self._db.execute("delete from saves where pass > ?", (ordinal,))
             if mid is not None:
-                self._bring_back(ordinal + 1, name, mid["mid"])
-        return int(lost[0]) if lost else 0
+                self._restore(ordinal + 1, name, mid["mid"])
+        return int(lost)
 
-    def _bring_back(self, ordinal: int, checkpoint: str, columns: Mapping[str, Any]) -> None:
-        """A pass and its tasks as they were when a checkpoint was made in its middle; one that is stopped stays so."""
-        current = next((one for one in self.passes() if one.ordinal == ordinal), None)
-        if current is not None and current.state == "checked":
+    def _restore(self, ordinal: int, checkpoint: str, columns: Mapping[str, Any]) -> None:
+        """A pass and its tasks as they were when a checkpoint was made in its middle. A stopped pass stays stopped."""
+        if self._row(PassRow, "passes where ordinal = ? and state = 'checked'", ordinal) is not None:
             self.set_pass(ordinal, **columns)
             self._db.execute(
                 f"update tasks set ({_KEPT}) = (select {_KEPT} from kept where checkpoint = ? and task = tasks.id),"
-                " attempts = 0, losses = 0, error = '' where pass = ?",
+                f" {_CLEAN} where pass = ?",
                 (checkpoint, ordinal),
             )
 
     def add_recovery(self, role: str, reason: str, at: float, rolled_back: int) -> None:
-        self._do(
-            "insert into recoveries (role, reason, at, rolled_back) values (?, ?, ?, ?)", role, reason, at, rolled_back
-        )
+        self._insert("recoveries", {"role": role, "reason": reason, "at": at, "rolled_back": rolled_back})
 
     def end_recoveries(self, now: float) -> None:
         self._do("update recoveries set seconds = ? - at where seconds is null", now)
 
     def recoveries(self) -> list[dict[str, Any]]:
-        names = ("role", "reason", "at", "seconds", "rolled_back")
-        rows = self._all("select role, reason, at, seconds, rolled_back from recoveries order by id")
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        return self._dicts("select role, reason, at, seconds, rolled_back from recoveries order by id")

@@ -1,63 +1,39 @@
 """The pservers and trainers of the present training, and the results of jobs that every pserver is given."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from elastic_ctr.config.roles import GENERATION_PORTS
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.ledger import Ledger
 
-GENERATION_PORTS = 16
-
-
-@dataclass
-class Pserver:
-    """One pserver as its parent last described it."""
-
-    incarnation: str
-    host: str
-    port: int
-    admin_port: int
-    generation: int
-    serving: bool
-    error: str
-    seen_at: float
-
 
 class Pservers:
-    """The set of all `count` of them."""
+    """All `count` pservers, each as its supervisor last described it."""
 
     def __init__(self, count: int) -> None:
-        self.count = count
-        self._known: dict[int, Pserver] = {}
+        self.begin(count)
 
     def begin(self, count: int) -> None:
-        """Others, and so many of them; none is known yet."""
+        """From now on there are `count` new pservers; none is known yet."""
         self.count = count
-        self._known = {}
+        self._known: dict[int, control.PserverState] = {}
+        self._seen_at: dict[int, float] = {}
 
     def learn(self, state: control.PserverState, now: float) -> None:
-        self._known[state.index] = Pserver(
-            state.incarnation,
-            state.host,
-            state.port,
-            state.admin_port,
-            state.generation,
-            state.serving,
-            state.error,
-            now,
-        )
+        self._known[state.index] = state
+        self._seen_at[state.index] = now
 
     def forget(self, index: int) -> None:
         self._known.pop(index, None)
 
-    def get(self, index: int) -> Pserver | None:
+    def get(self, index: int) -> control.PserverState | None:
         return self._known.get(index)
 
-    def items(self) -> list[tuple[int, Pserver]]:
+    def items(self) -> list[tuple[int, control.PserverState]]:
         return sorted(self._known.items())
 
     def endpoints(self, generation: int) -> list[str]:
-        """Addresses of the children of a generation, in order; empty until every parent is known.
+        """Addresses of the server processes of a generation, in order; empty until every supervisor is known.
 
         Each generation has a port of its own: a trainer that slept through a recovery cannot reach the new table.
         """
@@ -66,7 +42,7 @@ class Pservers:
         return [f"{each.host}:{each.port + generation % GENERATION_PORTS}" for _, each in self.items()]
 
     def waiting_for(self, generation: int) -> str:
-        """Empty when all serve; else who is missing, in words."""
+        """The pservers that do not serve this generation yet, in words; empty when all do."""
         missing = [
             index
             for index in range(self.count)
@@ -78,11 +54,11 @@ class Pservers:
         return f"pserver {', '.join(map(str, missing))} of {self.count}{errors[0] if errors else ''}"
 
     def silent_since(self, moment: float) -> list[int]:
-        """Those that have not called since a moment, whether they ever did or not."""
-        return [i for i in range(self.count) if (one := self._known.get(i)) is None or one.seen_at < moment]
+        """Those that have not called since a moment, or never."""
+        return [i for i in range(self.count) if i not in self._known or self._seen_at[i] < moment]
 
     def silent(self, now: float, timeout: float) -> list[int]:
-        return [index for index, each in self.items() if now - each.seen_at > timeout]
+        return [index for index, _ in self.items() if now - self._seen_at[index] > timeout]
 
 
 class Trainers:
@@ -92,18 +68,15 @@ class Trainers:
         self._ledger = ledger
         self._known: dict[int, tuple[str, float]] = {}
 
-    def _last(self) -> int:
-        return int(self._ledger.get("last_trainer", 0))
-
     def enter(self, name: str, trainer: int, now: float) -> int:
-        """The id of a trainer that asks to be let in: its own, or a new one where it brings none that was given out here."""
+        """The id of a trainer that joins: its own, or a new one if it brings none that this ledger gave out."""
         if not trainer or not self.given_out(trainer):
             trainer = self._ledger.increment("last_trainer")
         self._known[trainer] = (name, now)
         return trainer
 
     def given_out(self, trainer: int) -> bool:
-        return trainer <= self._last()
+        return trainer <= self._ledger.facts.last_trainer
 
     def heard(self, trainer: int, now: float) -> None:
         name = self._known.get(trainer, ("", 0.0))[0]
@@ -118,7 +91,7 @@ class Trainers:
 
 
 class JobResults:
-    """Lives in memory: parents keep their results until the job is asked for no more, so a restart loses none."""
+    """In memory: pservers keep the result of a job until it is no longer requested, so a restart of the master loses none."""
 
     def __init__(self, pservers: int) -> None:
         self._pservers = pservers
@@ -131,7 +104,7 @@ class JobResults:
         self._taken.setdefault(index, {})[result.id] = result
 
     def give_up(self, index: int, job: str) -> None:
-        """As if it had not come: it comes again."""
+        """Drop a result; the pserver sends it again."""
         self._taken.get(index, {}).pop(job, None)
 
     def open(self, index: int, jobs: Iterable[control.Job]) -> list[control.Job]:

@@ -48,13 +48,13 @@ class Publisher:
         self._retention = Retention(coordinator, store, config.keep_checkpoints)
 
     def begin(self) -> None:
-        """What happened to the store while nobody looked: versions were lost, or a crash came between a manifest and its
-        donefile line, or left a checkpoint that nobody comes back to.
+        """Repair the store after a restart: versions may be lost, the donefile may lack a manifest that was committed before a
+        crash, and checkpoints that no recovery needs may be left.
         """
         try:
             self._coordinator.versions_found(published_versions(self._store))
         except StoreError as failed:
-            log.warning("which versions are in the store is not known yet: %s", failed)
+            log.warning("the versions in the store cannot be listed yet: %s", failed)
         try:
             announce(self._store)
         except (StoreError, ValueError) as failed:
@@ -104,7 +104,7 @@ class Publisher:
             except PublishRefused as wrong:
                 refused = str(wrong)
         if save.kind == "base":
-            # After the version: no recovery may come back to before the base that this checkpoint follows.
+            # After the version: no recovery may return to before the base that this checkpoint follows.
             self._commit_checkpoint(current, save, results, refused=bool(refused))
         self._coordinator.version_committed(save, keys, refused=refused)
 
@@ -118,9 +118,8 @@ class Publisher:
         auc_published: float | None,
     ) -> VersionManifest:
         version, kind = save.version or 0, save.kind or "base"
-        with self._coordinator.locked():
-            ledger = self._coordinator.reading()
-            follows, base = ledger.get("follows"), ledger.get("base")
+        with self._coordinator.locked() as ledger:
+            follows, base = ledger.facts.follows, ledger.facts.base
         files = [f for result in results for f in result.files if f.path.startswith(layout.cube_folder(version, kind))]
         cube_files = entries(files)
         if len(cube_files) != self._model.partitions:
@@ -130,8 +129,8 @@ class Publisher:
         return VersionManifest(
             version=version,
             kind="base" if kind == "base" else "delta",
-            base=version if kind == "base" else int(base),
-            parent=None if kind == "base" else int(follows),
+            base=version if kind == "base" else base,
+            parent=None if kind == "base" else follows,
             pass_id=current.id,
             event_time_max=current.event_time_max,
             created_at=round(time.time(), 3),
@@ -154,9 +153,8 @@ class Publisher:
     ) -> None:
         if save.checkpoint is None:
             return
-        with self._coordinator.locked():
-            ledger = self._coordinator.reading()
-            follows, base = ledger.get("follows"), ledger.get("base")
+        with self._coordinator.locked() as ledger:
+            follows, base = ledger.facts.follows, ledger.facts.base
         with_version = save.kind == "base" and save.stage == "scored" and not refused
         if with_version:
             follows = base = save.version
@@ -197,8 +195,7 @@ class Retention:
         self._clock = clock
 
     def sweep(self) -> None:
-        with self._coordinator.locked():
-            ledger = self._coordinator.reading()
+        with self._coordinator.locked() as ledger:
             rows, damaged = ledger.checkpoints(), ledger.damaged_checkpoints()
             current = ledger.current_pass()
             save = None if current is None else ledger.save_of(current.ordinal)
@@ -207,8 +204,8 @@ class Retention:
         try:
             for name in (*superseded(rows, self._keep), *outlived(damaged, rows, self._keep)):
                 delete_checkpoint(self._store, name)
-                with self._coordinator.locked():
-                    self._coordinator.reading().remove_checkpoint(name)
+                with self._coordinator.locked() as ledger:
+                    ledger.remove_checkpoint(name)
             for name in unnamed(self._store, named, writing, self._clock()):
                 delete_checkpoint(self._store, name)
                 log.info("checkpoint %s is deleted from the store: the ledger does not name it", name)
@@ -217,7 +214,7 @@ class Retention:
 
 
 def superseded(rows: Sequence[Mapping[str, Any]], keep: int) -> list[str]:
-    """Which of the ledger's checkpoints, oldest first, nobody comes back to any more."""
+    """Of the ledger's checkpoints, oldest first, those that no recovery returns to."""
     whole = [number for number, row in enumerate(rows) if not row["mid"]]
     if not whole:
         return []
@@ -226,19 +223,19 @@ def superseded(rows: Sequence[Mapping[str, Any]], keep: int) -> list[str]:
 
 
 def outlived(damaged: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], keep: int) -> list[str]:
-    """Which checkpoints that were set aside go: those with `keep` newer ones of whole passes, `rows` being the ledger's others."""
+    """Of the checkpoints that were set aside, those with `keep` newer ones of whole passes among the ledger's other `rows`."""
     whole = [row["pass"] for row in rows if not row["mid"]]
     return [row["name"] for row in damaged if sum(ordinal > row["pass"] for ordinal in whole) >= keep]
 
 
 def delete_checkpoint(store: Store, name: str) -> None:
-    """The manifest first: what has none is no checkpoint. Raises StoreError."""
+    """The manifest first: without it the folder is not a checkpoint. Raises StoreError."""
     store.delete(layout.checkpoint_manifest(name))
     store.delete(layout.checkpoint_folder(name))
 
 
 def unnamed(store: Store, named: Sequence[str], writing: str | None, now: float) -> Iterator[str]:
-    """Checkpoints in the store that go although they were never the ledger's. Raises StoreError.
+    """Checkpoints in the store to delete although the ledger never had them. Raises StoreError.
 
     `named` are the ledger's, oldest first; `writing` is the one of the save under way.
     """

@@ -1,4 +1,4 @@
-"""The calendar of passes: which hours make one, when their files are complete, what is saved after it, how it ends."""
+"""The calendar of passes: their splits, the discovery of complete ones, the save after a pass, its end."""
 
 import json
 import logging
@@ -9,26 +9,17 @@ from datetime import datetime, timedelta
 from itertools import count, islice, pairwise
 
 from elastic_ctr.config.data import Data, split_end, split_exists, split_name, split_time
+from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import MasterConfig
-from elastic_ctr.master.ledger import Ledger, PassRow
+from elastic_ctr.master.ledger import Ledger, Pass, PassRow
+from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.store.source import Source
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Pass:
-    """Splits that are trained together. `id` is its last split: what the model knows after it."""
-
-    ordinal: int
-    id: str
-    splits: tuple[str, ...]
-    event_time_max: int
-    ends_day: bool
-
-
 def splits(data: Data, behind: str | None = None) -> Iterator[str]:
-    """From start, or the one behind another, to end, both included; without end for ever."""
+    """From start, or from after another split, to end, both included; without an end for ever."""
     coming = _moments(split_time(data.start), data) if behind is None else _behind(behind, data)
     last = None if data.end is None else split_time(data.end)
     for moment in coming:
@@ -38,9 +29,7 @@ def splits(data: Data, behind: str | None = None) -> Iterator[str]:
 
 
 def _moments(first: datetime, data: Data) -> Iterator[datetime]:
-    """By the wall clock, for so are folders named, also those of several hours: what it leaves out is skipped, and what it
-    shows twice comes once.
-    """
+    """By the wall clock, as folders are named. Times that the clock skips are left out, and times that it repeats come once."""
     for number in count():
         moment = first + number * timedelta(minutes=data.split_interval)
         if split_exists(moment, data.split_interval, data.time_zone):
@@ -52,10 +41,9 @@ def _behind(split: str, data: Data) -> Iterator[datetime]:
 
 
 def passes(data: Data, done: int = 0, behind: str | None = None) -> Iterator[Pass]:
-    """`splitsPerPass` splits each, of those that there are; the last one may have fewer. A pass that holds a day's last split
-    ends the day.
+    """`splitsPerPass` splits each; the last pass may have fewer. A pass with a day's last split ends the day.
 
-    After `done` passes, the last of which ended with the split `behind`: it may have been the last one once, and short.
+    After `done` passes, the last of which ended with the split `behind` and may have been short.
     """
     coming = splits(data, behind)
     ordinal = done
@@ -77,7 +65,7 @@ def _is_last_of_day(split: str, data: Data) -> bool:
 
 @dataclass(frozen=True)
 class SavePlan:
-    """What is done to the table after a pass, in order. `kind` is the version published, if any."""
+    """The steps of the save after a pass, in order. `kind` is the version published, if any."""
 
     steps: tuple[str, ...]
     kind: str | None
@@ -89,8 +77,8 @@ def save_plan(
     """Checkpoint, then delta; at day end and for a first base: shrink (day end), base, batch model (day end), checkpoint.
 
     A base is always followed by a checkpoint, so no recovery crosses one. A delta's checkpoint comes before it: after a
-    rollback the changes since the last version are still marked. An hour without records makes no version. The last
-    pass of a bounded run always saves: nothing learned is left behind.
+    rollback the changes since the last version are still marked. A pass without records makes no version. The last
+    pass of a bounded run always saves.
     """
     if one.ends_day and (has_base or records):
         return SavePlan(("shrink", "base", "batch", "checkpoint"), "base")
@@ -105,17 +93,17 @@ def save_plan(
 
 
 def cut(size: int, task_bytes: int, *, whole: bool) -> list[tuple[int, int]]:
-    """Byte ranges of a file, equal within one byte; (0, 0) stands for a whole file that cannot be cut, or is empty."""
+    """Byte ranges of a file, equal within one byte; (0, 0) is the whole file."""
     if whole or size <= task_bytes:
         return [(0, 0)]
     count = -(-size // task_bytes)
     edges = [size * number // count for number in range(count + 1)]
-    # The last range is open (0: to the end of the file), whatever its size was when we looked.
+    # The last range is open (0: to the end of the file): the file may have grown.
     return [*pairwise(edges[:-1]), (edges[-2], 0)]
 
 
 def pick_samples(offered: Sequence[Sequence[object]], wanted: int) -> list[tuple[int, int]]:
-    """Which of each task's offered sample lines are taken, evenly over tasks: (task, position) pairs."""
+    """The sample lines to take, evenly over the tasks that offer them: (task, position) pairs."""
     taken: list[tuple[int, int]] = []
     depth = 0
     while len(taken) < wanted:
@@ -136,7 +124,7 @@ _RARELY = 16
 def look(source: Source, data: Data, splits: tuple[str, ...]) -> tuple[dict[str, int], str]:
     """Files of a pass with their bytes, and the first split whose donefile is missing ("" when complete).
 
-    Paths are relative to the source. Hidden files and the donefile itself are no data. Raises StoreError.
+    Paths are relative to the source. Hidden files and the donefile itself are left out. Raises StoreError.
     """
     files: dict[str, int] = {}
     for split in splits:
@@ -163,7 +151,7 @@ def missing_folder(source: Source, data: Data) -> str:
 
 
 class ChangedFiles:
-    """Finds out when the files of a stopped pass were changed since the master read their names."""
+    """Detects changes of the files of a stopped pass since the master listed them."""
 
     def __init__(self, source: Source, data: Data, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
@@ -179,14 +167,14 @@ class ChangedFiles:
         return [self._source.fingerprint(f"{self._data.path.strip('/')}/{split}".lstrip("/")) for split in one.splits]
 
     def remember(self, one: PassRow) -> None:
-        """To be called before a pass is read. Raises StoreError."""
+        """Called before a pass is listed. Raises StoreError."""
         self._known = self._changed = self._fingerprint(one)
         self._ordinal = one.ordinal
         self._pause = self._data.sleep_seconds
         self._next = self._clock() + self._pause
 
     def look(self, stopped: PassRow) -> bool:
-        """Whether they were changed, and not again between two looks; looks become rarer. Raises StoreError."""
+        """Whether they were changed, and not again between two checks, which become rarer. Raises StoreError."""
         if self._ordinal != stopped.ordinal:
             self.remember(stopped)
         now = self._clock()
@@ -212,7 +200,7 @@ def ranges(files: dict[str, int], task_bytes: int) -> list[tuple[str, int, int]]
 
 
 class Schedule:
-    """The passes that `data` asks for, as far as the ledger has come."""
+    """The passes that `data` asks for, as far as the ledger has come. Its state is in the ledger."""
 
     def __init__(self, ledger: Ledger, data: Data, clock: Callable[[], float]) -> None:
         self._ledger = ledger
@@ -222,7 +210,7 @@ class Schedule:
     @property
     def finished(self) -> bool:
         """Every pass there will ever be is done."""
-        return bool(self._ledger.get("finished", default=False))
+        return self._ledger.facts.finished
 
     def wanted(self) -> PassRow | None:
         """The pass whose folders are to be looked for now."""
@@ -230,25 +218,23 @@ class Schedule:
         if current is None and not self.finished:
             coming = self._behind(self._ledger.passes()[-1:])
             if coming is None:
-                self._ledger.set_fact("finished", value=True)
+                self._ledger.set_facts(finished=True)
                 return None
-            self._ledger.add_pass(
-                coming.ordinal, coming.id, coming.splits, coming.event_time_max, ends_day=coming.ends_day
-            )
+            self._ledger.add_pass(coming)
             current = self._ledger.current_pass()
         return current if current is not None and current.state == "waiting" else None
 
     def _behind(self, done: list[PassRow]) -> Pass | None:
-        """What follows the last of these; None where data.end is."""
+        """The pass after the last of these; None after data.end."""
         last = done[-1] if done else None
         return next(passes(self._data) if last is None else passes(self._data, last.ordinal, last.splits[-1]), None)
 
     def begin(self, one: PassRow, files: dict[str, int], ranges: list[tuple[str, int, int]]) -> None:
         """Its hours are complete: files with their bytes, tasks as (path, first byte, byte after the last)."""
-        # The ledger's own name is in a task's, for a trainer's scratch may outlive a ledger; and which look this is, for
-        # it may hold the lines of a file that was mended since.
+        # A trainer's scratch may outlive the ledger, and may hold the lines of a file that was mended since: so the names of
+        # tasks contain the ledger's id and the number of this listing.
         look = self._ledger.increment("looks")
-        prefix = f"{self._ledger.get('id', 'ledger')}-{one.ordinal}-{look}"
+        prefix = f"{self._ledger.facts.id or 'ledger'}-{one.ordinal}-{look}"
         named = [(f"{prefix}.{number}", *each) for number, each in enumerate(ranges)]
         self._ledger.fill_pass(one.ordinal, files, named)
         log.info("pass %s: %d files, %d tasks", one.id, len(files), len(named))
@@ -264,25 +250,25 @@ class Schedule:
         self._ledger.set_pass(stopped.ordinal, state="waiting", epoch=0, reason="")
 
     def save_again(self, stopped: PassRow) -> None:
-        """What was trained stands; its save is planned anew."""
+        """The training of the pass is kept; its save is planned again."""
         self._ledger.set_pass(stopped.ordinal, state="saving", reason="")
 
     def finish(self, current: PassRow) -> None:
         self._ledger.set_pass(current.ordinal, state="done", done_at=self._clock())
         self._ledger.forget()
         if self.is_last(current):
-            self._ledger.set_fact("finished", value=True)
+            self._ledger.set_facts(finished=True)
             log.info("all passes up to %s are done", self._data.end)
 
     def is_last(self, current: PassRow) -> bool:
-        """Nothing has begun behind it, and nothing will."""
+        """No later pass has begun, and none will."""
         known = self._ledger.passes()
         return known[-1].ordinal == current.ordinal and self._behind(known) is None
 
     def cut_again(self) -> None:
-        """data.end may have been moved: the last pass, if it is waited for, has other splits then, or none and is dropped.
+        """data.end may have been moved: a last pass that is still waited for gets other splits, or is dropped without any.
 
-        One that has begun is trained to its end, also one that a recovery has forgotten since: others have begun behind it.
+        A pass that has begun is trained to its end, even after a recovery: later passes have begun.
         """
         with self._ledger:
             while (known := self._ledger.passes()) and known[-1].state == "waiting":
@@ -294,7 +280,7 @@ class Schedule:
                 self._ledger.drop_pass(last.ordinal)
                 log.info("%s is after data.end %s and is not waited for any more", last.id, self._data.end)
                 if self._ledger.current_pass() is None:
-                    self._ledger.set_fact("finished", value=True)
+                    self._ledger.set_facts(finished=True)
 
     def _cut(self, waiting: PassRow, now: Pass) -> None:
         if now.splits == waiting.splits:
@@ -313,4 +299,16 @@ class Schedule:
         return self.finished and self._behind(self._ledger.passes()) is not None
 
     def go_on(self) -> None:
-        self._ledger.set_fact("finished", value=False)
+        self._ledger.set_facts(finished=False)
+
+
+class Part:
+    """A part of the coordinator, with the collaborators of all parts."""
+
+    def __init__(self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._config = settings.master
+        self._store = store
+        self._clock = clock
+        self._schedule = Schedule(ledger, settings.data, clock)

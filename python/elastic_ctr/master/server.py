@@ -1,4 +1,4 @@
-"""The master as a process: the doors, and the one thread that looks for hours, commits saves and lets time pass."""
+"""The master as a process: its servers, its status and metrics, and the thread that finds passes and commits saves."""
 
 import http.client
 import logging
@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.section import Section
 from elastic_ctr.master.checkpoint_files import first_generation
-from elastic_ctr.master.coordinator import Coordinator, Measured
+from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger, PassRow, not_written
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.schedule import ChangedFiles, look, missing_folder, ranges
@@ -56,7 +56,7 @@ class RetryOrder(Section):
 
 
 def remember_settings(ledger: Ledger, data: Data, model_digest: str) -> None:
-    """What a ledger's passes and table were made with may not change under it. Raises ValueError naming the key."""
+    """Settings that determine the passes and the table may not change under a ledger. Raises ValueError naming the key."""
     now = {
         "data.start": data.start,
         "data.splitInterval": data.split_interval,
@@ -64,9 +64,9 @@ def remember_settings(ledger: Ledger, data: Data, model_digest: str) -> None:
         "data.path": data.path,
         "model and data.slots": model_digest,
     }
-    known = ledger.get("made_with")
+    known = ledger.facts.made_with
     if known is None:
-        ledger.set_fact("made_with", now)
+        ledger.set_facts(made_with=now)
         return
     for key, value in now.items():
         if known[key] != value:
@@ -77,7 +77,7 @@ def remember_settings(ledger: Ledger, data: Data, model_digest: str) -> None:
 
 
 def refuse_missing_source(source: Source, data: Data) -> None:
-    """Of a new ledger: a misspelt folder never comes to exist, while one of a running training may come back.
+    """For a new ledger: a misspelt folder never appears, while the folder of a running training may return.
 
     Raises ValueError naming the folder on this machine that does not exist.
     """
@@ -86,7 +86,7 @@ def refuse_missing_source(source: Source, data: Data) -> None:
 
 
 class Master:
-    """Owns the state directory; everything else asks it over its doors."""
+    """Owns the state directory; other roles call it by gRPC and HTTP."""
 
     def __init__(self, settings: MasterFile, *, source: Source, store: Store, token: str) -> None:
         self._settings = settings
@@ -100,10 +100,10 @@ class Master:
         self._ledger = Ledger(Path(config.state_dir) / "ledger.db")
         try:
             remember_settings(self._ledger, data, digest_of_model(settings.model, data.slots))
-            if self._ledger.get("id") is None:
+            if not self._ledger.facts.id:
                 refuse_missing_source(source, data)
-                self._ledger.set_fact("generation", first_generation(store.list(layout.CHECKPOINTS)))
-                self._ledger.set_fact("id", uuid.uuid4().hex[:8])
+                generation = first_generation(store.list(layout.CHECKPOINTS))
+                self._ledger.set_facts(id=uuid.uuid4().hex[:8], generation=generation)
         except (ValueError, StoreError):
             self._ledger.close()
             self._lock.release()
@@ -140,7 +140,7 @@ class Master:
     def run(self, stop: threading.Event) -> int:
         """0 once `stop` is set. Raises OSError when a port is taken."""
         metrics = Metrics("master")
-        metrics.registry.register(MasterMetrics(self._coordinator.measured))
+        metrics.registry.register(MasterMetrics(self._coordinator))
         app = application([Route("/retry", self._retry, methods=["POST"])], status=self.status, metrics=metrics)
         with ExitStack() as ends:
             ends.callback(self._lock.release)
@@ -172,7 +172,7 @@ class Master:
             self._queries.ask()
             self._waits(self._coordinator.save_waits)
         except (StoreError, ValueError) as failed:
-            # Nothing is lost: the same step is due again.
+            # The same step is tried again.
             self._waits(str(failed))
         except sqlite3.OperationalError as failed:
             self._waits(not_written(failed))
@@ -224,17 +224,17 @@ class Master:
         return JSONResponse({"pass": order.pass_id})
 
     def _ask(self, index: int, host: str, port: int, reason: str) -> None:
-        """Only the master declares a loss, and only after it has looked for itself."""
+        """Probe a pserver: only the master declares one lost, and only after its own probe."""
         try:
             connection = http.client.HTTPConnection(host, port, timeout=_ASK_SECONDS)
             connection.request("GET", "/healthz")
             well = connection.getresponse().status == http.HTTPStatus.OK
             connection.close()
         except (OSError, http.client.HTTPException) as failed:
-            self._coordinator.declare_lost(index, f"{reason}, and its parent does not answer ({failed})")
+            self._coordinator.declare_lost(index, f"{reason}, and its supervisor does not answer ({failed})")
             return
         if not well:
-            self._coordinator.declare_lost(index, f"{reason}, and its parent says that it is not well")
+            self._coordinator.declare_lost(index, f"{reason}, and its supervisor reports that it is not healthy")
 
 
 _SHOWN_PASSES = 1000
@@ -242,13 +242,11 @@ _SHOWN_PASSES = 1000
 
 def status(coordinator: Coordinator) -> dict[str, Any]:
     """One consistent look at the ledger and the members, in as many queries for a thousand passes as for one."""
-    with coordinator.locked():
-        ledger = coordinator.reading()
+    with coordinator.locked() as ledger:
         versions = {row["id"]: row for row in ledger.versions()}
         shown = ledger.passes()[-_SHOWN_PASSES:]
         current = next((each for each in shown if each.state != "done"), None)
         counts = ledger.counts_by_pass(shown[0].ordinal if shown else 1)
-        seconds = ledger.seconds_by_pass()
         generation = coordinator.generation
         return {
             "generation": generation,
@@ -259,12 +257,12 @@ def status(coordinator: Coordinator) -> dict[str, Any]:
                 for index, one in coordinator.pservers.items()
             ],
             "handover": coordinator.handover,
-            "baseDue": str(ledger.get("base_due") or ""),
+            "baseDue": ledger.facts.base_due,
             "trainers": [{"id": number, "name": name} for number, (name, _) in sorted(coordinator.trainers().items())],
             "current": None
             if current is None
             else {"pass": current.id, "state": current.state, "epoch": current.epoch, "reason": current.reason},
-            "passes": [_pass(each, counts[each.ordinal], seconds.get(each.ordinal, {}), versions) for each in shown],
+            "passes": [_pass(each, counts[each.ordinal], versions) for each in shown],
             "versions": list(versions.values()),
             "ledger": coordinator.counted(),
             "damagedCheckpoints": [
@@ -274,9 +272,7 @@ def status(coordinator: Coordinator) -> dict[str, Any]:
         }
 
 
-def _pass(
-    each: PassRow, counts: Mapping[str, int], seconds: Mapping[str, float], versions: Mapping[int, dict[str, Any]]
-) -> dict[str, Any]:
+def _pass(each: PassRow, counts: Mapping[str, int], versions: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
     version = versions.get(each.version) if each.version is not None else None
     return {
         "pass": each.id,
@@ -296,7 +292,7 @@ def _pass(
         "auc": each.auc,
         "trainedAt": each.trained_at,
         "doneAt": each.done_at,
-        "seconds": seconds,
+        "seconds": each.seconds or {},
         "version": each.version,
         "kind": version["kind"] if version else None,
         "keys": version["keys"] if version else 0,
@@ -321,24 +317,28 @@ _TOTALS = {
 
 
 class MasterMetrics(Collector):
-    """Six counters and four gauges."""
+    """Six counters and four gauges, read from the ledger at each scrape."""
 
-    def __init__(self, measured: Callable[[], Measured]) -> None:
-        self._measured = measured
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: names are not looked up in the registry, and the ledger is not read to register."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        now = self._measured()
+        with self._coordinator.locked() as ledger:
+            totals = ledger.totals()
+            parked, generation = ledger.counts()["parked"], ledger.facts.generation
+            done = [each for each in ledger.passes() if each.state == "done"]
         for key, (name, what) in _TOTALS.items():
-            yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=now.totals[key])
+            yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=totals[key])
+        auc_before, auc = (done[-1].auc_before, done[-1].auc) if done else (None, None)
         gauges = {
-            "records_parked": (now.parked, "Records of tasks that failed again and again and stopped their pass."),
-            "generation": (now.generation, "Sets of pserver processes so far."),
-            "auc_before": (now.auc_before, "AUC of the last pass that is done, before it was trained."),
-            "auc": (now.auc, "AUC of the last pass that is done, after it was trained."),
+            "records_parked": (parked, "Records of tasks that failed again and again and stopped their pass."),
+            "generation": (generation, "Sets of pserver processes so far."),
+            "auc_before": (auc_before, "AUC of the last pass that is done, before it was trained."),
+            "auc": (auc, "AUC of the last pass that is done, after it was trained."),
         }
         for name, (value, what) in gauges.items():
             yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=float("nan") if value is None else value)

@@ -65,7 +65,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         token: str,
         ends: threading.Event | None = None,
     ) -> None:
-        """Once `ends` is set every caller is put off until the next master answers."""
+        """Once `ends` is set, every call fails with UNAVAILABLE until the next master answers."""
         self._coordinator = coordinator
         self._ends = ends or threading.Event()
         self._look = look
@@ -73,12 +73,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
     def _answer(self, context: Any, call: Callable[[], Reply]) -> Reply:
         if self._ends.is_set():
-            # Whoever ends together with this master, as in an upgrade, asks the next one whether it may: that one knows why.
+            # A member that ends together with this master, as in an upgrade, must ask the next master whether it may.
             context.abort(grpc.StatusCode.UNAVAILABLE, "the master ends; ask again")
         try:
             return call()
         except sqlite3.OperationalError as failed:
-            # Whoever calls has patience with a master that is away, and this is no more than that.
+            # Callers retry while the master is unavailable.
             context.abort(grpc.StatusCode.UNAVAILABLE, not_written(failed))
             raise
         except Exception as failed:
@@ -109,7 +109,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             suspect = self._coordinator.unreachable(request)
             if suspect is not None:
                 self._look(*suspect, request.reason)
-            return control.Acknowledgement(rejoin=True, reason="the way to a pserver broke")
+            return control.Acknowledgement(rejoin=True, reason="the connection to a pserver broke")
 
         return self._answer(context, look)
 

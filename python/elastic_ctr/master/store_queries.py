@@ -1,10 +1,10 @@
-"""What the coordinator wants to know of the store."""
+"""Queries of the coordinator to the store."""
 
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions.manifest import ManifestDamaged, published_versions, read_checkpoint
@@ -19,23 +19,11 @@ class Pending(StoreError):
     """The store is being asked; nothing is wrong."""
 
 
-class StoreFacts(Protocol):
-    """What decisions depend on and only the store knows. Each raises StoreError, Pending while it is asked."""
-
-    def versions(self) -> list[int]: ...
-
-    def refusals(self) -> dict[int, str]: ...
-
-    def rows_of(self, checkpoint: str) -> dict[int, int]: ...
-
-    def whole_checkpoint(self, names: Sequence[str]) -> str: ...
-
-
 class StoreQueries:
-    """Noted while the coordinator decides, asked when it does not.
+    """Queries of the coordinator, noted under its lock and sent to the store without it.
 
-    Every call of a trainer or a pserver waits for the coordinator's lock, and a store on another machine may take a minute
-    to turn out to be away: leases would run out meanwhile. An answer is taken once, and soon, so that no old one is used.
+    Every call of a trainer or a pserver waits for the coordinator's lock, and an unreachable store may take a minute to fail:
+    leases would run out meanwhile. An answer is used once and expires soon, so that no stale one is used.
     """
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:

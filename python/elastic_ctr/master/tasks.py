@@ -1,28 +1,26 @@
 """Giving out tasks and taking them back. Their leases are in the ledger.
 
-What ends a lease without its task done is one of three things:
+A lease ends without its task done in one of three ways:
 
-- a failure: the trainer reported an error, or took longer than `taskTimeoutSeconds`, counted from when it had nothing else
-  before it, and once more from when it began to train it. It says something of the data: `maxFailures` in a row park the task.
-- a loss: the trainer was not heard for `leaseSeconds`, or left for a reason of its own, as a full disk. Most often that says
-  something of the machine, so good data survives many: `maxLostLeases` in a row park the task, for then it is the task that ends
-  its trainers, or no machine is left that is well. All tasks that a lost trainer held have lost it: which of them was at
-  fault nobody can say.
+- a failure: the trainer reported an error, or took longer than `taskTimeoutSeconds`, counted from when it began the task, and
+  once more from when it began to train it. The data is the likely cause: `maxFailures` in a row park the task.
+- a lost lease: the trainer was not heard for `leaseSeconds`, or left for a reason of its own, as a full disk. The machine is the
+  likely cause, so a healthy task survives many: `maxLostLeases` in a row park it, for then the task itself may end its
+  trainers. All tasks of a lost trainer count it, since the one at fault is unknown.
 - neither: the trainer left in order, or a recovery began.
 
-A task that is done has neither failed nor lost anything any more. A parked task stops its pass; nothing of it is dropped.
+A task that is done starts counting again. A parked task stops its pass; none of its records are dropped.
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
-from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.ledger import Histogram, Ledger, PassRow, TaskRow
-from elastic_ctr.master.schedule import Schedule
+from elastic_ctr.master.ledger import Histogram, PassRow, TaskRow
+from elastic_ctr.master.schedule import Part
 from elastic_ctr.model.evaluation import BUCKETS
 
 log = logging.getLogger(__name__)
@@ -30,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Lease:
-    """Times in unix seconds. `longest` s after it began it is over whatever is renewed: a trainer that hangs renews for ever."""
+    """Times in unix seconds. `longest` s after it began it is over despite renewals: a trainer that hangs renews for ever."""
 
     trainer: int
     attempt: str
@@ -49,18 +47,13 @@ _EXAMPLES = 3
 _PHASES = {"checking": control.CHECK, "training": control.TRAIN, "evaluating": control.EVALUATE}
 
 
-class Tasks:
+class Tasks(Part):
     """The tasks of the present pass."""
 
-    def __init__(self, ledger: Ledger, schedule: Schedule, config: MasterConfig, *, clock: Callable[[], float]) -> None:
-        self._ledger = ledger
-        self._schedule = schedule
-        self._config = config
-        self._clock = clock
-        self.waits = ""
+    waits = ""
 
     def resume(self, ends: float) -> None:
-        """After a restart leases go on until `ends`, whatever they were; the time that we were away counts for no task."""
+        """After a restart leases go on until `ends`; the downtime of the master counts for no task."""
         now = self._clock()
         self._ledger.exclude_downtime(now, self._config.lease_seconds)
         self._ledger.renew([task.attempt for task in self._ledger.leased()], "", now, ends)
@@ -73,7 +66,7 @@ class Tasks:
         if not todo:
             return None
         has = set(request.converted)
-        # A task goes to whoever has it converted already; the others leave it to them while there is a choice.
+        # A trainer that has a task converted already is given that one.
         row = next((task for task in todo if task.id in has), todo[0])
         attempt = f"{row.id}:{self._ledger.increment('attempts')}"
         now = self._clock()
@@ -119,7 +112,7 @@ class Tasks:
         if current is None or current.ordinal != task.ordinal:
             raise AssertionError(f"task {task.id} is leased but its pass is not the present one")
         histograms = (_histogram(result.positives), _histogram(result.negatives))
-        # Not by the pass's state: it may have been stopped while this task was under way.
+        # Not by the state of the pass: it may have been stopped while this task was under way.
         if current.epoch == 0:
             counts = {k: int(getattr(result, k)) for k in ("records", "shows", "clicks", "ignored", "padding")}
             refused = [(r.reason, int(r.lines), list(r.examples)[:_EXAMPLES]) for r in result.refused]
@@ -181,7 +174,7 @@ class Tasks:
 
 
 def _repeated(task: TaskRow) -> int:
-    """Gradients of a started task may have reached the servers: its records may be in the model twice."""
+    """Gradients of a started task may have reached the servers: its records may be applied twice."""
     return task.records if task.running else 0
 
 

@@ -1,8 +1,8 @@
 """The supervisor of Paddle's server process: health, recovery, and the files that the server saves.
 
-The server process holds the GIL, never exits by itself, and its table is lost when it ends. The supervisor reports its state to the master every
-half second. A new generation is a new server process on another port. The supervisor counts, uploads or converts to
-SequenceFiles the folders that the server process saves to scratch.
+The server process holds the GIL, never exits by itself, and its table is lost when it ends. The supervisor reports its state
+to the master every half second. A new generation is a new server process on another port. The supervisor counts or uploads
+the folders that the server process saves to scratch.
 """
 
 import http.client
@@ -22,6 +22,7 @@ from typing import Any
 import grpc
 
 from elastic_ctr.config.role_files import PserverFile
+from elastic_ctr.config.roles import GENERATION_PORTS
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.pserver.folders import Folders
@@ -31,7 +32,6 @@ from elastic_ctr.versions.manifest import ManifestDamaged
 
 log = logging.getLogger(__name__)
 
-GENERATION_PORTS = 16
 STOPPED = 143
 _PERIOD = 0.5
 _RETRY_SECONDS = 2.0

@@ -173,7 +173,7 @@ def test_rows_of_all_pservers_are_put_together() -> None:
 
 
 def save_row(steps: tuple[str, ...], kind: str | None) -> SaveRow:
-    return SaveRow(4, 2, "saved", steps, kind, 77 if kind else None, "c-g2", None, {}, 0.0)
+    return SaveRow(4, 2, steps, kind, 77 if kind else None, "c-g2", 0.0, "saved")
 
 
 def test_a_delta_is_exported_with_the_versions_it_stands_on_and_a_base_with_none() -> None:
@@ -188,7 +188,7 @@ def test_a_delta_is_exported_with_the_versions_it_stands_on_and_a_base_with_none
 
 
 def test_folders_and_checkpoints_of_two_generations_have_different_names() -> None:
-    one = PassRow(4, "20200401/03", (), 0, False, "saving", 1, "", None, None, None, None, None)
+    one = PassRow(4, "20200401/03", (), 0, False, "saving", 1)
 
     assert checkpoint_name(one, 1) == "20200401-03-g1"
     assert checkpoint_name(one, 1) != checkpoint_name(one, 2)

@@ -10,7 +10,7 @@ from elastic_ctr.store import StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions
 from elastic_ctr.versions.refusals import Refusal, read_refusals, write_refusal
-from master.world import LEASE, Trainer, World, data_of, world
+from master.world import LEASE, World, data_of, world
 
 
 def test_a_saver_lost_halfway_is_a_recovery(tmp_path: Path) -> None:
@@ -168,26 +168,6 @@ def test_a_saver_that_has_not_heard_the_answer_is_given_the_same_save_again(tmp_
     assert one.trainers[1].task is None, "it is somebody's already"
     one.finish()
     assert one.coordinator.generation == 1
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_save_that_a_master_of_before_has_handed_out_is_ended(tmp_path: Path, number: int) -> None:
-    one = world(tmp_path)
-
-    def saver() -> Trainer | None:
-        return next((each for each in one.trainers if each.task is not None and each.task.id == f"save:{number}"), None)
-
-    one.until(saver)
-    holder = saver()
-    assert holder is not None
-    # As such a ledger has it.
-    one.ledger.set_save(number, stage="ordered")
-    one.start_master()
-    holder.report()
-    one.finish()
-
-    assert one.coordinator.generation == 1
-    assert kinds(one) == ["base", "delta"]
 
 
 def test_a_save_that_the_ledger_could_not_take_note_of_is_told_again_and_taken(

@@ -144,7 +144,7 @@ def test_totals_only_grow_whatever_is_read_or_trained_again(tmp_path: Path) -> N
     seen: list[dict[str, int]] = []
 
     def look() -> bool:
-        seen.append(dict(one.coordinator.measured().totals))
+        seen.append(one.ledger.totals())
         return True
 
     one.until(lambda: look() and one.reason() != "")
@@ -160,4 +160,4 @@ def test_totals_only_grow_whatever_is_read_or_trained_again(tmp_path: Path) -> N
     assert seen[-1] == {
         "files": 4, "records": 6 * RECORDS, "refused": 1, "trained": 5 * RECORDS, "repeated": 0, "rolled_back": RECORDS,
     }  # fmt: skip
-    assert one.coordinator.measured().auc_before == 0.5
+    assert one.ledger.passes()[-1].auc_before == 0.5

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from elastic_ctr.master.ledger import Ledger, PassRow, SaveRow, TaskRow, packed, unpacked
+from elastic_ctr.master.ledger import Facts, Ledger, Pass, SaveRow, packed, unpacked
 from elastic_ctr.model.evaluation import BUCKETS
 
 COUNTS = {"records": 10, "shows": 20, "clicks": 5, "ignored": 1, "padding": 2}
@@ -29,7 +30,9 @@ def histograms(count: float) -> tuple["np.ndarray[tuple[int], np.dtype[np.float6
 
 
 def a_pass(ledger: Ledger, ordinal: int, tasks: int = 2, state: str = "training") -> None:
-    ledger.add_pass(ordinal, f"20200401/{ordinal:02d}", [f"20200401/{ordinal:02d}"], 100 * ordinal, ends_day=False)
+    ledger.add_pass(
+        Pass(ordinal, f"20200401/{ordinal:02d}", (f"20200401/{ordinal:02d}",), 100 * ordinal, ends_day=False)
+    )
     ledger.fill_pass(ordinal, {"a": 10}, [(f"{ordinal}-{n}", "a", n, 0) for n in range(tasks)])
     for task in ledger.tasks(ordinal):
         ledger.checked(task, COUNTS, [("no_colon", 3, ["1 0 17"])], [("1:a", 2, 1)], histograms(1))  # type: ignore[arg-type]
@@ -47,14 +50,14 @@ def train(ledger: Ledger, ordinal: int, *, done: int = 2) -> None:
 def test_an_exception_inside_a_transaction_leaves_nothing_of_it(ledger: Ledger) -> None:
     def halfway() -> None:
         with ledger:
-            ledger.set_fact("one", 1)
+            ledger.set_facts(looks=1)
             a_pass(ledger, 1)
             raise RuntimeError("halfway")
 
     with pytest.raises(RuntimeError, match="halfway"):
         halfway()
 
-    assert ledger.get("one") is None
+    assert ledger.facts.looks == 0
     assert ledger.passes() == []
 
 
@@ -62,35 +65,35 @@ def test_an_inner_transaction_is_part_of_the_outer_one(ledger: Ledger) -> None:
     def outer() -> None:
         with ledger:
             with ledger:
-                ledger.set_fact("one", 1)
+                ledger.set_facts(looks=1)
             raise RuntimeError("after the inner one")
 
     with pytest.raises(RuntimeError, match="after"):
         outer()
 
-    assert ledger.get("one") is None
+    assert ledger.facts.looks == 0
 
 
 def test_after_a_failed_transaction_the_next_one_works(ledger: Ledger) -> None:
-    ledger.add_pass(1, "20200401/00", [], 0, ends_day=False)
+    ledger.add_pass(Pass(1, "20200401/00", (), 0, ends_day=False))
     with pytest.raises(sqlite3.IntegrityError):
-        ledger.add_pass(1, "20200401/00", [], 0, ends_day=False)
+        ledger.add_pass(Pass(1, "20200401/00", (), 0, ends_day=False))
 
-    ledger.set_fact("one", 1)
+    ledger.set_facts(looks=1)
 
-    assert ledger.get("one") == 1
+    assert ledger.facts.looks == 1
 
 
 def test_a_process_killed_inside_a_transaction_leaves_the_state_before_it(tmp_path: Path) -> None:
     program = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from elastic_ctr.master.ledger import Ledger\n"
+        "from elastic_ctr.master.ledger import Ledger, Pass\n"
         "ledger = Ledger(Path(sys.argv[1]))\n"
-        "ledger.set_fact('before', 1)\n"
+        "ledger.set_facts(looks=1)\n"
         "with ledger:\n"
-        "    ledger.set_fact('inside', 1)\n"
-        "    ledger.add_pass(1, 'p', [], 0, ends_day=False)\n"
+        "    ledger.set_facts(attempts=1)\n"
+        "    ledger.add_pass(Pass(1, 'p', (), 0, False))\n"
         "    print('inside', flush=True)\n"
         "    time.sleep(600)\n"
     )
@@ -103,17 +106,16 @@ def test_a_process_killed_inside_a_transaction_leaves_the_state_before_it(tmp_pa
 
     ledger = Ledger(tmp_path / "ledger.db")
 
-    assert ledger.get("before") == 1
-    assert ledger.get("inside") is None
+    assert (ledger.facts.looks, ledger.facts.attempts) == (1, 0)
     assert ledger.passes() == []
-    ledger.add_pass(1, "p", [], 0, ends_day=False)
+    ledger.add_pass(Pass(1, "p", (), 0, ends_day=False))
 
 
 def test_what_was_written_is_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
     first = Ledger(tmp_path / "ledger.db")
     a_pass(first, 1)
     train(first, 1)
-    save = SaveRow(1, 3, "ordered", ("checkpoint", "delta"), "delta", 77, "c", None, {}, 5.0)
+    save = SaveRow(1, 3, ("checkpoint", "delta"), "delta", 77, "c", 5.0)
     first.begin_save(save)
     first.close()
 
@@ -151,7 +153,7 @@ def test_histograms_of_a_round_are_the_sums_over_its_tasks(ledger: Ledger) -> No
 
 def test_an_attempt_is_found_only_while_it_is_leased(ledger: Ledger) -> None:
     a_pass(ledger, 1)
-    ledger.next_round(1)
+    ledger.next_epoch(1)
     ledger.lease("1-0", 5, "1-0:1", 0.0, 10.0)
     task = ledger.task_of_attempt("1-0:1")
     assert task is not None
@@ -164,7 +166,7 @@ def test_an_attempt_is_found_only_while_it_is_leased(ledger: Ledger) -> None:
 
 def test_a_task_is_parked_at_the_last_attempt(ledger: Ledger) -> None:
     a_pass(ledger, 1, tasks=1)
-    ledger.next_round(1)
+    ledger.next_epoch(1)
     parked = []
     for number in range(2):
         ledger.lease("1-0", 5, f"1-0:{number}", 0.0, 10.0)
@@ -177,7 +179,7 @@ def test_a_task_is_parked_at_the_last_attempt(ledger: Ledger) -> None:
 
 def test_running_is_kept_once_it_was_said(ledger: Ledger) -> None:
     a_pass(ledger, 1, tasks=1)
-    ledger.next_round(1)
+    ledger.next_epoch(1)
     ledger.lease("1-0", 5, "x", 0.0, 10.0)
 
     ledger.renew(["x"], "x", 1.0, 11.0)
@@ -213,8 +215,8 @@ def finished(ledger: Ledger, ordinal: int, *, samples: bool) -> None:
     if not samples:
         ledger._db.execute("delete from samples where pass = ?", (ordinal,))
     train(ledger, ordinal)
-    ledger.begin_save(SaveRow(ordinal, 1, "ordered", ("checkpoint",), None, None, f"c{ordinal}", None, {}, 0.0))
-    ledger.set_save(ordinal, stage="done", result=bytes(1000), jobs='{"results": "00"}')
+    ledger.begin_save(SaveRow(ordinal, 1, ("checkpoint",), None, None, f"c{ordinal}", 0.0))
+    ledger.set_save(ordinal, stage="done", saved=bytes(1000), written=b"0")
 
 
 @settings(max_examples=60, deadline=None)
@@ -260,8 +262,8 @@ def test_a_ledger_grows_by_little_with_each_pass_that_is_done(ledger: Ledger) ->
         a_pass(ledger, ordinal, tasks=20, state="done")
         for task in ledger.tasks(ordinal):
             ledger.trained(task, tuple(random.poisson(3, (2, BUCKETS)).astype(float)))
-        ledger.begin_save(SaveRow(ordinal, 1, "ordered", ("checkpoint",), None, None, f"c{ordinal}", None, {}, 0.0))
-        ledger.set_save(ordinal, stage="done", result=random.bytes(100_000), jobs='{"results": "00"}')
+        ledger.begin_save(SaveRow(ordinal, 1, ("checkpoint",), None, None, f"c{ordinal}", 0.0))
+        ledger.set_save(ordinal, stage="done", saved=random.bytes(100_000), written=b"0")
         ledger.add_checkpoint(f"c{ordinal}", ordinal, None, None, 0.0)
         if ordinal > 2:
             ledger.remove_checkpoint(f"c{ordinal - 2}")
@@ -303,9 +305,9 @@ def test_a_record_trained_in_two_epochs_is_lost_once(ledger: Ledger) -> None:
 
 def test_a_roll_back_frees_leases_and_drops_saves(ledger: Ledger) -> None:
     a_pass(ledger, 1)
-    ledger.next_round(1)
+    ledger.next_epoch(1)
     ledger.lease("1-0", 5, "x", 0.0, 10.0)
-    ledger.begin_save(SaveRow(1, 1, "ordered", ("delta",), "delta", 7, None, None, {}, 0.0))
+    ledger.begin_save(SaveRow(1, 1, ("delta",), "delta", 7, None, 0.0))
 
     ledger.roll_back(0)
 
@@ -337,7 +339,7 @@ def some_rounds(ledger: Ledger, ordinal: int, steps: list[tuple[int, str]]) -> N
         elif step == "lease":
             ledger.lease(task.id, 1, f"attempt-{number}", 0.0, 10.0)
         else:
-            ledger.next_round(ordinal)
+            ledger.next_epoch(ordinal)
 
 
 steps = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["train", "lose", "lease", "round"])), max_size=12)
@@ -406,7 +408,7 @@ def test_counts_of_every_pass_at_once_are_those_of_each(ledger: Ledger) -> None:
         a_pass(ledger, ordinal, tasks=ordinal)
     train(ledger, 2, done=1)
     ledger.give_back(ledger.tasks(3)[0], error="x", failed=True, repeated=10, park_at=1)
-    ledger.add_pass(4, "20200401/04", [], 0, ends_day=False)
+    ledger.add_pass(Pass(4, "20200401/04", (), 0, ends_day=False))
 
     by_pass = ledger.counts_by_pass(2)
 
@@ -416,11 +418,11 @@ def test_counts_of_every_pass_at_once_are_those_of_each(ledger: Ledger) -> None:
 
 def test_seconds_of_stages_are_kept_by_pass(ledger: Ledger) -> None:
     for ordinal in (2, 10):
+        a_pass(ledger, ordinal)
         ledger.took(ordinal, {"train": 1.23456})
         ledger.took(ordinal, {"exportUpload": ordinal})
-    ledger.set_fact("seconds", "something else")
 
-    assert ledger.seconds_by_pass() == {n: {"train": 1.235, "exportUpload": n} for n in (2, 10)}
+    assert [each.seconds for each in ledger.passes()] == [{"train": 1.235, "exportUpload": n} for n in (2, 10)]
 
 
 @given(st.lists(st.floats(0, 1e15), max_size=50))
@@ -430,11 +432,31 @@ def test_a_histogram_comes_back_as_it_was_packed(counts: list[float]) -> None:
     assert unpacked(packed(histogram)).tolist() == counts
 
 
-def test_a_row_of_each_table_has_its_columns_in_their_types() -> None:
-    one = PassRow.of((1, "20200401/00", '["20200401/00"]', 5, 1, "done", 2, "", 0.5, None, None, 7.0, 9))
-    task = TaskRow.of(("t", 1, "a", 0, 10, "leased", 1, 2, "t:1", 3, 8.0, 6.0, 1, 10, 0))
-    save = SaveRow.of((1, 2, "saved", '["base", "checkpoint"]', "base", 9, "c", b"x", '{"results": ""}', 4.0))
+def test_facts_of_a_new_ledger_are_those_of_the_class(ledger: Ledger) -> None:
+    assert ledger.facts == Facts()
 
-    assert (one.splits, one.ends_day, one.auc, one.version) == (("20200401/00",), True, None, 9)
-    assert (task.ordinal, task.losses, task.running, task.lease_ends) == (1, 2, True, 8.0)
-    assert (save.steps, save.jobs, save.result) == (("base", "checkpoint"), {"results": ""}, b"x")
+
+def test_facts_are_checked_before_they_are_written(ledger: Ledger) -> None:
+    with pytest.raises(ValidationError, match="generatoin"):
+        ledger.set_facts(generatoin=2)
+    with pytest.raises(ValidationError, match="generation"):
+        ledger.set_facts(generation="two")
+
+    assert ledger.facts == Facts()
+
+
+def test_a_row_of_each_table_has_its_columns_in_their_types(ledger: Ledger) -> None:
+    a_pass(ledger, 1)
+    ledger.set_pass(1, auc=0.5, done_at=7.0, version=9)
+    first = ledger.tasks(1)[0]
+    ledger.lease(first.id, 3, "t:1", 6.0, 8.0)
+    ledger.renew(["t:1"], "t:1", 6.5, 9.0)
+    save = SaveRow(1, 2, ("base", "checkpoint"), "base", 9, "c", 4.0, "saved", b"x", b"y")
+    ledger.begin_save(save)
+
+    [one] = ledger.passes()
+    task = ledger.tasks(1)[0]
+
+    assert (one.splits, one.ends_day, one.auc, one.auc_before, one.version) == (("20200401/01",), False, 0.5, None, 9)
+    assert (task.ordinal, task.lost_leases, task.running, task.lease_ends) == (1, 0, True, 9.0)
+    assert ledger.save_of(1) == save

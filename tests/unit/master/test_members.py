@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from elastic_ctr.config.roles import GENERATION_PORTS
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.members import GENERATION_PORTS, JobResults, Pservers, Trainers
+from elastic_ctr.master.members import JobResults, Pservers, Trainers
 
 
 def known(*, generation: int = 1, serving: bool = True, error: str = "", count: int = 2) -> Pservers:

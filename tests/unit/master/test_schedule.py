@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from elastic_ctr.config.data import split_end
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.schedule import Pass, SavePlan, cut, look, passes, pick_samples, ranges, save_plan, splits
+from elastic_ctr.master.ledger import Pass
+from elastic_ctr.master.schedule import SavePlan, cut, look, passes, pick_samples, ranges, save_plan, splits
 from elastic_ctr.store.source import FileSource
 from master.world import LEASE, Trainer, World, data_of, world
 

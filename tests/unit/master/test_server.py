@@ -138,11 +138,11 @@ def test_a_second_master_over_the_same_state_is_refused(running: Running, tmp_pa
 
 def test_a_restarted_master_keeps_the_name_of_its_ledger(running: Running, tmp_path: Path) -> None:
     running.start()
-    name = running.master._ledger.get("id")
+    name = running.master._ledger.facts.id
     running.end()
 
     again = Running(tmp_path).start()
-    kept = again.master._ledger.get("id")
+    kept = again.master._ledger.facts.id
     again.end()
 
     assert kept == name
@@ -294,8 +294,8 @@ def stopped(running: Running, root: Path) -> Path:
     running.start()
     until(lambda: (running.status()["current"] or {}).get("state") == "checking")
     coordinator = running.master._coordinator
-    with coordinator.locked():
-        current = coordinator.reading().current_pass()
+    with coordinator.locked() as ledger:
+        current = ledger.current_pass()
         assert current is not None
         coordinator._schedule.stop(current, "the lines of 20200401/00/part are refused")
     return folder / "part"
@@ -330,7 +330,7 @@ def test_a_stopped_pass_is_retried_once_its_files_were_changed(running: Running,
 
 def test_files_that_are_still_being_written_are_not_read_yet(tmp_path: Path) -> None:
     folder, now = hour(tmp_path, "20200401/00"), 0.0
-    one = PassRow(1, "20200401/00", ("20200401/00",), 0, False, "stopped", 0, "", None, None, None, None, None)
+    one = PassRow(1, "20200401/00", ("20200401/00",), 0, False, "stopped")
     changed = ChangedFiles(FileSource(tmp_path), data_of(path="/logs", sleepSeconds=10), lambda: now)
     changed.remember(one)
     found = []

@@ -113,7 +113,7 @@ def test_the_absence_of_the_master_does_not_count_for_a_task(tmp_path: Path) -> 
 
     assert not answer.rejoin
     one.finish()
-    assert [task.attempts for task in one.ledger.tasks(1)] == [0, 0]
+    assert [task.failures for task in one.ledger.tasks(1)] == [0, 0]
     assert set(one.trained().values()) == {1}
 
 
@@ -163,7 +163,7 @@ def test_a_task_that_was_leased_ahead_has_its_longest_time_from_its_turn_on(tmp_
     assert held(one, trainer, following), "50 s of 60 are over since its turn came, and 100 s since it was leased"
 
     assert not held(one, trainer, following)
-    assert [task.attempts for task in one.ledger.tasks(1)] == [0, 1]
+    assert [task.failures for task in one.ledger.tasks(1)] == [0, 1]
 
 
 def test_the_longest_time_begins_anew_when_a_task_begins_to_be_trained_and_only_then(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_the_longest_time_begins_anew_when_a_task_begins_to_be_trained_and_only_
     assert held(one, trainer, first, following, running=first.attempt)
     assert not held(one, trainer, first, following, running=first.attempt)
 
-    assert [task.attempts for task in one.ledger.tasks(1)] == [1, 0]
+    assert [task.failures for task in one.ledger.tasks(1)] == [1, 0]
 
 
 def test_a_trainer_that_leaves_in_order_gives_its_task_back_without_a_failure(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_trainer_that_leaves_in_order_gives_its_task_back_without_a_failure(tm
     one.coordinator.leave(leaver.member())
 
     task = next(t for t in one.ledger.tasks(1) if t.id == leaver.task.id)
-    assert (task.state, task.attempts) == ("todo", 0)
+    assert (task.state, task.failures) == ("todo", 0)
     assert len(one.coordinator.trainers()) == 1
 
 
@@ -319,7 +319,7 @@ def test_losses_and_failures_are_counted_apart(tmp_path: Path) -> None:
     one.until_phase(control.CHECK).report(error="no luck")
 
     [task, _] = one.ledger.tasks(1)
-    assert (task.state, task.attempts, task.losses) == ("todo", 1, 1)
+    assert (task.state, task.failures, task.lost_leases) == ("todo", 1, 1)
 
 
 def test_trainers_that_leave_in_order_and_recoveries_count_nothing(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.recovery import VERIFY
+from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.model.evaluation import BUCKETS
 from elastic_ctr.store import FileStore, Store
 from elastic_ctr.versions import layout
@@ -48,10 +49,11 @@ def settings_of(**given: Any) -> MasterFile:
     )
 
 
-class Asked:
+class Asked(StoreQueries):
     """The store, asked at once."""
 
     def __init__(self, world: "World") -> None:
+        super().__init__(world.store)
         self._world = world
 
     def versions(self) -> list[int]:
