@@ -87,7 +87,7 @@ SHAPES = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class SubmittedBatch:
     """Requests of one shape: feasigns u64 [requests, n] by row and slot, counts i64 [instances, slots] alike for all."""
 
     shape: Shape
@@ -95,7 +95,7 @@ class Asked:
     counts: NDArray[np.int64]
 
     @classmethod
-    def of(cls, shape: Shape, table: Made) -> "Asked":
+    def of(cls, shape: Shape, table: Made) -> "SubmittedBatch":
         feasigns = tables.asked(table, "zipf", shape.requests, shape.instances * shape.keys)
         each, more = divmod(shape.keys, len(SLOTS))
         row = np.array([each + (slot < more) for slot in range(len(SLOTS))], np.int64)
@@ -150,7 +150,7 @@ def publish_version(table: Made, folder: Path) -> FileStore:
     exported = network.export(folder / "network", table.dim)
     store = FileStore(folder / "store")
     samples = folder / "sample.jsonl"
-    asked = Asked.of(Shape(_SAMPLES, len(SLOTS), 1, 1, None, None), table)
+    asked = SubmittedBatch.of(Shape(_SAMPLES, len(SLOTS), 1, 1, None, None), table)
     scores = network.answer(pooled(table, asked.feasigns[0], asked.counts), table.dim).tolist()
     rows = asked.feasigns.reshape(_SAMPLES, -1).tolist()
     with samples.open("wb") as out:
@@ -278,7 +278,7 @@ def assert_equal(table: Made, ours: Ours, theirs: Server, gatherer: Server) -> f
     """Every shape's first request through all doors and the oracle; the spread of the probabilities."""
     spread = 1.0
     for shape in SHAPES:
-        asked = Asked.of(Shape(shape.instances, shape.keys, 1, 8, None, None), table)
+        asked = SubmittedBatch.of(Shape(shape.instances, shape.keys, 1, 8, None, None), table)
         for row, body in zip(asked.feasigns, asked.bodies(), strict=True):
             truth = network.answer(pooled(table, row, asked.counts), table.dim)
             answers_by_door = {"the oracle": truth, "our HTTP door": _over_http(ours.serving.port, body)}
@@ -317,7 +317,7 @@ def measure(
         names = {door: f"serving ÷ FastAPI + Redis, {door}, {shape.name}" for door in doors}
         if not any(map(plan.wants, names.values())):
             continue
-        asked = Asked.of(shape, table)
+        asked = SubmittedBatch.of(shape, table)
         their_load = asked.over_http(theirs.port)
         b = Side("theirs", their_load.run, lambda: [*theirs.pids(), *redis.pids()])
         for door, goal in doors.items():
@@ -348,7 +348,7 @@ def measure_told(
         name = f"serving ÷ {rival}"
         if not plan.wants(name):
             continue
-        asked = Asked.of(shape, table)
+        asked = SubmittedBatch.of(shape, table)
         our_load, their_load = (asked.over_http(port, traced=traced) for port in (ours.serving.port, service.port))
         their_pids = partial(_pids_of, service, redis)
         compared = compare(

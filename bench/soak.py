@@ -37,7 +37,7 @@ from bench.loadgen import Load
 from bench.method import FOLDER, RESULTS, Results, resident_bytes, summary
 from bench.network import SLOTS
 from bench.processes import COMMAND, answers, ask, free_port, running
-from bench.serving import Asked, Shape
+from bench.serving import Shape, SubmittedBatch
 from bench.table import Made
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.dictionary.hashing import Keys
@@ -247,7 +247,7 @@ class Loads:
         table = world.table()
         self._lookups = table.keys[np.random.default_rng(1).integers(0, table.keys.size, (500, 300))]
         small, large = Shape(1, 26, 16, 400, None, None), Shape(16, 26, 8, 100, None, None)
-        http, binary = Asked.of(small, table).over_http(roles.ports["http"]), Asked.of(large, table)
+        http, binary = SubmittedBatch.of(small, table).over_http(roles.ports["http"]), SubmittedBatch.of(large, table)
         tensors = binary.as_tensors(roles.ports["http"])
         # Compiled before the clock runs: whoever waits for that asks for a version that is gone.
         http.run(0.2)

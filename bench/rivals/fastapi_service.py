@@ -17,7 +17,7 @@ import orjson
 import redis.asyncio
 from fastapi import FastAPI, Request, Response
 
-from elastic_ctr.serving.predictor import _load as load_predictor
+from elastic_ctr.serving.batching.predictor import _load as load_predictor
 
 FOLDER, DIM = Path(os.environ["BENCH_NETWORK"]), int(os.environ["BENCH_DIM"])
 SLOTS = {name: number for number, name in enumerate(os.environ["BENCH_SLOTS"].split(","))}

@@ -8,12 +8,12 @@ from elastic_ctr.cube.server.precompile import warm
 from elastic_ctr.export.table_text import RowLayout, parse_rows
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.serving.warm import warm_doors
+from elastic_ctr.serving.warm import precompile
 
 
 def compile_all(dims: list[int]) -> None:
     warm(dims)
-    warm_doors()
+    precompile()
     Converter(SlotList.parse(["0"]), None).convert(b"1 0 7:0\n")
     parse_rows(b"7 0 0 0.5 1 0 0.1\n", RowLayout.of("naive", "naive", 0))
 

@@ -13,7 +13,7 @@ import pytest
 from contract import serving_world
 from contract.serving_world import FEATURES, FIRST, Cube, Exported, Transfer, line_of, put_version, serving
 from elastic_ctr.serving import open_inference_pb2 as messages
-from elastic_ctr.serving.grpc_door import SERVICE
+from elastic_ctr.serving.frontends.grpc import SERVICE
 from elastic_ctr.store import FileStore
 from ports import free_port
 

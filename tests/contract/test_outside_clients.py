@@ -27,7 +27,7 @@ from contract.serving_world import (
     put_version,
     serving,
 )
-from elastic_ctr.serving.grpc_door import HEALTH, SERVICE
+from elastic_ctr.serving.frontends.grpc import HEALTH, SERVICE
 from elastic_ctr.store import FileStore
 
 # pytest finds fixtures by the names of a module.

@@ -96,7 +96,7 @@ async def test_the_doors_say_what_they_are_and_refuse_what_they_are_not(
     assert [each.status_code for each in refused] == [404, 404, 405, 400, 413]
     assert all(each.json()["error"] for each in refused)
     assert probabilities(answer) == expected(exports[FIRST], FEATURES[:1])
-    assert 'elastic_ctr_serving_requests_total{code="400",door="open_inference"} 1.0' in metrics
+    assert 'elastic_ctr_serving_requests_total{code="400",endpoint="open_inference"} 1.0' in metrics
     assert f"elastic_ctr_serving_version {float(FIRST)}" in metrics
     assert "elastic_ctr_serving_freshness_seconds" in metrics
 

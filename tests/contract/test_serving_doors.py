@@ -23,7 +23,7 @@ from contract.serving_world import (
 )
 from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.client import Prediction, PredictionRefused, ServingClient, ServingUnavailable
-from elastic_ctr.serving.grpc_door import SERVICE
+from elastic_ctr.serving.frontends.grpc import SERVICE
 from elastic_ctr.store import FileStore
 
 # pytest finds fixtures by the names of a module.
@@ -83,8 +83,8 @@ async def test_every_door_gives_the_same_answer(
     assert tensors.probabilities.tolist() == expected(exports[FIRST])
     assert rpc.model_version == str(FIRST)
     assert tensors.version == FIRST
-    assert 'elastic_ctr_serving_requests_total{code="200",door="open_inference"}' in metrics
-    assert 'elastic_ctr_serving_requests_total{code="200",door="grpc"}' in metrics
+    assert 'elastic_ctr_serving_requests_total{code="200",endpoint="open_inference"}' in metrics
+    assert 'elastic_ctr_serving_requests_total{code="200",endpoint="grpc"}' in metrics
 
 
 async def test_a_client_that_asks_all_the_time_sees_a_new_version_and_no_failure(
@@ -130,7 +130,7 @@ async def test_a_closed_door_is_closed(store: FileStore, transfer: Transfer, scr
 
 
 def refusal(port: int | None) -> PredictionRefused:
-    """Asked until somebody listens."""
+    """SubmittedBatch until somebody listens."""
     while (refused := asked(port)) is None:
         pass
     return refused

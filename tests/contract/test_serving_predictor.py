@@ -30,7 +30,7 @@ def test_batches_of_any_size_are_answered_as_numpy_does(exported: Exported, tmp_
 import sys
 from pathlib import Path
 import numpy as np
-from elastic_ctr.serving.predictor import DenseNetwork
+from elastic_ctr.serving.batching.predictor import DenseNetwork
 network = DenseNetwork(Path(sys.argv[1]), int(sys.argv[2]))
 pooled = np.load("pooled.npy")
 answers = [network.predict(pooled[:rows].copy()) for rows in (200, 1, 7, 200)]
@@ -54,7 +54,7 @@ def test_two_networks_live_side_by_side_on_one_thread(exported: Exported, tmp_pa
 import sys
 from pathlib import Path
 import numpy as np
-from elastic_ctr.serving.predictor import DenseNetwork, paddle_thread
+from elastic_ctr.serving.batching.predictor import DenseNetwork, paddle_thread
 width = int(sys.argv[2])
 pooled = np.ones((3, width), np.float32)
 with paddle_thread() as thread:
@@ -80,7 +80,7 @@ def test_a_network_made_on_paddles_thread_answers_alike_on_another_while_that_is
 import sys
 from pathlib import Path
 import numpy as np
-from elastic_ctr.serving.predictor import DenseNetwork, paddle_thread
+from elastic_ctr.serving.batching.predictor import DenseNetwork, paddle_thread
 width = int(sys.argv[2])
 pooled = np.random.default_rng(0).random((300, width), np.float32)
 with paddle_thread() as thread:
@@ -103,7 +103,7 @@ with paddle_thread() as thread:
 
 def test_a_gzip_file_is_read_after_the_module_in_a_bare_interpreter(exported: Exported, tmp_path: Path) -> None:
     program = """
-from elastic_ctr.serving import predictor
+from elastic_ctr.serving.batching import predictor
 predictor.preload()
 import gzip
 assert gzip.decompress(gzip.compress(b"x" * 100_000)) == b"x" * 100_000
@@ -117,7 +117,7 @@ assert gzip.decompress(gzip.compress(b"x" * 100_000)) == b"x" * 100_000
 UNUSABLE = """
 import sys
 from pathlib import Path
-from elastic_ctr.serving.predictor import DenseNetwork, NetworkUnusable
+from elastic_ctr.serving.batching.predictor import DenseNetwork, NetworkUnusable
 try:
     DenseNetwork(Path(sys.argv[1]), int(sys.argv[2]))
 except NetworkUnusable as unusable:
@@ -136,7 +136,7 @@ def test_a_refused_network_is_taken_apart_before_anybody_holds_its_error(exporte
     program = """
 import sys
 from pathlib import Path
-from elastic_ctr.serving.predictor import DenseNetwork, NetworkUnusable
+from elastic_ctr.serving.batching.predictor import DenseNetwork, NetworkUnusable
 try:
     DenseNetwork(Path(sys.argv[1]), int(sys.argv[2]))
 except NetworkUnusable as unusable:

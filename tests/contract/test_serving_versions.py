@@ -30,7 +30,7 @@ from contract.serving_world import (
     serving,
 )
 from elastic_ctr.runtime import process_pool
-from elastic_ctr.serving.workers import Worker, Workers
+from elastic_ctr.serving.worker_pool import Worker, Workers
 from elastic_ctr.store import FileStore
 
 # pytest finds fixtures by the names of a module.
@@ -267,14 +267,14 @@ async def test_a_worker_that_hangs_does_not_make_the_pod_ready_and_is_replaced(
         await running.until(lambda: not worker.patience.busy)
         os.kill(worker.process.pid, signal.SIGSTOP)
         await running.until(lambda: not releases.ready(workers)[0])
-        [shown] = running.process.status()["workers"]
+        [short_repr] = running.process.status()["workers"]
         metrics = (await running.admin("/metrics")).text
         await running.until(lambda: workers.restarts == 1)
         await running.until(lambda: releases.ready(workers)[0])
 
         answer = await running.infer(FEATURES)
 
-    assert (shown["pid"], shown["listening"]) == (worker.process.pid, False)
+    assert (short_repr["pid"], short_repr["listening"]) == (worker.process.pid, False)
     assert "elastic_ctr_serving_workers_ready 0.0" in metrics
     assert probabilities(answer) == expected(exports[FIRST])
 
@@ -297,13 +297,13 @@ async def test_a_check_that_hangs_is_killed_at_its_deadline_and_repeated_while_p
         hanging = workers.checker
         assert hanging is not None
         os.kill(hanging.process.pid, signal.SIGSTOP)
-        monkeypatch.setattr("elastic_ctr.serving.releases._CHECK_SECONDS", 1)
+        monkeypatch.setattr("elastic_ctr.serving.rollout._CHECK_SECONDS", 1)
         # A process that ends by itself would be the version's fault the first time.
-        monkeypatch.setattr("elastic_ctr.serving.releases._LOSSES", 1)
+        monkeypatch.setattr("elastic_ctr.serving.rollout._LOSSES", 1)
         await transfer.publish(live=FIRST, candidate=SECOND, wanted=(FIRST, SECOND), holders=holders)
         await running.until(lambda: hanging.process.poll() is not None)
         meanwhile = await running.infer(FEATURES)
-        monkeypatch.setattr("elastic_ctr.serving.releases._CHECK_SECONDS", 120)
+        monkeypatch.setattr("elastic_ctr.serving.rollout._CHECK_SECONDS", 120)
         await running.until(lambda: SECOND in releases.passed)
 
     assert hanging.process.returncode == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""Rounds that answer with a model anybody can compute, and a door before them that listens in a folder of its own."""
+"""Batcher that answer with a model anybody can compute, and a door before them that listens in a folder of its own."""
 
 import asyncio
 import socket
@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.inline_executor import InlineExecutor
-from elastic_ctr.serving.compiled_door import CompiledDoor
-from elastic_ctr.serving.counters import Counters
-from elastic_ctr.serving.pooling import Floats
-from elastic_ctr.serving.rounds import ModelVersion, Rounds
+from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
+from elastic_ctr.serving.batching.pooling import Floats
+from elastic_ctr.serving.frontends.native import NativeFrontend
+from elastic_ctr.serving.worker_counters import Counters
 
 SLOTS = SlotList(("0", "1", "7"))
 
@@ -47,22 +47,22 @@ class Behind:
         self.counters = Counters()
         self.paddle = InlineExecutor("paddle")
         self.parser = ThreadPoolExecutor(1)
-        self.rounds = Rounds(self.paddle, self._newest, self.counters, max_rows=64, shared_rows=4)
-        self.rounds.add(ModelVersion(7, SLOTS, None, 1, 0, Sum(), Table()))
-        self.rounds.pin(7)
+        self.batcher = Batcher(self.paddle, self._newest, self.counters, max_rows=64, shared_rows=4)
+        self.batcher.add(ModelVersion(7, SLOTS, None, 1, 0, Sum(), Table()))
+        self.batcher.pin(7)
 
     async def _newest(self) -> int | None:
         return None
 
     @asynccontextmanager
-    async def listening(self, door: CompiledDoor) -> AsyncIterator[str]:
+    async def listening(self, door: NativeFrontend) -> AsyncIterator[str]:
         """The address of the door, until it is stopped; then nobody is connected to it."""
         with tempfile.TemporaryDirectory() as folder:
             address = str(Path(folder) / "door")
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(address)
             await door.listen(listener)
-            running = asyncio.create_task(self.rounds.run())
+            running = asyncio.create_task(self.batcher.run())
             yield address
             await door.stop(0)
             running.cancel()

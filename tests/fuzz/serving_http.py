@@ -1,4 +1,4 @@
-"""HTTP as serving's door in machine code takes it, with real rounds and the door in Python behind it."""
+"""HTTP as serving's door in machine code takes it, with real batcher and the door in Python behind it."""
 
 import asyncio
 import json
@@ -8,9 +8,9 @@ import re
 import numpy as np
 
 from elastic_ctr.serving.client import JSON_LENGTH, prediction_of, tensor_request
-from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
-from elastic_ctr.serving.http_door import Door, Limits
-from elastic_ctr.serving.service import SOURCE_PATH, Service
+from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
+from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend, NativeLimits
+from elastic_ctr.serving.routes import SOURCE_PATH, Routes
 from fuzz.model import SLOTS, Behind
 from fuzz.mutation import Mutator
 
@@ -39,10 +39,10 @@ class ServingHttp:
 
     async def _batch(self, count: int) -> int:
         model = Behind()
-        service = Service(model.rounds, model.counters, model.parser, model_name="ctr", version="0", max_instances=16)
+        service = Routes(model.batcher, model.counters, model.parser, model_name="ctr", version="0", max_instances=16)
         limits = Limits(max_body_bytes=4096, max_pipelined=4, max_pending_bodies=1 << 20)
-        behind = Door(service.handle, limits)
-        door = CompiledHttpDoor(service, behind, HttpLimits(max_rows=16))
+        behind = HttpFrontend(service.handle, limits)
+        door = NativeHttpFrontend(service, behind, NativeLimits(max_rows=16))
         async with model.listening(door) as address:
             answered = await self._talk(address, count)
         assert not behind.connections, "a connection that was moved was not closed"

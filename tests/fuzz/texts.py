@@ -14,8 +14,8 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.seqfile.file_writer import SequenceFileWriter
-from elastic_ctr.serving import open_inference, source_protocol
-from elastic_ctr.serving.refusal import Refusal
+from elastic_ctr.serving.protocols import elasticctr_json, open_inference
+from elastic_ctr.serving.request_error import RequestError
 from features_oracles import multislot
 from fuzz.mutation import Field, Mutator
 
@@ -165,10 +165,10 @@ class Predictions:
                 body = self._mutator.mutated(body, (), self._goldens)
             try:
                 if (number < 2) == (draw.random() < 0.9):
-                    instances = source_protocol.parse_inference(body, SLOTS, 100)
+                    instances = elasticctr_json.parse_inference(body, SLOTS, 100)
                 else:
                     instances = open_inference.parse_infer(body).instances(SLOTS, 100)
-            except Refusal as refused:
+            except RequestError as refused:
                 if not 400 <= refused.status < 500:
                     raise
                 continue

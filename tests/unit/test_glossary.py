@@ -15,7 +15,10 @@ ROWS = [
 ]
 # Names of a private vocabulary that standard terms have replaced; none of them comes back.
 REPLACED = [
+    "CompiledDoor",
+    "CompiledHttpDoor",
     "DoorClosed",
+    "GrpcDoor",
     "LentThread",
     "NotNow",
     "Patience",
@@ -24,13 +27,20 @@ REPLACED = [
     "TrackingAway",
     "allow_open_files",
     "awake_us",
+    "door_sockets",
+    "draw_from",
+    "http_door",
     "is_leftover",
     "look_at_cube",
     "look_at_serving",
     "lookup_patience_ms",
+    "may_owe",
     "reached_at",
     "refusing",
+    "repeated_rounds",
     "run_until_told",
+    "say_good_bye",
+    "source_protocol",
     "termination_kept",
     "wait_awake",
 ]

@@ -193,7 +193,7 @@ class ServingConfig(Section):
     port: Port = Field(default=8400, description="Predictions (HTTP).")
     admin_port: Port = Field(default=8401, description="Health, metrics, status.")
     grpc_port: OptionalPort = Field(
-        default=8402, description="Predictions (gRPC, Open Inference Protocol); 0 closes this door."
+        default=8402, description="Predictions (gRPC, Open Inference Protocol); 0 closes this port."
     )
     workers: int = Field(default=1, ge=1, le=256, description="Processes that answer, one a core.")
     model_name: str = Field(default="ctr", pattern=r"^[A-Za-z0-9._-]+$", description="The name in /v2/models/<name>.")
@@ -201,7 +201,7 @@ class ServingConfig(Section):
     max_body_bytes: int = Field(
         default=64 << 20, ge=1 << 10, le=EXACT, description="Bytes of one request; more are refused."
     )
-    max_batch_rows: Count = Field(default=8192, description="Rows of one round.")
+    max_batch_rows: Count = Field(default=8192, description="Rows of one batch.")
     max_abs_diff: float = Field(
         default=MAX_ABS_DIFF, gt=0, lt=1, description="How far a served sample may be from the trained one."
     )

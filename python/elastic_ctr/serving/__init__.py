@@ -1,1 +1,1 @@
-"""Predictions: lookup, dense network, doors."""
+"""Predictions: lookup, dense network, frontends."""

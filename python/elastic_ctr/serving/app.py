@@ -1,4 +1,4 @@
-"""`serving`: the parent process. It owns the ports, the workers and the admin door; it answers no predictions."""
+"""`serving`: the parent process. It owns the ports, the workers and the admin frontend; it answers no predictions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from elastic_ctr.cube.release_client import ReleaseClient
 from elastic_ctr.runtime.http import HttpServer, application
 from elastic_ctr.runtime.lifecycle import PortInUse, reserve, stop_on_signal_async, wait_event
 from elastic_ctr.runtime.metrics import Metrics
-from elastic_ctr.serving.counters import Counters
-from elastic_ctr.serving.releases import Releases, tell
-from elastic_ctr.serving.worker import Settings
-from elastic_ctr.serving.workers import Worker, Workers
+from elastic_ctr.serving.rollout import Rollout, tell
+from elastic_ctr.serving.worker_counters import Counters
+from elastic_ctr.serving.worker_pool import Worker, Workers
+from elastic_ctr.serving.worker_process import Settings
 from elastic_ctr.store import Store
 from elastic_ctr.versions.manifest import freshness_seconds
 
@@ -35,7 +35,7 @@ REPORT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Serving:
-    """Everything the role is told. Port 0 takes a free one; a door without a port stays closed. `token` goes with the
+    """Everything the role is told. Port 0 takes a free one; a frontend without a port stays closed. `token` goes with the
     reports to transfer.
     """
 
@@ -66,14 +66,14 @@ class ServingProcess:
     def __init__(self, told: Serving) -> None:
         self.told = told
         self._reserved: list[socket.socket] = []
-        self.port = self._door("port", told.port)
-        self.grpc_port = None if told.grpc_port is None else self._door("grpcPort", told.grpc_port)
+        self.port = self._frontend("port", told.port)
+        self.grpc_port = None if told.grpc_port is None else self._frontend("grpcPort", told.grpc_port)
         scratch = told.scratch
         scratch.mkdir(parents=True, exist_ok=True)
         # What an earlier process fetched may be half there. The folder itself may be a mount.
         for old in (*scratch.glob("version-*"), *scratch.glob("worker-*")):
             shutil.rmtree(old, ignore_errors=True)
-        self.releases = Releases(told.store, scratch)
+        self.releases = Rollout(told.store, scratch)
         settings = Settings(
             told.host, self.port, self.grpc_port, told.model_name, told.max_instances, told.max_body_bytes, told.max_batch_rows,
             told.max_abs_diff, told.lookup_timeout_ms, told.lookup_deadline_ms, told.hedge_ms,
@@ -86,7 +86,7 @@ class ServingProcess:
         self.admin = HttpServer(app, told.host, told.admin_port)
         self._helping: set[asyncio.Task[None]] = set()
 
-    def _door(self, key: str, port: int) -> int:
+    def _frontend(self, key: str, port: int) -> int:
         try:
             reserved = _reserved(self.told.host, port, key)
         except PortInUse:
@@ -210,10 +210,10 @@ class ServingMetrics(Collector):
         process = self._process
         counted = process.workers.counted()
         requests = CounterMetricFamily(
-            "elastic_ctr_serving_requests", "Answers of the hot doors.", labels=["door", "code"]
+            "elastic_ctr_serving_requests", "Answers of the prediction ports.", labels=["endpoint", "code"]
         )
-        for (door, code), count in sorted(counted.requests.items()):
-            requests.add_metric([door, str(code)], count)
+        for (endpoint, code), count in sorted(counted.requests.items()):
+            requests.add_metric([endpoint, str(code)], count)
         yield requests
         for name, what in _TOTALS.items():
             yield CounterMetricFamily(f"elastic_ctr_serving_{name}", what, value=counted.totals[name])
@@ -244,18 +244,18 @@ class ServingMetrics(Collector):
 
 _TOTALS = {
     "rows": "Instances answered.",
-    "rounds": "Rounds: one lookup and one call of the network each.",
-    "keys": "Distinct keys looked up.",
+    "batches": "Batches: one lookup and one call of the network each.",
+    "keys": "UniqueKeys keys looked up.",
     "missing_keys": "Of these, keys that the version does not know.",
     "ignored_features": "Features of slots that the model has not, in lines; training ignores them, too.",
     "switches": "Changes of the version that a worker answers with.",
-    "repeated_rounds": "Rounds asked again at live because cube held their version no longer.",
+    "retried_batches": "Batches asked again at live because cube no longer held their version.",
 }
 _HISTOGRAMS = {
     "request_seconds": "From a parsed prediction request to its answer.",
-    "lookup_seconds": "Lookups of a round.",
-    "predict_seconds": "Pooling and network of a round.",
-    "round_rows": "Instances in a round.",
+    "lookup_seconds": "Lookups of a batch.",
+    "predict_seconds": "Pooling and network of a batch.",
+    "batch_rows": "Instances in a batch.",
 }
 
 

@@ -11,7 +11,7 @@ import orjson
 
 from elastic_ctr.features.line import LineRefused, parse_features
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.serving.instances import Instances, instances_of
+from elastic_ctr.serving.batching.instances import Instances, instances_of
 
 Doubles = npt.NDArray[np.float64]
 

@@ -1,19 +1,19 @@
-"""Compile what the doors of serving run, as when an image is made, not when the first pod starts."""
+"""Compile what the frontends of serving run, as when an image is made, not when the first pod starts."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 from elastic_ctr.runtime.inline_executor import InlineExecutor
-from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor, HttpLimits
-from elastic_ctr.serving.counters import Counters
-from elastic_ctr.serving.http_door import Door
-from elastic_ctr.serving.pooling import warm_pooling
-from elastic_ctr.serving.rounds import Rounds
-from elastic_ctr.serving.scan import warm_scan
-from elastic_ctr.serving.service import Service
+from elastic_ctr.serving.batching.batcher import Batcher
+from elastic_ctr.serving.batching.pooling import warm_pooling
+from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend
+from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend, NativeLimits
+from elastic_ctr.serving.protocols.json_scanner import warm_scan
+from elastic_ctr.serving.routes import Routes
+from elastic_ctr.serving.worker_counters import Counters
 
 
-def warm_doors() -> None:
-    """Fill numba's cache (`NUMBA_CACHE_DIR`) with what the doors run."""
+def precompile() -> None:
+    """Fill numba's cache (`NUMBA_CACHE_DIR`) with what the frontends run."""
     warm_scan()
     warm_pooling()
     counters = Counters()
@@ -21,6 +21,6 @@ def warm_doors() -> None:
     async def nothing() -> int | None:
         return None
 
-    rounds = Rounds(InlineExecutor("paddle"), nothing, counters)
-    service = Service(rounds, counters, ThreadPoolExecutor(1), model_name="none", version="0", max_instances=1)
-    CompiledHttpDoor(service, Door(service.handle), HttpLimits()).close()
+    batcher = Batcher(InlineExecutor("paddle"), nothing, counters)
+    service = Routes(batcher, counters, ThreadPoolExecutor(1), model_name="none", version="0", max_instances=1)
+    NativeHttpFrontend(service, HttpFrontend(service.handle), NativeLimits()).close()

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.serving.client import JSON_LENGTH, tensor_request
-from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor
-from elastic_ctr.serving.http_door import Door
-from elastic_ctr.serving.service import SOURCE_PATH
-from serving.doors import SLOTS, Standing
+from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend
+from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend
+from elastic_ctr.serving.routes import SOURCE_PATH
+from serving.frontends import SLOTS, Standing
 
-PortForwards = Standing[CompiledHttpDoor | Door]
+Frontends = Standing[NativeHttpFrontend | HttpFrontend]
 
 
 def body(*rows: dict[str, list[int]]) -> bytes:
@@ -51,7 +51,7 @@ EVERYDAY = request({"a": [1, 2], "b": [3]})
 
 
 @asynccontextmanager
-async def peer(it: PortForwards) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def peer(it: Frontends) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
     try:
         yield reader, writer
@@ -59,7 +59,7 @@ async def peer(it: PortForwards) -> AsyncIterator[tuple[asyncio.StreamReader, as
         writer.close()
 
 
-async def said(it: PortForwards, pieces: list[bytes]) -> bytes:
+async def said(it: Frontends, pieces: list[bytes]) -> bytes:
     """All that is answered to these bytes, sent piece by piece by one who says no more then."""
     async with peer(it) as (reader, writer):
         try:
@@ -81,12 +81,12 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.001)
 
 
-def moved(it: PortForwards) -> int:
+def moved(it: Frontends) -> int:
     """Connections that the door in Python has."""
-    assert isinstance(it.door, CompiledHttpDoor)
+    assert isinstance(it.door, NativeHttpFrontend)
     return len(it.door._behind.connections)
 
 
-def mine(it: PortForwards) -> int:
-    assert isinstance(it.door, CompiledHttpDoor)
+def mine(it: Frontends) -> int:
+    assert isinstance(it.door, NativeHttpFrontend)
     return it.door.opened

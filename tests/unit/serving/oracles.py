@@ -5,24 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from elastic_ctr.features.keys import PADDING_KEY, keys_of
-from elastic_ctr.serving.instances import Instances
-from elastic_ctr.serving.pooling import Distinct, Floats
+from elastic_ctr.serving.batching.instances import Instances
+from elastic_ctr.serving.batching.pooling import Floats, UniqueKeys
 
 
-def distinct_keys(instances: Instances, sparse_dim: int | None) -> Distinct:
+def unique_keys(instances: Instances, sparse_dim: int | None) -> UniqueKeys:
     """What has to be looked up."""
     keys, places = np.unique(keys_of(instances.feasigns, sparse_dim), return_inverse=True)
     if len(keys) and keys[0] == PADDING_KEY:
-        return Distinct(keys[1:], places)
-    return Distinct(keys, places + 1)
+        return UniqueKeys(keys[1:], places)
+    return UniqueKeys(keys, places + 1)
 
 
-def pooled(distinct: Distinct, values: Floats, instances: Instances, dim: int) -> Floats:
+def pooled(unique: UniqueKeys, values: Floats, instances: Instances, dim: int) -> Floats:
     """Sum the values of each slot's keys.
 
     Args:
-        distinct: of these instances.
-        values: f32 [len(distinct.keys), dim], zeros for a missing key.
+        unique: of these instances.
+        values: f32 [len(unique.keys), dim], zeros for a missing key.
         instances: their lengths say which feasign belongs to which slot.
         dim: floats a key.
 
@@ -33,7 +33,7 @@ def pooled(distinct: Distinct, values: Floats, instances: Instances, dim: int) -
     width = segments // max(instances.rows, 1) * dim
     table = np.zeros((len(values) + 1, dim), dtype=np.float32)
     table[1:] = values
-    gathered = table[distinct.places]
+    gathered = table[unique.places]
     filled = np.flatnonzero(instances.lengths)
     if len(filled) == segments == len(gathered):
         return gathered.reshape(instances.rows, width)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
-from elastic_ctr.serving.releases import Releases
-from elastic_ctr.serving.workers import Worker, Workers
+from elastic_ctr.serving.rollout import Rollout
+from elastic_ctr.serving.worker_pool import Worker, Workers
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest, publish
@@ -109,7 +109,7 @@ CHECKER = -1
 
 
 class Pod:
-    def __init__(self, releases: Releases, count: int) -> None:
+    def __init__(self, releases: Rollout, count: int) -> None:
         self.releases = releases
         self.log: list[tuple[Any, ...]] = []
         self.running = {index: Scripted(index, self.log) for index in range(count)}
@@ -169,7 +169,7 @@ async def pod(
         put(store, version, tmp_path)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    it = Pod(Releases(store, scratch), workers)
+    it = Pod(Rollout(store, scratch), workers)
     task = asyncio.create_task(it.releases.run(it.workers))
     try:
         if live is not None:

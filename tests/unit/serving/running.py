@@ -1,4 +1,4 @@
-"""Rounds over a table and a network that answer as a test says."""
+"""Batcher over a table and a network that answer as a test says."""
 
 import asyncio
 import threading
@@ -14,11 +14,11 @@ from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.inline_executor import InlineExecutor
-from elastic_ctr.serving.counters import Counters
-from elastic_ctr.serving.instances import Instances, instances_of
-from elastic_ctr.serving.pooling import Floats
-from elastic_ctr.serving.refusal import Refusal
-from elastic_ctr.serving.rounds import ModelVersion, Rounds
+from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
+from elastic_ctr.serving.batching.instances import Instances, instances_of
+from elastic_ctr.serving.batching.pooling import Floats
+from elastic_ctr.serving.request_error import RequestError
+from elastic_ctr.serving.worker_counters import Counters
 
 SLOTS = SlotList(("0", "1"))
 SAMPLES = instances_of([[[5], []]], 2)
@@ -84,15 +84,15 @@ class Witness(Sum):
 
 
 class Running:
-    def __init__(self, rounds: Rounds, table: Table, counters: Counters, paddle: InlineExecutor) -> None:
-        self.rounds = rounds
+    def __init__(self, rounds: Batcher, table: Table, counters: Counters, paddle: InlineExecutor) -> None:
+        self.batcher = rounds
         self.paddle = paddle
         self.table = table
         self.counters = counters
 
     def add(self, version: int, slots: SlotList = SLOTS, network: Sum | None = None) -> Sum:
         network = network or Sum()
-        self.rounds.add(ModelVersion(version, slots, None, 1, 0, network, self.table))
+        self.batcher.add(ModelVersion(version, slots, None, 1, 0, network, self.table))
         return network
 
     def ask(self, *rows: list[list[int]]) -> "asyncio.Future[tuple[list[float], int]]":
@@ -108,13 +108,13 @@ class Running:
         def parse(slots: SlotList) -> Instances:
             return instances_of([row[: len(slots)] for row in rows], len(slots))
 
-        self.rounds.ask(parse, parse(SLOTS), SLOTS, done)
+        self.batcher.submit(parse, parse(SLOTS), SLOTS, done)
         return answered
 
     def ask_until_refused(self) -> "list[asyncio.Future[tuple[list[float], int]]]":
         """One row at a time."""
         asked = []
-        with suppress(Refusal):
+        with suppress(RequestError):
             while True:
                 asked.append(self.ask([[5], []]))
         return asked
@@ -129,7 +129,7 @@ async def running(
 
     table, counters = Table(), Counters()
     with InlineExecutor("paddle") as paddle:
-        rounds = Rounds(paddle, newest_live or known_live, counters, **what)
+        rounds = Batcher(paddle, newest_live or known_live, counters, **what)
         task = asyncio.create_task(rounds.run())
         try:
             yield Running(rounds, table, counters, paddle)

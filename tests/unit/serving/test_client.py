@@ -11,8 +11,8 @@ import pytest
 
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.client import PredictionRefused, ServingClient, ServingUnavailable, tensor_request
-from elastic_ctr.serving.compiled_http_door import CompiledHttpDoor
-from serving.doors import HTTP_KINDS, http_standing
+from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend
+from serving.frontends import HTTP_KINDS, http_standing
 from serving.http_peer import mine, moved, until
 
 INSTANCES = [{"a": [1, 2], "b": [3]}, {}, {"b": [2**40]}]
@@ -46,7 +46,7 @@ async def test_tensors_are_read_by_the_native_frontend() -> None:
 
     assert frontends == (1, 0)
     assert b'"model_version":"7"' in answer
-    assert isinstance(it.door, CompiledHttpDoor)
+    assert isinstance(it.door, NativeHttpFrontend)
 
 
 async def test_json_that_differs_by_a_blank_at_its_end_is_read_as_well() -> None:

@@ -16,8 +16,8 @@ from starlette.routing import Route
 
 from elastic_ctr.runtime.http import application, read_body
 from elastic_ctr.runtime.http import serving as admin
-from elastic_ctr.serving.service import SOURCE_PATH
-from serving.doors import HTTP_KINDS, http_standing
+from elastic_ctr.serving.routes import SOURCE_PATH
+from serving.frontends import HTTP_KINDS, http_standing
 from serving.http_peer import EVERYDAY, body
 
 HIDDEN = b"GET /v2/health/live HTTP/1.1\r\nHost: hidden\r\n\r\n"

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.serving import instances as module
-from elastic_ctr.serving.instances import feasign_array, instances_of, joined
-from elastic_ctr.serving.refusal import Refusal
+from elastic_ctr.serving.batching import instances as module
+from elastic_ctr.serving.batching.instances import feasign_array, instances_of, joined
+from elastic_ctr.serving.request_error import RequestError
 
 ROWS = st.integers(1, 4).flatmap(
     lambda slots: st.lists(
@@ -54,6 +54,6 @@ def test_feasigns_are_64_bits_however_they_are_written(values: list[int]) -> Non
 def test_more_feasigns_than_memory_should_hold_are_refused_with_413(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_FEASIGNS", 3)
 
-    with pytest.raises(Refusal, match="has 4 feasigns; 3 are allowed") as refused:
+    with pytest.raises(RequestError, match="has 4 feasigns; 3 are allowed") as refused:
         feasign_array([1] * 4, str)
     assert refused.value.status == 413

@@ -10,7 +10,7 @@ from serving.pods import Pod, pod
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_ctr.serving.releases._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("elastic_ctr.serving.rollout._AGAIN_SECONDS", 0.01)
 
 
 async def checking(it: Pod, version: int, times: int = 1) -> None:
@@ -55,7 +55,7 @@ async def test_a_check_that_exceeds_its_deadline_is_killed_and_tried_again_and_r
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pod(tmp_path, live=1) as it:
-        monkeypatch.setattr("elastic_ctr.serving.releases._CHECK_SECONDS", 0.1)
+        monkeypatch.setattr("elastic_ctr.serving.rollout._CHECK_SECONDS", 0.1)
         it.checker.hangs_at(2)
         it.document(live=1, candidate=2)
         await checking(it, 2, times=3)
@@ -74,7 +74,7 @@ async def test_a_live_version_whose_check_hangs_takes_turns_with_the_candidate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pod(tmp_path, live=1) as it:
-        monkeypatch.setattr("elastic_ctr.serving.releases._CHECK_SECONDS", 0.1)
+        monkeypatch.setattr("elastic_ctr.serving.rollout._CHECK_SECONDS", 0.1)
         it.checker.hangs_at(2)
         it.document(live=2, previous=1, candidate=3)
         await it.until(lambda: 3 in it.releases.passed)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.serving.instances import Instances
-from elastic_ctr.serving.open_inference import infer_answer, model_metadata, parse_infer, server_metadata
-from elastic_ctr.serving.refusal import Refusal
+from elastic_ctr.serving.batching.instances import Instances
+from elastic_ctr.serving.protocols.open_inference import infer_answer, model_metadata, parse_infer, server_metadata
+from elastic_ctr.serving.request_error import RequestError
 
 SLOTS = SlotList(("0", "1", "age"))
 
@@ -31,8 +31,8 @@ def parsed(*inputs: Any, max_instances: int = 100) -> list[list[list[int]]]:
     return rows_of(parse_infer(body).instances(SLOTS, max_instances))
 
 
-def refusal_of(*inputs: Any, max_instances: int = 100) -> Refusal:
-    with pytest.raises(Refusal) as refused:
+def request_error_of(*inputs: Any, max_instances: int = 100) -> RequestError:
+    with pytest.raises(RequestError) as refused:
         parsed(*inputs, max_instances=max_instances)
     return refused.value
 
@@ -97,15 +97,15 @@ def test_values_may_be_text_or_signed() -> None:
     ],
 )
 def test_a_wrong_request_is_refused_by_the_name_of_the_field(inputs: list[Any], named: str) -> None:
-    refusal = refusal_of(*inputs)
+    refusal = request_error_of(*inputs)
 
     assert refusal.status == 400
     assert refusal.sentence.startswith(named), refusal.sentence
 
 
 def test_too_many_instances_are_refused_with_413_before_anything_is_made_of_them() -> None:
-    assert refusal_of(tensor("line", ["1:0"] * 4, "BYTES"), max_instances=3).status == 413
-    assert refusal_of(tensor("0", [], shape=[10**15, 0])).status == 413
+    assert request_error_of(tensor("line", ["1:0"] * 4, "BYTES"), max_instances=3).status == 413
+    assert request_error_of(tensor("0", [], shape=[10**15, 0])).status == 413
 
 
 @settings(deadline=None, max_examples=300)
@@ -132,7 +132,7 @@ def test_any_json_is_read_or_refused(document: Any, wrapped: bool) -> None:
     status = 400
     try:
         parse_infer(body).instances(SLOTS, 3)
-    except Refusal as refusal:
+    except RequestError as refusal:
         status = refusal.status
 
     assert 400 <= status < 500
@@ -177,7 +177,7 @@ def test_only_the_outputs_asked_for_are_given() -> None:
 def test_an_output_that_is_not_there_is_refused_by_name() -> None:
     body = json.dumps({"inputs": [tensor("0", [1])], "outputs": [{"name": "score"}]}).encode()
 
-    with pytest.raises(Refusal, match=r"outputs\[0\].name 'score' is not an output"):
+    with pytest.raises(RequestError, match=r"outputs\[0\].name 'score' is not an output"):
         parse_infer(body)
 
 
@@ -259,7 +259,7 @@ def test_two_tensors_of_all_slots_are_read_as_a_tensor_for_each(
     ],
 )  # fmt: skip
 def test_binary_tensors_that_do_not_fit_are_refused(body: bytes, length: int, status: int) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestError) as refused:
         parse_infer(body, length).instances(SLOTS, 100)
 
     assert refused.value.status == status

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.serving import pooling
-from elastic_ctr.serving.instances import Instances, instances_of
+from elastic_ctr.serving.batching import pooling
+from elastic_ctr.serving.batching.instances import Instances, instances_of
 from serving import oracles
 
 DIM = 3
@@ -33,12 +33,12 @@ def test_each_slot_is_the_sum_of_its_keys_values(rows: list[list[list[int]]], sp
         expected.append(cells)
     instances = instances_of(rows, len(rows[0]))
 
-    distinct = pooling.distinct_keys(instances, sparse_dim)
-    values = np.array([value_of(key) for key in distinct.keys.tolist()], np.float32).reshape(-1, DIM)
-    result = pooling.pooled(distinct, values, instances, DIM)
+    unique = pooling.unique_keys(instances, sparse_dim)
+    values = np.array([value_of(key) for key in unique.keys.tolist()], np.float32).reshape(-1, DIM)
+    result = pooling.pooled(unique, values, instances, DIM)
 
-    assert 0 not in distinct.keys
-    assert len(set(distinct.keys.tolist())) == len(distinct.keys)
+    assert 0 not in unique.keys
+    assert len(set(unique.keys.tolist())) == len(unique.keys)
     assert result.dtype == np.float32
     assert result.flags.c_contiguous
     np.testing.assert_allclose(result, np.array(expected).reshape(len(rows), -1), rtol=1e-5, atol=1e-4)
@@ -53,23 +53,23 @@ def test_many_keys_come_out_both_ways_alike(seed: int, size: int, different: int
 
     results = []
     for kind in (oracles, pooling):
-        distinct = kind.distinct_keys(instances, None)
-        values = (distinct.keys[:, None] >> np.array([3, 17, 40], np.uint64)).astype(np.float32) / np.float32(2**60)
-        results.append(kind.pooled(distinct, values, instances, 3))
-        assert np.array_equal(np.sort(distinct.keys), np.setdiff1d(instances.feasigns, np.zeros(1, np.uint64)))
+        unique = kind.unique_keys(instances, None)
+        values = (unique.keys[:, None] >> np.array([3, 17, 40], np.uint64)).astype(np.float32) / np.float32(2**60)
+        results.append(kind.pooled(unique, values, instances, 3))
+        assert np.array_equal(np.sort(unique.keys), np.setdiff1d(instances.feasigns, np.zeros(1, np.uint64)))
 
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5)
 
 
 def test_what_does_not_belong_together_is_refused() -> None:
     instances = Instances(np.arange(1, 5, dtype=np.uint64), np.full(2, 2), 1)
-    distinct = pooling.distinct_keys(instances, None)
+    unique = pooling.unique_keys(instances, None)
     too_long = Instances(instances.feasigns, np.full(2, 3), 1)
 
     with pytest.raises(ValueError, match="do not belong together"):
-        pooling.pooled(distinct, np.zeros((3, 2), np.float32), instances, 2)
+        pooling.pooled(unique, np.zeros((3, 2), np.float32), instances, 2)
     with pytest.raises(ValueError, match="do not belong together"):
-        pooling.pooled(distinct, np.zeros((4, 2), np.float32), too_long, 2)
+        pooling.pooled(unique, np.zeros((4, 2), np.float32), too_long, 2)
 
 
 def test_it_can_be_compiled_beforehand() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from elastic_ctr.serving.predictor import mkl_is_slow
+from elastic_ctr.serving.batching.predictor import mkl_is_slow
 
 
 @pytest.mark.parametrize(

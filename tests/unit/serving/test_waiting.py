@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from elastic_ctr.cube.client.reader import CubeUnavailable
-from elastic_ctr.serving.refusal import Refusal
-from elastic_ctr.serving.rounds import _HELD_UP_ROUNDS
+from elastic_ctr.serving.batching.batcher import _DETACHED_BATCHES
+from elastic_ctr.serving.request_error import RequestError
 from serving.running import SAMPLES, running, until
 
 
@@ -14,17 +14,17 @@ async def test_a_request_larger_than_a_round_has_one_version_though_it_is_switch
     async with running(max_rows=2) as it:
         it.add(1)
         it.add(2)
-        it.rounds.pin(1)
+        it.batcher.pin(1)
         it.table.gate.clear()
         large = it.ask(*[[[key], []] for key in range(1, 6)])
         await until(lambda: len(it.table.asked) == 1)
-        it.rounds.pin(2)
-        it.rounds.keep({2})
+        it.batcher.pin(2)
+        it.batcher.keep({2})
         small = it.ask([[9], []])
         it.table.gate.set()
 
         answers = await large, await small
-        await until(lambda: 1 not in it.rounds.versions)
+        await until(lambda: 1 not in it.batcher.versions)
 
     assert answers == (([101.0, 102.0, 103.0, 104.0, 105.0], 1), ([209.0], 2))
     # The small one did not wait for the whole of the large one.
@@ -34,11 +34,11 @@ async def test_a_request_larger_than_a_round_has_one_version_though_it_is_switch
 async def test_a_large_request_does_not_wait_for_a_check() -> None:
     async with running(max_rows=2) as it:
         it.add(1)
-        it.rounds.pin(1)
+        it.batcher.pin(1)
         it.add(2)
         it.table.gate.clear()
         it.table.behind = lambda version, _: version == 2
-        check = asyncio.create_task(it.rounds.answer_at(2, SAMPLES))
+        check = asyncio.create_task(it.batcher.predict_at(2, SAMPLES))
         await until(lambda: bool(it.table.asked))
 
         large = await it.ask(*[[[key], []] for key in range(1, 6)])
@@ -52,10 +52,10 @@ async def test_a_large_request_does_not_wait_for_a_check() -> None:
 async def test_of_rounds_that_wait_for_cube_there_are_only_so_many() -> None:
     async with running(max_rows=1) as it:
         it.add(1)
-        it.rounds.pin(1)
+        it.batcher.pin(1)
         it.table.gate.clear()
         asked = [it.ask([[key], []]) for key in range(5, 45)]
-        await until(lambda: len(it.table.asked) >= _HELD_UP_ROUNDS)
+        await until(lambda: len(it.table.asked) >= _DETACHED_BATCHES)
         # Time in which more could begin, if more did.
         await asyncio.sleep(0.3)
         began = len(it.table.asked)
@@ -63,14 +63,14 @@ async def test_of_rounds_that_wait_for_cube_there_are_only_so_many() -> None:
 
         answers = await asyncio.gather(*asked)
 
-    assert began <= _HELD_UP_ROUNDS + 1
+    assert began <= _DETACHED_BATCHES + 1
     assert answers == [([100.0 + key], 1) for key in range(5, 45)]
 
 
 async def test_what_waits_for_cube_is_in_the_number_that_may_wait() -> None:
     async with running(max_rows=1) as it:
         it.add(1)
-        it.rounds.pin(1)
+        it.batcher.pin(1)
         it.table.gate.clear()
         waiting = it.ask_until_refused()
         await until(lambda: len(it.table.asked) > 8)
@@ -87,13 +87,13 @@ async def test_what_waits_for_cube_is_in_the_number_that_may_wait() -> None:
 async def test_more_than_can_wait_is_refused_at_once() -> None:
     async with running(max_rows=1) as it:
         it.add(1)
-        it.rounds.pin(1)
+        it.batcher.pin(1)
         it.table.gate.clear()
         first = it.ask([[5], []])
         await until(lambda: len(it.table.asked) == 1)
         rest = it.ask_until_refused()
 
-        with pytest.raises(Refusal, match="64 instances are waiting already"):
+        with pytest.raises(RequestError, match="64 instances are waiting already"):
             it.ask([[5], []])
         it.table.gate.set()
         answers = await asyncio.gather(first, *rest)
@@ -105,13 +105,13 @@ async def test_more_than_can_wait_is_refused_at_once() -> None:
 async def test_large_requests_wait_with_all_their_rows_until_they_are_answered() -> None:
     async with running(max_rows=2) as it:
         it.add(1)
-        it.rounds.pin(1)
+        it.batcher.pin(1)
         it.table.gate.clear()
         large = [[[5], []]] * 50
         first = [it.ask(*large), it.ask(*large)]
         for begun in (0, 2):
             await until(lambda begun=begun: len(it.table.asked) == begun)  # type: ignore[misc]
-            with pytest.raises(Refusal, match="instances are waiting already"):
+            with pytest.raises(RequestError, match="instances are waiting already"):
                 it.ask(*large)
         # It is answered between their parts.
         small = it.ask([[6], []])
@@ -126,13 +126,13 @@ async def test_large_requests_wait_with_all_their_rows_until_they_are_answered()
 async def test_parts_of_large_requests_are_not_counted_twice() -> None:
     async with running(max_rows=2) as it:
         it.add(1)
-        it.rounds.pin(1)
+        it.batcher.pin(1)
         it.table.gate.clear()
         # One row less than may wait, however many of them are in rounds by now.
         asked = [it.ask(*[[[key], []]] * rows) for key, rows in ((5, 40), (6, 40), (7, 47))]
-        await until(lambda: len(it.rounds._held_up) == 3)
+        await until(lambda: len(it.batcher._detached) == 3)
         asked.append(it.ask([[8], []]))
-        with pytest.raises(Refusal, match="128 instances are waiting already"):
+        with pytest.raises(RequestError, match="128 instances are waiting already"):
             it.ask(*[[[9], []]] * 3)
         it.table.gate.set()
 
@@ -144,7 +144,7 @@ async def test_parts_of_large_requests_are_not_counted_twice() -> None:
 async def test_a_request_larger_than_all_that_may_wait_is_answered_when_it_is_alone_and_so_is_the_next() -> None:
     async with running(max_rows=1) as it:
         it.add(1)
-        it.rounds.pin(1)
+        it.batcher.pin(1)
         larger = [[[5], []]] * 65
 
         answers = [await it.ask(*larger), await it.ask(*larger)]
@@ -155,19 +155,19 @@ async def test_a_request_larger_than_all_that_may_wait_is_answered_when_it_is_al
 async def test_a_large_request_that_is_cancelled_or_fails_waits_no_longer() -> None:
     async with running(max_rows=2) as it:
         it.add(1)
-        it.rounds.pin(1)
+        it.batcher.pin(1)
         large = [[[5], []]] * 100
         it.ask(*large)
-        [never_begun] = it.rounds._large
+        [never_begun] = it.batcher._large
         never_begun.cancel()
         await asyncio.gather(never_begun, return_exceptions=True)
         it.table.gate.clear()
         it.ask(*large)
         await until(lambda: len(it.table.asked) == 1)
-        [begun] = it.rounds._large
+        [begun] = it.batcher._large
         begun.cancel()
         it.table.gate.set()
-        await until(lambda: not it.rounds._under_way and not it.rounds._large)
+        await until(lambda: not it.batcher._under_way and not it.batcher._large)
         it.table.down = True
         [failed] = await asyncio.gather(it.ask(*large), return_exceptions=True)
         it.table.down = False

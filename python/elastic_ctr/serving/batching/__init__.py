@@ -1,0 +1,1 @@
+"""Requests become batches: one lookup and one call of the dense network each."""

@@ -1,0 +1,541 @@
+"""Batcher: everything that has arrived while the last batch ran is looked up at once and answered by one network call.
+
+Two batches are under way when there is much to do: while one computes, on Paddle's thread, the other is gathered and looked up.
+One that waits long for cube is held up: it does not count any more, others begin beside it. Their answers leave at once by the
+asyncio frontends; a native frontend sends in the order in which it asked.
+A batch has one version: its dense network and its embeddings, so has every answer, whatever is switched meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
+from elastic_ctr.features.keys import Keys
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.runtime.inline_executor import InlineExecutor
+from elastic_ctr.serving.batching.instances import Instances, Lengths, joined
+from elastic_ctr.serving.batching.pooling import MOST_INLINE, Floats, UniqueKeys, pooled, unique_keys
+from elastic_ctr.serving.request_error import RequestError
+from elastic_ctr.serving.worker_counters import Counters
+
+log = logging.getLogger(__name__)
+
+# While one computes, the next is gathered and looked up.
+_BATCHES_AT_ONCE = 2
+# A lookup that has taken so long is at a holder that is silent: any other was hedged after `cube.hedgeMs`, 20 by default.
+_DETACH_SECONDS = 0.1
+# Each is keys and values in memory.
+_DETACHED_BATCHES = 16
+# What the loop computes itself while Paddle's thread is idle: the way there and back would cost more
+# (docs/decisions/0007-serving-frontends.md). Meanwhile it hears nobody.
+_OWN_SECONDS = 0.008
+# Rows that may wait, for their batch or in one that is held up, in multiples of one batch's; more are refused at once
+# instead of being answered too late.
+_WAITING_BATCHES = 64
+# Of one batch: each is a row of floats in memory.
+_MAX_FEASIGNS = 1 << 20
+
+
+class Network(Protocol):
+    """A dense network, see `predictor.DenseNetwork`."""
+
+    @property
+    def row_seconds(self) -> float: ...
+
+    def predict(self, pooled: Floats, /) -> Floats: ...
+
+    def close(self) -> None: ...
+
+
+class Cube(Protocol):
+    """What batches need of `cube.client.CubeClient`."""
+
+    async def lookup(self, version: int, keys: Keys, /) -> tuple[Floats, npt.NDArray[np.bool_]]: ...
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """A version that is loaded here: its network, and what its manifest says."""
+
+    version: int
+    slots: SlotList
+    sparse_dim: int | None
+    dim: int
+    event_time_max: int
+    network: Network
+    cube: Cube
+
+
+class Source(Protocol):
+    """A frontend whose requests are fetched when a batch begins, instead of being brought one by one."""
+
+    def take(self) -> None:
+        """Ask what has come since. Must not raise."""
+
+
+Parse = Callable[[SlotList], Instances]
+Done = Callable[["Floats | Exception", int], None]
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class PendingRequest:
+    """One request, or a part of a large one: `done` is called once, with probabilities and the version they are of.
+
+    `parse` is asked again if the batch's version has other slots than `slots`. `version` is None for whichever is
+    pinned when the batch begins.
+    """
+
+    parse: Parse
+    slots: SlotList
+    instances: Instances
+    version: int | None
+    done: Done
+    finished: bool = False
+
+
+class Batcher:
+    """The versions of a worker and its queue. Lives on the event loop; Paddle is called by its thread, or in its place.
+
+    `max_rows` are the most of a batch, `shared_rows` what is worth two of them, one computed on Paddle's thread beside the
+    other. `newest_live` is awaited when cube does not hold the pinned version: it returns the live version of the newest
+    release document, or None.
+    """
+
+    def __init__(
+        self,
+        paddle: InlineExecutor,
+        newest_live: Callable[[], Awaitable[int | None]],
+        counters: Counters,
+        *,
+        max_rows: int = 8192,
+        shared_rows: int = 1024,
+    ) -> None:
+        self.versions: dict[int, ModelVersion] = {}
+        self.pinned: int | None = None
+        self.stage = "the process has just started"
+        self.max_rows = max_rows
+        self.shared_rows = shared_rows
+        self._paddle = paddle
+        self._newest_live = newest_live
+        self._counters = counters
+        self._waiting: deque[PendingRequest] = deque()
+        self.waiting_rows = 0
+        self._arrived = asyncio.Event()
+        # Batches and their rows. The next thing to do is looked for when one is over, and when it has come to its network.
+        self._under_way: dict[asyncio.Task[None], int] = {}
+        self._progressed = asyncio.Event()
+        # Those that were among them until they had waited long for others; and since when whoever waits for others does.
+        self._detached: dict[asyncio.Task[None], int] = {}
+        self._asking: dict[asyncio.Task[None], float] = {}
+        self._watching = False
+        self._using: Counter[int] = Counter()
+        self._leaving: set[int] = set()
+        # Requests larger than a batch, and their rows but for the part that is with the batches: each is in memory to its end.
+        self._large: dict[asyncio.Task[None], int] = {}
+        self._sources: list[Source] = []
+
+    # -- versions
+
+    def add(self, model: ModelVersion) -> None:
+        self._leaving.discard(model.version)
+        self.versions[model.version] = model
+
+    def pin(self, version: int) -> None:
+        """Answer with this version from the next batch on."""
+        assert version in self.versions
+        if version != self.pinned:
+            self._counters.totals["switches"] += 1
+        self.pinned = version
+
+    def keep(self, versions: set[int]) -> None:
+        """Let go of all others, each as soon as no request needs it."""
+        self._leaving |= {version for version in self.versions if version not in versions and version != self.pinned}
+        self._leaving -= versions
+        for version in list(self._leaving):
+            self._leave(version)
+
+    def in_use(self) -> set[int]:
+        """Versions that cube must go on holding for us."""
+        return {version for version, count in self._using.items() if count} | (
+            {self.pinned} if self.pinned is not None else set()
+        )
+
+    def _leave(self, version: int) -> None:
+        if version in self._leaving and not self._using[version] and version != self.pinned:
+            self._leaving.discard(version)
+            model = self.versions.pop(version, None)
+            if model is not None:
+                # What Paddle made is taken apart on the thread that made it.
+                self._paddle.submit(model.network.close)
+
+    def _use(self, version: int, change: int) -> None:
+        self._using[version] += change
+        if not self._using[version]:
+            del self._using[version]
+            self._leave(version)
+
+    # -- requests
+
+    def current(self) -> ModelVersion:
+        """Raises RequestError (503) while no version has ever been live."""
+        if self.pinned is None:
+            raise RequestError(503, f"no version is live yet: {self.stage}")
+        return self.versions[self.pinned]
+
+    def submit(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
+        """Answer later through `done`. Raises RequestError (503) when too much is waiting already."""
+        large = instances.rows > self.max_rows or len(instances.feasigns) > _MAX_FEASIGNS
+        waiting = self.waiting_rows + sum(self._detached.values())
+        if large:
+            # Not for a small one: it is answered between their parts.
+            waiting += sum(self._large.values())
+        if waiting + instances.rows > max(_WAITING_BATCHES * self.max_rows, instances.rows):
+            raise RequestError(503, f"{waiting} instances are waiting already; ask again later")
+        self._counters.totals["ignored_features"] += instances.ignored
+        if large:
+            self._begin_large(parse, instances, slots, done)
+        else:
+            self._enqueue(PendingRequest(parse, slots, instances, None, done))
+
+    def _begin_large(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
+        def over(task: asyncio.Task[None]) -> None:
+            self._large.pop(task, None)
+
+        def answered(outcome: Floats | Exception, version: int) -> None:
+            # Before: whoever is answered may ask again at once.
+            over(task)
+            done(outcome, version)
+
+        task = asyncio.create_task(self._ask_in_parts(parse, instances, slots, answered))
+        self._large[task] = instances.rows
+        # Also when it is cancelled.
+        task.add_done_callback(over)
+
+    async def predict_at(self, version: int, instances: Instances) -> Floats:
+        """Probabilities at a version, through the whole path. Raises VersionNotHeld, CubeUnavailable.
+
+        For the check of a version: beside the batches and not one of them. Who holds a candidate may be slow with it, which must
+        not keep waiting those who are answered by another version, nor they the check.
+        """
+        return await self._in_parts(instances, self.versions[version], self._probabilities)
+
+    async def _in_parts(
+        self, instances: Instances, model: ModelVersion, answer: Callable[[Instances, ModelVersion], Awaitable[Floats]]
+    ) -> Floats:
+        """One after the other: what small requests ask meanwhile is answered in between."""
+        self._use(model.version, 1)
+        try:
+            parts = instances.parts(self.max_rows, _MAX_FEASIGNS)
+            return np.concatenate([await answer(part, model) for part in parts])
+        finally:
+            self._use(model.version, -1)
+
+    async def _ask_part(self, part: Instances, model: ModelVersion) -> Floats:
+        answered: asyncio.Future[Floats] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Floats | Exception, _version: int) -> None:
+            if answered.done():
+                return
+            if isinstance(outcome, Exception):
+                answered.set_exception(outcome)
+            else:
+                answered.set_result(outcome)
+
+        request = asyncio.current_task()
+        assert request is not None
+        self._large[request] -= part.rows
+        self._enqueue(PendingRequest(lambda _slots: part, model.slots, part, model.version, done))
+        try:
+            return await answered
+        finally:
+            self._large[request] += part.rows
+
+    async def _ask_in_parts(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
+        """A request larger than a batch: small ones are answered between its parts, and all parts have one version."""
+        try:
+            model = self.current()
+            try:
+                read = self._for_slots(instances, slots, model, parse)
+                done(await self._in_parts(read, model, self._ask_part), model.version)
+            except VersionNotHeld as not_held:
+                if instances.known is not None:
+                    instances.known.clear()
+                again = await self._live_instead(model.version, not_held)
+                read = self._for_slots(instances, slots, again, parse)
+                done(await self._in_parts(read, again, self._ask_part), again.version)
+        except Exception as failed:  # noqa: BLE001 (whatever it is, the client gets its answer)
+            done(failed, 0)
+
+    @staticmethod
+    def _for_slots(instances: Instances, slots: SlotList, model: ModelVersion, parse: Parse) -> Instances:
+        return instances if slots.names == model.slots.names else parse(model.slots)
+
+    def _enqueue(self, request: PendingRequest) -> None:
+        self._waiting.append(request)
+        self.waiting_rows += request.instances.rows
+        self._arrived.set()
+
+    def add_source(self, source: Source) -> None:
+        """Ask it at the beginning of every batch; it calls `wake` when there is something after a silence."""
+        self._sources.append(source)
+
+    def wake(self) -> None:
+        self._arrived.set()
+
+    # -- batches
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                await (self._progressed if self._under_way else self._arrived).wait()
+                self._arrived.clear()
+                self._progressed.clear()
+                if self._has_room():
+                    for source in self._sources:
+                        source.take()
+                while self._waiting and self._may_begin():
+                    self._begin()
+        finally:
+            batches = [*self._under_way, *self._detached]
+            for batch in batches:
+                batch.cancel()
+            await asyncio.gather(*batches, return_exceptions=True)
+
+    def _has_room(self) -> bool:
+        return len(self._under_way) < _BATCHES_AT_ONCE and len(self._detached) < _DETACHED_BATCHES
+
+    def _may_begin(self) -> bool:
+        """Alone at once; beside another while that one computes, unless it would be a small one: few rows a batch cost much."""
+        if not self._has_room():
+            return False
+        return not self._under_way or 2 * self.waiting_rows >= min(sum(self._under_way.values()), self.max_rows)
+
+    def _begin(self) -> None:
+        requests, version = self._next()
+        if version is None:
+            refusal = RequestError(503, f"no version is live yet: {self.stage}")
+            for request in requests:
+                _resolve(request, refusal, 0)
+            return
+        self._use(version, 1)
+        batch = asyncio.create_task(self._run_batch(requests, version))
+        self._under_way[batch] = sum(request.instances.rows for request in requests)
+
+        def over(_: asyncio.Task[None]) -> None:
+            (self._under_way if batch in self._under_way else self._detached).pop(batch)
+            self._use(version, -1)
+            self._look_again()
+
+        batch.add_done_callback(over)
+
+    def _look_again(self) -> None:
+        self._progressed.set()
+        # Nobody waits for progress when nothing is under way.
+        self._arrived.set()
+
+    async def _await_dependency(self, answer: Awaitable[T]) -> T:
+        """What is asked of cube or of the parent. A batch that waits long for it gives its place to another."""
+        loop, batch = asyncio.get_running_loop(), asyncio.current_task()
+        assert batch is not None
+        self._asking[batch] = loop.time()
+        if not self._watching:
+            # One timer for all: most are answered within a millisecond, of which a timer each would be a part.
+            self._watch(loop)
+        try:
+            return await answer
+        finally:
+            del self._asking[batch]
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._watching = True
+        loop.call_later(_DETACH_SECONDS / 2, self._detach_slow_batches, loop)
+
+    def _detach_slow_batches(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._watching = False
+        long_ago = loop.time() - _DETACH_SECONDS
+        for batch, since in self._asking.items():
+            # A check is not among them: it has no place to give.
+            if since <= long_ago and batch in self._under_way:
+                self._detached[batch] = self._under_way.pop(batch)
+        if self._detached:
+            # Also when none has just been added: a frontend that has something under way does not tell when more has come.
+            self._look_again()
+        if self._asking:
+            self._watch(loop)
+
+    async def _run_batch(self, requests: list[PendingRequest], version: int) -> None:
+        try:
+            await self._compute(requests, version)
+        except Exception as failed:
+            log.exception("a batch of version %d failed", version)
+            for request in requests:
+                _resolve(request, failed, version)
+
+    def _next(self) -> tuple[list[PendingRequest], int | None]:
+        """The requests of the next batch, all of the version of the one that waited longest.
+
+        Of many rows that wait for nobody, half: the others are the batch beside it.
+        """
+        alone = not self._under_way and self.waiting_rows >= self.shared_rows
+        most = min(self.max_rows, -(-self.waiting_rows // 2) if alone else self.waiting_rows)
+        first = self._waiting[0]
+        version = self.pinned if first.version is None else first.version
+        taken: list[PendingRequest] = []
+        left: list[PendingRequest] = []
+        rows = feasigns = 0
+        while self._waiting and rows < most and feasigns < _MAX_FEASIGNS:
+            request = self._waiting.popleft()
+            wanted = self.pinned if request.version is None else request.version
+            if wanted != version:
+                left.append(request)
+            elif taken and rows + request.instances.rows > self.max_rows:
+                left.append(request)
+                break
+            else:
+                taken.append(request)
+                rows += request.instances.rows
+                feasigns += len(request.instances.feasigns)
+        self._waiting.extendleft(reversed(left))
+        self.waiting_rows -= rows
+        return taken, version
+
+    async def _compute(self, requests: list[PendingRequest], version: int) -> None:
+        model = self.versions.get(version)
+        if model is None:
+            refusal = RequestError(503, f"version {version} has been let go; ask again")
+            for request in requests:
+                _resolve(request, refusal, version)
+            return
+        try:
+            await self._answer(requests, model)
+        except VersionNotHeld as not_held:
+            # Parts of large requests are of this version and no other: who asked decides.
+            bound = [request for request in requests if request.version is not None]
+            free = [request for request in requests if request.version is None and not request.finished]
+            for request in bound:
+                _resolve(request, not_held, version)
+            if free:
+                await self._repeat(free, version, not_held)
+        except CubeUnavailable as unavailable:
+            for request in requests:
+                _resolve(request, unavailable, version)
+
+    async def _repeat(self, requests: list[PendingRequest], version: int, not_held: VersionNotHeld) -> None:
+        """The whole batch once more, dense network and embeddings, at what is live now."""
+        try:
+            model = await self._await_dependency(self._live_instead(version, not_held))
+            self._use(model.version, 1)
+            try:
+                await self._answer(requests, model)
+            finally:
+                self._use(model.version, -1)
+        except (RequestError, VersionNotHeld, CubeUnavailable) as failed:
+            for request in requests:
+                _resolve(request, failed, version)
+
+    async def _live_instead(self, version: int, not_held: VersionNotHeld) -> ModelVersion:
+        live = await self._newest_live()
+        self._counters.totals["retried_batches"] += 1
+        model = None if live is None else self.versions.get(live)
+        if model is None:
+            raise RequestError(
+                503,
+                f"version {version} is no longer held by cube, and the live version {live} is not checked here yet; ask "
+                f"again ({not_held})",
+            )
+        return model
+
+    async def _answer(self, requests: list[PendingRequest], model: ModelVersion) -> None:
+        accepted: list[PendingRequest] = []
+        parts: list[Instances] = []
+        for request in requests:
+            part = self._part_of(request, model)
+            if part is not None:
+                parts.append(part)
+                accepted.append(request)
+        if not accepted:
+            return
+        whole = joined(parts)
+        probabilities = await self._probabilities(whole, model)
+        begin = 0
+        for request, part in zip(accepted, parts, strict=True):
+            if part.known is not None and whole.known is not None and part is not whole:
+                part.known.append(whole.known[0][begin : begin + part.rows])
+            _resolve(request, probabilities[begin : begin + part.rows], model.version)
+            begin += part.rows
+
+    async def _probabilities(self, instances: Instances, model: ModelVersion) -> Floats:
+        """One lookup, one call of the network."""
+        loop = asyncio.get_running_loop()
+        many_keys = len(instances.feasigns) > MOST_INLINE
+        if many_keys:
+            unique = await loop.run_in_executor(self._paddle, unique_keys, instances, model.sparse_dim)
+        else:
+            unique = unique_keys(instances, model.sparse_dim)
+        started = time.perf_counter()
+        values, missing = await self._await_dependency(model.cube.lookup(model.version, unique.keys))
+        looked_up = time.perf_counter()
+        seconds = instances.rows * model.network.row_seconds
+        if many_keys or seconds > _OWN_SECONDS or not self._paddle.idle:
+            predicting = loop.run_in_executor(self._paddle, _predicted, model, unique, values, instances)
+            self._progressed.set()
+            probabilities = await predicting
+        else:
+            probabilities = _predicted(model, unique, values, instances)
+        if instances.known is not None:
+            instances.known.append(_known_feasigns(instances, unique, missing))
+        self._count(instances, missing, looked_up - started, time.perf_counter() - looked_up)
+        return probabilities
+
+    def _part_of(self, request: PendingRequest, model: ModelVersion) -> Instances | None:
+        try:
+            return self._for_slots(request.instances, request.slots, model, request.parse)
+        except RequestError as refusal:
+            _resolve(request, refusal, model.version)
+            return None
+
+    def _count(self, instances: Instances, missing: npt.NDArray[np.bool_], lookup: float, predict: float) -> None:
+        counters = self._counters
+        counters.totals["batches"] += 1
+        counters.totals["rows"] += instances.rows
+        counters.totals["keys"] += len(missing)
+        counters.totals["missing_keys"] += int(np.count_nonzero(missing))
+        counters.histograms["lookup_seconds"].observe(lookup)
+        counters.histograms["predict_seconds"].observe(predict)
+        counters.histograms["batch_rows"].observe(instances.rows)
+
+
+def _predicted(model: ModelVersion, unique: UniqueKeys, values: Floats, instances: Instances) -> Floats:
+    return model.network.predict(pooled(unique, values, instances, model.dim))
+
+
+def _known_feasigns(instances: Instances, unique: UniqueKeys, missing: npt.NDArray[np.bool_]) -> Lengths:
+    """How many feasigns of each instance the version knows; the padding key is none."""
+    known = np.concatenate(([False], ~missing))[unique.places]
+    before = np.concatenate(([0], np.cumsum(known)))
+    ends = np.concatenate(([0], np.cumsum(instances.lengths.reshape(instances.rows, -1).sum(axis=1))))
+    counts: Lengths = np.diff(before[ends])
+    return counts
+
+
+def _resolve(request: PendingRequest, outcome: Floats | Exception, version: int) -> None:
+    """Once. One client's trouble is not the others'."""
+    if request.finished:
+        return
+    request.finished = True
+    try:
+        request.done(outcome, version)
+    except Exception:
+        log.exception("an answer could not be given")

@@ -1,0 +1,118 @@
+"""Instances of a request, as two arrays: what every frontend hands to the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.features.keys import Keys
+from elastic_ctr.serving.request_error import RequestError, short_repr
+
+Lengths = npt.NDArray[np.int64]
+
+FEASIGN_END = 1 << 64
+MAX_FEASIGNS = 8 << 20
+"""Of one request; more are refused. A body of short numbers could hold four times as many, and each takes memory."""
+
+SIGNED_LOW = -(1 << 63)
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """Feasigns of `rows` instances over the slots of a model, before `sparseDim`.
+
+    `feasigns`: u64, by row, then by slot in the slot list's order. `lengths`: i64 [rows * slots], how many of them
+    belong to each; 0 is a slot without features. `ignored` counts features of slots that the model has not.
+    `known`, where it is asked for, takes how many feasigns of each instance the version knows: i64, in parts.
+    """
+
+    feasigns: Keys
+    lengths: Lengths
+    rows: int
+    ignored: int = 0
+    known: list[Lengths] | None = None
+
+    def parts(self, max_rows: int, max_feasigns: int) -> Iterator[Instances]:
+        """Cut into parts of at most so many rows, and so many feasigns unless one row alone has more."""
+        ends = np.cumsum(self.lengths.reshape(self.rows, -1).sum(axis=1))
+        begin = 0
+        while begin < self.rows:
+            before = int(ends[begin - 1]) if begin else 0
+            fitting = int(np.searchsorted(ends, before + max_feasigns, "right"))
+            end = min(max(begin + 1, fitting), begin + max_rows, self.rows)
+            yield self.part(begin, end)
+            begin = end
+
+    def part(self, begin: int, end: int) -> Instances:
+        """Rows `begin` to `end`, without a copy."""
+        slots = len(self.lengths) // self.rows if self.rows else 0
+        ends = np.cumsum(self.lengths)
+        first = int(ends[begin * slots - 1]) if begin and slots else 0
+        last = int(ends[end * slots - 1]) if end and slots else 0
+        lengths = self.lengths[begin * slots : end * slots]
+        return Instances(self.feasigns[first:last], lengths, end - begin, known=self.known)
+
+
+def joined(parts: Sequence[Instances]) -> Instances:
+    """One after the other; all of the same slots."""
+    if len(parts) == 1:
+        return parts[0]
+    return Instances(
+        np.concatenate([part.feasigns for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
+        sum(part.rows for part in parts),
+        known=[] if any(part.known is not None for part in parts) else None,
+    )
+
+
+def instances_of(rows: Sequence[Sequence[Sequence[int]]], slots: int) -> Instances:
+    """From feasigns by row and slot, each in 0 … 2^64-1."""
+    feasigns = [feasign for row in rows for slot in row for feasign in slot]
+    lengths = [len(slot) for row in rows for slot in row]
+    assert len(lengths) == len(rows) * slots
+    return Instances(np.array(feasigns, dtype=np.uint64), np.array(lengths, dtype=np.int64), len(rows))
+
+
+def lengths_array(lengths: Sequence[int]) -> Lengths:
+    return np.array(lengths, dtype=np.int64)
+
+
+def too_many_feasigns(given: int) -> RequestError:
+    return RequestError(413, f"the request has {given} feasigns; {MAX_FEASIGNS} are allowed, send several")
+
+
+def feasign_array(values: list[Any], where: Callable[[int], str]) -> Keys:
+    """Feasigns of a JSON request as u64.
+
+    Each is a number or a decimal string in 0 … 2^64-1. A negative number down to -2^63 is the same 64 bits read as a
+    signed field (the source's proto has `int64 feasigns`) and is taken as such.
+
+    Raises:
+        RequestError: naming `where(index)` for the first value that is none of these.
+    """
+    if not values:
+        return np.empty(0, dtype=np.uint64)
+    if len(values) > MAX_FEASIGNS:
+        raise too_many_feasigns(len(values))
+    # bool is a kind of int to Python and no feasign; a set of types sees it.
+    if set(map(type, values)) == {int} and min(values) >= 0 and max(values) < FEASIGN_END:
+        return np.array(values, dtype=np.uint64)
+    return np.array([_feasign(value, index, where) for index, value in enumerate(values)], dtype=np.uint64)
+
+
+def _feasign(value: object, index: int, where: Callable[[int], str]) -> int:
+    if type(value) is int and SIGNED_LOW <= value < FEASIGN_END:
+        return value % FEASIGN_END
+    if type(value) is str and value.isascii() and 0 < len(value) <= 64:
+        digits = value.removeprefix("-")
+        if digits.isdigit() and SIGNED_LOW <= (number := int(value)) < FEASIGN_END:
+            return number % FEASIGN_END
+    raise RequestError(
+        400,
+        f"{where(index)} is {short_repr(value)}; a feasign is a whole number below 2^64, as a number or as text of decimal "
+        "digits",
+    )

@@ -1,0 +1,108 @@
+"""From feasigns to the matrix that the dense network takes: unique keys by hashing, and the sum of each slot's values."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.cube.dictionary.kernel import mix
+from elastic_ctr.features.keys import PADDING_KEY, Keys, keys_of
+from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.serving.batching.instances import Instances
+
+Floats = npt.NDArray[np.float32]
+MOST_INLINE = 65_536
+"""Feasigns; more are too slow for the thread that also reads the sockets."""
+
+# Nobody outside can choose keys that collide.
+_SEED = np.uint64(secrets.randbits(64))
+_PADDING = np.uint64(PADDING_KEY)
+_1 = np.uint64(1)
+
+
+class UniqueKeys(NamedTuple):
+    """The keys of a batch, each once: `keys` u64 in any order and without the padding key; `places` i64, one a feasign:
+    0 is the padding key, i + 1 is `keys[i]`.
+    """
+
+    keys: Keys
+    places: npt.NDArray[np.int64]
+
+
+@compiled
+def _unique(keys: Any, seed: Any, slots: Any, found: Any, places: Any) -> Any:
+    """How many unique keys were written to `found`; slots are zeros, a power of two of them, more than keys."""
+    last = np.uint64(slots.size - 1)
+    count = np.int32(0)
+    for i in range(keys.size):
+        key = keys[i]
+        if key == _PADDING:
+            places[i] = 0
+            continue
+        slot = mix(key ^ seed) & last
+        while slots[slot] != 0 and found[slots[slot] - 1] != key:
+            slot = (slot + _1) & last
+        if slots[slot] == 0:
+            found[count] = key
+            count += np.int32(1)
+            slots[slot] = count
+        places[i] = slots[slot]
+    return count
+
+
+@compiled
+def _segment_sum(values: Any, places: Any, lengths: Any, sums: Any) -> None:
+    """Add to sums f32[segments, dim], which are zeros, the values of each segment's keys."""
+    dim = values.shape[1]
+    at = 0
+    for segment in range(lengths.size):
+        for _ in range(lengths[segment]):
+            place = places[at]
+            at += 1
+            if place > 0:
+                for d in range(dim):
+                    sums[segment, d] += values[place - 1, d]
+
+
+def unique_keys(instances: Instances, sparse_dim: int | None) -> UniqueKeys:
+    """What has to be looked up; keys in the order they first appear."""
+    keys = np.ascontiguousarray(keys_of(instances.feasigns, sparse_dim))
+    slots = np.zeros(1 << (2 * keys.size).bit_length(), np.int32)
+    found, places = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
+    count = _unique(keys, _SEED, slots, found, places)
+    return UniqueKeys(found[:count], places)
+
+
+def pooled(unique: UniqueKeys, values: Floats, instances: Instances, dim: int) -> Floats:
+    """Sum the values of each slot's keys.
+
+    Args:
+        unique: of these instances.
+        values: f32 [len(unique.keys), dim], zeros for a missing key.
+        instances: their lengths say which feasign belongs to which slot.
+        dim: floats a key.
+
+    Returns:
+        f32 [rows, slots * dim], C-contiguous. A key that appears twice in a slot counts twice, as in training.
+
+    Raises:
+        ValueError: lengths and feasigns do not agree.
+    """
+    if values.shape != (len(unique.keys), dim) or int(instances.lengths.sum()) != len(unique.places):
+        raise ValueError(
+            f"{values.shape} values of {len(unique.keys)} keys, {len(unique.places)} places in segments of "
+            f"{int(instances.lengths.sum())}: these do not belong together"
+        )
+    sums = np.zeros((len(instances.lengths), dim), np.float32)
+    _segment_sum(np.ascontiguousarray(values, np.float32), unique.places, instances.lengths, sums)
+    return sums.reshape(instances.rows, -1) if instances.rows else sums.reshape(0, 0)
+
+
+def warm_pooling() -> None:
+    """Compile now, not under the first request."""
+    instances = Instances(np.ones(1, np.uint64), np.ones(1, np.int64), 1)
+    unique = unique_keys(instances, None)
+    assert pooled(unique, np.ones((1, 1), np.float32), instances, 1).item() == 1

@@ -1,0 +1,1 @@
+"""The servers of the prediction ports: HTTP natively and on asyncio, and gRPC."""

@@ -1,0 +1,299 @@
+"""The connections of a native frontend: `machine_code.sockets`, with what each is owed, since when, and of which connection.
+
+A prediction takes a while and many may be asked before the first is answered, so a connection goes on being read while
+it is owed no more than its output buffer holds. What the bytes mean is the business of `frame_batches` and `http_batches`.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_ctr.machine_code import sockets
+from elastic_ctr.machine_code.compiled import bounds_checked, compiled
+from elastic_ctr.machine_code.intrinsics import load_u32
+from elastic_ctr.machine_code.sockets import (
+    ADD,
+    BROKEN,
+    CLOSED,
+    CLOSING,
+    ENDED,
+    EVENT_BYTES,
+    EVENT_DATA,
+    EVENTS,
+    EXHAUSTED,
+    FAILED,
+    IN,
+    INPUT,
+    LARGE,
+    LARGE_INPUT,
+    MODIFY,
+    OUT,
+    OUT_AT,
+    OUT_END,
+    REMOVE,
+    SKIP,
+    STATE,
+    Sockets,
+    reserve,
+    wait,
+)
+
+# Behind the columns of every connection. OWED: reply bytes of what is under way; SINCE: milliseconds, when its time
+# began; UNFINISHED: its input may hold whole requests that nobody announces again; SILENT: it says no more; LEAVING: it goes
+# to the asyncio frontend when nothing is owed.
+(SERIAL, OWED, FLIGHT, SINCE, MASK, UNFINISHED, CHARGED, SILENT, LEAVING) = range(sockets.WIDTH, sockets.WIDTH + 9)
+# Bytes of the request that has begun, the forms of the head and of the body it had last, and how many of them were not known.
+WHOLE, HEAD, BODY_FORM, STRANGE = range(sockets.WIDTH + 9, sockets.WIDTH + 13)
+WIDTH = sockets.WIDTH + 13
+
+# The frontend's row, i64. BEHIND: there is a frontend behind this one, for those that there is no row for, and those that say no more
+# in the middle of something. DEAF: the process has no descriptor left for who comes.
+NEXT_SERIAL, OPENED, PENDING, ASIDE, LEFT_OVER, DRAINING, BEHIND, DEAF = range(8)
+SHARED_WIDTH = 8
+
+# What a batch has taken, i64: lengths, feasigns, requests, bytes of bodies.
+LENGTHS, FEASIGNS, REQUESTS, BODIES = range(4)
+TAKEN_WIDTH = 4
+# A request of the batch, i64: whose, how many rows, where its body is, and how much of that is JSON in front of binary
+# tensors; 0: it has none.
+REQUEST_FD, REQUEST_SERIAL, REQUEST_ROWS, BODY_AT, BODY_BYTES, JSON_BYTES = range(6)
+REQUEST_WIDTH = 6
+
+# Something set aside for Python: whose, and why in the words of the wire, or that there is no row for it.
+ASIDE_FD, ASIDE_SERIAL, ASIDE_WHY = range(3)
+NO_ROW = -1
+
+_CHECKED = bounds_checked()
+
+
+class Buffers(NamedTuple):
+    """What a frontend keeps."""
+
+    sockets: Sockets
+    shared: NDArray[np.int64]  # [SHARED_WIDTH]
+    ready: NDArray[np.int64]  # [descriptors and EVENTS, 2]: a descriptor, and whether it can be read
+    aside: NDArray[np.int64]  # [some, 3]
+    replies: NDArray[np.uint8]  # output_bytes
+    least_reply: int  # bytes that any reply is owed: it may become a refusal
+    max_in_flight: int
+    max_pending: int
+
+
+class Batch(NamedTuple):
+    """Requests that are asked as one request."""
+
+    taken: NDArray[np.int64]  # [TAKEN_WIDTH]
+    feasigns: NDArray[np.uint64]
+    lengths: NDArray[np.int64]  # rows x slots
+    requests: NDArray[np.int64]  # [most, REQUEST_WIDTH]
+    bodies: NDArray[np.uint8]  # of HTTP
+
+
+def new_batch(requests: int, feasigns: int, lengths: int, bodies: int) -> Batch:
+    """Room for so many, at least one of each; it takes memory where it is used."""
+    return Batch(
+        np.zeros(TAKEN_WIDTH, np.int64),
+        reserve(8 * max(feasigns, 1)).view(np.uint64),
+        reserve(8 * max(lengths, 1)).view(np.int64),
+        np.zeros((requests, REQUEST_WIDTH), np.int64),
+        reserve(max(bodies, 1)),
+    )
+
+
+@compiled
+def _forget(b: Any, row: Any) -> None:
+    """Take out of the frontend's counts what an open connection has in them."""
+    b.shared[PENDING] -= row[CHARGED]
+    b.shared[LEFT_OVER] -= row[UNFINISHED]
+    b.shared[OPENED] -= 1
+
+
+@compiled
+def hang_up(b: Any, fd: Any) -> None:
+    row = b.sockets.connections[fd]
+    if row[STATE] != CLOSED:
+        _forget(b, row)
+        sockets.close(b.sockets, fd)
+
+
+@compiled
+def let_go(b: Any, fd: Any) -> None:
+    """It stays open, and nothing of it is left here."""
+    row = b.sockets.connections[fd]
+    if row[STATE] != CLOSED:
+        _forget(b, row)
+        sockets.let_go(b.sockets, fd)
+
+
+@compiled
+def has_output_budget(b: Any, row: Any, reply: Any) -> Any:
+    """Whether the connection may be owed another reply of so many bytes."""
+    return row[OUT_END] - row[OUT_AT] + row[OWED] + reply <= b.sockets.output_bytes and row[FLIGHT] < b.max_in_flight
+
+
+@compiled
+def update_interest(b: Any, fd: Any, now: Any) -> None:
+    """After whatever happened: end it when all is said, else wait for what can come next."""
+    row = b.sockets.connections[fd]
+    if row[STATE] == CLOSED:
+        return
+    waiting = row[OUT_END] > row[OUT_AT]
+    silent = row[SILENT] != 0 and row[UNFINISHED] == 0 and (b.shared[BEHIND] == 0 or row[INPUT] == 0)
+    over = row[CLOSING] != 0 or (silent and row[LEAVING] == 0)
+    if over and not waiting and row[FLIGHT] == 0:
+        hang_up(b, fd)
+        return
+    mask = 0
+    if waiting:
+        mask = OUT
+    elif row[CLOSING] == 0 and row[SILENT] == 0 and row[LEAVING] == 0 and has_output_budget(b, row, b.least_reply):
+        mask = IN
+    if mask != row[MASK]:
+        if waiting:
+            row[SINCE] = now
+        sockets.watch(b.sockets, fd, MODIFY, mask)
+        row[MASK] = mask
+
+
+@compiled
+def set_pending_input(b: Any, row: Any, value: Any) -> None:
+    """Whether the connection's input may hold whole requests that nobody will announce again."""
+    b.shared[LEFT_OVER] += value - row[UNFINISHED]
+    row[UNFINISHED] = value
+
+
+@compiled
+def accept(b: Any, now: Any) -> None:
+    while True:
+        fd = sockets.accept(b.sockets)
+        if fd == EXHAUSTED:
+            # It would be announced again and again; `listen_again` tells when there may be room.
+            sockets.watch(b.sockets, b.sockets.listener, REMOVE, 0)
+            b.shared[DEAF] = 1
+        if fd < 0:
+            return
+        if fd >= b.sockets.connections.shape[0]:
+            if b.shared[BEHIND] != 0 and b.shared[ASIDE] < b.aside.shape[0]:
+                b.aside[b.shared[ASIDE], ASIDE_FD], b.aside[b.shared[ASIDE], ASIDE_WHY] = fd, NO_ROW
+                b.shared[ASIDE] += 1
+            else:
+                sockets.turn_away(fd)
+            continue
+        row = b.sockets.connections[fd]
+        b.shared[NEXT_SERIAL] += 1
+        b.shared[OPENED] += 1
+        row[SERIAL], row[SINCE], row[MASK] = b.shared[NEXT_SERIAL], now, IN
+
+
+@compiled
+def listen_again(b: Any) -> None:
+    """After DEAF."""
+    sockets.watch(b.sockets, b.sockets.listener, ADD, IN)
+    b.shared[DEAF] = 0
+
+
+@compiled
+def account_input(b: Any, fd: Any) -> None:
+    """Count what is held for a frame that is not whole yet; give its pages back when it is gone."""
+    row = b.sockets.connections[fd]
+    charged = row[INPUT] if row[INPUT] > LARGE else 0
+    if charged == 0 and row[LARGE_INPUT] != 0:
+        sockets.give_back(b.sockets, fd)
+    b.shared[PENDING] += charged - row[CHARGED]
+    row[CHARGED] = charged
+
+
+@compiled
+def receive(b: Any, fd: Any, wanted: Any, now: Any) -> Any:
+    """Read once, until the input has `wanted` bytes. False when nothing came or the peer is gone."""
+    row = b.sockets.connections[fd]
+    have = row[INPUT]
+    wanted = min(wanted, b.sockets.input_bytes)
+    if have >= wanted:
+        return True
+    got = sockets.receive(b.sockets, fd, wanted)
+    if got == BROKEN:
+        hang_up(b, fd)
+    elif got == ENDED:
+        row[SILENT] = 1
+        update_interest(b, fd, now)
+    elif got > 0 and have == 0 and row[SKIP] == 0:
+        row[SINCE] = now
+    return got > 0
+
+
+@compiled
+def send_waiting(b: Any, fd: Any, now: Any) -> None:
+    """Go on with output that waited."""
+    row = b.sockets.connections[fd]
+    sent = sockets.send_waiting(b.sockets, fd)
+    if sent == BROKEN:
+        hang_up(b, fd)
+    elif sent > 0:
+        if row[OUT_END] == 0:
+            row[SINCE] = now
+            if row[INPUT] > 0:
+                set_pending_input(b, row, 1)
+        update_interest(b, fd, now)
+
+
+@compiled
+def send(b: Any, fd: Any, from_: Any, size: Any, owed: Any, flights: Any, now: Any) -> None:
+    """Send bytes that were owed, behind what waits already."""
+    row = b.sockets.connections[fd]
+    row[OWED] -= owed
+    row[FLIGHT] -= flights
+    if sockets.send(b.sockets, fd, from_, size) == BROKEN:
+        hang_up(b, fd)
+        return
+    if row[OUT_END] == 0 and row[INPUT] == 0:
+        row[SINCE] = now
+    update_interest(b, fd, now)
+
+
+@compiled
+def put(b: Any, fd: Any, serial: Any, data: Any, owed: Any, now: Any) -> None:
+    """Send one reply u8[n] that Python has made to something set aside, or to a request of the batch."""
+    if b.sockets.connections[fd, SERIAL] == serial:
+        send(b, fd, np.uint64(data.ctypes.data), data.size, owed, 1, now)
+
+
+@compiled
+def ready(b: Any, now: Any) -> Any:
+    """(How many connections may have requests, whether there may be more of them); they stand in b.ready then.
+
+    On the way output that waited is sent, and peers are accepted.
+    """
+    found = np.int64(0)
+    if b.shared[LEFT_OVER] > 0:
+        for descriptor in range(b.sockets.connections.shape[0]):
+            if b.sockets.connections[descriptor, UNFINISHED] != 0:
+                b.ready[found, 0], b.ready[found, 1] = descriptor, 0
+                found += 1
+    events = np.uint64(b.sockets.events.ctypes.data)
+    count = wait(b.sockets, 0)
+    if _CHECKED and found + count > b.ready.shape[0]:
+        raise IndexError("more is ready than there is room for")
+    for number in range(count):
+        at = events + np.uint64(number * EVENT_BYTES)
+        mask = np.int64(load_u32(at))
+        fd = np.int64(load_u32(at + np.uint64(EVENT_DATA)))
+        if fd == b.sockets.listener:
+            accept(b, now)
+            continue
+        row = b.sockets.connections[fd]
+        if row[STATE] == CLOSED:
+            continue
+        if mask & FAILED:
+            hang_up(b, fd)
+        elif row[OUT_END] > row[OUT_AT]:
+            send_waiting(b, fd, now)
+            # What had been read before the output stopped is not announced again.
+            if row[STATE] != CLOSED and row[OUT_END] == row[OUT_AT] and row[INPUT] > 0:
+                b.ready[found, 0], b.ready[found, 1] = fd, 0
+                found += 1
+        else:
+            b.ready[found, 0], b.ready[found, 1] = fd, 1
+            found += 1
+    return found, count == EVENTS

@@ -1,0 +1,419 @@
+"""The Open Inference Protocol, version 2, over gRPC: the same rules, refusals and batches as its REST frontend.
+
+It lives in each worker, on the worker's own event loop, and the workers share the port by SO_REUSEPORT: so its requests
+join the batches of the other frontends, which are its batching window, and a core more is a frontend more. In a process of its
+own every request would be parsed twice and travel once more. Refusals are gRPC statuses: 400 INVALID_ARGUMENT,
+404 NOT_FOUND, 413 RESOURCE_EXHAUSTED, 503 UNAVAILABLE, 500 INTERNAL, each with the sentence that REST would give.
+`grpc.health.v1.Health` answers probes, and reflection tells tools the methods. The messages are in `open_inference.proto`.
+
+gRPC has read a message before the frontend sees it, and parsing multiplies its size: an empty input takes 2 bytes on the wire
+and a hundred as an object. So the elements of a large message are counted on its bytes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# gRPC's core writes to stderr whenever a peer goes away. Read when grpc is first imported.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+from grpc_reflection.v1alpha import reflection
+
+from elastic_ctr.serving import health_pb2 as health
+from elastic_ctr.serving import open_inference_pb2 as messages
+from elastic_ctr.serving.batching.instances import MAX_FEASIGNS, Instances, too_many_feasigns
+from elastic_ctr.serving.batching.pooling import Floats
+from elastic_ctr.serving.protocols import open_inference
+from elastic_ctr.serving.protocols.open_inference import Inference, Tensor
+from elastic_ctr.serving.request_error import RequestError, request_error_of, short_repr
+from elastic_ctr.serving.routes import PARSED_INLINE, Routes
+
+ENDPOINT = "grpc"
+SERVICE = "inference.GRPCInferenceService"
+HEALTH = "grpc.health.v1.Health"
+NO_MESSAGE = "the message is no {}"
+
+_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
+# Of one process; more are refused by gRPC itself with RESOURCE_EXHAUSTED.
+_MAX_CALLS = 2048
+_IDLE_MS = 300_000
+# gRPC's default is 5 minutes: a client that pings every 10 s, as many do, was sent away after 40 s.
+_PING_MS = 1000
+# Of every method but ModelInfer.
+_SMALL_BYTES = 64 << 10
+# Fields of a ModelInferRequest besides one for each instance: names, shapes, parameters of thousands of tensors.
+_MAX_FIELDS = 1 << 16
+# Messages in memory at once, in multiples of the largest.
+_MAX_PENDING = 4
+_WATCH_SECONDS = 0.5
+_STATUS = health.HealthCheckResponse.ServingStatus
+
+_CONTENTS = {
+    "BYTES": "bytes_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+}
+# Wire types of protobuf, and numbers of fields in open_inference.proto: inputs of a request is contents of an input.
+_VARINT, _LENGTH_DELIMITED, _FIXED = 0, 2, {1: 8, 5: 4}
+_NESTED, _OUTPUTS, _SHAPE, _BYTES_CONTENTS = 5, 6, 3, 8
+
+Context = Any
+
+
+class GrpcFrontend:
+    """Answers calls on one port. `max_bytes` bounds a message."""
+
+    def __init__(self, service: Routes, max_bytes: int) -> None:
+        self._service = service
+        self._max_bytes = max_bytes
+        self._pending_bytes = 0
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="grpc-parser")
+        self._server: Any = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept, sharing the port with the other workers; returns the port. Raises OSError."""
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 1),
+                ("grpc.max_receive_message_length", self._max_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_connection_idle_ms", _IDLE_MS),
+                ("grpc.http2.min_ping_interval_without_data_ms", _PING_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ],
+            maximum_concurrent_rpcs=_MAX_CALLS,
+        )
+        calls = {
+            "ServerLive": self._server_live,
+            "ServerReady": self._server_ready,
+            "ModelReady": self._model_ready,
+            "ServerMetadata": self._server_metadata,
+            "ModelMetadata": self._model_metadata,
+            "ModelInfer": self._model_infer,
+        }
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(SERVICE, {name: self._handler(do) for name, do in calls.items()}),
+                grpc.method_handlers_generic_handler(
+                    HEALTH,
+                    {
+                        "Check": self._handler(self._check),
+                        "List": self._handler(self._list),
+                        "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+                    },
+                ),
+            )
+        )
+        reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), self._server)
+        bound = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        if not bound:
+            raise OSError(f"{host}:{port} cannot be used for gRPC")
+        await self._server.start()
+        return int(bound)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Accept no more calls, finish those under way; what is not done after the grace is cut."""
+        if self._server is not None:
+            await self._server.stop(grace_seconds)
+        self._parser.shutdown(wait=False)
+
+    def _handler(self, do: Callable[[bytes], Awaitable[Message]]) -> Any:
+        async def call(request: bytes, context: Context) -> bytes:
+            try:
+                answer = await do(request)
+            except Exception as error:
+                refusal = request_error_of(error)
+                # The frames of an error hold the request, and gRPC keeps its own error in a cycle, which waits long for the
+                # collector.
+                error.__traceback__ = None
+                del request
+                self._service.count(ENDPOINT, refusal.status)
+                await context.abort(_CODES.get(refusal.status, grpc.StatusCode.INTERNAL), refusal.sentence)
+                raise
+            self._service.count(ENDPOINT, 200)
+            return answer.SerializeToString()
+
+        return grpc.unary_unary_rpc_method_handler(call)
+
+    # -- small answers
+
+    async def _server_live(self, request: bytes) -> Message:
+        _read(messages.ServerLiveRequest, request)
+        return messages.ServerLiveResponse(live=True)
+
+    async def _server_ready(self, request: bytes) -> Message:
+        _read(messages.ServerReadyRequest, request)
+        return messages.ServerReadyResponse(ready=self._service.version() is not None)
+
+    async def _model_ready(self, request: bytes) -> Message:
+        asked = _read(messages.ModelReadyRequest, request)
+        self._named(asked.name)
+        live = self._service.version()
+        return messages.ModelReadyResponse(ready=live is not None and asked.version in {"", str(live)})
+
+    async def _server_metadata(self, request: bytes) -> Message:
+        _read(messages.ServerMetadataRequest, request)
+        return messages.ServerMetadataResponse(name="elastic-ctr", version=self._service.package_version)
+
+    async def _model_metadata(self, request: bytes) -> Message:
+        asked = _read(messages.ModelMetadataRequest, request)
+        self._named(asked.name)
+        self._versioned(asked.version)
+        told = self._service.model_metadata()
+        inputs, outputs = (
+            [messages.ModelMetadataResponse.TensorMetadata(**each) for each in told[kind]]
+            for kind in ("inputs", "outputs")
+        )
+        return messages.ModelMetadataResponse(
+            name=told["name"],
+            versions=told["versions"],
+            platform=told["platform"],
+            inputs=inputs,
+            outputs=outputs,
+            properties={"max_instances": str(self._service.max_instances)},
+        )
+
+    async def _check(self, request: bytes) -> Message:
+        name = _read(health.HealthCheckRequest, request).service
+        if name not in {"", SERVICE}:
+            raise RequestError(404, f"{short_repr(name)} is not a service of this server; {SERVICE} is")
+        return self._health()
+
+    async def _list(self, request: bytes) -> Message:
+        _read(health.HealthListRequest, request)
+        return health.HealthListResponse(statuses={name: self._health() for name in ("", SERVICE)})
+
+    async def _watch(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
+        """The status now, and each time it changes, until the client goes."""
+        try:
+            name = _read(health.HealthCheckRequest, request).service
+        except RequestError as refusal:
+            await context.abort(_CODES[refusal.status], refusal.sentence)
+            raise
+        told = None
+        while True:
+            now = (
+                self._health() if name in {"", SERVICE} else health.HealthCheckResponse(status=_STATUS.SERVICE_UNKNOWN)
+            )
+            if now != told:
+                yield now.SerializeToString()
+                told = now
+            await asyncio.sleep(_WATCH_SECONDS)
+
+    def _health(self) -> health.HealthCheckResponse:
+        return health.HealthCheckResponse(
+            status=_STATUS.NOT_SERVING if self._service.version() is None else _STATUS.SERVING
+        )
+
+    def _named(self, name: str) -> None:
+        if name != self._service.model_name:
+            raise RequestError(
+                404, f"the model {short_repr(name)} is not here; this is {short_repr(self._service.model_name)}"
+            )
+
+    def _versioned(self, version: str) -> None:
+        live = self._service.version()
+        if version and version != str(live):
+            raise RequestError(
+                404,
+                f"the version {short_repr(version)} is not the live one, which is {live}; leave model_version empty",
+            )
+
+    # -- predictions
+
+    async def _model_infer(self, request: bytes) -> Message:
+        if self._pending_bytes and self._pending_bytes + len(request) > _MAX_PENDING * self._max_bytes:
+            raise RequestError(503, f"requests of {self._pending_bytes} bytes are waiting already; ask again later")
+        self._pending_bytes += len(request)
+        try:
+            return await self._inferred(request)
+        finally:
+            self._pending_bytes -= len(request)
+
+    async def _inferred(self, request: bytes) -> Message:
+        if len(request) <= PARSED_INLINE:
+            asked, inference = self._parsed(request)
+        else:
+            asked, inference = await asyncio.get_running_loop().run_in_executor(self._parser, self._parsed, request)
+        answered: asyncio.Future[tuple[Floats, int]] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Floats | Exception, version: int) -> None:
+            # The call may have been cancelled meanwhile.
+            if answered.done():
+                return
+            if isinstance(outcome, Exception):
+                answered.set_exception(outcome)
+            else:
+                answered.set_result((outcome, version))
+
+        def parse(slots: Any) -> Instances:
+            return inference.instances(slots, self._service.max_instances)
+
+        self._service.predict(len(request), parse, done)
+        probabilities, version = await answered
+        if asked.model_version and asked.model_version != str(version):
+            raise RequestError(404, f"the live version changed to {version} meanwhile; leave model_version empty")
+        return answer_of(asked, inference, probabilities, version)
+
+    def _parsed(self, request: bytes) -> tuple[Any, Inference]:
+        """Raises RequestError."""
+        if len(request) > PARSED_INLINE:
+            check_counts(request, self._service.max_instances)
+        asked = _parse(messages.ModelInferRequest, request)
+        self._named(asked.model_name)
+        self._versioned(asked.model_version)
+        return asked, inference_of(asked, self._service.max_instances)
+
+
+def check_counts(request: bytes, max_instances: int) -> None:
+    """Refuse a serialized ModelInferRequest that would become far more objects than any sensible request has.
+
+    Raises RequestError: 413, or 400 where the bytes are no message without groups.
+    """
+    fields = values = 0
+    most = _MAX_FIELDS + max_instances
+    # The tensors and outputs of the request, and the contents of the tensors; nothing that is repeated lies deeper.
+    spans = [(0, len(request), 0)]
+    while spans:
+        begin, end, depth = spans.pop()
+        for number, start, stop in _wire_fields(request, begin, end):
+            fields += 1
+            if fields > most:
+                raise RequestError(413, f"the message has more than {most} fields; send several requests")
+            if start == stop:
+                continue
+            if (depth < 2 and number == _NESTED) or (depth == 0 and number == _OUTPUTS):
+                spans.append((start, stop, depth + 1))
+            elif (depth == 1 and number == _SHAPE) or (depth == 2 and number != _BYTES_CONTENTS):
+                # Packed: every number ends with a byte below 128.
+                packed = np.frombuffer(request, dtype=np.uint8, count=stop - start, offset=start)
+                values += int(np.count_nonzero(packed < 0x80))
+                if values > MAX_FEASIGNS:
+                    raise too_many_feasigns(values)
+
+
+def _wire_fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """(number, start, stop) of each field; start is stop where the value has no length."""
+    while at < end:
+        tag, at = _varint(message, at, end)
+        number, kind = tag >> 3, tag & 7
+        start = stop = at
+        if kind == _VARINT:
+            _, stop = _varint(message, at, end)
+            start = stop
+        elif kind == _LENGTH_DELIMITED:
+            length, start = _varint(message, at, end)
+            stop = start + length
+        elif kind in _FIXED:
+            start = stop = at + _FIXED[kind]
+        else:
+            stop = end + 1
+        if stop > end:
+            raise RequestError(400, NO_MESSAGE.format(messages.ModelInferRequest.DESCRIPTOR.full_name))
+        yield number, start, stop
+        at = stop
+
+
+def _varint(message: bytes, at: int, end: int) -> tuple[int, int]:
+    """The number, and where it ends; of one that is cut off, beyond the end."""
+    number = shift = 0
+    while at < end and shift < 70:
+        byte = message[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+    return 0, end + 1
+
+
+def inference_of(asked: Any, max_instances: int) -> Inference:
+    """A ModelInferRequest as the REST frontend would have read it. Raises RequestError."""
+    if not asked.inputs:
+        raise RequestError(400, open_inference.NO_INPUTS)
+    raw = asked.raw_input_contents
+    if raw and len(raw) != len(asked.inputs):
+        raise RequestError(
+            400, f"raw_input_contents has {len(raw)} entries for {len(asked.inputs)} inputs; give one for each"
+        )
+    tensors: dict[str, Tensor] = {}
+    for place, given in enumerate(asked.inputs):
+        where = f"inputs[{place}]"
+        if given.datatype not in _CONTENTS:
+            allowed = ", ".join(sorted(_CONTENTS))
+            raise RequestError(400, f"{where}.datatype is {short_repr(given.datatype)}; it must be one of {allowed}")
+        if raw:
+            if given.HasField("contents"):
+                raise RequestError(400, f"{where}.contents stands beside raw_input_contents; give one of them")
+            where_data = f"raw_input_contents[{place}]"
+            data = open_inference.raw_values(raw[place], given.datatype, where_data, max_instances)
+        else:
+            where_data = f"{where}.contents"
+            data = _contents(given.contents, given.datatype, where_data)
+        open_inference.add_tensor(tensors, given.name, list(given.shape), given.datatype, data, where, where_data)
+    return Inference(
+        asked.id or None, open_inference.outputs_named([(each.name, f"outputs[{place}].name") for place, each in enumerate(asked.outputs)]), tensors
+    )  # fmt: skip
+
+
+def answer_of(asked: Any, inference: Inference, probabilities: Floats, version: int) -> Message:
+    """The ModelInferResponse: raw to a raw request."""
+    rows = len(probabilities)
+    response = messages.ModelInferResponse(
+        model_name=asked.model_name, model_version=str(version), id=asked.id
+    )  # fmt: skip
+    known: dict[str, tuple[str, str, npt.NDArray[Any]]] = {
+        "probability": ("FP32", "fp32_contents", probabilities.astype("<f4", copy=False)),
+        "version": ("UINT64", "uint64_contents", np.full(rows, version, dtype="<u8")),
+        open_inference.KNOWN_KEYS: ("UINT32", "uint_contents", inference.known_keys()),
+    }
+    for name in inference.outputs:
+        datatype, field, values = known[name]
+        output = response.outputs.add(name=name, datatype=datatype, shape=[rows])
+        if asked.raw_input_contents:
+            response.raw_output_contents.append(values.tobytes())
+        else:
+            getattr(output.contents, field).extend(values.tolist())
+    return response
+
+
+def _read(kind: Any, request: bytes) -> Any:
+    """A message of a small method. Raises RequestError."""
+    if len(request) > _SMALL_BYTES:
+        raise RequestError(413, f"the message has {len(request)} bytes; {_SMALL_BYTES} are the most of this method")
+    return _parse(kind, request)
+
+
+def _parse(kind: Any, request: bytes) -> Any:
+    try:
+        return kind.FromString(request)
+    except DecodeError:
+        raise RequestError(400, NO_MESSAGE.format(kind.DESCRIPTOR.full_name)) from None
+
+
+def _contents(contents: Any, datatype: str, where: str) -> Any:
+    field = _CONTENTS[datatype]
+    for other in contents.DESCRIPTOR.fields:
+        if other.name != field and len(getattr(contents, other.name)):
+            raise RequestError(400, f"{where} has {other.name}; {datatype} stands in {field}")
+    values = getattr(contents, field)
+    # fromiter: an array of a repeated field is made by way of a list, which takes five times as much.
+    dtype = open_inference.RAW.get(datatype)
+    return list(values) if datatype == "BYTES" else np.fromiter(values, dtype=dtype, count=len(values))

@@ -1,0 +1,199 @@
+"""The head of an HTTP request, read by httptools and held to the rules of RFC 9110 and 9112.
+
+The parser gets exactly one head and never a body: this process alone decides where a request ends. httptools ends a request
+with `Connection: Upgrade`, and every CONNECT, at its head, so a body behind such a head would become the next request.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import httptools
+
+from elastic_ctr.serving.request_error import RequestError, short_repr
+
+HEAD_END = b"\r\n\r\n"
+ENCODINGS = ("gzip", "deflate")
+
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_REQUEST_LINE = re.compile(rb"(%b) ([!-~]+) ([!-~]+)" % _TOKEN)
+# The beginning of a request line, for clients that speak another protocol: they get their answer at once.
+_LINE_BEGUN = re.compile(rb"%b(?: [!-~]*(?: [!-~]*)?)?\r?" % _TOKEN)
+# A last carriage return may still get its line feed.
+_BARE_LINE_END = re.compile(rb"(?<!\r)\n|\r[^\n]")
+_AUTHORITY = rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9\-._~%!$&'()*+;=]+)(?::[0-9]{0,5})?"
+_HOST = re.compile(_AUTHORITY)
+_ABSOLUTE = re.compile(rb"(?i:https?)://(%b)(?=[/?]|\Z)" % _AUTHORITY)
+_LONGEST_SHOWN = 40
+
+
+class RequestHead(NamedTuple):
+    """What a head says. `path` is not decoded and has no query."""
+
+    method: str
+    path: str
+    length: int
+    chunked: bool
+    # The connection ends after the answer, or stays although the client speaks HTTP/1.0.
+    last: bool
+    kept_alive: bool
+    expects_continue: bool
+    encoding: str
+    json_length: int | None
+    names: tuple[bytes, ...]
+
+
+class _Reading:
+    """What httptools says of the bytes that it gets."""
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.heads = self.bodies = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value.strip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        self.heads += 1
+
+    def on_body(self, _: bytes) -> None:
+        self.bodies += 1
+
+
+def read_head(head: bytes, max_headers: int) -> RequestHead:
+    """A whole head, from its first line to its blank one. Raises RequestError; where the next request begins is unknown then."""
+    _check_line_ends(head)
+    method, target, minor = _request_line(head[: head.find(b"\r\n")])
+    headers = _headers(head)
+    if len(headers) > max_headers:
+        raise RequestError(431, f"the head has more than {max_headers} headers; send less")
+    values: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        values.setdefault(name, []).append(value)
+    _check_hosts(values.get(b"host", []), minor)
+    length, chunked = _framing(values, minor)
+    tokens = {token.strip().lower() for each in values.get(b"connection", ()) for token in each.split(b",")}
+    kept_alive = minor == 0 and b"keep-alive" in tokens and b"close" not in tokens
+    return RequestHead(
+        method,
+        _path(method, target),
+        length,
+        chunked,
+        last=b"close" in tokens or (minor == 0 and not kept_alive),
+        kept_alive=kept_alive,
+        # RFC 9110 10.1.1: the expectation of an HTTP/1.0 client is ignored.
+        expects_continue=minor == 1 and _expects(values.get(b"expect", [])),
+        encoding=_encoding(values.get(b"content-encoding", [])),
+        json_length=_json_length(values.get(b"inference-header-content-length", [])),
+        names=tuple(name for name, _ in headers),
+    )
+
+
+def check_begun(data: bytes | bytearray) -> None:
+    """Refuse an unfinished head that cannot become one. Raises RequestError."""
+    _check_line_ends(data)
+    line, end, _ = bytes(data).partition(b"\r\n")
+    if end:
+        _request_line(line)
+    elif _LINE_BEGUN.fullmatch(line) is None:
+        raise RequestError(400, "this is not an HTTP/1.1 request")
+
+
+def _check_line_ends(data: bytes | bytearray) -> None:
+    if _BARE_LINE_END.search(data) is not None:
+        raise RequestError(400, "a line of the head does not end with CR LF")
+
+
+def _request_line(line: bytes) -> tuple[str, bytes, int]:
+    """Method, target and minor version."""
+    found = _REQUEST_LINE.fullmatch(line)
+    if found is None:
+        raise RequestError(
+            400, "this is not an HTTP/1.1 request: the first line must have a method, a target and a version"
+        )
+    if found[3] not in (b"HTTP/1.1", b"HTTP/1.0"):
+        http = found[3].startswith(b"HTTP/")
+        raise RequestError(505 if http else 400, f"{_text(found[3])} is not spoken here; HTTP/1.1 is")
+    return found[1].decode("ascii"), found[2], found[3][-1] - ord("0")
+
+
+def _headers(head: bytes) -> list[tuple[bytes, bytes]]:
+    """Names in lower case, and values."""
+    reading = _Reading()
+    parser: Any = httptools.HttpRequestParser(reading)
+    try:
+        parser.feed_data(head)
+    except httptools.HttpParserUpgrade as upgrade:
+        if upgrade.args[0] != len(head):
+            raise RequestError(400, "this is not an HTTP/1.1 request") from None
+    except httptools.HttpParserError as wrong:
+        raise RequestError(400, f"this is not an HTTP/1.1 request: {wrong}") from None
+    if reading.heads != 1 or reading.bodies:
+        raise RequestError(400, "this is not an HTTP/1.1 request")
+    return reading.headers
+
+
+def _check_hosts(hosts: list[bytes], minor: int) -> None:
+    if len(hosts) > 1 or (minor == 1 and not hosts):
+        raise RequestError(400, f"the head has {len(hosts)} Host headers; HTTP/1.1 needs one")
+    if hosts and _HOST.fullmatch(hosts[0]) is None:
+        raise RequestError(400, f"the Host header {_text(hosts[0])} is not host or host:port")
+
+
+def _framing(values: dict[bytes, list[bytes]], minor: int) -> tuple[int, bool]:
+    """Length of the body, and whether it is chunked instead."""
+    lengths, codings = values.get(b"content-length", []), values.get(b"transfer-encoding", [])
+    if codings:
+        if minor == 0 or lengths:
+            raise RequestError(400, "Transfer-Encoding stands in an HTTP/1.0 request or beside Content-Length")
+        if [each.lower() for each in codings] != [b"chunked"]:
+            raise RequestError(501, "the only transfer encoding understood is chunked")
+        return 0, True
+    if not lengths:
+        return 0, False
+    if len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > 18:
+        raise RequestError(400, "Content-Length must be there once, and a number")
+    return int(lengths[0]), False
+
+
+def _path(method: str, target: bytes) -> str:
+    if target == b"*" and method == "OPTIONS":
+        return "*"
+    absolute = _ABSOLUTE.match(target)
+    if absolute is not None:
+        target = target[absolute.end() :]
+        target = target if target.startswith(b"/") else b"/" + target
+    if not target.startswith(b"/") or method == "CONNECT":
+        raise RequestError(400, "the request's target is not a path")
+    return re.split(rb"[?#]", target, maxsplit=1)[0].decode("ascii")
+
+
+def _expects(values: list[bytes]) -> bool:
+    if any(each.lower() != b"100-continue" for each in values):
+        raise RequestError(417, "only the expectation 100-continue is understood")
+    return bool(values)
+
+
+def _encoding(values: list[bytes]) -> str:
+    """One of ENCODINGS, or nothing."""
+    named = b", ".join(values).lower().decode("latin-1")
+    named = {"identity": "", "x-gzip": "gzip"}.get(named, named)
+    if named and named not in ENCODINGS:
+        understood = " and ".join(ENCODINGS)
+        raise RequestError(
+            415, f"content-encoding {short_repr(named)} is not understood; {understood} are, or send the body plain"
+        )
+    return named
+
+
+def _json_length(values: list[bytes]) -> int | None:
+    if not values:
+        return None
+    if len(values) > 1 or not values[0].isdigit() or len(values[0]) > 18:
+        raise RequestError(400, "Inference-Header-Content-Length must be there once, and a number")
+    return int(values[0])
+
+
+def _text(given: bytes) -> str:
+    return repr(given[:_LONGEST_SHOWN].decode("latin-1"))

@@ -1,0 +1,68 @@
+"""Strict reading of JSON requests: every function returns what it names or raises a RequestError that names the field."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import orjson
+
+from elastic_ctr.serving.request_error import RequestError, short_repr
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The body as a JSON object. NaN, infinities and nesting beyond what the reader takes are no JSON."""
+    try:
+        document = orjson.loads(body)
+    except (orjson.JSONDecodeError, RecursionError) as wrong:
+        raise RequestError(400, f"the body is not JSON: {wrong}") from None
+    if type(document) is not dict:
+        raise RequestError(400, f"the body is {short_repr(document)}; it must be a JSON object")
+    return document
+
+
+def fields(value: Any, where: str, required: Collection[str], optional: Collection[str] | None = ()) -> dict[str, Any]:
+    """A JSON object with these fields and no other; any others where `optional` is None."""
+    if type(value) is not dict:
+        raise RequestError(400, f"{where} is {short_repr(value)}; it must be an object")
+    for name in value if optional is not None else ():
+        if name not in required and name not in (optional or ()):
+            known = ", ".join((*required, *(optional or ())))
+            raise RequestError(400, f"{_joined(where, name)} is not known; the fields here are {known}")
+    for name in required:
+        if name not in value:
+            raise RequestError(400, f"{_joined(where, name)} is missing")
+    return value
+
+
+def items(value: Any, where: str) -> list[Any]:
+    if type(value) is not list:
+        raise RequestError(400, f"{where} is {short_repr(value)}; it must be a list")
+    return value
+
+
+def text(value: Any, where: str) -> str:
+    if type(value) is not str:
+        raise RequestError(400, f"{where} is {short_repr(value)}; it must be text")
+    return value
+
+
+def count(value: Any, where: str) -> int:
+    """A whole number, 0 or more, that an array can have as its length."""
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise RequestError(400, f"{where} is {short_repr(value)}; it must be a whole number, 0 or more")
+    return value
+
+
+def enough_instances(given: int, allowed: int, where: str) -> None:
+    if not given:
+        raise RequestError(400, f"{where} is empty; give at least one instance")
+    if given > allowed:
+        raise RequestError(413, f"{where} has {given} instances; {allowed} are allowed in one request, send several")
+
+
+def _joined(where: str, name: str) -> str:
+    label = name if len(name) <= 40 else name[:40] + "…"
+    if not label.isprintable():
+        label = repr(label)
+    return f"{where}.{label}" if where else label

@@ -1,0 +1,438 @@
+"""The Open Inference Protocol, version 2, REST (KServe): `/v2`, `/v2/health/*`, `/v2/models/<name>[/versions/<v>][/ready|/infer]`.
+
+Inputs of an inference, one of
+
+* one BYTES tensor `line` of shape [n] or [n, 1]: feature lines as in training, without show and click. As in training,
+  slots that are not in the slot list are ignored, and counted (`elastic_ctr_serving_ignored_features_total`).
+* a UINT64 tensor for each slot, named as the slot, with its `<slot>/lengths` (INT32, INT64, UINT32 or UINT64, shape
+  [n]): how many of its values belong to each instance. Without lengths its shape says it: [n] or [n, 1] is one value an
+  instance, [n, k] is k. Slots may be absent; a tensor that is no slot of the model is refused. INT64 is taken as the
+  same 64 bits as UINT64, and a value may be a number or decimal text.
+* all slots in two tensors, the form with the least work: `feasigns` (UINT64, shape [n]), by instance, then by slot in the
+  order of the slot list, and `lengths` (UINT16 or as above, shape [instances, slots]): how many of them belong to each. The
+  request parameter `slot_list_check`, the CRC-32 of the slot list, refuses a request for another slot list.
+
+Values stand in `data`, or little-endian behind the JSON, whose length is `Inference-Header-Content-Length` then
+(the binary tensor data extension: `binary_data_size` of an input; `binary_data` of an output, `binary_data_output` of all).
+
+Outputs: `probability` FP32 [n] and `version` UINT64 [n], the model version that answered. Where it is named among the
+outputs, `known_keys` UINT32 [n]: how many of an instance's values the version knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from elastic_ctr.features.line import LineRefused, parse_features
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.serving.batching.instances import (
+    MAX_FEASIGNS,
+    Instances,
+    Lengths,
+    feasign_array,
+    instances_of,
+    too_many_feasigns,
+)
+from elastic_ctr.serving.batching.pooling import Floats
+from elastic_ctr.serving.protocols.elasticctr_json import named
+from elastic_ctr.serving.protocols.json_fields import count, enough_instances, fields, items, json_object, text
+from elastic_ctr.serving.request_error import RequestError, short_repr
+
+LINE = "line"
+LENGTHS = "/lengths"
+ALL_FEASIGNS, ALL_LENGTHS = "feasigns", "lengths"
+OUTPUTS = ("probability", "version")
+KNOWN_KEYS = "known_keys"
+NO_INPUTS = f"inputs is empty; give a BYTES tensor {LINE!r}, or a UINT64 tensor for each slot"
+
+_COUNT_TYPES = ("INT32", "INT64", "UINT32", "UINT64", "UINT16")
+RAW = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8", "UINT16": "<u2"}
+_ELEMENT_LENGTH_BYTES = 4
+_FEASIGN_TYPES = ("UINT64", "INT64")
+
+
+class Tensor(NamedTuple):
+    """A checked input: `data` is flat and as long as `shape` says. Of JSON it is a list, of gRPC a list of bytes or an
+    array of the datatype. `input` and `where` name it and its data in the request.
+    """
+
+    name: str
+    shape: list[int]
+    datatype: str
+    data: list[Any] | npt.NDArray[Any]
+    input: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A checked request; its inputs become instances once the slots are known."""
+
+    id: str | None
+    outputs: tuple[str, ...]
+    tensors: dict[str, Tensor]
+    binary_outputs: frozenset[str] = frozenset()
+    slot_list_check: int | None = None
+    known: list[Lengths] = field(default_factory=list)
+
+    def instances(self, slots: SlotList, max_instances: int) -> Instances:
+        """Raises RequestError."""
+        found = self._instances(slots, max_instances)
+        self.known.clear()
+        return replace(found, known=self.known) if KNOWN_KEYS in self.outputs else found
+
+    def known_keys(self) -> npt.NDArray[np.uint32]:
+        """By instance, once they are answered; where it is no output, of none."""
+        return np.concatenate(self.known).astype("<u4") if self.known else np.empty(0, "<u4")
+
+    def _instances(self, slots: SlotList, max_instances: int) -> Instances:
+        if self.slot_list_check not in (None, slots.check()):
+            raise RequestError(
+                409, f"the slot list is not that of the model, which has {len(slots)} slots; ask for it again"
+            )
+        if self.tensors.keys() == {ALL_FEASIGNS, ALL_LENGTHS} and not (ALL_FEASIGNS in slots and ALL_LENGTHS in slots):
+            return _of_arrays(self.tensors, slots, max_instances)
+        line = self.tensors.get(LINE)
+        if line is not None and (line.datatype == "BYTES" or LINE not in slots):
+            return _of_lines(self.tensors, slots, max_instances)
+        return _of_slots(self.tensors, slots, max_instances)
+
+
+class _Behind:
+    """The bytes behind the JSON, which the inputs take one after the other."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, size: int, where: str) -> bytes:
+        end = self._at + size
+        if end > len(self._data):
+            raise RequestError(400, f"{where} is {size}; {len(self._data) - self._at} bytes are left behind the JSON")
+        found = bytes(self._data[self._at : end])
+        self._at = end
+        return found
+
+    def check_end(self) -> None:
+        if self._at != len(self._data):
+            raise RequestError(400, f"{len(self._data) - self._at} bytes behind the JSON belong to no input")
+
+
+def parse_infer(body: bytes, json_length: int | None = None, max_elements: int = MAX_FEASIGNS) -> Inference:
+    """`json_length` is that of the JSON in front of binary tensors; None of a body without them. Raises RequestError."""
+    if json_length is not None and json_length > len(body):
+        raise RequestError(400, f"Inference-Header-Content-Length is {json_length}; the body has {len(body)} bytes")
+    behind = _Behind(memoryview(body)[len(body) if json_length is None else json_length :])
+    document = fields(json_object(body if json_length is None else body[:json_length]), "", ("inputs",), None)
+    given = items(document["inputs"], "inputs")
+    if not given:
+        raise RequestError(400, NO_INPUTS)
+    tensors: dict[str, Tensor] = {}
+    for place, each in enumerate(given):
+        _add_json(tensors, each, f"inputs[{place}]", behind, max_elements)
+    behind.check_end()
+    identity = document.get("id")
+    parameters = _parameters(document, "")
+    check = parameters.get("slot_list_check")
+    outputs, binary = _outputs(items(document.get("outputs") or [], "outputs"), parameters.get("binary_data_output"))
+    return Inference(
+        None if identity is None else text(identity, "id"),
+        outputs,
+        tensors,
+        binary,
+        None if check is None else count(check, "parameters.slot_list_check"),
+    )
+
+
+def infer_answer(request: Inference, model: str, probabilities: Floats, version: int) -> tuple[bytes, int | None]:
+    """The body, and the length of its JSON when binary tensors stand behind it."""
+    rows = len(probabilities)
+    known = {
+        "probability": ("FP32", np.ascontiguousarray(probabilities, "<f4")),
+        "version": ("UINT64", np.full(rows, version, dtype="<u8")),
+        KNOWN_KEYS: ("UINT32", request.known_keys()),
+    }
+    answer: dict[str, Any] = {"model_name": model, "model_version": str(version)}
+    if request.id is not None:
+        answer["id"] = request.id
+    outputs: list[dict[str, Any]] = []
+    behind: list[bytes] = []
+    for name in request.outputs:
+        datatype, values = known[name]
+        output: dict[str, Any] = {"name": name, "datatype": datatype, "shape": [rows]}
+        if name in request.binary_outputs:
+            behind.append(values.tobytes())
+            output["parameters"] = {"binary_data_size": len(behind[-1])}
+        else:
+            output["data"] = values
+        outputs.append(output)
+    answer["outputs"] = outputs
+    head = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    return b"".join((head, *behind)), len(head) if request.binary_outputs else None
+
+
+def server_metadata(version: str) -> bytes:
+    return orjson.dumps({"name": "elastic-ctr", "version": version, "extensions": ["binary_tensor_data"]})
+
+
+def model_metadata(model: str, version: int | None, slots: SlotList | None) -> dict[str, Any]:
+    """As JSON; gRPC's message has the same fields."""
+    inputs = [{"name": LINE, "datatype": "BYTES", "shape": [-1]}]
+    for slot in slots or ():
+        inputs.append({"name": slot, "datatype": "UINT64", "shape": [-1]})
+        inputs.append({"name": slot + LENGTHS, "datatype": "INT32", "shape": [-1]})
+    return {
+        "name": model,
+        "versions": [] if version is None else [str(version)],
+        "platform": "elastic-ctr",
+        "inputs": inputs,
+        "outputs": [
+            {"name": "probability", "datatype": "FP32", "shape": [-1]},
+            {"name": "version", "datatype": "UINT64", "shape": [-1]},
+            {"name": KNOWN_KEYS, "datatype": "UINT32", "shape": [-1]},
+        ],
+    }
+
+
+def add_tensor(
+    tensors: dict[str, Tensor],
+    name: str,
+    shape: list[int],
+    datatype: str,
+    data: list[Any] | npt.NDArray[Any],
+    given: str,
+    where: str,
+) -> None:
+    """Check an input by itself and take it in. `given` and `where` name it and its data. Raises RequestError."""
+    if len(shape) not in (1, 2):
+        raise RequestError(400, f"{given}.shape has {len(shape)} dimensions; it must have one or two")
+    for place, size in enumerate(shape):
+        count(size, f"{given}.shape[{place}]")
+    size = shape[0] * (shape[1] if len(shape) == 2 else 1)
+    if len(data) != size:
+        raise RequestError(400, f"{where} has {len(data)} values; its shape {shape} says {size}")
+    if name in tensors:
+        raise RequestError(400, f"{given}.name {short_repr(name)} is there twice")
+    tensors[name] = Tensor(name, shape, datatype, data, given, where)
+
+
+def outputs_named(asked: list[tuple[str, str]]) -> tuple[str, ...]:
+    """The outputs wanted, each with its place in the request; OUTPUTS when none is named. Raises RequestError."""
+    for name, where in asked:
+        if name not in (*OUTPUTS, KNOWN_KEYS):
+            raise RequestError(
+                400, f"{where} {short_repr(name)} is not an output; there are {', '.join((*OUTPUTS, KNOWN_KEYS))}"
+            )
+    return tuple(dict.fromkeys(name for name, _ in asked)) or OUTPUTS
+
+
+def _parameters(of: dict[str, Any], where: str) -> dict[str, Any]:
+    return fields(of.get("parameters") or {}, f"{where}.parameters" if where else "parameters", (), None)
+
+
+def _outputs(asked: list[Any], all_binary: Any) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The outputs wanted, and those of them that are answered as binary tensors."""
+    names: list[tuple[str, str]] = []
+    told: dict[str, Any] = {}
+    for place, each in enumerate(asked):
+        where = f"outputs[{place}]"
+        output = fields(each, where, ("name",), None)
+        names.append((text(output["name"], f"{where}.name"), f"{where}.name"))
+        told[output["name"]] = _parameters(output, where).get("binary_data", all_binary)
+    wanted = outputs_named(names)
+    return wanted, frozenset(name for name in wanted if told.get(name, all_binary) is True)
+
+
+def _add_json(tensors: dict[str, Tensor], given: Any, where: str, behind: _Behind, max_elements: int) -> None:
+    tensor = fields(given, where, ("name", "shape", "datatype"), None)
+    name = text(tensor["name"], f"{where}.name")
+    datatype = text(tensor["datatype"], f"{where}.datatype")
+    shape = [
+        count(size, f"{where}.shape[{place}]") for place, size in enumerate(items(tensor["shape"], f"{where}.shape"))
+    ]
+    size = _parameters(tensor, where).get("binary_data_size")
+    if size is None:
+        data = items(fields(tensor, where, ("data",), None)["data"], f"{where}.data")
+        if len(shape) == 2 and data and type(data[0]) is list:
+            data = _flattened(data, shape, where)
+        add_tensor(tensors, name, shape, datatype, data, where, f"{where}.data")
+        return
+    where_size = f"{where}.parameters.binary_data_size"
+    if "data" in tensor:
+        raise RequestError(400, f"{where}.data stands beside {where_size}; give one of them")
+    raw = behind.take(count(size, where_size), where_size)
+    add_tensor(tensors, name, shape, datatype, raw_values(raw, datatype, where, max_elements), where, where)
+
+
+def raw_values(data: bytes, datatype: str, where: str, max_elements: int) -> list[Any] | npt.NDArray[Any]:
+    """Values of a tensor from its bytes, of BYTES so many at most; `where` names it in a refusal. Raises RequestError."""
+    if datatype in RAW:
+        dtype = np.dtype(RAW[datatype])
+        if len(data) % dtype.itemsize:
+            raise RequestError(400, f"{where} has {len(data)} bytes; values of {datatype} have {dtype.itemsize} each")
+        return np.frombuffer(data, dtype=dtype)
+    if datatype != "BYTES":
+        allowed = ", ".join(("BYTES", *RAW))
+        raise RequestError(400, f"{where}.datatype is {short_repr(datatype)}; it must be one of {allowed}")
+    elements: list[bytes] = []
+    at = 0
+    while at < len(data):
+        start = at + _ELEMENT_LENGTH_BYTES
+        at = start + int.from_bytes(data[at:start], "little")
+        if start > len(data) or at > len(data):
+            raise RequestError(400, f"{where} ends inside its element {len(elements)}")
+        elements.append(data[start:at])
+        if len(elements) > max_elements:
+            raise RequestError(413, f"{where} has more than {max_elements} elements; send several requests")
+    return elements
+
+
+def _flattened(data: list[Any], shape: list[int], where: str) -> list[Any]:
+    flat: list[Any] = []
+    for place, row in enumerate(data):
+        if len(items(row, f"{where}.data[{place}]")) != shape[1]:
+            raise RequestError(400, f"{where}.data[{place}] has {len(row)} values; its shape {shape} says {shape[1]}")
+        flat += row
+    return flat
+
+
+def _typed(tensor: Tensor, allowed: tuple[str, ...]) -> None:
+    if tensor.datatype not in allowed:
+        raise RequestError(
+            400,
+            f"{tensor.input}.datatype of {short_repr(tensor.name)} is {short_repr(tensor.datatype)}; it must be {allowed[0]}",
+        )
+
+
+def _of_lines(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -> Instances:
+    tensor = tensors[LINE]
+    _typed(tensor, ("BYTES",))
+    if len(tensors) > 1:
+        other = next(name for name in tensors if name != LINE)
+        raise RequestError(400, f"inputs has {LINE!r} and {short_repr(other)}; give lines or slots, not both")
+    if len(tensor.shape) == 2 and tensor.shape[1] != 1:
+        raise RequestError(400, f"{tensor.where}: the shape of {LINE!r} is {tensor.shape}; it must be [n] or [n, 1]")
+    enough_instances(len(tensor.data), max_instances, tensor.where)
+    rows = []
+    ignored = 0
+    for place, line in enumerate(tensor.data):
+        encoded = line if type(line) is bytes else _encoded(line, f"{tensor.where}[{place}]")
+        try:
+            read = parse_features(encoded, slots, None)
+        except LineRefused as refused:
+            raise RequestError(400, f"{tensor.where}[{place}] is refused, {refused}") from None
+        rows.append(read.keys)
+        ignored += read.ignored
+    return replace(instances_of(rows, len(slots)), ignored=ignored)
+
+
+def _encoded(line: Any, where: str) -> bytes:
+    # A surrogate cannot be encoded; it is no printable ASCII either, and refused as such.
+    return text(line, where).encode("utf-8", "replace")
+
+
+def _of_slots(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -> Instances:
+    for name, tensor in tensors.items():
+        slot = name.removesuffix(LENGTHS)
+        where = tensor.input
+        if name not in slots and slot not in slots:
+            raise RequestError(
+                400, f"{where}.name {short_repr(name)} is not a slot of the model; it has {named(slots)}"
+            )
+        if name not in slots and slot not in tensors:
+            raise RequestError(
+                400,
+                f"{where}.name {short_repr(name)} gives lengths of {short_repr(slot)}, which is not among the inputs",
+            )
+    rows, first = _rows(tensors, slots)
+    enough_instances(rows, max_instances, first)
+    values = np.empty(0, dtype=np.uint64)
+    columns = []
+    lengths = np.zeros((rows, len(slots)), dtype=np.int64)
+    for index, slot in enumerate(slots):
+        if slot not in tensors:
+            continue
+        tensor = tensors[slot]
+        _typed(tensor, _FEASIGN_TYPES)
+        lengths[:, index] = _lengths(tensor, tensors.get(slot + LENGTHS), rows, first)
+        columns.append((index, _feasigns(tensor)))
+    if columns:
+        # By slot in the request, by row in a batch: a stable sort by (row, slot) keeps the order inside a slot.
+        values = np.concatenate([column for _, column in columns])
+        owners = np.concatenate(
+            [np.repeat(np.arange(rows) * len(slots) + index, lengths[:, index]) for index, _ in columns]
+        )
+        values = values[np.argsort(owners, kind="stable")]
+    return Instances(values, lengths.reshape(-1), rows)
+
+
+def _of_arrays(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -> Instances:
+    feasigns, lengths = tensors[ALL_FEASIGNS], tensors[ALL_LENGTHS]
+    _typed(feasigns, _FEASIGN_TYPES)
+    _typed(lengths, _COUNT_TYPES)
+    if len(lengths.shape) != 2 or lengths.shape[1] != len(slots):
+        raise RequestError(
+            400,
+            f"{lengths.input}.shape is {lengths.shape}; the model has {len(slots)} slots: it must be [n, {len(slots)}]",
+        )
+    enough_instances(lengths.shape[0], max_instances, lengths.input)
+    return Instances(_feasigns(feasigns), _counts(lengths, feasigns), lengths.shape[0])
+
+
+def _feasigns(tensor: Tensor) -> Any:
+    if isinstance(tensor.data, np.ndarray):
+        if len(tensor.data) > MAX_FEASIGNS:
+            raise too_many_feasigns(len(tensor.data))
+        # INT64 is the same 64 bits.
+        return tensor.data.astype(np.uint64)
+    return feasign_array(tensor.data, lambda place: f"{tensor.where}[{place}] of {short_repr(tensor.name)}")
+
+
+def _rows(tensors: dict[str, Tensor], slots: SlotList) -> tuple[int, str]:
+    """Instances that the first slot's tensors speak of, and what says so."""
+    first = next(slot for slot in slots if slot in tensors)
+    deciding = tensors.get(first + LENGTHS) or tensors[first]
+    return deciding.shape[0], deciding.input
+
+
+def _lengths(tensor: Tensor, lengths: Tensor | None, rows: int, first: str) -> Lengths:
+    deciding = tensor if lengths is None else lengths
+    where = deciding.input
+    if deciding.shape[0] != rows:
+        raise RequestError(
+            400, f"{where} speaks of {deciding.shape[0]} instances and {first} of {rows}; they must be as many"
+        )
+    if lengths is None:
+        return np.full(rows, tensor.shape[1] if len(tensor.shape) == 2 else 1, dtype=np.int64)
+    _typed(lengths, _COUNT_TYPES)
+    if len(lengths.shape) == 2 and lengths.shape[1] != 1:
+        raise RequestError(400, f"{where}.shape of {short_repr(lengths.name)} is {lengths.shape}; it must be [n]")
+    return _counts(lengths, tensor)
+
+
+def _counts(lengths: Tensor, tensor: Tensor) -> Lengths:
+    """Lengths that add up to the values of a tensor."""
+    given = lengths.data
+    if isinstance(given, np.ndarray):
+        # Each below 2^32: the sum cannot overflow.
+        wrong = (
+            np.flatnonzero((given < 0) | (given >= 1 << 32)) if given.dtype.itemsize == 8 else np.flatnonzero(given < 0)
+        )
+        if wrong.size:
+            raise RequestError(
+                400, f"{lengths.where}[{wrong[0]}] is {given[wrong[0]]}; it must be a whole number, 0 or more"
+            )
+        total = int(given.sum(dtype=np.int64))
+    else:
+        total = sum(count(value, f"{lengths.where}[{place}]") for place, value in enumerate(given))
+    if total != len(tensor.data):
+        raise RequestError(
+            400,
+            f"{lengths.input}: {short_repr(lengths.name)} adds up to {total}; {short_repr(tensor.name)} has {len(tensor.data)} values",
+        )
+    return np.asarray(given, np.int64)

@@ -1,0 +1,42 @@
+"""What a request is answered with when it cannot be served: a status, and a sentence that names the field."""
+
+from __future__ import annotations
+
+import logging
+
+from elastic_ctr.cube.client.connection import CubeUnavailable, VersionNotHeld
+
+log = logging.getLogger(__name__)
+
+
+class RequestError(Exception):
+    """The request is answered with `status` (HTTP) and `sentence`; the server goes on."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+
+
+def short_repr(value: object) -> str:
+    """A value from a request as it may stand in a sentence: short, and of one line."""
+    if isinstance(value, str):
+        text = repr(value[:40] + "…" if len(value) > 40 else value)
+    elif isinstance(value, (dict, list)):
+        text = "an object" if isinstance(value, dict) else "a list"
+    elif value is None or isinstance(value, bool):
+        text = {None: "null", True: "true", False: "false"}[value]
+    else:
+        text = str(value)
+    return text
+
+
+def request_error_of(error: Exception) -> RequestError:
+    """What the client is told of an error."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, VersionNotHeld | CubeUnavailable):
+        return RequestError(503, f"the embeddings cannot be looked up: {error}")
+    # Details may hold addresses or paths: they are for the log.
+    log.error("a prediction failed", exc_info=error)
+    return RequestError(500, f"the prediction failed ({type(error).__name__}); the log says why")

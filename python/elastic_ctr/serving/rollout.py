@@ -1,0 +1,359 @@
+"""Which version this pod answers with: fetched, checked in a process of its own, loaded and switched to by every worker.
+
+The rule: workers answer only with a version that this pod has passed. The live one is wanted; until it has passed, the
+one that was answered with stays. A refusal is final for its version. A check that exceeds its deadline is killed and
+refuses nothing: the store, cube or this node's disk may hang. It is tried again after the checks of other versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from elastic_ctr.cube.release import ReleaseDocument
+from elastic_ctr.runtime.lifecycle import wait_event
+from elastic_ctr.serving.worker_pool import Worker, WorkerHung, WorkerLost, Workers
+from elastic_ctr.serving.worker_process import MANIFEST_FILE, SAMPLE_FILE
+from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import ManifestDamaged, VersionManifest, fetch, published_versions, read_version
+
+log = logging.getLogger(__name__)
+
+# A damaged file may have been damaged on its way; a process may have been ended by somebody else.
+_TRIES = 2
+# Somebody may have killed the process; the third time it was the version.
+_LOSSES = 3
+_AGAIN_SECONDS = 0.5
+# A check takes a second; the process may have to start first, and import Paddle on a busy machine.
+_CHECK_SECONDS = 120.0
+
+
+class VersionUnusable(ValueError):
+    """A version cannot be served by anyone: why."""
+
+
+class NotYet(Exception):
+    """A check has come to no verdict: why."""
+
+
+class Check(NamedTuple):
+    version: int
+    task: asyncio.Task[None]
+
+
+class Rollout:
+    """Brings the workers to what the release document says. State has one owner: the event loop."""
+
+    def __init__(self, store: Store, scratch: Path) -> None:
+        self.document: ReleaseDocument | None = None
+        self.serving: int | None = None
+        self.passed: dict[int, float] = {}
+        self.refused: dict[int, str] = {}
+        self.differences: dict[int, float] = {}
+        self.last_refusal: str | None = None
+        self.stage = "the release document has not come yet"
+        self.manifests: dict[int, VersionManifest] = {}
+        self.changed = asyncio.Event()
+        self.on_change = asyncio.Event()
+        self._store = store
+        self._scratch = scratch
+        self._document_came = asyncio.Event()
+        self._fetches: dict[int, asyncio.Task[Path]] = {}
+        self._check: Check | None = None
+        # Of versions that are wanted: checks without a verdict, unusable files, processes that ended over it.
+        self._attempts: Counter[int] = Counter()
+        self._failures: Counter[int] = Counter()
+        self._losses: Counter[int] = Counter()
+
+    # -- what happens to us
+
+    def take(self, document: ReleaseDocument, workers: Workers) -> None:
+        """A newer document: its holders are told to the workers at once, the rest follows."""
+        self.document = document
+        for worker in workers.all():
+            tell(worker, document)
+        self._document_came.set()
+        self.changed.set()
+
+    def started(self, worker: Worker) -> None:
+        if self.document is not None:
+            tell(worker, self.document)
+        worker.send("stage", stage=self.stage)
+        self.changed.set()
+
+    def ready(self, workers: Workers) -> tuple[bool, str]:
+        """Before any version has been live: runs. Afterwards: answers with the live version."""
+        document = self.document
+        answering = [worker for worker in workers.running.values() if worker.answering]
+        if document is None:
+            return False, self.stage
+        if not answering:
+            return False, f"no worker accepts requests yet; {self.stage}"
+        if document.live is None:
+            return True, f"no version is live yet: {self.stage}"
+        if any(worker.pinned == document.live for worker in answering):
+            return True, f"version {document.live} is live and answered with"
+        return False, f"version {document.live} is live and not answered with yet: {self.stage}"
+
+    # -- what we do about it
+
+    async def run(self, workers: Workers) -> None:
+        """Until cancelled. Raises what else ended the keeping of workers: a pod does not go on with one less for ever."""
+        tasks = [asyncio.create_task(each) for each in (self._follow(workers), workers.kept())]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            bringing = [worker.bringing for worker in workers.in_order() if worker.bringing is not None]
+            checks = [] if self._check is None else [self._check.task]
+            for task in (*tasks, *bringing, *checks, *self._fetches.values()):
+                task.cancel()
+
+    async def _follow(self, workers: Workers) -> None:
+        while True:
+            await self.changed.wait()
+            self.changed.clear()
+            document = self.document
+            if document is None:
+                continue
+            self._choose_check(document, workers)
+            pins = {worker.pinned for worker in workers.running.values() if worker.listening} - {None}
+            if len(pins) == 1:
+                self.serving = pins.pop()
+            self._let_go(document, workers)
+            for worker in workers.in_order():
+                if worker.is_brought:
+                    if worker.bringing is not None:
+                        worker.bringing.result()
+                    worker.bringing = asyncio.create_task(self._bring(worker, workers))
+            if document.live is None and document.candidate is None:
+                self._say(workers, "no version has been published yet")
+
+    # -- checks, one at a time
+
+    def _wanted(self, document: ReleaseDocument) -> list[int]:
+        """Versions to check, most urgent first."""
+        wanted = [document.live]
+        if document.live not in self.passed:
+            # Without the live one the one before it serves, also in a process that has just been started.
+            wanted += [self.serving, document.previous]
+        wanted.append(document.candidate)
+        return [each for each in dict.fromkeys(wanted) if each is not None and each not in self.refused]
+
+    def _choose_check(self, document: ReleaseDocument, workers: Workers) -> None:
+        """Begin the most urgent check; one under way that is less urgent, or of no use any more, is ended for it."""
+        waiting = [version for version in self._wanted(document) if version not in self.passed]
+        # One without a verdict goes behind the others: what keeps it may last.
+        version = min(waiting, key=lambda each: self._attempts[each], default=None)
+        if self._check is not None:
+            if self._check.task.done():
+                self._check.task.result()
+            elif self._check.version == version:
+                return
+            else:
+                self._check.task.cancel()
+            self._check = None
+        if version is not None:
+            self._check = Check(version, asyncio.create_task(self._checked(version, workers)))
+
+    async def _checked(self, version: int, workers: Workers) -> None:
+        """Check it, within the deadline; where there is no verdict, another version has its turn after a moment."""
+        try:
+            await asyncio.wait_for(self._verdict(version, workers), _CHECK_SECONDS)
+        except asyncio.TimeoutError:
+            await self._postpone(version, f"its check took more than {_CHECK_SECONDS:g} s", workers)
+        except (NotYet, OSError) as not_yet:
+            await self._postpone(version, str(not_yet), workers)
+        finally:
+            self.on_change.set()
+            self.changed.set()
+
+    async def _postpone(self, version: int, why: str, workers: Workers) -> None:
+        self._say(workers, f"version {version} cannot be checked yet: {why}")
+        self._attempts[version] += 1
+        self._document_came.clear()
+        await wait_event(self._document_came, _AGAIN_SECONDS)
+
+    async def _verdict(self, version: int, workers: Workers) -> None:
+        """Raises NotYet, OSError where there is none."""
+        try:
+            folder = await self._fetched(version)
+        except (VersionUnusable, ManifestDamaged, NotInStore) as unusable:
+            if isinstance(unusable, NotInStore) and not await asyncio.to_thread(self._store_is_there):
+                # A store that is away says nothing about the version.
+                raise NotYet(str(unusable)) from unusable
+            self._failures[version] += 1
+            if self._failures[version] < _TRIES:
+                raise NotYet(str(unusable)) from unusable
+            self._refuse(version, f"version {version}: {unusable}", workers)
+            return
+        assert self.document is not None
+        held = {number for holder in self.document.holders.get(version, {}).values() for number in holder.partitions}
+        if len(held) < (partitions := self.manifests[version].partitions):
+            raise NotYet(f"cube holds {len(held)} of its {partitions} partitions")
+        checker = workers.checker
+        if checker is None or checker.ended.done():
+            raise NotYet("the process that checks versions starts")
+        self._say(workers, f"version {version} is being checked")
+        try:
+            outcome = await checker.order("check", version=version, folder=str(folder))
+        except asyncio.CancelledError:
+            # It may hang, and would keep the next check waiting.
+            checker.kill()
+            raise
+        except WorkerHung as hung:
+            # Of the version that says nothing: this node's disk or processor may have stood still.
+            raise NotYet(str(hung)) from hung
+        except WorkerLost as lost:
+            self._losses[version] += 1
+            if self._losses[version] < _LOSSES:
+                raise NotYet(str(lost)) from lost
+            self._refuse(version, f"version {version} ended the process that checked it ({lost})", workers)
+            return
+        if "later" in outcome:
+            raise NotYet(outcome["later"])
+        if "refused" in outcome:
+            self._refuse(version, outcome["refused"], workers, outcome.get("maxAbsDiff"))
+        else:
+            self.passed[version] = outcome["passed"]
+            log.info("version %d has passed (largest difference %.3g)", version, outcome["passed"])
+
+    def _store_is_there(self) -> bool:
+        try:
+            return bool(published_versions(self._store))
+        except (StoreError, OSError):
+            return False
+
+    async def _fetched(self, version: int) -> Path:
+        """The folder with the network, the samples and the manifest. Raises what reading the store raises."""
+        fetch = self._fetches.get(version)
+        if fetch is None or (fetch.done() and fetch.exception() is not None):
+            fetch = self._fetches[version] = asyncio.create_task(self._fetch(version))
+        # It goes on when this check is given up: a thread that reads cannot be ended.
+        return await asyncio.shield(fetch)
+
+    async def _fetch(self, version: int) -> Path:
+        folder = self._scratch / f"version-{version}"
+        manifest = await asyncio.to_thread(_fetch, self._store, version, folder)
+        self.manifests[version] = manifest
+        return folder
+
+    # -- workers, each by itself: one that hangs keeps no other
+
+    async def _bring(self, worker: Worker, workers: Workers) -> None:
+        """Let it load, answer with and listen with what is wanted now, until nothing is left to do."""
+        obeyed = False
+        with contextlib.suppress(WorkerLost):
+            while await self._step(worker, workers):
+                obeyed = True
+                self.changed.set()
+        if obeyed:
+            # What it has loaded may be wanted no more.
+            asyncio.get_running_loop().call_soon(self.changed.set)
+
+    async def _step(self, worker: Worker, workers: Workers) -> bool:
+        """The next order; whether it was obeyed. False when there is none. Raises WorkerLost."""
+        document = self.document
+        assert document is not None
+        order = (self.serving,) if document.live is None else (document.live, self.serving, document.previous)
+        best = next((version for version in order if version in self.passed), None)
+        # A candidate is loaded ahead, so that switching to it is no work.
+        ahead = document.candidate if document.candidate in self.passed else None
+        if best is not None and worker.pinned != best:
+            if best not in worker.loaded:
+                return await self._load(worker, best, workers)
+            await worker.order("pin", version=best)
+            worker.pinned = best
+            log.info("worker %d answers with version %d", worker.index, best)
+            self.on_change.set()
+            return True
+        if not worker.listening and (best is not None or document.live is None):
+            worker.listening = self._obeyed(await worker.order("listen"), worker, workers)
+            return worker.listening
+        if ahead is not None and ahead not in worker.loaded:
+            return await self._load(worker, ahead, workers)
+        return False
+
+    async def _load(self, worker: Worker, version: int, workers: Workers) -> bool:
+        worker.kept.add(version)
+        outcome = await worker.order("load", version=version, folder=str(self._scratch / f"version-{version}"))
+        if obeyed := self._obeyed(outcome, worker, workers):
+            worker.loaded.add(version)
+        return obeyed
+
+    def _obeyed(self, outcome: dict[str, Any], worker: Worker, workers: Workers) -> bool:
+        """What it could not do it is told again after a moment."""
+        if "error" in outcome:
+            self._say(workers, f"worker {worker.index}: {outcome['error']}")
+            asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self.changed.set)
+        return "error" not in outcome
+
+    def _let_go(self, document: ReleaseDocument, workers: Workers) -> None:
+        named = {*document.wanted, document.live, document.previous, document.candidate, self.serving}
+        # A refused one may be loaded too, and is of no use to anyone.
+        kept = {version for version in named if version is not None} - self.refused.keys()
+        kept |= {worker.pinned for worker in workers.running.values() if worker.pinned is not None}
+        for worker in workers.in_order():
+            if worker.kept != kept and worker.is_brought:
+                # Nobody waits for the answer: it has done this before it hears whatever it is told next.
+                worker.send("keep", versions=sorted(kept))
+                worker.kept = set(kept)
+                worker.loaded &= kept
+        loading = {version for worker in workers.in_order() if not worker.is_brought for version in worker.kept}
+        for version in [each for each in self._fetches if each not in kept | loading]:
+            self._forget(version)
+        # Nobody is told of it any more, and it is checked anew should it come back.
+        for known in (self.passed, self._attempts, self._failures, self._losses):
+            for version in [version for version in known if version not in kept]:
+                del known[version]
+
+    def _forget(self, version: int) -> None:
+        """Its files go, once they are all there."""
+        if (fetch := self._fetches[version]).done():
+            fetch.exception()
+            del self._fetches[version]
+            self.manifests.pop(version, None)
+            shutil.rmtree(self._scratch / f"version-{version}", ignore_errors=True)
+
+    # -- words
+
+    def _refuse(self, version: int, sentence: str, workers: Workers, difference: float | None = None) -> None:
+        log.error("refused: %s", sentence)
+        self.refused[version] = self.last_refusal = sentence
+        if difference is not None:
+            self.differences[version] = difference
+        self._say(workers, sentence)
+
+    def _say(self, workers: Workers, stage: str) -> None:
+        if stage == self.stage:
+            return
+        self.stage = stage
+        if self.serving is None:
+            for worker in workers.in_order():
+                worker.send("stage", stage=stage)
+
+
+def tell(worker: Worker, document: ReleaseDocument) -> None:
+    worker.send("document", document=document.model_dump(mode="json", by_alias=True))
+
+
+def _fetch(store: Store, version: int, folder: Path) -> VersionManifest:
+    manifest = read_version(store, version)
+    prefix = layout.model_folder(version) + "/"
+    if layout.sample_file(version) not in {entry.path for entry in manifest.model_files}:
+        raise VersionUnusable(f"its manifest lists no {layout.sample_file(version)}")
+    for entry in manifest.model_files:
+        name = entry.path.removeprefix(prefix)
+        if not entry.path.startswith(prefix) or "/" in name or name in {"", ".", "..", MANIFEST_FILE}:
+            raise VersionUnusable(f"its manifest lists {entry.path} among the model files, which stand in {prefix}")
+        fetch(store, entry, folder / name)
+    (folder / MANIFEST_FILE).write_bytes(manifest.to_json())
+    return manifest
+
+
+assert layout.sample_file(1).endswith("/" + SAMPLE_FILE)

@@ -1,0 +1,268 @@
+"""The paths of the prediction port: which document is read, which batches are asked, which answer is written."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import orjson
+
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.serving.batching.batcher import Batcher, Done, Parse
+from elastic_ctr.serving.batching.instances import Instances
+from elastic_ctr.serving.batching.pooling import Floats
+from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, Reply, Request
+from elastic_ctr.serving.protocols import elasticctr_json, open_inference
+from elastic_ctr.serving.protocols.json_scanner import Scanner
+from elastic_ctr.serving.request_error import RequestError, request_error_of, short_repr
+from elastic_ctr.serving.worker_counters import Counters
+
+SOURCE_PATH = "/ElasticCTRPredictionService/inference"
+PREDICTIONS, OPEN_INFERENCE = "elastic_ctr", "open_inference"
+"""What predictions are counted as."""
+
+_BINARY_TYPE = b"content-type: application/octet-stream\r\n"
+# A larger body is parsed on a thread beside the loop, one at a time, so that small requests are still answered.
+PARSED_INLINE = 128 << 10
+
+Answered = Callable[[Floats, int], tuple[bytes, bytes]]
+"""From probabilities and their version to the body and the headers of the answer. May raise RequestError."""
+
+
+class _Route(NamedTuple):
+    endpoint: str
+    method: str
+    # With the version that the path names.
+    answer: Callable[[Request, Reply, str | None], None]
+
+
+class Routes:
+    """Answers requests of the prediction port. `version` is the package's, for the protocol's server metadata."""
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        counters: Counters,
+        parser: Executor,
+        *,
+        model_name: str,
+        version: str,
+        max_instances: int,
+        max_body_bytes: int = 64 << 20,
+    ) -> None:
+        self.batcher = batcher
+        self.counters = counters
+        self._parser = parser
+        self.model_name = model_name
+        self.package_version = version
+        self.max_instances = max_instances
+        self._max_body_bytes = max_body_bytes
+        self._of_thread = threading.local()
+        self._under_way: set[asyncio.Future[Instances]] = set()
+        model = self._model_path = f"/v2/models/{model_name}"
+        self.infer_path = f"{model}/infer"
+        self._routes = {
+            SOURCE_PATH: _Route(PREDICTIONS, "POST", self._inference),
+            "/v2": _Route("metadata", "GET", self._server),
+            "/v2/health/live": _Route("health", "GET", lambda _, reply, __: reply(200, b'{"live":true}')),
+            "/v2/health/ready": _Route("health", "GET", lambda _, reply, __: self._ready(reply, {})),
+            model: _Route("metadata", "GET", self._model),
+            f"{model}/ready": _Route("health", "GET", lambda _, reply, __: self._ready(reply, {"name": model_name})),
+            self.infer_path: _Route(OPEN_INFERENCE, "POST", self._infer),
+        }
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        """Answer one request, now or later. Never raises."""
+        # An encoded slash is no separator (RFC 3986, 2.2).
+        path = request.path if "%2f" in request.path.lower() else unquote(request.path)
+        path, version = self._without_version(path.rstrip("/") or "/")
+        route = self._routes.get(path)
+        if route is None:
+            self.count("none", 404)
+            reply(404, error_body(self._not_found(request.path)))
+            return
+        if request.method != route.method and not (request.method == "HEAD" and route.method == "GET"):
+            self.count(route.endpoint, 405)
+            allowed = "GET, HEAD" if route.method == "GET" else route.method
+            headers = JSON_TYPE + f"allow: {allowed}\r\n".encode()
+            reply(405, error_body(f"{request.path} is asked with {route.method}, not with {request.method}"), headers)
+            return
+
+        def counted(status: int, body: bytes, headers: bytes = JSON_TYPE, /) -> None:
+            self.count(route.endpoint, status)
+            reply(status, body, headers)
+
+        if version is not None and version != str(self.version()):
+            counted(404, error_body(self._not_live(version)))
+            return
+        route.answer(request, counted, version)
+
+    def count(self, endpoint: str, status: int, times: int = 1) -> None:
+        self.counters.requests[endpoint, status] += times
+
+    def _without_version(self, path: str) -> tuple[str, str | None]:
+        """The path of the model for one of its version, and that version."""
+        before, found, rest = path.partition(f"{self._model_path}/versions/")
+        if before or not found:
+            return path, None
+        version, slash, what = rest.partition("/")
+        return self._model_path + slash + what, version
+
+    def _not_live(self, version: str) -> str:
+        return (
+            f"the version {short_repr(version)} is not the live one, which is {self.version()}; ask without a version"
+        )
+
+    def _not_found(self, path: str) -> str:
+        parts = path.split("/")
+        if parts[1:3] == ["v2", "models"] and len(parts) > 3 and parts[3] != self.model_name:
+            return f"the model {parts[3][:40]!r} is not here; this is {self.model_name!r}"
+        return f"{path[:80]!r} is not a path of this server; predictions are at {SOURCE_PATH} and /v2"
+
+    # -- small answers
+
+    def _server(self, _request: Request, reply: Reply, _version: str | None) -> None:
+        reply(200, open_inference.server_metadata(self.package_version))
+
+    def _model(self, _request: Request, reply: Reply, _version: str | None) -> None:
+        reply(200, orjson.dumps(self.model_metadata()))
+
+    def model_metadata(self) -> dict[str, Any]:
+        try:
+            model = self.batcher.current()
+        except RequestError:
+            return open_inference.model_metadata(self.model_name, None, None)
+        return open_inference.model_metadata(self.model_name, model.version, model.slots)
+
+    def version(self) -> int | None:
+        """The version that is answered with."""
+        return self.batcher.pinned
+
+    def _ready(self, reply: Reply, named: dict[str, str]) -> None:
+        try:
+            self.batcher.current()
+        except RequestError as refusal:
+            reply(refusal.status, orjson.dumps({**named, "ready": False, "error": refusal.sentence}))
+        else:
+            reply(200, orjson.dumps({**named, "ready": True}))
+
+    # -- predictions
+
+    def _inference(self, request: Request, reply: Reply, _version: str | None) -> None:
+        def parse(slots: SlotList) -> Instances:
+            body = self._decoded(request)
+            return self._read(body, slots) or elasticctr_json.parse_inference(body, slots, self.max_instances)
+
+        def answered(probabilities: Floats, _version: int) -> tuple[bytes, bytes]:
+            return elasticctr_json.inference_answer(probabilities), JSON_TYPE
+
+        self._predict(request, parse, answered, elasticctr_json.inference_refusal, reply)
+
+    def _decoded(self, request: Request) -> bytes:
+        """The body without its content coding, which may not make more of it than a body may have. Raises RequestError."""
+        body = request.body
+        if not request.encoding:
+            return body
+        # Many programs mean deflate without the head of zlib.
+        bits = 31 if request.encoding == "gzip" else 15 if body and body[0] & 15 == zlib.DEFLATED else -15
+        decoder = zlib.decompressobj(bits)
+        try:
+            data = decoder.decompress(body, self._max_body_bytes + 1)
+        except zlib.error as wrong:
+            raise RequestError(400, f"the body is not {request.encoding}: {wrong}") from None
+        if len(data) > self._max_body_bytes:
+            raise RequestError(
+                413, f"the body has more than {self._max_body_bytes} bytes (maxBodyBytes); send several requests"
+            )
+        if not decoder.eof or decoder.unused_data:
+            raise RequestError(400, f"the body is not {request.encoding}: it is cut, or something stands behind it")
+        return data
+
+    def _read(self, body: bytes, slots: SlotList) -> Instances | None:
+        known = self._of_thread.__dict__
+        if known.get("slots") is not slots:
+            known["slots"], known["scanner"] = slots, Scanner(slots, self.max_instances)
+        scanner: Scanner = known["scanner"]
+        return scanner.read(body)
+
+    def _infer(self, request: Request, reply: Reply, asked: str | None) -> None:
+        parsed: list[open_inference.Inference] = []
+
+        def parse(slots: SlotList) -> Instances:
+            if not parsed:
+                parsed.append(
+                    open_inference.parse_infer(self._decoded(request), request.json_length, self.max_instances)
+                )
+            return parsed[0].instances(slots, self.max_instances)
+
+        def answered(probabilities: Floats, version: int) -> tuple[bytes, bytes]:
+            if asked not in (None, str(version)):
+                raise RequestError(404, self._not_live(asked or ""))
+            body, json_length = open_inference.infer_answer(parsed[0], self.model_name, probabilities, version)
+            if json_length is None:
+                return body, JSON_TYPE
+            return body, _BINARY_TYPE + b"inference-header-content-length: %d\r\n" % json_length
+
+        self._predict(request, parse, answered, lambda refusal: error_body(refusal.sentence), reply)
+
+    def _predict(
+        self,
+        request: Request,
+        parse: Parse,
+        answered: Answered,
+        refused: Callable[[RequestError], bytes],
+        reply: Reply,
+    ) -> None:
+        def done(outcome: Floats | Exception, version: int) -> None:
+            if isinstance(outcome, Exception):
+                refusal = request_error_of(outcome)
+                reply(refusal.status, refused(refusal))
+                return
+            try:
+                body, headers = answered(outcome, version)
+            except RequestError as refusal:
+                reply(refusal.status, refused(refusal))
+            else:
+                reply(200, body, headers)
+
+        # What a coded body becomes is known when it is decoded.
+        self.predict(len(request.body) if not request.encoding else PARSED_INLINE + 1, parse, done)
+
+    def predict(self, size: int, parse: Parse, done: Done) -> None:
+        """Ask the batches what `parse` makes of a request of so many bytes; `done` is called once. Never raises."""
+        started = time.perf_counter()
+
+        def timed(outcome: Floats | Exception, version: int) -> None:
+            if not isinstance(outcome, Exception):
+                self.counters.histograms["request_seconds"].observe(time.perf_counter() - started)
+            done(outcome, version)
+
+        try:
+            slots = self.batcher.current().slots
+            if size <= PARSED_INLINE:
+                self.batcher.submit(parse, parse(slots), slots, timed)
+                return
+        except Exception as error:  # noqa: BLE001 (whatever it is, the client gets its answer)
+            done(error, 0)
+            return
+
+        def parsed(future: asyncio.Future[Instances]) -> None:
+            self._under_way.discard(future)
+            try:
+                self.batcher.submit(parse, future.result(), slots, timed)
+            except Exception as error:  # noqa: BLE001 (as above)
+                done(error, 0)
+
+        parsing = asyncio.get_running_loop().run_in_executor(self._parser, parse, slots)
+        self._under_way.add(parsing)
+        parsing.add_done_callback(parsed)
+
+
+def error_body(sentence: str) -> bytes:
+    return orjson.dumps({"error": sentence})

@@ -1,0 +1,369 @@
+"""A worker of serving: its prediction ports, one Paddle thread, told by its parent what to load and what to answer with.
+
+Orders and answers are JSON, one a line, over a socket: an order `{"id", "do", …}` is answered with its id; lines with
+`event` are the worker's own: `counted` comes twice a second and says that it lives, and whether it is at something that
+may keep the interpreter to itself for long. `python -m` starts it; it ends with its parent, whatever way that happens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import uvloop
+
+import elastic_ctr
+from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
+from elastic_ctr.cube.release import ReleaseDocument
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.machine_code.compiled import anew_if_stale
+from elastic_ctr.runtime import logging as runtime_logging
+from elastic_ctr.runtime.lifecycle import bind, die_with_parent, raise_fd_limit, wait_event
+from elastic_ctr.serving.batching import predictor
+from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
+from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
+from elastic_ctr.serving.routes import Routes
+from elastic_ctr.serving.samples import SamplesDamaged, compare, read_samples
+from elastic_ctr.serving.worker_counters import Counters
+from elastic_ctr.versions.manifest import VersionManifest
+
+if TYPE_CHECKING:
+    from elastic_ctr.serving.frontends.grpc import GrpcFrontend
+    from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 5.0
+COUNT_SECONDS = 0.5
+DOCUMENT_SECONDS = 2.0
+OPEN_FILES = 65_536
+MANIFEST_FILE = "manifest.json"
+SAMPLE_FILE = "sample.jsonl"
+
+
+class Settings(NamedTuple):
+    """What a worker is started with."""
+
+    host: str
+    port: int
+    grpc_port: int | None
+    model_name: str
+    max_instances: int
+    max_body_bytes: int
+    max_batch_rows: int
+    max_abs_diff: float
+    lookup_timeout_ms: float
+    lookup_deadline_ms: float
+    hedge_ms: float | None
+
+
+class Worker:
+    """Owns the batches, the frontends and the cube clients of this process."""
+
+    def __init__(self, settings: Settings, writer: asyncio.StreamWriter) -> None:
+        self._settings = settings
+        self._writer = writer
+        self._counters = Counters()
+        self._paddle = predictor.paddle_thread()
+        self._batcher = Batcher(self._paddle, self._newest_live, self._counters, max_rows=settings.max_batch_rows)
+        service = Routes(
+            self._batcher,
+            self._counters,
+            ThreadPoolExecutor(1, thread_name_prefix="parser"),
+            model_name=settings.model_name,
+            version=elastic_ctr.__version__,
+            max_instances=settings.max_instances,
+            max_body_bytes=settings.max_body_bytes,
+        )
+        self._frontend = HttpFrontend(
+            service.handle,
+            Limits(max_body_bytes=settings.max_body_bytes),
+            lambda status: service.count("none", status),
+        )
+        # Everyday requests; the frontend above is behind it.
+        self._native: NativeHttpFrontend | None = None
+        self._compiling: asyncio.Task[NativeHttpFrontend] | None = None
+        self._preloading: Future[None] | None = None
+        # Loads, checks and the opening of frontends.
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._opened = False
+        # Why they are not.
+        self._shut = "this worker is ending"
+        self._grpc: GrpcFrontend | None = None
+        self._service = service
+        self._clients: dict[tuple[int, int], CubeClient] = {}
+        self._document: ReleaseDocument | None = None
+        self._document_came = asyncio.Event()
+        self._grace_seconds = 20.0
+        self.stopped = asyncio.Event()
+
+    async def run(self, reader: asyncio.StreamReader) -> None:
+        """Obey until told to stop, or until the parent hangs up."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stopped.set)
+        self._preloading = self._paddle.submit(predictor.preload)
+        self._compiling = compiling = asyncio.create_task(self._compile())
+        tasks = [asyncio.create_task(each) for each in (self._batcher.run(), self._keep_alive(), self._report())]
+        obeying = asyncio.create_task(self._command_loop(reader))
+        stopping = asyncio.create_task(self.stopped.wait())
+        done, _ = await asyncio.wait([obeying, stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            # Nothing but an order or the parent's end ends it; with a part of it missing it would answer nothing.
+            task.result()
+        await asyncio.gather(*(frontend.stop(self._grace_seconds) for frontend in self._frontends()))
+        self._say_counted()
+        ending: list[asyncio.Task[Any]] = [*tasks, compiling, obeying, stopping]
+        for each in ending:
+            each.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        for client in self._clients.values():
+            await client.close()
+        await self._writer.drain()
+
+    async def _compile(self) -> NativeHttpFrontend:
+        """Machine code from a cache is there in a moment, without one in half a minute. Raises whatever numba raises."""
+        from elastic_ctr.serving.batching.pooling import warm_pooling
+        from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend, NativeLimits
+        from elastic_ctr.serving.protocols.json_scanner import warm_scan
+
+        await asyncio.to_thread(anew_if_stale, warm_scan)
+        await asyncio.to_thread(anew_if_stale, warm_pooling)
+        limits = NativeLimits(max_rows=min(self._settings.max_instances, self._settings.max_batch_rows))
+        make = partial(NativeHttpFrontend, self._service, self._frontend, limits)
+        return await asyncio.to_thread(anew_if_stale, make)
+
+    # -- orders
+
+    async def _command_loop(self, reader: asyncio.StreamReader) -> None:
+        long = {"check": self._check_as_ordered, "load": self._load_as_ordered, "listen": self._listen}
+        while line := await reader.readline():
+            order = json.loads(line)
+            if order["do"] in long:
+                # Holders must be able to change meanwhile.
+                task = asyncio.create_task(long[order["do"]](order))
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+                # Before it begins: while it loads nothing may be said for tens of seconds.
+                self._say_counted()
+            else:
+                self._do(order)
+                self._say({"id": order["id"], "ok": True})
+
+    def _do(self, order: dict[str, Any]) -> None:
+        if order["do"] == "document":
+            self._follow(ReleaseDocument.model_validate(order["document"]))
+        elif order["do"] == "stage":
+            self._batcher.stage = order["stage"]
+        elif order["do"] == "pin":
+            self._batcher.pin(order["version"])
+        elif order["do"] == "keep":
+            self._batcher.keep(set(order["versions"]))
+        elif order["do"] == "stop":
+            self._grace_seconds = order["graceSeconds"]
+            self.stopped.set()
+
+    def _follow(self, document: ReleaseDocument) -> None:
+        self._document = document
+        for client in self._clients.values():
+            self._set_holders(client, document)
+        self._document_came.set()
+
+    def _set_holders(self, client: CubeClient, document: ReleaseDocument) -> None:
+        # What is answered with stays known, whatever a document says.
+        pinned: dict[int, dict[str, tuple[int, ...]]] = {version: {} for version in self._batcher.in_use()}
+        client.set_holders({**pinned, **document.addresses()}, document.draining())
+
+    async def _listen(self, order: dict[str, Any]) -> None:
+        if not self._opened and not self.stopped.is_set():
+            try:
+                await self._open_frontends()
+                self._opened = True
+            except Exception as failed:
+                log.exception("the frontends cannot be opened; this worker ends, and another tries it anew")
+                self._shut = f"the frontends cannot be opened ({type(failed).__name__}: {failed})"
+                # Some may be open, and cannot be opened twice.
+                self.stopped.set()
+        self._say({"id": order["id"], **({"ok": True} if self._opened else {"error": self._shut})})
+
+    async def _open_frontends(self) -> None:
+        settings = self._settings
+        if settings.grpc_port is not None:
+            # Imported where it is wanted: it takes 20 MB, and a process without the frontend need not have them.
+            from elastic_ctr.serving.frontends.grpc import GrpcFrontend
+
+            self._grpc = GrpcFrontend(self._service, settings.max_body_bytes)
+            await self._grpc.listen(settings.host, settings.grpc_port)
+        _freeze_gc()
+        # Last: whoever hears one frontend answer may use all of them.
+        await self._open_http(bind(settings.host, settings.port, share=True))
+
+    async def _open_http(self, listener: socket.socket) -> None:
+        """Once the machine code is there."""
+        assert self._compiling is not None
+        try:
+            # What ends the worker meanwhile must not end it half made.
+            self._native = await asyncio.shield(self._compiling)
+        except BaseException:
+            listener.close()
+            raise
+        await self._native.listen(listener)
+
+    def _frontends(self) -> list[HttpFrontend | NativeHttpFrontend | GrpcFrontend]:
+        frontends = (self._native or self._frontend, self._grpc)
+        return [frontend for frontend in frontends if frontend is not None]
+
+    # -- a version
+
+    async def _load_as_ordered(self, order: dict[str, Any]) -> None:
+        try:
+            await self._load(order["version"], Path(order["folder"]))
+            self._say({"id": order["id"], "ok": True})
+        except Exception as failed:
+            log.exception("version %s cannot be loaded", order["version"])
+            sentence = f"version {order['version']} cannot be loaded ({type(failed).__name__}: {failed})"
+            self._say({"id": order["id"], "error": sentence})
+
+    async def _load(self, version: int, folder: Path) -> VersionManifest:
+        """Load and warm up the network. Raises predictor.NetworkUnusable, OSError, ValueError."""
+        manifest = VersionManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+        loaded = self._batcher.versions.get(version)
+        if loaded is None:
+            slots = SlotList(manifest.slots)
+            network = await asyncio.get_running_loop().run_in_executor(
+                self._paddle, predictor.DenseNetwork, folder, len(slots) * manifest.dim
+            )
+            loaded = ModelVersion(
+                version,
+                slots,
+                manifest.sparse_dim,
+                manifest.dim,
+                manifest.event_time_max,
+                network,
+                self._client(manifest.dim, manifest.partitions),
+            )
+        # No prediction waits for the compiler while it holds the loop.
+        assert self._compiling is not None
+        await asyncio.wait([self._compiling])
+        # Also when it is there: perhaps only for a request that began before it was let go.
+        self._batcher.add(loaded)
+        return manifest
+
+    async def _check_as_ordered(self, order: dict[str, Any]) -> None:
+        """Only in the process that checks: no requests come to it."""
+        version = order["version"]
+        try:
+            outcome = await self._check(version, Path(order["folder"]))
+        except (VersionNotHeld, CubeUnavailable) as unavailable:
+            outcome = {"later": str(unavailable)}
+        except (predictor.NetworkUnusable, SamplesDamaged, ValueError) as refused:
+            outcome = {"refused": f"version {version}: {refused}"}
+        except Exception as failed:
+            log.exception("the check of version %s failed", version)
+            outcome = {"later": f"the check failed ({type(failed).__name__}: {failed})"}
+        self._batcher.keep(set())
+        self._say({"id": order["id"], **outcome})
+
+    async def _check(self, version: int, folder: Path) -> dict[str, Any]:
+        """Load, warm up, and answer the samples through the whole path at this version."""
+        manifest = await self._load(version, folder)
+        samples = read_samples(folder / SAMPLE_FILE, SlotList(manifest.slots), manifest.samples)
+        rows = samples.instances.rows
+        served = await self._batcher.predict_at(version, samples.instances) if rows else samples.published
+        verdict = compare(version, served, samples.published, self._settings.max_abs_diff)
+        if verdict.refused is not None:
+            return {"refused": verdict.refused, "maxAbsDiff": verdict.max_abs_diff}
+        return {"passed": verdict.max_abs_diff}
+
+    def _client(self, dim: int, partitions: int) -> CubeClient:
+        client = self._clients.get((dim, partitions))
+        if client is None:
+            client = CubeClient(
+                dim,
+                partitions=partitions,
+                timeout_ms=self._settings.lookup_timeout_ms,
+                deadline_ms=self._settings.lookup_deadline_ms,
+                hedge_ms=self._settings.hedge_ms,
+            )
+            self._clients[dim, partitions] = client
+            if self._document is not None:
+                self._set_holders(client, self._document)
+        return client
+
+    async def _newest_live(self) -> int | None:
+        """Ask the parent for the newest document; without one in time go by the last."""
+        self._document_came.clear()
+        self._say({"event": "not-held"})
+        await wait_event(self._document_came, DOCUMENT_SECONDS)
+        live = None if self._document is None else self._document.live
+        return live if live in self._batcher.versions else None
+
+    # -- what goes on by itself
+
+    async def _keep_alive(self) -> None:
+        while True:
+            for client in list(self._clients.values()):
+                await client.keep_alive(sorted(self._batcher.in_use()))
+            await asyncio.sleep(KEEP_ALIVE_SECONDS)
+
+    async def _report(self) -> None:
+        while True:
+            self._say_counted()
+            await asyncio.sleep(COUNT_SECONDS)
+
+    def _say_counted(self) -> None:
+        begun = (self._preloading, self._compiling)
+        busy = bool(self._under_way) or any(each is not None and not each.done() for each in begun)
+        self._say({"event": "counted", "counts": self._counters.snapshot(), "busy": busy})
+
+    def _say(self, line: dict[str, Any]) -> None:
+        self._writer.write(json.dumps(line).encode() + b"\n")
+
+
+def _freeze_gc() -> None:
+    """The cyclic collector went through Paddle's modules again and again for the sake of requests, which leave no cycles:
+    25 us of each. What is imported stays for good; the rest is looked through when there is much of it.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
+async def _main(control: int, settings: Settings) -> None:
+    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control), limit=16 << 20)
+    try:
+        await Worker(settings, writer).run(reader)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the parent is gone, and so are we
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="serving worker")
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--control", type=int, required=True)
+    parser.add_argument("--index", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--settings", required=True)
+    given = parser.parse_args()
+    die_with_parent(given.parent)
+    raise_fd_limit(OPEN_FILES)
+    # Ctrl-C reaches the whole terminal; the parent decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Paddle leaves files where it runs.
+    os.chdir(given.folder)
+    runtime_logging.configure_from_environment(f"serving-{given.index}")
+    uvloop.run(_main(given.control, Settings(**json.loads(given.settings))))
+    # Paddle's own threads and destructors have no part in a clean end.
+    logging.shutdown()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""The HTTP door in machine code, held beside the one in Python: what is said of both is tested on both."""
+
+import asyncio
+import functools
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.serving.frontends.asyncio_http import Limits
+from elastic_ctr.serving.frontends.native_http import NativeLimits
+from elastic_ctr.serving.routes import SOURCE_PATH
+from serving.frontends import HTTP_KINDS, http_standing
+from serving.http_peer import (
+    EVERYDAY,
+    Frontends,
+    body,
+    head,
+    mine,
+    moved,
+    peer,
+    probabilities,
+    request,
+    said,
+    tensors,
+    until,
+)
+
+
+@pytest.fixture(params=HTTP_KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def test_a_prediction_is_answered_and_counted(kind: str) -> None:
+    async with http_standing(kind) as it, peer(it) as (reader, writer):
+        for first in range(1, 4):
+            writer.write(request({"a": [first, 2], "b": [40]}, {"b": [5]}))
+            answer = await reader.readuntil(b'"err_code":0}')
+
+            assert answer.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ndate: ")
+            assert probabilities(answer) == [first + 42, 5]
+        assert it.counters.requests["elastic_ctr", 200] == 3
+
+
+async def test_everyday_requests_never_reach_the_door_in_python() -> None:
+    async with http_standing("numba") as it, peer(it) as (reader, writer):
+        for length in (1, 10, 1000):
+            writer.write(request({"a": list(range(length))}))
+            await reader.readuntil(b'"err_code":0}')
+
+        assert (mine(it), moved(it)) == (1, 0)
+
+
+async def test_requests_of_one_connection_are_answered_in_their_order_over_many_rounds(kind: str) -> None:
+    async with http_standing(kind) as it, peer(it) as (reader, writer):
+        writer.write(b"".join(request(*[{"a": [number]}] * 3) for number in range(500)))
+        answers = [await reader.readuntil(b'"err_code":0}') for _ in range(500)]
+
+        assert probabilities(b"".join(answers)) == [number for number in range(500) for _ in range(3)]
+
+
+async def test_many_connections_each_get_their_own_answer(kind: str) -> None:
+    async def ask(it: Frontends, number: int) -> list[float]:
+        async with peer(it) as (reader, writer):
+            found = []
+            for again in range(20):
+                writer.write(request({"a": [number], "b": [again]}))
+                found += probabilities(await reader.readuntil(b'"err_code":0}'))
+            return found
+
+    async with http_standing(kind) as it:
+        answers = await asyncio.gather(*(ask(it, 100 * number) for number in range(150)))
+
+        assert answers == [[100.0 * number + again for again in range(20)] for number in range(150)]
+
+
+PIECES = (
+    EVERYDAY,
+    EVERYDAY,
+    request({"b": [2**60]}, {}, {"a": []}),
+    request({"a": [4]}, more=("x-more: 1",)),
+    request({"a": [4]}, more=("connection: close",)),
+    request({"a": [4]}, more=("expect: 100-continue",)),
+    request({"b": [4], "a": [1]}),
+    request({"c": [4]}),
+    request(*[{"a": [1]}] * 65),
+    head(2) + b"[]",
+    head(0),
+    head("05") + b"[1,2]",
+    head("+5") + b"[1,2]",
+    head("5 ") + b"[1,2]",
+    head(5, "content-length: 5") + b"[1,2]",
+    head(5, "content-length: 6") + b"[1,2]",
+    head(5, "transfer-encoding: chunked") + b"0\r\n\r\n",
+    head(len(body({"a": [1]})), version="1.0") + body({"a": [1]}),
+    head(len(body({"a": [1]})), path=SOURCE_PATH + "?x=1") + body({"a": [1]}),
+    head(len(body({"a": [1]})), path=SOURCE_PATH + "/") + body({"a": [1]}),
+    head(len(body({"a": [1]})), method="PUT") + body({"a": [1]}),
+    EVERYDAY.replace(b"\r\n", b"\n"),
+    b"GET /v2/health/ready HTTP/1.1\r\nhost: a\r\n\r\n",
+    b"GET /v2/models/ctr HTTP/1.1\r\nhost: a\r\n\r\n",
+    b"\r\n",
+    b"junk\r\n\r\n",
+    tensors([[1, 2], [3]]),
+    tensors([[1, 2], [3]]),
+    tensors([[], []], [[2**60], []]),
+    tensors([[1] * 70_000, [2]]),
+    tensors(*[[[1], []]] * 65),
+    tensors([[1, 2], [3]]).replace(b'"shape":[1,2]', b'"shape":[2,2]'),
+    tensors([[1, 2], [3]])[:-8],
+    tensors([[1, 2], [3]]).replace(b"/infer ", b"/versions/7/infer "),
+    tensors([[1, 2], [3]]).replace(b'"name":"probability"', b'"name":"nothing"'),
+    tensors([[1, 2], [3]])[:-1] + b"\xff",
+)
+ALONE = [PIECES[2], *PIECES]
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.sampled_from((*PIECES, *[EVERYDAY] * 10)), min_size=1, max_size=7),
+    st.lists(st.integers(0, 1500), max_size=4),
+    st.one_of(st.none(), st.tuples(st.integers(0, 600), st.binary(max_size=2))),
+)
+def test_both_doors_answer_the_same_to_the_same_bytes(
+    pieces: list[bytes], cuts: list[int], change: tuple[int, bytes] | None
+) -> None:
+    data = b"".join(pieces)
+    if change is not None:
+        place = change[0] % len(data)
+        data = data[:place] + change[1] + data[place + 1 :]
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+
+    async def answers(kind: str) -> bytes:
+        async with http_standing(kind) as it:
+            return await said(it, [data[begin:end] for begin, end in itertools.pairwise(edges)])
+
+    ours, theirs = asyncio.run(answers("numba")), asyncio.run(answers("python"))
+
+    # Who is hung up on while still sending may lose what was said to it.
+    if b"?" not in (ours, theirs):
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("number", range(len(PIECES)))
+async def test_whatever_one_asks_the_next_everyday_client_is_answered(number: int) -> None:
+    async with http_standing("numba") as it, http_standing("python") as other:
+        ours, theirs = [await said(each, [EVERYDAY, PIECES[number], EVERYDAY]) for each in (it, other)]
+        async with peer(it) as (reader, writer):
+            writer.write(EVERYDAY)
+            last = await reader.readuntil(b'"err_code":0}')
+
+        assert ours == theirs
+        assert probabilities(last) == [6]
+        assert it.counters.requests == {
+            **other.counters.requests, ("elastic_ctr", 200): other.counters.requests["elastic_ctr", 200] + 1
+        }  # fmt: skip
+
+
+async def test_a_request_in_pieces_is_one_request(kind: str) -> None:
+    async with http_standing(kind) as it:
+        for cut in (1, 20, 60, len(EVERYDAY) - 10, len(EVERYDAY) - 1):
+            async with peer(it) as (reader, writer):
+                writer.write(EVERYDAY[:cut])
+                await asyncio.sleep(0.01)
+                writer.write(EVERYDAY[cut:])
+
+                assert probabilities(await reader.readuntil(b'"err_code":0}')) == [6]
+
+
+async def test_who_is_slow_is_the_business_of_the_door_in_python() -> None:
+    for cut in (30, len(EVERYDAY) - 10):
+        async with http_standing("numba") as it, peer(it) as (reader, writer):
+            writer.write(EVERYDAY)
+            await reader.readuntil(b'"err_code":0}')
+            writer.write(EVERYDAY[:cut])
+            await until(functools.partial(moved, it))
+            writer.write(EVERYDAY[cut:])
+
+            assert probabilities(await reader.readuntil(b'"err_code":0}')) == [6]
+            assert mine(it) == 0
+
+
+async def test_a_large_body_is_read_by_the_door_in_python(kind: str) -> None:
+    async with http_standing(kind) as it, peer(it) as (reader, writer):
+        writer.write(EVERYDAY + request({"a": [1] * 100_000}) + EVERYDAY)
+        answers = [await reader.readuntil(b'"err_code":0}') for _ in range(3)]
+
+        assert probabilities(b"".join(answers)) == [6, 100_000, 6]
+
+
+async def test_what_others_write_into_each_head_does_not_send_a_connection_away() -> None:
+    async with http_standing("numba") as it, peer(it) as (reader, writer):
+        for number in range(10):
+            traced = (
+                f"traceparent: 00-{number:032x}-{number:016x}-01",
+                f"x-forwarded-for: 10.0.0.{number * 25}, 10.1.1.1",
+            )
+            writer.write(request({"a": [number]}, more=traced))
+
+            assert probabilities(await reader.readuntil(b'"err_code":0}')) == [number]
+        assert (mine(it), moved(it)) == (1, 0)
+
+
+async def test_who_sends_a_new_header_each_time_is_for_the_parser() -> None:
+    async with http_standing("numba") as it, peer(it) as (reader, writer):
+        for number in range(10):
+            writer.write(request({"a": [number]}, more=(f"x-request-{number}: a",)))
+
+            assert probabilities(await reader.readuntil(b'"err_code":0}')) == [number]
+        assert (mine(it), moved(it)) == (0, 1)
+
+
+async def test_more_heads_than_are_kept_are_all_understood() -> None:
+    async with http_standing("numba") as it:
+        for number in range(150):
+            async with peer(it) as (reader, writer):
+                writer.write(request({"a": [number]}, more=(f"x-client-{number}: a",)))
+
+                assert probabilities(await reader.readuntil(b'"err_code":0}')) == [number]
+
+
+async def test_connections_beyond_the_rows_are_answered_by_the_door_in_python() -> None:
+    async with http_standing("numba", own=NativeLimits(max_rows=64, max_connections=0)) as it:
+        peers = [await asyncio.open_connection("127.0.0.1", it.port) for _ in range(80)]
+        for _, writer in peers:
+            writer.write(EVERYDAY)
+        answers = [await reader.readuntil(b'"err_code":0}') for reader, _ in peers]
+        for _, writer in peers:
+            writer.close()
+
+        assert probabilities(b"".join(answers)) == [6] * 80
+
+
+async def test_before_the_first_version_the_stage_is_told(kind: str) -> None:
+    async with http_standing(kind, live=None) as it, peer(it) as (reader, writer):
+        it.batcher.stage = "version 3 is being checked"
+        writer.write(EVERYDAY)
+        refused = await reader.readuntil(b'checked"}')
+        it.release(3)
+        writer.write(EVERYDAY)
+        answer = await reader.readuntil(b'"err_code":0}')
+
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert b"no version is live yet: version 3 is being checked" in refused
+        assert probabilities(answer) == [6]
+
+
+async def test_a_version_with_another_slot_list_reads_what_waits_for_it_again(kind: str) -> None:
+    async with http_standing(kind) as it, peer(it) as (reader, writer), peer(it) as (second, other):
+        it.table.gate.clear()
+        writer.write(EVERYDAY)
+        await until(lambda: it.table.lookups == 1)
+        other.write(EVERYDAY + request({"b": [9]}) + request({"c": [8]}))
+        # It is asked while the first is under way, and waits.
+        await until(lambda: it.batcher.waiting_rows or kind == "numba")
+        it.batcher.wake()
+        await asyncio.sleep(0.02)
+        it.release(8, SlotList(("c", "b", "a")))
+        it.table.gate.set()
+        first = await reader.readuntil(b'"err_code":0}')
+        rest = [await second.readuntil(b'"err_code":0}') for _ in range(2)]
+
+        assert probabilities(first) == [6]
+        assert probabilities(b"".join(rest)) == [6, 9]
+
+
+async def test_whatever_a_round_raises_is_a_refusal_and_the_next_is_answered(kind: str) -> None:
+    async with http_standing(kind) as it, peer(it) as (reader, writer):
+        it.table.wrong = RuntimeError("the test wants it")
+        writer.write(EVERYDAY * 2)
+        refused = [await reader.readuntil(b"}") for _ in range(2)]
+        it.table.wrong = None
+        writer.write(EVERYDAY)
+
+        assert all(each.startswith(b"HTTP/1.1 500 ") for each in refused)
+        assert probabilities(await reader.readuntil(b'"err_code":0}')) == [6]
+
+
+async def test_who_leaves_with_a_request_under_way_costs_nothing(kind: str) -> None:
+    async with http_standing(kind) as it:
+        it.table.gate.clear()
+        async with peer(it) as (_, writer):
+            writer.write(EVERYDAY)
+            await until(lambda: it.table.lookups == 1)
+        async with peer(it) as (reader, writer):
+            writer.write(EVERYDAY)
+            it.table.gate.set()
+
+            assert probabilities(await reader.readuntil(b'"err_code":0}')) == [6]
+
+
+async def test_who_does_not_read_is_not_read_and_others_are_answered(kind: str) -> None:
+    async with http_standing(kind) as it, peer(it) as (_, deaf), peer(it) as (reader, writer):
+        many = request(*[{"a": [1]}] * 64) * 50
+        for _ in range(200):
+            deaf.write(many)
+        for number in range(20):
+            writer.write(request({"a": [number]}))
+
+            assert probabilities(await reader.readuntil(b'"err_code":0}')) == [number]
+        assert deaf.transport.get_write_buffer_size() > 0
+
+
+async def test_an_idle_client_is_let_go(kind: str) -> None:
+    limits = Limits(idle_seconds=0.05, head_seconds=0.1)
+    async with http_standing(kind, limits=limits) as it, peer(it) as (reader, writer):
+        writer.write(EVERYDAY)
+        await reader.readuntil(b'"err_code":0}')
+
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+
+
+async def test_stopping_finishes_what_was_asked_and_tells_who_asks_again_to_close(kind: str) -> None:
+    limits = Limits(farewell_seconds=0.2, head_seconds=0.1)
+    async with http_standing(kind, limits=limits) as it, peer(it) as (reader, writer), peer(it) as (idle, _):
+        writer.write(EVERYDAY)
+        await reader.readuntil(b'"err_code":0}')
+        it.table.gate.clear()
+        writer.write(EVERYDAY)
+        await until(lambda: it.table.lookups == 2)
+        stopping = asyncio.create_task(it.door.stop(20))
+        await asyncio.sleep(0)
+        it.table.gate.set()
+        under_way = await reader.readuntil(b'"err_code":0}')
+        writer.write(EVERYDAY)
+        last = await reader.read()
+        await stopping
+
+        assert probabilities(under_way) == [6]
+        # The door in Python says it to who was asking already, the other to who asks once more.
+        assert b"connection: close" in under_way + last
+        assert await idle.read() == b""
