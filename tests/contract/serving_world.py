@@ -19,13 +19,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from elastic_ctr.config.model import Model
+from elastic_ctr.config.role_files import ServingFile
+from elastic_ctr.config.roles import CubePodConfig, ServingConfig, StoreConfig
 from elastic_ctr.cube.builder.part import build_full
 from elastic_ctr.cube.release import Holder, Placement, ReaderReport, ReleaseDocument
 from elastic_ctr.runtime.http import HttpServer, RequestRefused, application, read_record
-from elastic_ctr.serving.app import Serving, ServingProcess
+from elastic_ctr.serving.app import ServingProcess
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest, publish
+from ports import free_port
 
 SLOTS = ("0", "1", "2", "7")
 DIM = 5
@@ -301,6 +305,8 @@ class Running:
 
     def __init__(self, process: ServingProcess, client: httpx.AsyncClient, task: "asyncio.Task[None]") -> None:
         self.process = process
+        self.port = process.config.serving.port
+        self.grpc_port = process.config.serving.grpc_port
         self.task = task
         self._client = client
 
@@ -309,7 +315,7 @@ class Running:
             {"slots": [{"slot_name": slot, "feasigns": [feasign]} for feasign, slot in each]} for each in features
         ]
         return await self._client.post(
-            f"http://127.0.0.1:{self.process.port}/ElasticCTRPredictionService/inference", json={"instances": instances}
+            f"http://127.0.0.1:{self.port}/ElasticCTRPredictionService/inference", json={"instances": instances}
         )
 
     async def until_refused(self, features: list[list[tuple[int, str]]], error: str) -> httpx.Response:
@@ -333,10 +339,10 @@ class Running:
         return await self.hot("POST", "/v2/models/ctr/infer", json={"inputs": inputs})
 
     async def hot(self, method: str, path: str, **what: Any) -> httpx.Response:
-        return await self._client.request(method, f"http://127.0.0.1:{self.process.port}{path}", **what)
+        return await self._client.request(method, f"http://127.0.0.1:{self.port}{path}", **what)
 
     async def admin(self, path: str) -> httpx.Response:
-        return await self._client.get(f"http://127.0.0.1:{self.process.admin_port}{path}")
+        return await self._client.get(f"http://127.0.0.1:{self.process.config.serving.admin_port}{path}")
 
     async def until(self, condition: Callable[[], bool]) -> None:
         for _ in range(6000):
@@ -347,20 +353,26 @@ class Running:
         raise AssertionError(f"it never came to that: {self.process.status()}")
 
     async def until_version(self, version: int) -> None:
-        await self.until(lambda: self.process.releases.serving == version)
+        await self.until(lambda: self.process.rollout.serving == version)
+
+
+def config_of(store: FileStore, transfer: Transfer, scratch: Path, **what: Any) -> ServingFile:
+    """With ports of its own and patient lookups; `what` are settings of serving, or of the whole file."""
+    of_file = {name: what.pop(name) for name in ("grace_seconds",) if name in what}
+    ports = {"port": free_port(), "admin_port": free_port(), "grpc_port": 0}
+    return ServingFile(
+        model=Model(),
+        store=StoreConfig(url=store.url),
+        serving=ServingConfig(**{**ports, "scratch_dir": str(scratch), **what}),
+        cube=CubePodConfig(lookup_timeout_ms=5000),
+        transfer_address=transfer.url.removeprefix("http://"),
+        **of_file,
+    )
 
 
 @asynccontextmanager
 async def serving(store: FileStore, transfer: Transfer, scratch: Path, **what: Any) -> AsyncIterator[Running]:
-    process = ServingProcess(
-        Serving(
-            store,
-            transfer.url,
-            "serving-0",
-            scratch,
-            **{"port": 0, "admin_port": 0, "grpc_port": None, "lookup_timeout_ms": 5000, **what},
-        )
-    )
+    process = ServingProcess(config_of(store, transfer, scratch, **what), store, "serving-0")
     stop = asyncio.Event()
     task = asyncio.create_task(process.run(stop))
     try:

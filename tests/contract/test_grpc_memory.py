@@ -64,14 +64,14 @@ async def test_requests_that_would_grow_in_memory_are_refused_and_others_are_ans
     await transfer.publish(live=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
     everyday = request_of(nested(3, b"\x01") + nested(5, nested(8, line_of(FEATURES[0]).encode())))
     refused = {}
-    async with serving(store, transfer, scratch, grpc_port=0) as running:
+    async with serving(store, transfer, scratch, grpc_port=free_port()) as running:
         await running.until_version(FIRST)
         [worker] = running.process.workers.in_order()
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{running.process.grpc_port}", options=OPTIONS) as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{running.grpc_port}", options=OPTIONS) as channel:
             infer = channel.unary_unary(f"/{SERVICE}/ModelInfer")
             await infer(everyday, timeout=60)
             # Machine code that is compiled meanwhile takes memory, too.
-            await running.until(lambda: not worker.patience.busy)
+            await running.until(lambda: not worker.watchdog.busy)
             before = peak_mib(worker.process.pid)
             for name, made in SMALL_THAT_GROW.items():
                 asked = asyncio.create_task(infer(made(), timeout=120).code())
@@ -93,9 +93,9 @@ async def test_a_large_request_to_a_small_method_is_refused(
     store: FileStore, transfer: Transfer, scratch: Path
 ) -> None:
     await transfer.publish()
-    async with serving(store, transfer, scratch, grpc_port=0) as running:
+    async with serving(store, transfer, scratch, grpc_port=free_port()) as running:
         await running.until(lambda: any(each.listening for each in running.process.workers.in_order()))
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{running.process.grpc_port}", options=OPTIONS) as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{running.grpc_port}", options=OPTIONS) as channel:
             for method in ("inference.GRPCInferenceService/ModelMetadata", "grpc.health.v1.Health/Check"):
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
                     await channel.unary_unary(f"/{method}")(nested(1, bytes(MIB)), wait_for_ready=True, timeout=60)

@@ -29,6 +29,7 @@ from contract.serving_world import (
 )
 from elastic_ctr.serving.frontends.grpc import HEALTH, SERVICE
 from elastic_ctr.store import FileStore
+from ports import free_port
 
 # pytest finds fixtures by the names of a module.
 exports, started_cube, cube = serving_world.exports, serving_world.started_cube, serving_world.cube
@@ -62,10 +63,10 @@ def doors(
         started_cube.load(exports[FIRST])
         transfer = await Transfer().start()
         await transfer.publish(live=FIRST, wanted=(FIRST,), holders={FIRST: started_cube.holders()})
-        async with serving(store, transfer, folder / "scratch", grpc_port=0) as running:
+        async with serving(store, transfer, folder / "scratch", grpc_port=free_port()) as running:
             await running.until_version(FIRST)
             await running.until(lambda: all(each.listening for each in running.process.workers.in_order()))
-            told.put((f"127.0.0.1:{running.process.port}", f"127.0.0.1:{running.process.grpc_port}"))
+            told.put((f"127.0.0.1:{running.port}", f"127.0.0.1:{running.grpc_port}"))
             await asyncio.to_thread(ends.wait)
         await transfer.stop()
 

@@ -129,7 +129,7 @@ async def test_nothing_that_is_sent_takes_the_server_down(
 
     async with serving(store, transfer, scratch) as running:
         await running.until_version(FIRST)
-        port = running.process.port
+        port = running.port
         bodies = [b"[" * 200_000, b'{"instances":[' + b"[]," * 1000 + b"[]]}", b'{"a":' * 5000, b"\xff" * 100, b"0"]
         answers = [await send(port, head % len(body) + body) for body in bodies]
         answers += [await send(port, mangled(head % len(good) + good)) for _ in range(150)]
@@ -169,7 +169,7 @@ async def test_predict_prints_a_probability_a_line_and_says_how_good_they_are(
     file.write_text("".join(lines))
     async with serving(store, transfer, scratch) as running:
         await running.until_version(FIRST)
-        address = ("--address", f"127.0.0.1:{running.process.port}")
+        address = ("--address", f"127.0.0.1:{running.port}")
 
         plain = await predict(str(file), *address, "--batch", "7")
         written = await predict("-", *address, "--output", str(tmp_path / "out"), given="".join(lines))
@@ -199,8 +199,8 @@ async def test_predict_says_in_a_sentence_why_it_has_no_answer(
     async with serving(store, transfer, scratch) as running:
         await running.until(lambda: any(each.listening for each in running.process.workers.in_order()))
 
-        early = await predict("-", "--address", f"127.0.0.1:{running.process.port}", given="1 0 5:0\n")
-    gone = await predict("-", "--address", f"127.0.0.1:{running.process.port}", given="1 0 5:0\n")
+        early = await predict("-", "--address", f"127.0.0.1:{running.port}", given="1 0 5:0\n")
+    gone = await predict("-", "--address", f"127.0.0.1:{running.port}", given="1 0 5:0\n")
 
     assert (early.returncode, gone.returncode) == (2, 2)
     assert "answered 503: no version is live yet" in early.stderr

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from contract import serving_world
-from contract.serving_world import FEATURES, FIRST, Cube, Exported, Transfer, line_of, put_version
+from contract.serving_world import FEATURES, FIRST, Cube, Exported, Transfer, config_of, line_of, put_version
 from elastic_ctr.store import FileStore
 from ports import free_port
 
@@ -18,34 +18,19 @@ from ports import free_port
 exports, started_cube, cube = serving_world.exports, serving_world.started_cube, serving_world.cube
 store, transfer, scratch = serving_world.store, serving_world.transfer, serving_world.scratch
 
-ROLE = """
-import sys
-from pathlib import Path
-import typer
-from elastic_ctr.cli.serving import start_serving
-from elastic_ctr.serving.app import Serving
-from elastic_ctr.runtime.logging import configure
-from elastic_ctr.store import open_store
 
-store, transfer, scratch, port, admin_port = sys.argv[1:]
-sys.argv[1:] = []
-configure("serving")
-
-def main() -> None:
-    start_serving(Serving(
-        store=open_store(store), transfer_url=transfer, pod="serving-0", scratch=Path(scratch), port=int(port),
-        admin_port=int(admin_port), grpc_port=None, max_instances=1000, max_body_bytes=1 << 20,
-        lookup_timeout_ms=5000,
-    ))
-
-typer.run(main)
-"""
+def role_file(store: FileStore, transfer: Transfer, scratch: Path, port: int) -> Path:
+    config = config_of(store, transfer, scratch, port=port, max_instances=1000, max_body_bytes=1 << 20)
+    file = scratch.with_suffix(".yaml")
+    file.write_text(config.model_dump_json(by_alias=True))
+    return file
 
 
-def role(store: FileStore, transfer: Transfer, scratch: Path, port: int, admin_port: int) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-c", ROLE, store.url, transfer.url, str(scratch), str(port), str(admin_port)]
-    )
+COMMAND = [sys.executable, "-m", "elastic_ctr", "serving", "--config"]
+
+
+def role(store: FileStore, transfer: Transfer, scratch: Path, port: int) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([*COMMAND, str(role_file(store, transfer, scratch, port))])
 
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -79,8 +64,8 @@ async def test_told_to_end_it_finishes_what_was_asked_and_exits_with_0(
 ) -> None:
     put_version(store, exports[FIRST])
     await transfer.publish(live=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
-    port, admin_port = free_port(), free_port()
-    process = role(store, transfer, scratch, port, admin_port)
+    port = free_port()
+    process = role(store, transfer, scratch, port)
     try:
         reader, writer = await until_connected(port)
         tensor = {"name": "line", "shape": [1], "datatype": "BYTES", "data": [line_of(FEATURES[0])]}
@@ -125,8 +110,8 @@ async def until_answered(port: int) -> None:
 
 async def test_workers_die_with_a_parent_that_is_killed(store: FileStore, transfer: Transfer, scratch: Path) -> None:
     await transfer.publish()
-    port, admin_port = free_port(), free_port()
-    process = role(store, transfer, scratch, port, admin_port)
+    port = free_port()
+    process = role(store, transfer, scratch, port)
     try:
         await until_answered(port)
     finally:
@@ -145,7 +130,7 @@ async def test_a_taken_port_is_one_sentence_and_exit_code_2(
     port = taken.getsockname()[1]
 
     process = subprocess.run(
-        [sys.executable, "-c", ROLE, store.url, transfer.url, str(scratch), str(port), "0"],
+        [*COMMAND, str(role_file(store, transfer, scratch, port))],
         capture_output=True,
         text=True,
         check=False,
@@ -153,4 +138,4 @@ async def test_a_taken_port_is_one_sentence_and_exit_code_2(
     taken.close()
 
     assert process.returncode == 2
-    assert f"127.0.0.1:{port} cannot be used" in process.stderr
+    assert f"127.0.0.1:{port} is used by another process" in process.stderr

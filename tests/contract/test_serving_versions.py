@@ -30,7 +30,7 @@ from contract.serving_world import (
     serving,
 )
 from elastic_ctr.runtime import process_pool
-from elastic_ctr.serving.worker_pool import Worker, Workers
+from elastic_ctr.serving.worker_pool import Worker, WorkerPool
 from elastic_ctr.store import FileStore
 
 # pytest finds fixtures by the names of a module.
@@ -46,7 +46,7 @@ async def test_before_any_version_is_live_serving_is_ready_and_answers_503_with_
     async with serving(store, transfer, scratch) as running:
         unknown = await running.admin("/readyz")
         await transfer.publish()
-        await running.until(lambda: running.process.releases.ready(running.process.workers)[0])
+        await running.until(lambda: running.process.rollout.ready()[0])
         nothing = await running.until_refused(FEATURES[:1], begin + "no version has been published yet")
         ready = await running.admin("/readyz")
         await transfer.publish(candidate=FIRST, wanted=(FIRST,))
@@ -87,7 +87,7 @@ async def test_under_load_every_answer_belongs_to_the_version_it_names_while_ver
     async def switch(running: Running, version: int, other: int) -> None:
         wanted = {"wanted": (FIRST, SECOND), "holders": holders}
         await transfer.publish(live=other, candidate=version, **wanted)
-        await running.until(lambda: version in running.process.releases.passed)
+        await running.until(lambda: version in running.process.rollout.validated)
         await transfer.publish(live=version, previous=other, **wanted)
         await running.until_version(version)
         before = seen[version]
@@ -144,8 +144,8 @@ async def test_a_version_with_one_published_value_off_is_refused_by_the_line(
     put_version(store, exports[FIRST], off=3e-5, samples=40)
     await transfer.publish(candidate=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
     async with serving(store, transfer, scratch) as running:
-        await running.until(lambda: FIRST in running.process.releases.refused)
-        refused = running.process.releases.refused[FIRST]
+        await running.until(lambda: FIRST in running.process.rollout.refused)
+        refused = running.process.rollout.refused[FIRST]
         await running.until(lambda: any(each.listening for each in running.process.workers.in_order()))
         answer = await running.infer(FEATURES[:1])
 
@@ -162,9 +162,9 @@ async def test_a_file_that_is_not_what_its_manifest_says_is_refused(
     path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\0")
     await transfer.publish(candidate=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
     async with serving(store, transfer, scratch) as running:
-        await running.until(lambda: FIRST in running.process.releases.refused)
+        await running.until(lambda: FIRST in running.process.rollout.refused)
 
-        refused = running.process.releases.refused[FIRST]
+        refused = running.process.rollout.refused[FIRST]
 
     assert "network.pdiparams" in refused
     assert "is not what its manifest says" in refused
@@ -178,7 +178,7 @@ async def test_a_round_whose_version_cube_holds_no_longer_is_repeated_at_live(
     both = {version: cube.holders() for version in (FIRST, SECOND)}
     await transfer.publish(live=FIRST, candidate=SECOND, wanted=(FIRST, SECOND), holders=both)
     async with serving(store, transfer, scratch, max_batch_rows=16) as running:
-        await running.until(lambda: {FIRST, SECOND} <= running.process.releases.passed.keys())
+        await running.until(lambda: {FIRST, SECOND} <= running.process.rollout.validated.keys())
         await running.until_version(FIRST)
         cube.unload(FIRST)
         await transfer.publish(live=SECOND, wanted=(SECOND,), holders={SECOND: cube.holders()})
@@ -204,7 +204,7 @@ async def test_lower_generations_are_ignored_and_a_silent_transfer_changes_nothi
         await transfer.publish(generation=4, revision=99, live=SECOND, wanted=(SECOND,), holders=both)
         seen = len(transfer.reports)
         await running.until(lambda: len(transfer.reports) > seen + 1)
-        stayed = running.process.releases.serving
+        stayed = running.process.rollout.serving
         await transfer.stop()
         await running.until(lambda: running.process.release_client.error is not None)
 
@@ -261,16 +261,16 @@ async def test_a_worker_that_hangs_does_not_make_the_pod_ready_and_is_replaced(
     put_version(store, exports[FIRST])
     await transfer.publish(live=FIRST, wanted=(FIRST,), holders={FIRST: cube.holders()})
     async with serving(store, transfer, scratch) as running:
-        workers, releases = running.process.workers, running.process.releases
+        workers, releases = running.process.workers, running.process.rollout
         await running.until_version(FIRST)
         [worker] = workers.in_order()
-        await running.until(lambda: not worker.patience.busy)
+        await running.until(lambda: not worker.watchdog.busy)
         os.kill(worker.process.pid, signal.SIGSTOP)
-        await running.until(lambda: not releases.ready(workers)[0])
+        await running.until(lambda: not releases.ready()[0])
         [short_repr] = running.process.status()["workers"]
         metrics = (await running.admin("/metrics")).text
         await running.until(lambda: workers.restarts == 1)
-        await running.until(lambda: releases.ready(workers)[0])
+        await running.until(lambda: releases.ready()[0])
 
         answer = await running.infer(FEATURES)
 
@@ -292,7 +292,7 @@ async def test_a_check_that_hangs_is_killed_at_its_deadline_and_repeated_while_p
     holders = {version: cube.holders() for version in (FIRST, SECOND)}
     await transfer.publish(live=FIRST, wanted=(FIRST,), holders=holders)
     async with serving(store, transfer, scratch) as running:
-        workers, releases = running.process.workers, running.process.releases
+        workers, releases = running.process.workers, running.process.rollout
         await running.until_version(FIRST)
         hanging = workers.checker
         assert hanging is not None
@@ -304,7 +304,7 @@ async def test_a_check_that_hangs_is_killed_at_its_deadline_and_repeated_while_p
         await running.until(lambda: hanging.process.poll() is not None)
         meanwhile = await running.infer(FEATURES)
         monkeypatch.setattr("elastic_ctr.serving.rollout._CHECK_SECONDS", 120)
-        await running.until(lambda: SECOND in releases.passed)
+        await running.until(lambda: SECOND in releases.validated)
 
     assert hanging.process.returncode == -signal.SIGKILL
     assert probabilities(meanwhile) == expected(exports[FIRST])
@@ -331,7 +331,7 @@ async def test_what_workers_did_not_say_while_their_parent_stood_still_is_not_he
     await transfer.publish()
     async with serving(store, transfer, scratch) as running:
         workers = running.process.workers
-        await running.until(lambda: any(each.listening and not each.patience.busy for each in workers.in_order()))
+        await running.until(lambda: any(each.listening and not each.watchdog.busy for each in workers.in_order()))
         before = [each.process.pid for each in workers.in_order()]
         for pid in before:
             os.kill(pid, signal.SIGSTOP)
@@ -360,7 +360,7 @@ async def test_a_worker_that_cannot_be_started_at_first_is_started_later(
     monkeypatch.setattr(subprocess, "Popen", scarce)
     await transfer.publish()
     async with serving(store, transfer, scratch) as running:
-        await running.until(lambda: running.process.releases.ready(running.process.workers)[0])
+        await running.until(lambda: running.process.rollout.ready()[0])
 
     assert missing == []
 
@@ -368,10 +368,10 @@ async def test_a_worker_that_cannot_be_started_at_first_is_started_later(
 async def test_serving_that_can_keep_no_workers_ends_with_the_reason(
     store: FileStore, transfer: Transfer, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def spawn(self: Workers, index: int) -> Worker:
+    async def spawn(self: WorkerPool, index: int) -> Worker:
         raise RuntimeError("nobody thought of this")
 
-    monkeypatch.setattr(Workers, "_spawn", spawn)
+    monkeypatch.setattr(WorkerPool, "_spawn", spawn)
 
     with pytest.raises(RuntimeError, match="nobody thought of this"):
         async with serving(store, transfer, scratch) as running:

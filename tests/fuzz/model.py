@@ -1,4 +1,4 @@
-"""Batcher that answer with a model anybody can compute, and a door before them that listens in a folder of its own."""
+"""A batcher with a model that is easily computed, and a frontend before it that listens in a folder of its own."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""HTTP as serving's door in machine code takes it, with real batcher and the door in Python behind it."""
+"""HTTP as serving's native frontend takes it, with a real batcher and the asyncio frontend behind it."""
 
 import asyncio
 import json

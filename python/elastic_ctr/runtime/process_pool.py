@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 _log = logging.getLogger(__name__)
 
@@ -165,6 +165,9 @@ class Worker:
         self._writer.write(json.dumps({"id": number, "do": do, **what}).encode() + b"\n")
         return answer
 
+    def on_event(self, said: dict[str, Any]) -> None:
+        """A line of the worker's own has come."""
+
     def kill(self) -> None:
         """The pool starts another."""
         self.hung = True
@@ -197,6 +200,7 @@ class Worker:
                 self.watchdog.busy = said.pop("busy", self.watchdog.busy)
                 self._started.set()
                 if "event" in said:
+                    self.on_event(said)
                     continue
                 number = said.pop("id")
                 self.watchdog.answered(number)
@@ -211,17 +215,20 @@ class Worker:
                 answer.set_exception(self._lost())
 
 
-class ProcessPool:
+AnyWorker = TypeVar("AnyWorker", bound=Worker)
+
+
+class ProcessPool(Generic[AnyWorker]):
     """Keeps `count` workers: `spawn(index)` starts one, `run(worker)` uses it until it has ended.
 
     `run` may raise WorkerFailed; `spawn` may raise OSError.
     """
 
     def __init__(
-        self, count: int, spawn: Callable[[int], Awaitable[Worker]], run: Callable[[Worker], Awaitable[None]]
+        self, count: int, spawn: Callable[[int], Awaitable[AnyWorker]], run: Callable[[AnyWorker], Awaitable[None]]
     ) -> None:
         self.count = count
-        self.running: dict[int, Worker] = {}
+        self.running: dict[int, AnyWorker] = {}
         self.restarts = 0
         self._spawn = spawn
         self._run = run

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.runtime.lifecycle import wait_event
-from elastic_ctr.serving.worker_pool import Worker, WorkerHung, WorkerLost, Workers
+from elastic_ctr.runtime.process_pool import WorkerHung, WorkerLost
+from elastic_ctr.serving.worker_pool import Worker, WorkerPool
 from elastic_ctr.serving.worker_process import MANIFEST_FILE, SAMPLE_FILE
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
@@ -50,10 +51,10 @@ class Check(NamedTuple):
 class Rollout:
     """Brings the workers to what the release document says. State has one owner: the event loop."""
 
-    def __init__(self, store: Store, scratch: Path) -> None:
+    def __init__(self, store: Store, scratch: Path, workers: WorkerPool) -> None:
         self.document: ReleaseDocument | None = None
         self.serving: int | None = None
-        self.passed: dict[int, float] = {}
+        self.validated: dict[int, float] = {}
         self.refused: dict[int, str] = {}
         self.differences: dict[int, float] = {}
         self.last_refusal: str | None = None
@@ -61,6 +62,8 @@ class Rollout:
         self.manifests: dict[int, VersionManifest] = {}
         self.changed = asyncio.Event()
         self.on_change = asyncio.Event()
+        self._workers = workers
+        workers.on_start = self.started
         self._store = store
         self._scratch = scratch
         self._document_came = asyncio.Event()
@@ -73,24 +76,24 @@ class Rollout:
 
     # -- what happens to us
 
-    def take(self, document: ReleaseDocument, workers: Workers) -> None:
+    def on_document(self, document: ReleaseDocument) -> None:
         """A newer document: its holders are told to the workers at once, the rest follows."""
         self.document = document
-        for worker in workers.all():
-            tell(worker, document)
+        for worker in self._workers.all():
+            send_document(worker, document)
         self._document_came.set()
         self.changed.set()
 
     def started(self, worker: Worker) -> None:
         if self.document is not None:
-            tell(worker, self.document)
+            send_document(worker, self.document)
         worker.send("stage", stage=self.stage)
         self.changed.set()
 
-    def ready(self, workers: Workers) -> tuple[bool, str]:
+    def ready(self) -> tuple[bool, str]:
         """Before any version has been live: runs. Afterwards: answers with the live version."""
         document = self.document
-        answering = [worker for worker in workers.running.values() if worker.answering]
+        answering = [worker for worker in self._workers.in_order() if worker.answering]
         if document is None:
             return False, self.stage
         if not answering:
@@ -103,51 +106,51 @@ class Rollout:
 
     # -- what we do about it
 
-    async def run(self, workers: Workers) -> None:
+    async def run(self) -> None:
         """Until cancelled. Raises what else ended the keeping of workers: a pod does not go on with one less for ever."""
-        tasks = [asyncio.create_task(each) for each in (self._follow(workers), workers.kept())]
+        tasks = [asyncio.create_task(each) for each in (self._follow(), self._workers.kept())]
         try:
             await asyncio.gather(*tasks)
         finally:
-            bringing = [worker.bringing for worker in workers.in_order() if worker.bringing is not None]
+            updating = [worker.updating for worker in self._workers.in_order() if worker.updating is not None]
             checks = [] if self._check is None else [self._check.task]
-            for task in (*tasks, *bringing, *checks, *self._fetches.values()):
+            for task in (*tasks, *updating, *checks, *self._fetches.values()):
                 task.cancel()
 
-    async def _follow(self, workers: Workers) -> None:
+    async def _follow(self) -> None:
         while True:
             await self.changed.wait()
             self.changed.clear()
             document = self.document
             if document is None:
                 continue
-            self._choose_check(document, workers)
-            pins = {worker.pinned for worker in workers.running.values() if worker.listening} - {None}
+            self._choose_check(document)
+            pins = {worker.pinned for worker in self._workers.in_order() if worker.listening} - {None}
             if len(pins) == 1:
                 self.serving = pins.pop()
-            self._let_go(document, workers)
-            for worker in workers.in_order():
-                if worker.is_brought:
-                    if worker.bringing is not None:
-                        worker.bringing.result()
-                    worker.bringing = asyncio.create_task(self._bring(worker, workers))
+            self._unload_unneeded(document)
+            for worker in self._workers.in_order():
+                if worker.is_updated:
+                    if worker.updating is not None:
+                        worker.updating.result()
+                    worker.updating = asyncio.create_task(self._update(worker))
             if document.live is None and document.candidate is None:
-                self._say(workers, "no version has been published yet")
+                self._set_stage("no version has been published yet")
 
     # -- checks, one at a time
 
     def _wanted(self, document: ReleaseDocument) -> list[int]:
         """Versions to check, most urgent first."""
         wanted = [document.live]
-        if document.live not in self.passed:
+        if document.live not in self.validated:
             # Without the live one the one before it serves, also in a process that has just been started.
             wanted += [self.serving, document.previous]
         wanted.append(document.candidate)
         return [each for each in dict.fromkeys(wanted) if each is not None and each not in self.refused]
 
-    def _choose_check(self, document: ReleaseDocument, workers: Workers) -> None:
+    def _choose_check(self, document: ReleaseDocument) -> None:
         """Begin the most urgent check; one under way that is less urgent, or of no use any more, is ended for it."""
-        waiting = [version for version in self._wanted(document) if version not in self.passed]
+        waiting = [version for version in self._wanted(document) if version not in self.validated]
         # One without a verdict goes behind the others: what keeps it may last.
         version = min(waiting, key=lambda each: self._attempts[each], default=None)
         if self._check is not None:
@@ -159,27 +162,27 @@ class Rollout:
                 self._check.task.cancel()
             self._check = None
         if version is not None:
-            self._check = Check(version, asyncio.create_task(self._checked(version, workers)))
+            self._check = Check(version, asyncio.create_task(self._run_check(version)))
 
-    async def _checked(self, version: int, workers: Workers) -> None:
+    async def _run_check(self, version: int) -> None:
         """Check it, within the deadline; where there is no verdict, another version has its turn after a moment."""
         try:
-            await asyncio.wait_for(self._verdict(version, workers), _CHECK_SECONDS)
+            await asyncio.wait_for(self._verdict(version), _CHECK_SECONDS)
         except asyncio.TimeoutError:
-            await self._postpone(version, f"its check took more than {_CHECK_SECONDS:g} s", workers)
+            await self._postpone(version, f"its check took more than {_CHECK_SECONDS:g} s")
         except (NotYet, OSError) as not_yet:
-            await self._postpone(version, str(not_yet), workers)
+            await self._postpone(version, str(not_yet))
         finally:
             self.on_change.set()
             self.changed.set()
 
-    async def _postpone(self, version: int, why: str, workers: Workers) -> None:
-        self._say(workers, f"version {version} cannot be checked yet: {why}")
+    async def _postpone(self, version: int, why: str) -> None:
+        self._set_stage(f"version {version} cannot be checked yet: {why}")
         self._attempts[version] += 1
         self._document_came.clear()
         await wait_event(self._document_came, _AGAIN_SECONDS)
 
-    async def _verdict(self, version: int, workers: Workers) -> None:
+    async def _verdict(self, version: int) -> None:
         """Raises NotYet, OSError where there is none."""
         try:
             folder = await self._fetched(version)
@@ -190,18 +193,18 @@ class Rollout:
             self._failures[version] += 1
             if self._failures[version] < _TRIES:
                 raise NotYet(str(unusable)) from unusable
-            self._refuse(version, f"version {version}: {unusable}", workers)
+            self._refuse(version, f"version {version}: {unusable}")
             return
         assert self.document is not None
         held = {number for holder in self.document.holders.get(version, {}).values() for number in holder.partitions}
         if len(held) < (partitions := self.manifests[version].partitions):
             raise NotYet(f"cube holds {len(held)} of its {partitions} partitions")
-        checker = workers.checker
+        checker = self._workers.checker
         if checker is None or checker.ended.done():
             raise NotYet("the process that checks versions starts")
-        self._say(workers, f"version {version} is being checked")
+        self._set_stage(f"version {version} is being checked")
         try:
-            outcome = await checker.order("check", version=version, folder=str(folder))
+            outcome = await checker.send("check", version=version, folder=str(folder))
         except asyncio.CancelledError:
             # It may hang, and would keep the next check waiting.
             checker.kill()
@@ -213,14 +216,14 @@ class Rollout:
             self._losses[version] += 1
             if self._losses[version] < _LOSSES:
                 raise NotYet(str(lost)) from lost
-            self._refuse(version, f"version {version} ended the process that checked it ({lost})", workers)
+            self._refuse(version, f"version {version} ended the process that checked it ({lost})")
             return
         if "later" in outcome:
             raise NotYet(outcome["later"])
         if "refused" in outcome:
-            self._refuse(version, outcome["refused"], workers, outcome.get("maxAbsDiff"))
+            self._refuse(version, outcome["refused"], outcome.get("maxAbsDiff"))
         else:
-            self.passed[version] = outcome["passed"]
+            self.validated[version] = outcome["passed"]
             log.info("version %d has passed (largest difference %.3g)", version, outcome["passed"])
 
     def _store_is_there(self) -> bool:
@@ -245,70 +248,70 @@ class Rollout:
 
     # -- workers, each by itself: one that hangs keeps no other
 
-    async def _bring(self, worker: Worker, workers: Workers) -> None:
+    async def _update(self, worker: Worker) -> None:
         """Let it load, answer with and listen with what is wanted now, until nothing is left to do."""
         obeyed = False
         with contextlib.suppress(WorkerLost):
-            while await self._step(worker, workers):
+            while await self._step(worker):
                 obeyed = True
                 self.changed.set()
         if obeyed:
             # What it has loaded may be wanted no more.
             asyncio.get_running_loop().call_soon(self.changed.set)
 
-    async def _step(self, worker: Worker, workers: Workers) -> bool:
+    async def _step(self, worker: Worker) -> bool:
         """The next order; whether it was obeyed. False when there is none. Raises WorkerLost."""
         document = self.document
         assert document is not None
         order = (self.serving,) if document.live is None else (document.live, self.serving, document.previous)
-        best = next((version for version in order if version in self.passed), None)
+        best = next((version for version in order if version in self.validated), None)
         # A candidate is loaded ahead, so that switching to it is no work.
-        ahead = document.candidate if document.candidate in self.passed else None
+        ahead = document.candidate if document.candidate in self.validated else None
         if best is not None and worker.pinned != best:
             if best not in worker.loaded:
-                return await self._load(worker, best, workers)
-            await worker.order("pin", version=best)
+                return await self._load(worker, best)
+            await worker.send("pin", version=best)
             worker.pinned = best
             log.info("worker %d answers with version %d", worker.index, best)
             self.on_change.set()
             return True
         if not worker.listening and (best is not None or document.live is None):
-            worker.listening = self._obeyed(await worker.order("listen"), worker, workers)
+            worker.listening = self._check_answer(await worker.send("listen"), worker)
             return worker.listening
         if ahead is not None and ahead not in worker.loaded:
-            return await self._load(worker, ahead, workers)
+            return await self._load(worker, ahead)
         return False
 
-    async def _load(self, worker: Worker, version: int, workers: Workers) -> bool:
+    async def _load(self, worker: Worker, version: int) -> bool:
         worker.kept.add(version)
-        outcome = await worker.order("load", version=version, folder=str(self._scratch / f"version-{version}"))
-        if obeyed := self._obeyed(outcome, worker, workers):
+        outcome = await worker.send("load", version=version, folder=str(self._scratch / f"version-{version}"))
+        if obeyed := self._check_answer(outcome, worker):
             worker.loaded.add(version)
         return obeyed
 
-    def _obeyed(self, outcome: dict[str, Any], worker: Worker, workers: Workers) -> bool:
+    def _check_answer(self, outcome: dict[str, Any], worker: Worker) -> bool:
         """What it could not do it is told again after a moment."""
         if "error" in outcome:
-            self._say(workers, f"worker {worker.index}: {outcome['error']}")
+            self._set_stage(f"worker {worker.index}: {outcome['error']}")
             asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self.changed.set)
         return "error" not in outcome
 
-    def _let_go(self, document: ReleaseDocument, workers: Workers) -> None:
+    def _unload_unneeded(self, document: ReleaseDocument) -> None:
         named = {*document.wanted, document.live, document.previous, document.candidate, self.serving}
         # A refused one may be loaded too, and is of no use to anyone.
         kept = {version for version in named if version is not None} - self.refused.keys()
-        kept |= {worker.pinned for worker in workers.running.values() if worker.pinned is not None}
-        for worker in workers.in_order():
-            if worker.kept != kept and worker.is_brought:
+        kept |= {worker.pinned for worker in self._workers.in_order() if worker.pinned is not None}
+        for worker in self._workers.in_order():
+            if worker.kept != kept and worker.is_updated:
                 # Nobody waits for the answer: it has done this before it hears whatever it is told next.
                 worker.send("keep", versions=sorted(kept))
                 worker.kept = set(kept)
                 worker.loaded &= kept
-        loading = {version for worker in workers.in_order() if not worker.is_brought for version in worker.kept}
+        loading = {version for worker in self._workers.in_order() if not worker.is_updated for version in worker.kept}
         for version in [each for each in self._fetches if each not in kept | loading]:
             self._forget(version)
         # Nobody is told of it any more, and it is checked anew should it come back.
-        for known in (self.passed, self._attempts, self._failures, self._losses):
+        for known in (self.validated, self._attempts, self._failures, self._losses):
             for version in [version for version in known if version not in kept]:
                 del known[version]
 
@@ -322,23 +325,23 @@ class Rollout:
 
     # -- words
 
-    def _refuse(self, version: int, sentence: str, workers: Workers, difference: float | None = None) -> None:
+    def _refuse(self, version: int, sentence: str, difference: float | None = None) -> None:
         log.error("refused: %s", sentence)
         self.refused[version] = self.last_refusal = sentence
         if difference is not None:
             self.differences[version] = difference
-        self._say(workers, sentence)
+        self._set_stage(sentence)
 
-    def _say(self, workers: Workers, stage: str) -> None:
+    def _set_stage(self, stage: str) -> None:
         if stage == self.stage:
             return
         self.stage = stage
         if self.serving is None:
-            for worker in workers.in_order():
+            for worker in self._workers.in_order():
                 worker.send("stage", stage=stage)
 
 
-def tell(worker: Worker, document: ReleaseDocument) -> None:
+def send_document(worker: Worker, document: ReleaseDocument) -> None:
     worker.send("document", document=document.model_dump(mode="json", by_alias=True))
 
 

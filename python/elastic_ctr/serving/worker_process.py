@@ -18,11 +18,12 @@ import socket
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 import elastic_ctr
+from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.features.slots import SlotList
@@ -51,43 +52,28 @@ MANIFEST_FILE = "manifest.json"
 SAMPLE_FILE = "sample.jsonl"
 
 
-class Settings(NamedTuple):
-    """What a worker is started with."""
-
-    host: str
-    port: int
-    grpc_port: int | None
-    model_name: str
-    max_instances: int
-    max_body_bytes: int
-    max_batch_rows: int
-    max_abs_diff: float
-    lookup_timeout_ms: float
-    lookup_deadline_ms: float
-    hedge_ms: float | None
-
-
 class Worker:
     """Owns the batches, the frontends and the cube clients of this process."""
 
-    def __init__(self, settings: Settings, writer: asyncio.StreamWriter) -> None:
-        self._settings = settings
+    def __init__(self, config: ServingFile, writer: asyncio.StreamWriter) -> None:
+        self._config = config
+        serving = config.serving
         self._writer = writer
         self._counters = Counters()
         self._paddle = predictor.paddle_thread()
-        self._batcher = Batcher(self._paddle, self._newest_live, self._counters, max_rows=settings.max_batch_rows)
+        self._batcher = Batcher(self._paddle, self._newest_live, self._counters, max_rows=serving.max_batch_rows)
         service = Routes(
             self._batcher,
             self._counters,
             ThreadPoolExecutor(1, thread_name_prefix="parser"),
-            model_name=settings.model_name,
+            model_name=serving.model_name,
             version=elastic_ctr.__version__,
-            max_instances=settings.max_instances,
-            max_body_bytes=settings.max_body_bytes,
+            max_instances=serving.max_instances,
+            max_body_bytes=serving.max_body_bytes,
         )
         self._frontend = HttpFrontend(
             service.handle,
-            Limits(max_body_bytes=settings.max_body_bytes),
+            Limits(max_body_bytes=serving.max_body_bytes),
             lambda status: service.count("none", status),
         )
         # Everyday requests; the frontend above is behind it.
@@ -137,7 +123,8 @@ class Worker:
 
         await asyncio.to_thread(anew_if_stale, warm_scan)
         await asyncio.to_thread(anew_if_stale, warm_pooling)
-        limits = NativeLimits(max_rows=min(self._settings.max_instances, self._settings.max_batch_rows))
+        serving = self._config.serving
+        limits = NativeLimits(max_rows=min(serving.max_instances, serving.max_batch_rows))
         make = partial(NativeHttpFrontend, self._service, self._frontend, limits)
         return await asyncio.to_thread(anew_if_stale, make)
 
@@ -195,16 +182,16 @@ class Worker:
         self._say({"id": order["id"], **({"ok": True} if self._opened else {"error": self._shut})})
 
     async def _open_frontends(self) -> None:
-        settings = self._settings
-        if settings.grpc_port is not None:
+        host, serving = self._config.host, self._config.serving
+        if serving.grpc_port:
             # Imported where it is wanted: it takes 20 MB, and a process without the frontend need not have them.
             from elastic_ctr.serving.frontends.grpc import GrpcFrontend
 
-            self._grpc = GrpcFrontend(self._service, settings.max_body_bytes)
-            await self._grpc.listen(settings.host, settings.grpc_port)
+            self._grpc = GrpcFrontend(self._service, serving.max_body_bytes)
+            await self._grpc.listen(host, serving.grpc_port)
         _freeze_gc()
         # Last: whoever hears one frontend answer may use all of them.
-        await self._open_http(bind(settings.host, settings.port, share=True))
+        await self._open_http(bind(host, serving.port, share=True))
 
     async def _open_http(self, listener: socket.socket) -> None:
         """Once the machine code is there."""
@@ -278,7 +265,7 @@ class Worker:
         samples = read_samples(folder / SAMPLE_FILE, SlotList(manifest.slots), manifest.samples)
         rows = samples.instances.rows
         served = await self._batcher.predict_at(version, samples.instances) if rows else samples.published
-        verdict = compare(version, served, samples.published, self._settings.max_abs_diff)
+        verdict = compare(version, served, samples.published, self._config.serving.max_abs_diff)
         if verdict.refused is not None:
             return {"refused": verdict.refused, "maxAbsDiff": verdict.max_abs_diff}
         return {"passed": verdict.max_abs_diff}
@@ -289,9 +276,9 @@ class Worker:
             client = CubeClient(
                 dim,
                 partitions=partitions,
-                timeout_ms=self._settings.lookup_timeout_ms,
-                deadline_ms=self._settings.lookup_deadline_ms,
-                hedge_ms=self._settings.hedge_ms,
+                timeout_ms=self._config.cube.lookup_timeout_ms,
+                deadline_ms=self._config.cube.lookup_deadline_ms,
+                hedge_ms=self._config.cube.hedge_ms,
             )
             self._clients[dim, partitions] = client
             if self._document is not None:
@@ -336,10 +323,10 @@ def _freeze_gc() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-async def _main(control: int, settings: Settings) -> None:
+async def _main(control: int, config: ServingFile) -> None:
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control), limit=16 << 20)
     try:
-        await Worker(settings, writer).run(reader)
+        await Worker(config, writer).run(reader)
     except (BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone, and so are we
 
@@ -350,7 +337,7 @@ def main() -> None:
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--index", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--settings", required=True)
+    parser.add_argument("--config", type=ServingFile.model_validate_json, required=True)
     given = parser.parse_args()
     die_with_parent(given.parent)
     raise_fd_limit(OPEN_FILES)
@@ -359,7 +346,7 @@ def main() -> None:
     # Paddle leaves files where it runs.
     os.chdir(given.folder)
     runtime_logging.configure_from_environment(f"serving-{given.index}")
-    uvloop.run(_main(given.control, Settings(**json.loads(given.settings))))
+    uvloop.run(_main(given.control, given.config))
     # Paddle's own threads and destructors have no part in a clean end.
     logging.shutdown()
     os._exit(0)

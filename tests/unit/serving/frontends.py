@@ -1,4 +1,4 @@
-"""Batcher with a network that can be computed by hand, and an HTTP frontend of either kind before them."""
+"""A batcher with a network that can be computed by hand, and an HTTP frontend of either kind before them."""
 
 import asyncio
 import socket

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.serving.rollout import Rollout
-from elastic_ctr.serving.worker_pool import Worker, Workers
+from elastic_ctr.serving.worker_pool import Worker, WorkerPool
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest, publish
@@ -39,7 +39,7 @@ class Scripted:
         self.index = index
         self.loaded: set[int] = set()
         self.kept: set[int] = set()
-        self.bringing: asyncio.Task[None] | None = None
+        self.updating: asyncio.Task[None] | None = None
         self.pinned: int | None = None
         self.listening = False
         self.silent = False
@@ -57,14 +57,11 @@ class Scripted:
         return self.listening and not self.silent
 
     @property
-    def is_brought(self) -> bool:
-        return self.bringing is None or self.bringing.done()
+    def is_updated(self) -> bool:
+        return self.updating is None or self.updating.done()
 
     def kill(self) -> None:
         self.killed += 1
-
-    async def order(self, do: str, **what: Any) -> dict[str, Any]:
-        return await self.send(do, **what)
 
     def send(self, do: str, **what: Any) -> "asyncio.Future[dict[str, Any]]":
         self._log.append((self.index, do, what["stage"] if do == "stage" else what.get("version")))
@@ -109,12 +106,11 @@ CHECKER = -1
 
 
 class Pod:
-    def __init__(self, releases: Rollout, count: int) -> None:
-        self.releases = releases
+    def __init__(self, store: FileStore, scratch: Path, count: int) -> None:
         self.log: list[tuple[Any, ...]] = []
         self.running = {index: Scripted(index, self.log) for index in range(count)}
         self.checker = Scripted(CHECKER, self.log)
-        self.workers = cast("Workers", self)
+        self.rollout = Rollout(store, scratch, cast("WorkerPool", self))
         self._revision = 0
         self.keepers: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -141,7 +137,7 @@ class Pod:
                 **fields,
             }
         )
-        self.releases.take(document, self.workers)
+        self.rollout.on_document(document)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -149,7 +145,7 @@ class Pod:
 
     def start_anew(self, index: int) -> Scripted:
         self.running[index] = Scripted(index, self.log)
-        self.releases.started(cast("Worker", self.running[index]))
+        self.rollout.started(cast("Worker", self.running[index]))
         return self.running[index]
 
     def did(self, do: str) -> list[tuple[Any, ...]]:
@@ -169,12 +165,12 @@ async def pod(
         put(store, version, tmp_path)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    it = Pod(Rollout(store, scratch), workers)
-    task = asyncio.create_task(it.releases.run(it.workers))
+    it = Pod(store, scratch, workers)
+    task = asyncio.create_task(it.rollout.run())
     try:
         if live is not None:
             it.document(live=live)
-            await it.until(lambda: it.releases.serving == live)
+            await it.until(lambda: it.rollout.serving == live)
         yield it
     finally:
         assert not task.done()

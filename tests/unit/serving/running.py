@@ -1,4 +1,4 @@
-"""Batcher over a table and a network that answer as a test says."""
+"""A batcher over a table and a network that answer as a test says."""
 
 import asyncio
 import threading

@@ -11,14 +11,17 @@ from typing import Any, TypeVar
 
 import pytest
 
-from elastic_ctr.cube.client.connection import CubeUnavailable
+from elastic_ctr.config.model import Model
+from elastic_ctr.config.role_files import ServingFile
+from elastic_ctr.config.roles import CubePodConfig, ServingConfig, StoreConfig
+from elastic_ctr.cube.client.errors import CubeUnavailable
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lifecycle import bind
 from elastic_ctr.serving import worker_process
 from elastic_ctr.serving.batching import predictor
 from elastic_ctr.serving.batching.batcher import ModelVersion
 from elastic_ctr.serving.batching.instances import instances_of
-from elastic_ctr.serving.worker_process import Settings, Worker
+from elastic_ctr.serving.worker_process import Worker
 from elastic_ctr.versions.manifest import VersionManifest
 from fuzz.model import Sum
 from serving.frontends import Table
@@ -75,10 +78,16 @@ class Parent:
 async def started(gate: threading.Event, taken: int | None = None) -> AsyncIterator[tuple[Worker, Parent]]:
     with bind("127.0.0.1", 0, share=True) as reserved:
         port = taken or reserved.getsockname()[1]
-        settings = Settings("127.0.0.1", port, None, "ctr", 64, 1 << 20, 64, 1e-5, 200, 1000, None)
+        config = ServingFile(
+            model=Model(),
+            store=StoreConfig(),
+            serving=ServingConfig(port=port, grpc_port=0, max_instances=64, max_body_bytes=1 << 20, max_batch_rows=64),
+            cube=CubePodConfig(),
+            transfer_address="127.0.0.1:1",
+        )
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=theirs)
-        it = Worker(settings, writer)
+        it = Worker(config, writer)
         running = asyncio.create_task(it.run(reader))
         parent = Parent(*await asyncio.open_connection(sock=ours), port)
         try:
