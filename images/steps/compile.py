@@ -8,7 +8,7 @@ from elastic_ctr.cube.server.precompile import warm
 from elastic_ctr.export.table_text import RowLayout, parse_rows
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.serving.warm import precompile
+from elastic_ctr.serving.frontends.native_http import precompile
 
 
 def compile_all(dims: list[int]) -> None:

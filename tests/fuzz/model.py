@@ -15,7 +15,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats
-from elastic_ctr.serving.frontends.native import NativeFrontend
+from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend
 from elastic_ctr.serving.worker_counters import Counters
 
 SLOTS = SlotList(("0", "1", "7"))
@@ -55,7 +55,7 @@ class Behind:
         return None
 
     @asynccontextmanager
-    async def listening(self, door: NativeFrontend) -> AsyncIterator[str]:
+    async def listening(self, door: NativeHttpFrontend) -> AsyncIterator[str]:
         """The address of the door, until it is stopped; then nobody is connected to it."""
         with tempfile.TemporaryDirectory() as folder:
             address = str(Path(folder) / "door")

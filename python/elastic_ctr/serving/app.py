@@ -57,7 +57,8 @@ class ServingProcess:
         await self._admin.start()
         self.workers.start()
         tasks = [
-            asyncio.create_task(each) for each in (self.release_client.run(), self.rollout.run(), self._report(), stop.wait())
+            asyncio.create_task(each)
+            for each in (self.release_client.run(), self.rollout.run(), self._report(), stop.wait())
         ]
         serving = self.config.serving
         log.info(

@@ -117,12 +117,8 @@ class Worker:
 
     async def _compile(self) -> NativeHttpFrontend:
         """Machine code from a cache is there in a moment, without one in half a minute. Raises whatever numba raises."""
-        from elastic_ctr.serving.batching.pooling import warm_pooling
         from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend, NativeLimits
-        from elastic_ctr.serving.protocols.json_scanner import warm_scan
 
-        await asyncio.to_thread(anew_if_stale, warm_scan)
-        await asyncio.to_thread(anew_if_stale, warm_pooling)
         serving = self._config.serving
         limits = NativeLimits(max_rows=min(serving.max_instances, serving.max_batch_rows))
         make = partial(NativeHttpFrontend, self._service, self._frontend, limits)

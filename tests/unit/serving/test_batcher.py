@@ -362,7 +362,7 @@ async def test_doors_are_asked_for_more_while_a_round_waits_long() -> None:
             self.takes = 0
             self.answer: asyncio.Future[tuple[list[float], int]] | None = None
 
-        def take(self) -> None:
+        def poll(self) -> None:
             self.takes += 1
             if it.table.asked and self.answer is None and self.takes > 4:
                 self.answer = it.ask([[6], []])

@@ -89,14 +89,14 @@ async def test_out_of_descriptors_it_waits_instead_of_turning_in_circles(monkeyp
     async with http_standing("numba") as it:
         assert isinstance(it.door, NativeHttpFrontend)
         takes = 0
-        take = it.door.take
+        take = it.door.poll
 
         def counted() -> None:
             nonlocal takes
             takes += 1
             take()
 
-        monkeypatch.setattr(it.door, "take", counted)
+        monkeypatch.setattr(it.door, "poll", counted)
         clients = [socket.socket() for _ in range(30)]
         free = os.dup(0)
         os.close(free)

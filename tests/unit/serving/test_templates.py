@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.frontends.http_batches import _known
-from elastic_ctr.serving.frontends.request_head import RequestHead, read_head
+from elastic_ctr.serving.frontends.http_syntax import RequestHead, read_head
 from elastic_ctr.serving.frontends.templates import (
     END,
     LENGTH,

@@ -14,7 +14,7 @@ import pytest
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.config.roles import CubePodConfig, ServingConfig, StoreConfig
-from elastic_ctr.cube.client.errors import CubeUnavailable
+from elastic_ctr.cube.client.connection import CubeUnavailable
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.lifecycle import bind
 from elastic_ctr.serving import worker_process
@@ -174,7 +174,7 @@ async def test_it_says_that_it_is_at_something_long_before_it_begins(
             known.append(said[-1])
 
         monkeypatch.setattr(it, "_say", noted)
-        monkeypatch.setattr(it, "_open_doors", open_doors)
+        monkeypatch.setattr(it, "_open_frontends", open_doors)
         await parent.order("listen")
         while await parent.busy():
             pass

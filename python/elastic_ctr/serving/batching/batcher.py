@@ -79,8 +79,8 @@ class ModelVersion:
 class Source(Protocol):
     """A frontend whose requests are fetched when a batch begins, instead of being brought one by one."""
 
-    def take(self) -> None:
-        """Ask what has come since. Must not raise."""
+    def poll(self) -> None:
+        """Submit the requests that have come since. Must not raise."""
 
 
 Parse = Callable[[SlotList], Instances]
@@ -304,7 +304,7 @@ class Batcher:
                 self._progressed.clear()
                 if self._has_room():
                     for source in self._sources:
-                        source.take()
+                        source.poll()
                 while self._waiting and self._may_begin():
                     self._begin()
         finally:

@@ -1,6 +1,6 @@
 """The HTTP frontend on asyncio: every HTTP/1.1 request that the native frontend does not take. Knows nothing of predictions.
 
-This module finds where a request begins and ends; `request_head` reads its head, `chunked_body` a chunked body. Whatever the
+This module finds where a request begins and ends; `http_syntax` reads its head and a chunked body. Whatever the
 bytes are, one request gets one answer. An offer to speak another protocol is ignored, and its body is read as any other.
 
 Pipelined requests are answered in their order. Heads, bodies, trailers and time are bounded for every client. A client that
@@ -23,8 +23,14 @@ from typing import NamedTuple, Protocol, cast
 import orjson
 
 from elastic_ctr.runtime.lifecycle import wait_event
-from elastic_ctr.serving.frontends.chunked_body import ChunkedBody
-from elastic_ctr.serving.frontends.request_head import ENCODINGS, HEAD_END, RequestHead, check_begun, read_head
+from elastic_ctr.serving.frontends.http_syntax import (
+    ENCODINGS,
+    HEAD_END,
+    ChunkedBody,
+    RequestHead,
+    check_begun,
+    read_head,
+)
 from elastic_ctr.serving.request_error import RequestError
 
 JSON_TYPE = b"content-type: application/json\r\n"

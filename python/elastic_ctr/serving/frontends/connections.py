@@ -16,7 +16,6 @@ from elastic_ctr.machine_code.sockets import (
     ADD,
     BROKEN,
     CLOSED,
-    CLOSING,
     ENDED,
     EVENT_BYTES,
     EVENT_DATA,
@@ -32,7 +31,6 @@ from elastic_ctr.machine_code.sockets import (
     OUT_AT,
     OUT_END,
     REMOVE,
-    SKIP,
     STATE,
     Sockets,
     reserve,
@@ -47,10 +45,10 @@ from elastic_ctr.machine_code.sockets import (
 WHOLE, HEAD, BODY_FORM, STRANGE = range(sockets.WIDTH + 9, sockets.WIDTH + 13)
 WIDTH = sockets.WIDTH + 13
 
-# The frontend's row, i64. BEHIND: there is a frontend behind this one, for those that there is no row for, and those that say no more
-# in the middle of something. DEAF: the process has no descriptor left for who comes.
-NEXT_SERIAL, OPENED, PENDING, ASIDE, LEFT_OVER, DRAINING, BEHIND, DEAF = range(8)
-SHARED_WIDTH = 8
+# The frontend's row, i64: the serial number of the last connection, how many are open, bytes of large inputs, rows of `aside`,
+# connections with pending input, and DEAF: the process has no descriptor left for a connection that comes.
+NEXT_SERIAL, OPENED, PENDING, ASIDE, LEFT_OVER, DEAF = range(6)
+SHARED_WIDTH = 6
 
 # What a batch has taken, i64: lengths, feasigns, requests, bytes of bodies.
 LENGTHS, FEASIGNS, REQUESTS, BODIES = range(4)
@@ -139,15 +137,14 @@ def update_interest(b: Any, fd: Any, now: Any) -> None:
     if row[STATE] == CLOSED:
         return
     waiting = row[OUT_END] > row[OUT_AT]
-    silent = row[SILENT] != 0 and row[UNFINISHED] == 0 and (b.shared[BEHIND] == 0 or row[INPUT] == 0)
-    over = row[CLOSING] != 0 or (silent and row[LEAVING] == 0)
+    over = row[SILENT] != 0 and row[UNFINISHED] == 0 and row[INPUT] == 0 and row[LEAVING] == 0
     if over and not waiting and row[FLIGHT] == 0:
         hang_up(b, fd)
         return
     mask = 0
     if waiting:
         mask = OUT
-    elif row[CLOSING] == 0 and row[SILENT] == 0 and row[LEAVING] == 0 and has_output_budget(b, row, b.least_reply):
+    elif row[SILENT] == 0 and row[LEAVING] == 0 and has_output_budget(b, row, b.least_reply):
         mask = IN
     if mask != row[MASK]:
         if waiting:
@@ -174,7 +171,7 @@ def accept(b: Any, now: Any) -> None:
         if fd < 0:
             return
         if fd >= b.sockets.connections.shape[0]:
-            if b.shared[BEHIND] != 0 and b.shared[ASIDE] < b.aside.shape[0]:
+            if b.shared[ASIDE] < b.aside.shape[0]:
                 b.aside[b.shared[ASIDE], ASIDE_FD], b.aside[b.shared[ASIDE], ASIDE_WHY] = fd, NO_ROW
                 b.shared[ASIDE] += 1
             else:
@@ -218,7 +215,7 @@ def receive(b: Any, fd: Any, wanted: Any, now: Any) -> Any:
     elif got == ENDED:
         row[SILENT] = 1
         update_interest(b, fd, now)
-    elif got > 0 and have == 0 and row[SKIP] == 0:
+    elif got > 0 and have == 0:
         row[SINCE] = now
     return got > 0
 

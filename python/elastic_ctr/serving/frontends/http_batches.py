@@ -1,6 +1,6 @@
 """The batches of the native HTTP frontend: everyday requests are recognized and read in one call, and answered in one.
 
-HTTP is not parsed here: a head is one that `request_head` has read before (`http_heads`), a body is one that `scan` reads, or the
+HTTP is not parsed here: a head is one that `http_syntax` has read before (`templates`), a body is one that `json_scanner` reads, or the
 connection goes to the asyncio frontend with all that it has sent. Nothing that a peer sends is used before its length was
 checked.
 """

@@ -1,15 +1,22 @@
-"""The HTTP frontend around `http_batches`, with the asyncio frontend behind it.
+"""The native HTTP frontend: `http_batches` does its work in machine code, this module owns its buffers and its lifecycle.
 
-Small everyday predictions are answered here, in whole batcher. A connection that sends anything else, or sends it slowly, goes
-to the asyncio frontend with what it has sent, and stays there: that one knows all of HTTP and all refusals.
+The frontend does not hand requests to the batcher one by one. When a batch begins one native call gathers the requests that have
+come, the frontend submits them as one request, and one native call sends all answers. Python touches only the connections that
+were set aside. A connection that sends anything but everyday predictions, or sends slowly, is handed with its input to the
+asyncio frontend for good: that one knows all of HTTP and all refusals.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import socket
 import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -18,14 +25,26 @@ import orjson
 from numpy.typing import NDArray
 
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.machine_code.sockets import INPUT, LARGE, OUT_AT, OUT_END, open_descriptors
+from elastic_ctr.machine_code.compiled import anew_if_stale
+from elastic_ctr.machine_code.sockets import (
+    EVENTS,
+    INPUT,
+    LARGE,
+    OTHER_DESCRIPTORS,
+    OUT_AT,
+    OUT_END,
+    new_sockets,
+    open_descriptors,
+    reserve,
+)
+from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import wait_event
-from elastic_ctr.serving.batching.batcher import ModelVersion
+from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
 from elastic_ctr.serving.batching.instances import Instances
-from elastic_ctr.serving.batching.pooling import Floats
+from elastic_ctr.serving.batching.pooling import Floats, warm_pooling
 from elastic_ctr.serving.frontends import connections, http_batches
 from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, HttpFrontend, Request, date_line, response
-from elastic_ctr.serving.frontends.connections import Batch
+from elastic_ctr.serving.frontends.connections import Batch, Buffers, new_batch
 from elastic_ctr.serving.frontends.http_batches import (
     LEAST_REPLY,
     LEAVES,
@@ -38,8 +57,7 @@ from elastic_ctr.serving.frontends.http_batches import (
     Rules,
     owed,
 )
-from elastic_ctr.serving.frontends.native import NativeFrontend, Room, SubmittedBatch, now
-from elastic_ctr.serving.frontends.request_head import HEAD_END, read_head
+from elastic_ctr.serving.frontends.http_syntax import HEAD_END, read_head
 from elastic_ctr.serving.frontends.templates import (
     LONGEST_HEAD,
     MOST_NUMBERS,
@@ -51,109 +69,320 @@ from elastic_ctr.serving.frontends.templates import (
     tensors_template,
 )
 from elastic_ctr.serving.protocols.elasticctr_json import inference_refusal
-from elastic_ctr.serving.protocols.json_scanner import SHORTEST_FEASIGN, slot_names
+from elastic_ctr.serving.protocols.json_scanner import SHORTEST_FEASIGN, slot_names, warm_scan
 from elastic_ctr.serving.request_error import RequestError, request_error_of
 from elastic_ctr.serving.routes import OPEN_INFERENCE, PARSED_INLINE, PREDICTIONS, SOURCE_PATH, Routes, error_body
+from elastic_ctr.serving.worker_counters import Counters
 
 log = logging.getLogger(__name__)
 
+# Two whose requests are under way, and one that is filled.
+_BATCHES = 3
+_REQUESTS = 4096
+# A connection that was set aside may send an everyday request when it is read again.
+_PASSES = 2
+_ASIDE = 512
 _LEAST_OUTPUT = 256 << 10
 # Bytes of bodies a batch: some milliseconds.
 _SCANNED = 4 << 20
-# Templates of one connection that were not known: who sends a new one each time is for the parser.
-_STRANGE_FORMS = 4
+# New templates of one connection; a client with a new head for each request belongs to the parser.
+_STRANGE_TEMPLATES = 4
 _SLOW_SECONDS = 1.0
 
 
 class NativeLimits(NamedTuple):
-    """What the native frontend takes itself."""
+    """Limits of the requests that the native frontend takes itself."""
 
     max_rows: int = 8192
     max_connections: int = 4096
     max_pending_bytes: int = 64 << 20
 
 
-class _ReadAgain(RequestError):
-    """The batches answer with another slot list than the batch was read for."""
+class _SlotsChanged(RequestError):
+    """The batcher answers with another slot list than the batch was read for."""
 
 
-class NativeHttpFrontend(NativeFrontend):
-    """The native HTTP frontend. It owns the asyncio frontend."""
+@dataclass(slots=True, eq=False)
+class SubmittedBatch:
+    """Requests `begin` to `end` of a batch, submitted as one request. `send` is set when the answers are known."""
 
-    def __init__(self, service: Routes, behind: HttpFrontend, limits: NativeLimits) -> None:
-        # Larger ones are read on a thread, which is the business of the asyncio frontend.
-        max_body = min(PARSED_INLINE, behind.limits.max_body_bytes)
-        super().__init__(
-            service.batcher,
-            service.counters,
-            Room(
-                connections=limits.max_connections,
-                input_bytes=max(LONGEST_HEAD + max_body, LARGE),
-                output_bytes=REPLY_BYTES + ROW_BYTES * limits.max_rows + _LEAST_OUTPUT,
-                least_reply=LEAST_REPLY,
-                in_flight=behind.limits.max_pipelined,
-                pending_bytes=limits.max_pending_bytes,
-                rows=limits.max_rows,
-                feasigns=(_SCANNED + max_body) // SHORTEST_FEASIGN,
-                bodies=_SCANNED + max_body,
-            ),
-        )
-        self._service = service
+    batch: Batch
+    begin: int
+    end: int
+    instances: Instances
+    model: ModelVersion
+    started: float
+    send: Callable[[], None] | None = None
+
+    @property
+    def requests(self) -> list[list[int]]:
+        """The rows of the batch's table."""
+        requests: list[list[int]] = self.batch.requests[self.begin : self.end].tolist()
+        return requests
+
+    def halves(self) -> list[SubmittedBatch]:
+        """Two of about as many rows; one, if one request has most of them."""
+        rows = np.cumsum(self.batch.requests[self.begin : self.end, connections.REQUEST_ROWS])
+        count = int(np.searchsorted(rows, self.instances.rows // 2)) + 1
+        middle = self.begin + count
+        if middle == self.end:
+            return [self]
+        first_rows = int(rows[count - 1])
+        return [
+            replace(self, end=middle, instances=self.instances.part(0, first_rows)),
+            replace(self, begin=middle, instances=self.instances.part(first_rows, self.instances.rows)),
+        ]
+
+
+class NativeHttpFrontend:
+    """Everything runs on the event loop's thread. It owns the asyncio frontend `behind` it. Raises what numba raises."""
+
+    def __init__(self, routes: Routes, behind: HttpFrontend, limits: NativeLimits) -> None:
+        self.batcher = routes.batcher
+        self._routes = routes
         self._behind = behind
-        paths = {SOURCE_PATH: SOURCE, service.infer_path: TENSORS}
+        self._epoll = select.epoll()
+        self._listener: socket.socket | None = None
+        # Whether the event loop watches epoll, because no request had come.
+        self._armed = False
+        # A thread parses larger bodies, for the asyncio frontend.
+        max_body = min(PARSED_INLINE, behind.limits.max_body_bytes)
+        feasigns, bodies = (_SCANNED + max_body) // SHORTEST_FEASIGN, _SCANNED + max_body
+        self._free = [new_batch(_REQUESTS, feasigns, limits.max_rows, bodies) for _ in range(_BATCHES)]
+        # In the order of submission, which is that of the answers.
+        self._under_way: deque[SubmittedBatch] = deque()
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._emptied = asyncio.Event()
+        own = new_sockets(
+            limits.max_connections + OTHER_DESCRIPTORS,
+            connections.WIDTH,
+            max(LONGEST_HEAD + max_body, LARGE),
+            REPLY_BYTES + ROW_BYTES * limits.max_rows + _LEAST_OUTPUT,
+            self._epoll.fileno(),
+        )
+        self._buffers = Buffers(
+            sockets=own,
+            shared=np.zeros(connections.SHARED_WIDTH, np.int64),
+            ready=np.zeros((own.connections.shape[0] + EVENTS, 2), np.int64),
+            aside=np.zeros((_ASIDE, 3), np.int64),
+            replies=reserve(own.output_bytes),
+            least_reply=LEAST_REPLY,
+            max_in_flight=behind.limits.max_pipelined,
+            max_pending=limits.max_pending_bytes,
+        )
+        paths = {SOURCE_PATH: SOURCE, routes.infer_path: TENSORS}
         self._heads = Templates(partial(head_template, paths=paths, max_headers=behind.limits.max_headers))
         self._tensors = Templates(lambda _: None)
-        names, ends = slot_names(None)
         numbers = np.zeros(MOST_NUMBERS, np.int64)
         self._rules = Rules(
-            names, ends, self._heads.table, self._tensors.table, numbers, max_body, limits.max_rows, _SCANNED
+            *slot_names(None), self._heads.table, self._tensors.table, numbers, max_body, limits.max_rows, _SCANNED
         )
         self._slots: SlotList | None = None
+        # Descriptors to be handed over, and the serial numbers of their connections.
         self._leaving: dict[int, int] = {}
         self._moving: set[asyncio.Task[None]] = set()
-        self._buffers.shared[connections.BEHIND] = 1
-        self._try_out()
+        self._compile()
+
+    # -- lifecycle
+
+    @property
+    def opened(self) -> int:
+        """Connections."""
+        return int(self._buffers.shared[connections.OPENED])
+
+    async def listen(self, socket: socket.socket) -> None:
+        """Accept on a bound socket."""
+        socket.setblocking(False)
+        socket.listen(2048)
+        self._listener = socket
+        self._buffers = self._buffers._replace(sockets=self._buffers.sockets._replace(listener=socket.fileno()))
+        self._epoll.register(socket.fileno(), select.EPOLLIN)
+        self.batcher.add_source(self)
+        self._arm()
+        self._sweep()
 
     async def stop(self, grace_seconds: float) -> None:
-        """As the asyncio frontend stops, to which all connections go: it answers what is still asked, and says good-bye."""
+        """Accept no more, and hand all connections to the asyncio frontend, which answers what is still asked and stops."""
         ends = time.monotonic() + grace_seconds
-        self.stopping = True
         self._behind.begin_drain(grace_seconds)
         if not self._epoll.closed:
-            self._end_listening()
+            if self._listener is not None:
+                if not self._buffers.shared[connections.DEAF]:
+                    self._epoll.unregister(self._listener.fileno())
+                self._listener.close()
+                self._listener = None
             for descriptor in open_descriptors(self._buffers.sockets):
-                self._leave(descriptor)
-            self._close_idle()
+                self._hand_over(descriptor)
+            self._move_idle()
             if self.opened:
-                # One that does not read its answers must not take the time of all.
+                # A client that does not read its answers must not take the time of all.
                 await wait_event(self._emptied, grace_seconds / 2)
-            self._split_head()
+            self._cut()
         while self._moving:
             await asyncio.wait(self._moving)
         await self._behind.stop(max(ends - time.monotonic(), 0.0))
 
-    # -- batches
+    def _cut(self) -> None:
+        for descriptor in open_descriptors(self._buffers.sockets):
+            connections.hang_up(self._buffers, descriptor)
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        if self._armed:
+            asyncio.get_running_loop().remove_reader(self._epoll.fileno())
+        self._epoll.close()
 
-    def _gather(self, batch: Batch, model: ModelVersion | None) -> None:
-        slots = None if model is None else model.slots
+    def close(self) -> None:
+        """Of a frontend that has never listened."""
+        self._epoll.close()
+
+    def _compile(self) -> None:
+        """Compile now, not under the first request."""
+        warm_scan()
+        warm_pooling()
+        buffers, batch = self._buffers, self._free[0]
+        http_batches.gather(buffers, batch, self._rules, 0)
+        none = np.zeros(0, np.float32)
+        http_batches.answer(buffers, batch, 0, 0, self._replies(none, 0), none, 0)
+        connections.put(buffers, 0, 1, np.frombuffer(b"none", np.uint8), 0, 0)
+        connections.set_pending_input(buffers, buffers.sockets.connections[0], 0)
+        connections.hang_up(buffers, 0)
+        connections.let_go(buffers, 0)
+        connections.update_interest(buffers, 0, 0)
+        connections.listen_again(buffers)
+
+    # -- requests
+
+    def poll(self) -> None:
+        """Submit everything that has come. The batcher calls this when a batch begins."""
+        # An armed frontend wakes the batcher itself.
+        if self._armed or not self._free or self._epoll.closed:
+            return
+        pinned = self.batcher.pinned
+        model = None if pinned is None else self.batcher.versions[pinned]
+        self._read_for(None if model is None else model.slots)
+        batch = self._batch_for(1 if model is None else len(model.slots))
+        try:
+            more = self._fill(batch)
+        except BaseException:
+            self._free.append(batch)
+            raise
+        if batch.taken[connections.REQUESTS]:
+            assert model is not None
+            self._submit(batch, model)
+            return
+        self._free.append(batch)
+        self._move_idle()
+        if more:
+            # Not at once: the loop has other work, and refused clients may ask again for ever.
+            asyncio.get_running_loop().call_soon(self.batcher.wake)
+        elif not self._under_way:
+            self._arm()
+
+    def _read_for(self, slots: SlotList | None) -> None:
         if slots is not self._slots:
             self._slots = slots
             names, ends = slot_names(slots)
             self._tensors = Templates(partial(tensors_template, slots=slots) if slots is not None else lambda _: None)
             self._rules = self._rules._replace(names=names, ends=ends, tensors=self._tensors.table)
-        http_batches.gather(self._buffers, batch, self._rules, now())
 
-    def _answer(self, asked: SubmittedBatch, probabilities: Floats, version: int) -> None:
-        in_json = asked.batch.requests[asked.begin : asked.end, connections.JSON_BYTES] == 0
-        rows = np.repeat(in_json, asked.batch.requests[asked.begin : asked.end, connections.REQUEST_ROWS])
+    def _fill(self, batch: Batch) -> bool:
+        """Gather requests, and handle the connections set aside; whether there may be more of those."""
+        for _ in range(_PASSES):
+            http_batches.gather(self._buffers, batch, self._rules, _now())
+            set_aside = int(self._buffers.shared[connections.ASIDE])
+            if set_aside:
+                self._handle_exceptions(set_aside)
+            if batch.taken[connections.REQUESTS] or not set_aside:
+                return False
+        return True
+
+    def _batch_for(self, slots: int) -> Batch:
+        """A free one, with a length for each slot of each row."""
+        batch = self._free.pop()
+        wanted = self._rules.max_rows * slots
+        return batch if batch.lengths.size == wanted else batch._replace(lengths=reserve(8 * wanted).view(np.int64))
+
+    def _submit(self, batch: Batch, model: ModelVersion) -> None:
+        """In two pieces where there is enough for two batches of the batcher."""
+        taken = batch.taken.tolist()
+        lengths, feasigns = batch.lengths[: taken[connections.LENGTHS]], batch.feasigns[: taken[connections.FEASIGNS]]
+        instances = Instances(feasigns, lengths, len(lengths) // len(model.slots))
+        whole = SubmittedBatch(batch, 0, taken[connections.REQUESTS], instances, model, time.perf_counter())
+        pieces = whole.halves() if instances.rows >= self.batcher.shared_rows else [whole]
+        self._under_way.extend(pieces)
+        for piece in pieces:
+            done = partial(self._on_result, piece)
+            try:
+                self.batcher.submit(_read_again, piece.instances, model.slots, done)
+            except RequestError as refusal:
+                done(refusal, 0)
+
+    def _on_result(self, piece: SubmittedBatch, outcome: Floats | Exception, version: int) -> None:
+        if isinstance(outcome, _SlotsChanged):
+            self._resubmit_each(piece)
+        elif isinstance(outcome, Exception):
+            self._send_in_order(piece, partial(self._refuse, piece, outcome))
+        else:
+            self._send_in_order(piece, partial(self._answer, piece, np.ascontiguousarray(outcome, np.float32), version))
+
+    def _resubmit_each(self, piece: SubmittedBatch) -> None:
+        """Each body for itself, read for the current slot list."""
+        requests = piece.requests
+        replies: dict[int, bytes] = {}
+
+        def send() -> None:
+            for number, (descriptor, serial, rows, *_) in enumerate(requests):
+                self._put(descriptor, serial, replies[number], owed(rows))
+
+        def submit(number: int, body: bytes, json: int) -> None:
+            def reply(status: int, payload: bytes, headers: bytes = JSON_TYPE, /) -> None:
+                replies[number] = response(status, payload, headers)
+                if len(replies) == len(requests):
+                    self._send_in_order(piece, send)
+
+            path = self._routes.infer_path if json else SOURCE_PATH
+            self._routes.handle(Request("POST", path, body, json or None), reply)
+
+        for number, (*_, begin, size, json) in enumerate(requests):
+            submit(number, bytes(piece.batch.bodies[begin : begin + size]), json)
+
+    # -- answers
+
+    def _send_in_order(self, piece: SubmittedBatch, send: Callable[[], None]) -> None:
+        """Replies go out in request order: a piece that finishes early waits for those before it."""
+        piece.send = send
+        while self._under_way and (first := self._under_way[0]).send is not None:
+            self._under_way.popleft()
+            try:
+                if not self._epoll.closed:
+                    first.send()
+            except Exception:
+                log.exception("answers could not be sent; the connections of their clients are closed")
+                for descriptor, serial, *_ in first.requests:
+                    if self._buffers.sockets.connections[descriptor, connections.SERIAL] == serial:
+                        connections.hang_up(self._buffers, descriptor)
+            if first.end == first.batch.taken[connections.REQUESTS]:
+                self._free.append(first.batch)
+        self._move_idle()
+        self.batcher.wake()
+
+    def _answer(self, piece: SubmittedBatch, probabilities: Floats, version: int) -> None:
+        table = piece.batch.requests[piece.begin : piece.end]
+        in_json = table[:, connections.JSON_BYTES] == 0
+        rows = np.repeat(in_json, table[:, connections.REQUEST_ROWS])
         replies = self._replies(probabilities[rows], version)
-        http_batches.answer(self._buffers, asked.batch, asked.begin, asked.end, replies, probabilities, now())
-        self._count(in_json, 200)
+        http_batches.answer(self._buffers, piece.batch, piece.begin, piece.end, replies, probabilities, _now())
+        sources = int(np.count_nonzero(in_json))
+        for name, times in ((PREDICTIONS, sources), (OPEN_INFERENCE, len(table) - sources)):
+            if times:
+                self._routes.count(name, 200, times)
+        seconds = time.perf_counter() - piece.started
+        self._routes.counters.histograms["request_seconds"].observe_many(seconds, len(table))
 
     def _replies(self, in_json: Floats, version: int) -> Replies:
         begin = orjson.dumps(
             {
-                "model_name": self._service.model_name,
+                "model_name": self._routes.model_name,
                 "model_version": str(version),
                 "outputs": [{"name": "probability", "datatype": "FP32", "shape": []}],
             }
@@ -161,52 +390,20 @@ class NativeHttpFrontend(NativeFrontend):
         date = date_line(int(time.time()))
         return Replies(np.frombuffer(date, np.uint8), _pairs(in_json), np.frombuffer(begin, np.uint8))
 
-    def _count(self, in_json: NDArray[np.bool_], status: int) -> None:
-        sources = int(np.count_nonzero(in_json))
-        for name, times in ((PREDICTIONS, sources), (OPEN_INFERENCE, len(in_json) - sources)):
-            if times:
-                self._service.count(name, status, times)
-
-    def _refuse(self, asked: SubmittedBatch, error: Exception) -> None:
+    def _refuse(self, piece: SubmittedBatch, error: Exception) -> None:
         refusal = request_error_of(error)
-        for descriptor, serial, rows, _, _, json in asked.requests:
+        for descriptor, serial, rows, _, _, json in piece.requests:
             self._put(descriptor, serial, self._refusal(refusal, tensors=json > 0), owed(rows))
 
     def _refusal(self, refusal: RequestError, *, tensors: bool) -> bytes:
-        self._service.count(OPEN_INFERENCE if tensors else PREDICTIONS, refusal.status)
+        self._routes.count(OPEN_INFERENCE if tensors else PREDICTIONS, refusal.status)
         return response(refusal.status, error_body(refusal.sentence) if tensors else inference_refusal(refusal))
 
-    def _on_result(self, asked: SubmittedBatch, outcome: Floats | Exception, version: int) -> None:
-        if isinstance(outcome, _ReadAgain):
-            self._ask_each(asked)
-        else:
-            super()._on_result(asked, outcome, version)
+    def _put(self, descriptor: int, serial: int, reply: bytes, owed: int) -> None:
+        """Send a reply that Python has made."""
+        connections.put(self._buffers, descriptor, serial, np.frombuffer(reply, np.uint8), owed, _now())
 
-    def _read_again(self, slots: SlotList, /) -> Instances:
-        raise _ReadAgain(503, f"the slot list has changed, to {len(slots)} slots; ask again")
-
-    def _ask_each(self, asked: SubmittedBatch) -> None:
-        """Each body for itself, read for the slot list that is answered with now."""
-        requests = asked.requests
-        replies: dict[int, bytes] = {}
-
-        def send() -> None:
-            for number, (descriptor, serial, rows, *_) in enumerate(requests):
-                self._put(descriptor, serial, replies[number], owed(rows))
-
-        def ask(number: int, body: bytes, json: int) -> None:
-            def reply(status: int, payload: bytes, headers: bytes = JSON_TYPE, /) -> None:
-                replies[number] = response(status, payload, headers)
-                if len(replies) == len(requests):
-                    self._send_in_order(asked, send)
-
-            path = self._service.infer_path if json else SOURCE_PATH
-            self._service.handle(Request("POST", path, body, json or None), reply)
-
-        for number, (*_, begin, size, json) in enumerate(requests):
-            ask(number, bytes(asked.batch.bodies[begin : begin + size]), json)
-
-    # -- what is not an everyday request
+    # -- connections set aside
 
     def _handle_exceptions(self, count: int) -> None:
         for descriptor, serial, why in self._buffers.aside[:count].tolist():
@@ -219,7 +416,7 @@ class NativeHttpFrontend(NativeFrontend):
             elif why == UNKNOWN_TENSORS:
                 self._classify_tensors(descriptor)
             elif why == LEAVES:
-                self._leave(descriptor)
+                self._hand_over(descriptor)
             else:
                 refusal = RequestError(503, f"no version is live yet: {self.batcher.stage}")
                 reply = self._refusal(refusal, tensors=why == NO_VERSION_TENSORS)
@@ -227,75 +424,94 @@ class NativeHttpFrontend(NativeFrontend):
 
     def _classify_head(self, descriptor: int) -> None:
         row = self._buffers.sockets.connections[descriptor]
-        came = self._came(descriptor, LONGEST_HEAD)
-        end = came.find(HEAD_END) + len(HEAD_END)
+        data = self._input_of(descriptor, LONGEST_HEAD)
+        end = data.find(HEAD_END) + len(HEAD_END)
         if end >= len(HEAD_END):
-            self._learn(descriptor, self._heads, came[:end])
-        elif len(came) < LONGEST_HEAD and not row[connections.SILENT]:
+            self._learn(descriptor, self._heads, data[:end])
+        elif len(data) < LONGEST_HEAD and not row[connections.SILENT]:
             # The rest is to come.
             connections.set_pending_input(self._buffers, row, 0)
-            connections.update_interest(self._buffers, descriptor, now())
+            connections.update_interest(self._buffers, descriptor, _now())
         else:
-            self._leave(descriptor)
+            self._hand_over(descriptor)
 
     def _classify_tensors(self, descriptor: int) -> None:
-        came = self._came(descriptor, 2 * LONGEST_HEAD)
-        end = came.find(HEAD_END) + len(HEAD_END)
-        json = read_head(came[:end], self._behind.limits.max_headers).json_length or 0
-        self._learn(descriptor, self._tensors, came[end : end + json])
+        data = self._input_of(descriptor, 2 * LONGEST_HEAD)
+        end = data.find(HEAD_END) + len(HEAD_END)
+        json = read_head(data[:end], self._behind.limits.max_headers).json_length or 0
+        self._learn(descriptor, self._tensors, data[end : end + json])
 
-    def _learn(self, descriptor: int, forms: Templates, text: bytes) -> None:
+    def _learn(self, descriptor: int, templates: Templates, text: bytes) -> None:
         row = self._buffers.sockets.connections[descriptor]
-        learned = forms.learn(text)
-        # One that others have pushed out of the table is no strange one.
+        learned = templates.learn(text)
+        # A template that others have pushed out of the table is not a new one.
         row[connections.STRANGE] += learned == LearnResult.NEW
-        if learned == LearnResult.NOT or row[connections.STRANGE] > _STRANGE_FORMS:
-            self._leave(descriptor)
+        if learned == LearnResult.NOT or row[connections.STRANGE] > _STRANGE_TEMPLATES:
+            self._hand_over(descriptor)
 
-    def _came(self, descriptor: int, most: int) -> bytes:
+    def _input_of(self, descriptor: int, most: int) -> bytes:
         own = self._buffers.sockets
         begin = descriptor * own.input_bytes
         return bytes(own.inputs[begin : begin + min(int(own.connections[descriptor, INPUT]), most)])
 
-    def _leave(self, descriptor: int) -> None:
-        """Go to the asyncio frontend as soon as nothing is owed."""
+    # -- handing over to the asyncio frontend
+
+    def _hand_over(self, descriptor: int) -> None:
+        """Hand the connection over as soon as no reply is owed."""
         row = self._buffers.sockets.connections[descriptor]
         row[connections.LEAVING] = 1
         connections.set_pending_input(self._buffers, row, 0)
-        connections.update_interest(self._buffers, descriptor, now())
+        connections.update_interest(self._buffers, descriptor, _now())
         self._leaving[descriptor] = int(row[connections.SERIAL])
 
-    def _close_idle(self) -> None:
+    def _move_idle(self) -> None:
+        """Hand over the connections that owe no reply any more."""
         for descriptor, serial in list(self._leaving.items()):
-            if self._buffers.sockets.connections[descriptor, connections.SERIAL] != serial:
+            row = self._buffers.sockets.connections[descriptor]
+            if row[connections.SERIAL] != serial:
                 del self._leaving[descriptor]
-            elif self._owed_nothing(descriptor):
+            elif row[connections.FLIGHT] == 0 and row[OUT_END] == row[OUT_AT]:
                 del self._leaving[descriptor]
-                came = self._came(descriptor, self._buffers.sockets.input_bytes)
+                data = self._input_of(descriptor, self._buffers.sockets.input_bytes)
                 connections.let_go(self._buffers, descriptor)
-                self._move(socket.socket(fileno=descriptor), came)
-        if self.stopping and not self.opened:
+                self._move(socket.socket(fileno=descriptor), data)
+        if self._listener is None and not self.opened:
             self._emptied.set()
 
-    def _move(self, peer: socket.socket, came: bytes) -> None:
-        task = asyncio.get_running_loop().create_task(self._adopted(peer, came))
+    def _move(self, peer: socket.socket, data: bytes) -> None:
+        async def adopt() -> None:
+            try:
+                await self._behind.adopt_connection(peer, data)
+            except OSError as gone:
+                log.debug("a connection ended while it was moved: %s", gone)
+                peer.close()
+
+        task = asyncio.get_running_loop().create_task(adopt())
         self._moving.add(task)
         task.add_done_callback(self._moving.discard)
 
-    async def _adopted(self, peer: socket.socket, came: bytes) -> None:
-        try:
-            await self._behind.adopt_connection(peer, came)
-        except OSError as gone:
-            log.debug("a connection ended while it was moved: %s", gone)
-            peer.close()
+    # -- waiting and deadlines
 
-    # -- deadlines
+    def _arm(self) -> None:
+        if not self._armed and not self._epoll.closed:
+            self._armed = True
+            asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._readable)
 
-    @property
-    def _sweep_seconds(self) -> float:
-        return _SLOW_SECONDS
+    def _readable(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._epoll.fileno())
+        self._armed = False
+        self.batcher.wake()
 
-    def _sweep_one(self, descriptor: int, now: int) -> None:
+    def _sweep(self) -> None:
+        if self._buffers.shared[connections.DEAF] and self._listener is not None:
+            connections.listen_again(self._buffers)
+        now = _now()
+        for descriptor in open_descriptors(self._buffers.sockets):
+            self._check_deadline(descriptor, now)
+        self._move_idle()
+        self._sweeping = asyncio.get_running_loop().call_later(_SLOW_SECONDS, self._sweep)
+
+    def _check_deadline(self, descriptor: int, now: int) -> None:
         limits = self._behind.limits
         row = self._buffers.sockets.connections[descriptor]
         passed = (now - int(row[connections.SINCE])) / 1000
@@ -305,23 +521,29 @@ class NativeHttpFrontend(NativeFrontend):
         elif row[connections.FLIGHT] or row[connections.LEAVING]:
             return
         elif row[INPUT]:
-            # Whose requests come slowly, and how slowly they may come, is known over there.
+            # The asyncio frontend knows how slowly a request may come.
             if passed > _SLOW_SECONDS:
-                self._leave(descriptor)
+                self._hand_over(descriptor)
         elif passed > limits.idle_seconds:
             connections.hang_up(self._buffers, descriptor)
 
-    def _try_out(self) -> None:
-        """Compile now, not under the first request."""
-        http_batches.gather(self._buffers, self._free[0], self._rules, 0)
-        none = np.zeros(0, np.float32)
-        http_batches.answer(self._buffers, self._free[0], 0, 0, self._replies(none, 0), none, 0)
-        connections.put(self._buffers, 0, 1, np.frombuffer(b"none", np.uint8), 0, 0)
-        connections.set_pending_input(self._buffers, self._buffers.sockets.connections[0], 0)
-        connections.hang_up(self._buffers, 0)
-        connections.let_go(self._buffers, 0)
-        connections.update_interest(self._buffers, 0, 0)
-        connections.listen_again(self._buffers)
+
+def precompile() -> None:
+    """Fill numba's cache (`NUMBA_CACHE_DIR`) with the code of serving, as when an image is made."""
+    routes = Routes(
+        Batcher(InlineExecutor("paddle"), _no_version, Counters()), Counters(), ThreadPoolExecutor(1),
+        model_name="none", version="0", max_instances=1,
+    )  # fmt: skip
+    anew_if_stale(partial(NativeHttpFrontend, routes, HttpFrontend(routes.handle), NativeLimits())).close()
+
+
+async def _no_version() -> None:
+    return None
+
+
+def _read_again(slots: SlotList) -> Instances:
+    """The batcher calls this when it answers with another slot list than the batch was read for."""
+    raise _SlotsChanged(503, f"the slot list has changed, to {len(slots)} slots; ask again")
 
 
 def _pairs(probabilities: Floats) -> NDArray[np.uint8]:
@@ -330,3 +552,8 @@ def _pairs(probabilities: Floats) -> NDArray[np.uint8]:
     pairs[:, 1] = probabilities
     pairs[:, 0] = 1.0 - pairs[:, 1]
     return np.frombuffer(orjson.dumps(pairs, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8)
+
+
+def _now() -> int:
+    """Milliseconds, of the clock of deadlines."""
+    return int(time.monotonic() * 1000)

@@ -1,4 +1,4 @@
-"""Heads of everyday requests: a head that `request_head` has read once is known from then on, whatever its length and its other values.
+"""Heads of everyday requests: a head that `http_syntax` has read once is known from then on, whatever its length and its other values.
 
 A program sends the same headers again and again, and only the number in `content-length` changes, and what whoever passes a request
 on writes into it: the numbers of traces, addresses, dates. So an everyday head is kept in pieces
@@ -18,7 +18,7 @@ import orjson
 from numpy.typing import NDArray
 
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.serving.frontends.request_head import HEAD_END, read_head
+from elastic_ctr.serving.frontends.http_syntax import HEAD_END, read_head
 from elastic_ctr.serving.request_error import RequestError
 
 LONGEST_HEAD = 2048

@@ -1,7 +1,7 @@
-"""The head of an HTTP request, read by httptools and held to the rules of RFC 9110 and 9112.
+"""The syntax of HTTP/1.1 requests: a head, read by httptools and held to RFC 9110 and 9112, and a chunked body (9112, 7.1).
 
-The parser gets exactly one head and never a body: this process alone decides where a request ends. httptools ends a request
-with `Connection: Upgrade`, and every CONNECT, at its head, so a body behind such a head would become the next request.
+httptools gets exactly one head and never a body: this module alone decides where a request ends. httptools ends a request with
+`Connection: Upgrade`, and every CONNECT, at its head, so a body behind such a head would become the next request.
 """
 
 from __future__ import annotations
@@ -26,6 +26,15 @@ _AUTHORITY = rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9\-._~%!$&'()*+;=]+)(?::[0-9]{0,5
 _HOST = re.compile(_AUTHORITY)
 _ABSOLUTE = re.compile(rb"(?i:https?)://(%b)(?=[/?]|\Z)" % _AUTHORITY)
 _LONGEST_SHOWN = 40
+_NOT_HTTP = "this is not an HTTP/1.1 request: the first line must have a method, a target and a version"
+
+_TEXT = rb"[\t\x20-\x7e\x80-\xff]*"
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;%b)?\r\n" % _TEXT)
+_TRAILER = re.compile(rb"%b:%b\r\n" % (_TOKEN, _TEXT))
+_CRLF = b"\r\n"
+_SIZE, _DATA, _DATA_END, _TRAILERS = range(4)
+# Framing of a chunk is free up to this and twice its data. What exceeds it adds up to a head's limit at most.
+_USUAL_FRAMING = 16
 
 
 class RequestHead(NamedTuple):
@@ -97,7 +106,7 @@ def check_begun(data: bytes | bytearray) -> None:
     if end:
         _request_line(line)
     elif _LINE_BEGUN.fullmatch(line) is None:
-        raise RequestError(400, "this is not an HTTP/1.1 request")
+        raise RequestError(400, _NOT_HTTP)
 
 
 def _check_line_ends(data: bytes | bytearray) -> None:
@@ -114,7 +123,7 @@ def _request_line(line: bytes) -> tuple[str, bytes, int]:
         )
     if found[3] not in (b"HTTP/1.1", b"HTTP/1.0"):
         http = found[3].startswith(b"HTTP/")
-        raise RequestError(505 if http else 400, f"{_text(found[3])} is not spoken here; HTTP/1.1 is")
+        raise RequestError(505 if http else 400, f"{_quoted(found[3])} is not spoken here; HTTP/1.1 is")
     return found[1].decode("ascii"), found[2], found[3][-1] - ord("0")
 
 
@@ -138,7 +147,7 @@ def _check_hosts(hosts: list[bytes], minor: int) -> None:
     if len(hosts) > 1 or (minor == 1 and not hosts):
         raise RequestError(400, f"the head has {len(hosts)} Host headers; HTTP/1.1 needs one")
     if hosts and _HOST.fullmatch(hosts[0]) is None:
-        raise RequestError(400, f"the Host header {_text(hosts[0])} is not host or host:port")
+        raise RequestError(400, f"the Host header {_quoted(hosts[0])} is not host or host:port")
 
 
 def _framing(values: dict[bytes, list[bytes]], minor: int) -> tuple[int, bool]:
@@ -195,5 +204,73 @@ def _json_length(values: list[bytes]) -> int | None:
     return int(values[0])
 
 
-def _text(given: bytes) -> str:
+def _quoted(given: bytes) -> str:
     return repr(given[:_LONGEST_SHOWN].decode("latin-1"))
+
+
+class ChunkedBody:
+    """Takes the body out of the input as it comes, and drops chunk extensions and trailers. `size` is the bytes of `body`, and of the chunk that has begun."""
+
+    def __init__(self, max_framing_bytes: int, max_trailers: int) -> None:
+        self.body = bytearray()
+        self.size = 0
+        self._max_framing_bytes = max_framing_bytes
+        self._max_trailers = max_trailers
+        self._framing = 0
+        self._trailers = 0
+        self._state = _SIZE
+        self._close_idle = 0
+
+    def take(self, data: bytearray) -> bool:
+        """Take from the front of `data` what belongs to the body; whether that was all. Raises RequestError."""
+        at = 0
+        while True:
+            if self._state == _DATA:
+                part = min(self._close_idle, len(data) - at)
+                self.body += data[at : at + part]
+                at += part
+                self._close_idle -= part
+                if self._close_idle:
+                    break
+                self._state = _DATA_END
+            elif self._state == _DATA_END:
+                if len(data) - at < len(_CRLF):
+                    break
+                if not data.startswith(_CRLF, at):
+                    raise RequestError(400, "a chunk of the body is longer than it says")
+                at += len(_CRLF)
+                self._state = _SIZE
+            else:
+                end = data.find(b"\n", at) + 1
+                if not end:
+                    self._count(len(data) - at, 0)
+                    break
+                if self._state == _SIZE:
+                    self._begin_chunk(data, at, end)
+                elif end - at == len(_CRLF) and data.startswith(_CRLF, at):
+                    del data[:end]
+                    return True
+                else:
+                    self._framing += self._count(end - at, 0)
+                    self._trailers += 1
+                    if self._trailers > self._max_trailers or _TRAILER.fullmatch(data, at, end) is None:
+                        raise RequestError(400, "the body has too many trailers, or one that is none")
+                at = end
+        del data[:at]
+        return False
+
+    def _begin_chunk(self, data: bytearray, at: int, end: int) -> None:
+        line = _CHUNK_LINE.fullmatch(data, at, end)
+        if line is None:
+            raise RequestError(400, "a chunk of the body does not begin with its size")
+        self._close_idle = int(line[1], 16)
+        self.size += self._close_idle
+        self._framing += self._count(end - at, _USUAL_FRAMING + 2 * self._close_idle)
+        self._state = _DATA if self._close_idle else _TRAILERS
+
+    def _count(self, size: int, usual: int) -> int:
+        """Bytes of framing beyond the usual."""
+        more = max(size - usual, 0)
+        if self._framing + more > self._max_framing_bytes:
+            raise RequestError(431, "chunk extensions and trailers of the body are too long; send less")
+        return more
