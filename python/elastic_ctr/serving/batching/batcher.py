@@ -1,9 +1,9 @@
-"""Batcher: everything that has arrived while the last batch ran is looked up at once and answered by one network call.
+"""The batcher: requests that arrive while a batch runs become the next batch, one lookup and one call of the network.
 
-Two batches are under way when there is much to do: while one computes, on Paddle's thread, the other is gathered and looked up.
-One that waits long for cube is held up: it does not count any more, others begin beside it. Their answers leave at once by the
-asyncio frontends; a native frontend sends in the order in which it asked.
-A batch has one version: its dense network and its embeddings, so has every answer, whatever is switched meanwhile.
+Two batches are under way when there is much to do: one computes on Paddle's thread while the next is gathered and looked up. A
+batch that waits long for cube is detached: it does not count any more, and others start beside it. The asyncio and gRPC frontends
+send their answers at once; the native frontend sends in the order of submission. A batch, and so every answer, has one version of
+network and embeddings, also when the pinned version changes meanwhile.
 """
 
 from __future__ import annotations
@@ -30,17 +30,15 @@ from elastic_ctr.serving.worker_counters import Counters
 
 log = logging.getLogger(__name__)
 
-# While one computes, the next is gathered and looked up.
 _BATCHES_AT_ONCE = 2
-# A lookup that has taken so long is at a holder that is silent: any other was hedged after `cube.hedgeMs`, 20 by default.
+# A lookup that has taken so long is at a silent holder: any other was hedged after `cube.hedgeMs`, 20 by default.
 _DETACH_SECONDS = 0.1
 # Each is keys and values in memory.
 _DETACHED_BATCHES = 16
-# What the loop computes itself while Paddle's thread is idle: the way there and back would cost more
-# (docs/decisions/0007-serving-frontends.md). Meanwhile it hears nobody.
+# The event loop computes shorter batches itself while Paddle's thread is idle: handing them over would cost more
+# (docs/decisions/0007-serving-frontends.md). The loop reads no socket meanwhile.
 _OWN_SECONDS = 0.008
-# Rows that may wait, for their batch or in one that is held up, in multiples of one batch's; more are refused at once
-# instead of being answered too late.
+# Rows that may wait, also in detached batches, in multiples of one batch's; more are refused at once, not answered too late.
 _WAITING_BATCHES = 64
 # Of one batch: each is a row of floats in memory.
 _MAX_FEASIGNS = 1 << 20
@@ -58,7 +56,7 @@ class Network(Protocol):
 
 
 class Cube(Protocol):
-    """What batches need of `cube.client.CubeClient`."""
+    """The part of `cube.client.CubeClient` that the batcher uses."""
 
     async def lookup(self, version: int, keys: Keys, /) -> tuple[Floats, npt.NDArray[np.bool_]]: ...
 
@@ -77,7 +75,7 @@ class ModelVersion:
 
 
 class Source(Protocol):
-    """A frontend whose requests are fetched when a batch begins, instead of being brought one by one."""
+    """A frontend that submits its requests when a batch begins, not one by one."""
 
     def poll(self) -> None:
         """Submit the requests that have come since. Must not raise."""
@@ -90,10 +88,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class PendingRequest:
-    """One request, or a part of a large one: `done` is called once, with probabilities and the version they are of.
+    """One request, or a part of a large one. `done` is called once, with probabilities and their version.
 
-    `parse` is asked again if the batch's version has other slots than `slots`. `version` is None for whichever is
-    pinned when the batch begins.
+    `parse` is called again if the batch's version has other slots than `slots`. Without a `version` the request gets the
+    pinned one.
     """
 
     parse: Parse
@@ -105,11 +103,10 @@ class PendingRequest:
 
 
 class Batcher:
-    """The versions of a worker and its queue. Lives on the event loop; Paddle is called by its thread, or in its place.
+    """The versions of a worker and its queue. It lives on the event loop.
 
-    `max_rows` are the most of a batch, `shared_rows` what is worth two of them, one computed on Paddle's thread beside the
-    other. `newest_live` is awaited when cube does not hold the pinned version: it returns the live version of the newest
-    release document, or None.
+    A batch has at most `max_rows`; `shared_rows` are worth two batches. When cube does not hold the pinned version the batcher
+    awaits `newest_live`: the live version of the newest release document, or None.
     """
 
     def __init__(
@@ -132,16 +129,16 @@ class Batcher:
         self._waiting: deque[PendingRequest] = deque()
         self.waiting_rows = 0
         self._arrived = asyncio.Event()
-        # Batches and their rows. The next thing to do is looked for when one is over, and when it has come to its network.
+        # Batches and their rows. `_progressed` is set when one ends, and when one comes to its network.
         self._under_way: dict[asyncio.Task[None], int] = {}
         self._progressed = asyncio.Event()
-        # Those that were among them until they had waited long for others; and since when whoever waits for others does.
         self._detached: dict[asyncio.Task[None], int] = {}
+        # When each batch began to wait for cube or the parent.
         self._asking: dict[asyncio.Task[None], float] = {}
         self._watching = False
         self._using: Counter[int] = Counter()
         self._leaving: set[int] = set()
-        # Requests larger than a batch, and their rows but for the part that is with the batches: each is in memory to its end.
+        # Requests larger than a batch, and their rows but for the submitted part: each is in memory to its end.
         self._large: dict[asyncio.Task[None], int] = {}
         self._sources: list[Source] = []
 
@@ -159,24 +156,21 @@ class Batcher:
         self.pinned = version
 
     def keep(self, versions: set[int]) -> None:
-        """Let go of all others, each as soon as no request needs it."""
-        self._leaving |= {version for version in self.versions if version not in versions and version != self.pinned}
-        self._leaving -= versions
+        """Unload all others, each as soon as no request needs it."""
+        self._leaving = self.versions.keys() - versions - {self.pinned}
         for version in list(self._leaving):
             self._leave(version)
 
     def in_use(self) -> set[int]:
-        """Versions that cube must go on holding for us."""
-        return {version for version, count in self._using.items() if count} | (
-            {self.pinned} if self.pinned is not None else set()
-        )
+        """Versions that cube must keep for this worker."""
+        return {*self._using, *(() if self.pinned is None else (self.pinned,))}
 
     def _leave(self, version: int) -> None:
         if version in self._leaving and not self._using[version] and version != self.pinned:
             self._leaving.discard(version)
             model = self.versions.pop(version, None)
             if model is not None:
-                # What Paddle made is taken apart on the thread that made it.
+                # On the thread that has made the network.
                 self._paddle.submit(model.network.close)
 
     def _use(self, version: int, change: int) -> None:
@@ -193,12 +187,17 @@ class Batcher:
             raise RequestError(503, f"no version is live yet: {self.stage}")
         return self.versions[self.pinned]
 
+    def _loaded(self, version: int) -> ModelVersion:
+        if version not in self.versions:
+            raise RequestError(503, f"version {version} has been unloaded; ask again")
+        return self.versions[version]
+
     def submit(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
         """Answer later through `done`. Raises RequestError (503) when too much is waiting already."""
         large = instances.rows > self.max_rows or len(instances.feasigns) > _MAX_FEASIGNS
         waiting = self.waiting_rows + sum(self._detached.values())
         if large:
-            # Not for a small one: it is answered between their parts.
+            # A small request does not wait for these: it is answered between their parts.
             waiting += sum(self._large.values())
         if waiting + instances.rows > max(_WAITING_BATCHES * self.max_rows, instances.rows):
             raise RequestError(503, f"{waiting} instances are waiting already; ask again later")
@@ -209,31 +208,27 @@ class Batcher:
             self._enqueue(PendingRequest(parse, slots, instances, None, done))
 
     def _begin_large(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
-        def over(task: asyncio.Task[None]) -> None:
-            self._large.pop(task, None)
-
         def answered(outcome: Floats | Exception, version: int) -> None:
-            # Before: whoever is answered may ask again at once.
-            over(task)
+            # Before the answer: its client may ask again at once.
+            self._large.pop(task, None)
             done(outcome, version)
 
         task = asyncio.create_task(self._ask_in_parts(parse, instances, slots, answered))
         self._large[task] = instances.rows
-        # Also when it is cancelled.
-        task.add_done_callback(over)
+        task.add_done_callback(lambda task: self._large.pop(task, None))
 
     async def predict_at(self, version: int, instances: Instances) -> Floats:
         """Probabilities at a version, through the whole path. Raises VersionNotHeld, CubeUnavailable.
 
-        For the check of a version: beside the batches and not one of them. Who holds a candidate may be slow with it, which must
-        not keep waiting those who are answered by another version, nor they the check.
+        For the check of a version, beside the batches: holders may be slow with a candidate, and neither the check nor the requests
+        wait for each other.
         """
         return await self._in_parts(instances, self.versions[version], self._probabilities)
 
     async def _in_parts(
         self, instances: Instances, model: ModelVersion, answer: Callable[[Instances, ModelVersion], Awaitable[Floats]]
     ) -> Floats:
-        """One after the other: what small requests ask meanwhile is answered in between."""
+        """One after the other: small requests are answered in between."""
         self._use(model.version, 1)
         try:
             parts = instances.parts(self.max_rows, _MAX_FEASIGNS)
@@ -262,7 +257,7 @@ class Batcher:
             self._large[request] += part.rows
 
     async def _ask_in_parts(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
-        """A request larger than a batch: small ones are answered between its parts, and all parts have one version."""
+        """A request larger than a batch: all its parts have one version."""
         try:
             model = self.current()
             try:
@@ -274,7 +269,7 @@ class Batcher:
                 again = await self._live_instead(model.version, not_held)
                 read = self._for_slots(instances, slots, again, parse)
                 done(await self._in_parts(read, again, self._ask_part), again.version)
-        except Exception as failed:  # noqa: BLE001 (whatever it is, the client gets its answer)
+        except Exception as failed:  # noqa: BLE001 (the client gets an answer to any error)
             done(failed, 0)
 
     @staticmethod
@@ -287,7 +282,7 @@ class Batcher:
         self._arrived.set()
 
     def add_source(self, source: Source) -> None:
-        """Ask it at the beginning of every batch; it calls `wake` when there is something after a silence."""
+        """Poll it when a batch begins; it calls `wake` when requests come after a pause."""
         self._sources.append(source)
 
     def wake(self) -> None:
@@ -317,7 +312,7 @@ class Batcher:
         return len(self._under_way) < _BATCHES_AT_ONCE and len(self._detached) < _DETACHED_BATCHES
 
     def _may_begin(self) -> bool:
-        """Alone at once; beside another while that one computes, unless it would be a small one: few rows a batch cost much."""
+        """Alone: at once. Beside another that computes: unless it would be small, because few rows a batch cost much."""
         if not self._has_room():
             return False
         return not self._under_way or 2 * self.waiting_rows >= min(sum(self._under_way.values()), self.max_rows)
@@ -342,16 +337,16 @@ class Batcher:
 
     def _look_again(self) -> None:
         self._progressed.set()
-        # Nobody waits for progress when nothing is under way.
+        # `run` waits for this one when nothing is under way.
         self._arrived.set()
 
     async def _await_dependency(self, answer: Awaitable[T]) -> T:
-        """What is asked of cube or of the parent. A batch that waits long for it gives its place to another."""
+        """Wait for cube or the parent. A batch that waits long gives its place to another."""
         loop, batch = asyncio.get_running_loop(), asyncio.current_task()
         assert batch is not None
         self._asking[batch] = loop.time()
         if not self._watching:
-            # One timer for all: most are answered within a millisecond, of which a timer each would be a part.
+            # One timer for all: a timer for each would be a good part of the millisecond that most lookups take.
             self._watch(loop)
         try:
             return await answer
@@ -366,27 +361,45 @@ class Batcher:
         self._watching = False
         long_ago = loop.time() - _DETACH_SECONDS
         for batch, since in self._asking.items():
-            # A check is not among them: it has no place to give.
+            # A check is not under way here: it has no place to give.
             if since <= long_ago and batch in self._under_way:
                 self._detached[batch] = self._under_way.pop(batch)
         if self._detached:
-            # Also when none has just been added: a frontend that has something under way does not tell when more has come.
+            # Also when none has just been detached: a frontend with requests under way does not wake the batcher.
             self._look_again()
         if self._asking:
             self._watch(loop)
 
     async def _run_batch(self, requests: list[PendingRequest], version: int) -> None:
+        """Answer them; the whole batch is retried at the live version when cube no longer holds this one."""
         try:
-            await self._compute(requests, version)
+            try:
+                await self._answer(requests, self._loaded(version))
+            except VersionNotHeld as not_held:
+                # A part of a large request has this version and no other: its request decides.
+                for request in requests:
+                    if request.version is not None:
+                        _resolve(request, not_held, version)
+                if free := [request for request in requests if not request.finished]:
+                    await self._retry(free, version, not_held)
         except Exception as failed:
-            log.exception("a batch of version %d failed", version)
+            if not isinstance(failed, RequestError | VersionNotHeld | CubeUnavailable):
+                log.exception("a batch of version %d failed", version)
             for request in requests:
                 _resolve(request, failed, version)
+
+    async def _retry(self, requests: list[PendingRequest], version: int, not_held: VersionNotHeld) -> None:
+        model = await self._await_dependency(self._live_instead(version, not_held))
+        self._use(model.version, 1)
+        try:
+            await self._answer(requests, model)
+        finally:
+            self._use(model.version, -1)
 
     def _next(self) -> tuple[list[PendingRequest], int | None]:
         """The requests of the next batch, all of the version of the one that waited longest.
 
-        Of many rows that wait for nobody, half: the others are the batch beside it.
+        With nothing under way, half of many rows: the others are the batch beside it.
         """
         alone = not self._under_way and self.waiting_rows >= self.shared_rows
         most = min(self.max_rows, -(-self.waiting_rows // 2) if alone else self.waiting_rows)
@@ -410,40 +423,6 @@ class Batcher:
         self._waiting.extendleft(reversed(left))
         self.waiting_rows -= rows
         return taken, version
-
-    async def _compute(self, requests: list[PendingRequest], version: int) -> None:
-        model = self.versions.get(version)
-        if model is None:
-            refusal = RequestError(503, f"version {version} has been let go; ask again")
-            for request in requests:
-                _resolve(request, refusal, version)
-            return
-        try:
-            await self._answer(requests, model)
-        except VersionNotHeld as not_held:
-            # Parts of large requests are of this version and no other: who asked decides.
-            bound = [request for request in requests if request.version is not None]
-            free = [request for request in requests if request.version is None and not request.finished]
-            for request in bound:
-                _resolve(request, not_held, version)
-            if free:
-                await self._repeat(free, version, not_held)
-        except CubeUnavailable as unavailable:
-            for request in requests:
-                _resolve(request, unavailable, version)
-
-    async def _repeat(self, requests: list[PendingRequest], version: int, not_held: VersionNotHeld) -> None:
-        """The whole batch once more, dense network and embeddings, at what is live now."""
-        try:
-            model = await self._await_dependency(self._live_instead(version, not_held))
-            self._use(model.version, 1)
-            try:
-                await self._answer(requests, model)
-            finally:
-                self._use(model.version, -1)
-        except (RequestError, VersionNotHeld, CubeUnavailable) as failed:
-            for request in requests:
-                _resolve(request, failed, version)
 
     async def _live_instead(self, version: int, not_held: VersionNotHeld) -> ModelVersion:
         live = await self._newest_live()
@@ -531,7 +510,7 @@ def _known_feasigns(instances: Instances, unique: UniqueKeys, missing: npt.NDArr
 
 
 def _resolve(request: PendingRequest, outcome: Floats | Exception, version: int) -> None:
-    """Once. One client's trouble is not the others'."""
+    """Once. An error of one client does not concern the others."""
     if request.finished:
         return
     request.finished = True
