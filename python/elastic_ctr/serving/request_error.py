@@ -1,4 +1,4 @@
-"""What a request is answered with when it cannot be served: a status, and a sentence that names the field."""
+"""The answer to a request that cannot be served: a status, and a sentence that names the field."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def short_repr(value: object) -> str:
 
 
 def request_error_of(error: Exception) -> RequestError:
-    """What the client is told of an error."""
+    """The answer to a request that ended in this error."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, VersionNotHeld | CubeUnavailable):

@@ -26,9 +26,9 @@ from elastic_ctr.versions.manifest import ManifestDamaged, VersionManifest, fetc
 
 log = logging.getLogger(__name__)
 
-# A damaged file may have been damaged on its way; a process may have been ended by somebody else.
+# A file may have been damaged on its way.
 _TRIES = 2
-# Somebody may have killed the process; the third time it was the version.
+# An operator may have killed the process; the third time it was the version.
 _LOSSES = 3
 _AGAIN_SECONDS = 0.5
 # A check takes a second; the process may have to start first, and import Paddle on a busy machine.
@@ -49,7 +49,7 @@ class Check(NamedTuple):
 
 
 class Rollout:
-    """Brings the workers to what the release document says. State has one owner: the event loop."""
+    """Brings the workers to the state that the release document names. The event loop owns the state."""
 
     def __init__(self, store: Store, scratch: Path, workers: WorkerPool) -> None:
         self.document: ReleaseDocument | None = None
@@ -74,10 +74,10 @@ class Rollout:
         self._failures: Counter[int] = Counter()
         self._losses: Counter[int] = Counter()
 
-    # -- what happens to us
+    # -- events
 
     def on_document(self, document: ReleaseDocument) -> None:
-        """A newer document: its holders are told to the workers at once, the rest follows."""
+        """A newer document: the workers get its holders at once, the rest follows."""
         self.document = document
         for worker in self._workers.all():
             send_document(worker, document)
@@ -104,7 +104,7 @@ class Rollout:
             return True, f"version {document.live} is live and answered with"
         return False, f"version {document.live} is live and not answered with yet: {self.stage}"
 
-    # -- what we do about it
+    # -- reconciling
 
     async def run(self) -> None:
         """Until cancelled. Raises what else ended the keeping of workers: a pod does not go on with one less for ever."""
@@ -237,7 +237,7 @@ class Rollout:
         fetch = self._fetches.get(version)
         if fetch is None or (fetch.done() and fetch.exception() is not None):
             fetch = self._fetches[version] = asyncio.create_task(self._fetch(version))
-        # It goes on when this check is given up: a thread that reads cannot be ended.
+        # It goes on when this check is given up: a reading thread cannot be ended.
         return await asyncio.shield(fetch)
 
     async def _fetch(self, version: int) -> Path:
@@ -249,14 +249,14 @@ class Rollout:
     # -- workers, each by itself: one that hangs keeps no other
 
     async def _update(self, worker: Worker) -> None:
-        """Let it load, answer with and listen with what is wanted now, until nothing is left to do."""
+        """Give it orders until it has loaded, answers with and listens with the wanted versions."""
         obeyed = False
         with contextlib.suppress(WorkerLost):
             while await self._step(worker):
                 obeyed = True
                 self.changed.set()
         if obeyed:
-            # What it has loaded may be wanted no more.
+            # The loaded version may be superseded by now.
             asyncio.get_running_loop().call_soon(self.changed.set)
 
     async def _step(self, worker: Worker) -> bool:
@@ -290,7 +290,7 @@ class Rollout:
         return obeyed
 
     def _check_answer(self, outcome: dict[str, Any], worker: Worker) -> bool:
-        """What it could not do it is told again after a moment."""
+        """Whether it was done; otherwise it is ordered again after a moment."""
         if "error" in outcome:
             self._set_stage(f"worker {worker.index}: {outcome['error']}")
             asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self.changed.set)
@@ -303,14 +303,14 @@ class Rollout:
         kept |= {worker.pinned for worker in self._workers.in_order() if worker.pinned is not None}
         for worker in self._workers.in_order():
             if worker.kept != kept and worker.is_updated:
-                # Nobody waits for the answer: it has done this before it hears whatever it is told next.
+                # No need to wait for the answer: a worker carries out its orders one after the other.
                 worker.send("keep", versions=sorted(kept))
                 worker.kept = set(kept)
                 worker.loaded &= kept
         loading = {version for worker in self._workers.in_order() if not worker.is_updated for version in worker.kept}
         for version in [each for each in self._fetches if each not in kept | loading]:
             self._forget(version)
-        # Nobody is told of it any more, and it is checked anew should it come back.
+        # A version that is no longer named is checked again should it come back.
         for known in (self.validated, self._attempts, self._failures, self._losses):
             for version in [version for version in known if version not in kept]:
                 del known[version]
@@ -323,7 +323,7 @@ class Rollout:
             self.manifests.pop(version, None)
             shutil.rmtree(self._scratch / f"version-{version}", ignore_errors=True)
 
-    # -- words
+    # -- stages
 
     def _refuse(self, version: int, sentence: str, difference: float | None = None) -> None:
         log.error("refused: %s", sentence)

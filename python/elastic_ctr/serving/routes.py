@@ -1,4 +1,4 @@
-"""The paths of the prediction port: which document is read, which batches are asked, which answer is written."""
+"""The paths of the prediction port: each parses its document, submits it to the batcher and writes its answer."""
 
 from __future__ import annotations
 
@@ -231,11 +231,11 @@ class Routes:
             else:
                 reply(200, body, headers)
 
-        # What a coded body becomes is known when it is decoded.
+        # The size of a compressed body is known once it is decoded.
         self.predict(len(request.body) if not request.encoding else PARSED_INLINE + 1, parse, done)
 
     def predict(self, size: int, parse: Parse, done: Done) -> None:
-        """Ask the batches what `parse` makes of a request of so many bytes; `done` is called once. Never raises."""
+        """Submit the instances that `parse` makes of a request of so many bytes; `done` is called once. Never raises."""
         started = time.perf_counter()
 
         def timed(outcome: Floats | Exception, version: int) -> None:

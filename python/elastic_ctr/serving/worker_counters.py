@@ -1,4 +1,4 @@
-"""What a worker counts. Snapshots travel to the parent, which adds them up over workers and over their restarts."""
+"""The counters of a worker. Snapshots travel to the parent, which adds them up over workers and over their restarts."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class Worker:
         self._document_came.set()
 
     def _set_holders(self, client: CubeClient, document: ReleaseDocument) -> None:
-        # What is answered with stays known, whatever a document says.
+        # Versions in use stay known, also when the document does not name them.
         pinned: dict[int, dict[str, tuple[int, ...]]] = {version: {} for version in self._batcher.in_use()}
         client.set_holders({**pinned, **document.addresses()}, document.draining())
 
@@ -186,14 +186,14 @@ class Worker:
             self._grpc = GrpcFrontend(self._service, serving.max_body_bytes)
             await self._grpc.listen(host, serving.grpc_port)
         _freeze_gc()
-        # Last: whoever hears one frontend answer may use all of them.
+        # Last: once HTTP answers, clients may use gRPC as well.
         await self._open_http(bind(host, serving.port, share=True))
 
     async def _open_http(self, listener: socket.socket) -> None:
         """Once the machine code is there."""
         assert self._compiling is not None
         try:
-            # What ends the worker meanwhile must not end it half made.
+            # The end of the worker must not leave it half made.
             self._native = await asyncio.shield(self._compiling)
         except BaseException:
             listener.close()
@@ -312,8 +312,9 @@ class Worker:
 
 
 def _freeze_gc() -> None:
-    """The cyclic collector went through Paddle's modules again and again for the sake of requests, which leave no cycles:
-    25 us of each. What is imported stays for good; the rest is looked through when there is much of it.
+    """The cyclic collector took 25 us of each request for walking through Paddle's modules, and requests leave no cycles.
+
+    Modules stay for good; the collector looks through the rest when there is much of it.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float32]
 MOST_INLINE = 65_536
 """Feasigns; more are too slow for the thread that also reads the sockets."""
 
-# Nobody outside can choose keys that collide.
+# A secret seed: a client cannot choose keys that collide.
 _SEED = np.uint64(secrets.randbits(64))
 _PADDING = np.uint64(PADDING_KEY)
 _1 = np.uint64(1)
@@ -68,7 +68,7 @@ def _segment_sum(values: Any, places: Any, lengths: Any, sums: Any) -> None:
 
 
 def unique_keys(instances: Instances, sparse_dim: int | None) -> UniqueKeys:
-    """What has to be looked up; keys in the order they first appear."""
+    """The keys to look up, in the order in which they first appear."""
     keys = np.ascontiguousarray(keys_of(instances.feasigns, sparse_dim))
     slots = np.zeros(1 << (2 * keys.size).bit_length(), np.int32)
     found, places = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)

@@ -56,7 +56,7 @@ class DenseNetwork:
         try:
             self._set_up(folder)
         except BaseException:
-            # Here, on this thread: who holds the error, and with it this network, may be anywhere when it lets go.
+            # On this thread: the holder of the error, and with it of this network, may drop it on another.
             self.close()
             raise
 
@@ -125,7 +125,7 @@ def _settle() -> None:
 
 
 def mkl_is_slow(cpu: dict[str, str]) -> bool:
-    """Whether Paddle's MKL takes the path for CPUs of the last millennium: it does so for whoever is not Intel.
+    """Whether Paddle's MKL takes the path for CPUs of the last millennium: it does so on every CPU but Intel's.
 
     `cpu` is a block of /proc/cpuinfo. The library of Paddle 2.6 still heeds MKL_DEBUG_CPU_TYPE=5, "as on an Intel with
     AVX2": 3 to 10 times faster on an EPYC (docs/decisions/0007-serving-frontends.md).

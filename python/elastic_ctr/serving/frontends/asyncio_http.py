@@ -134,7 +134,7 @@ class HttpFrontend:
     async def stop(self, grace_seconds: float) -> None:
         """Accept no more, answer what has been asked and what idle clients ask within their farewell, close.
 
-        Every answer says that the connection closes after it. What is not done after the grace is cut.
+        Every answer says that the connection closes after it. The rest is cut after the grace.
         """
         self.begin_drain(grace_seconds)
         if self.connections:
@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
         self._answers: deque[_Answer] = deque()
         self._writable = self._reading = True
         self._discarding = False
-        # What has come and is not taken yet. The first `_searched` bytes of a head have no end in them.
+        # Input that is not read yet. The first `_searched` bytes of a head have no end in them.
         self._data = bytearray()
         self._searched = 0
         # The request that is being received.

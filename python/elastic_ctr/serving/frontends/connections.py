@@ -1,7 +1,7 @@
-"""The connections of a native frontend: `machine_code.sockets`, with what each is owed, since when, and of which connection.
+"""The connections of the native frontend: `machine_code.sockets`, with the replies that each is owed, since when.
 
 A prediction takes a while and many may be asked before the first is answered, so a connection goes on being read while
-it is owed no more than its output buffer holds. What the bytes mean is the business of `frame_batches` and `http_batches`.
+it is owed no more than its output buffer holds. `http_batches` reads the bytes.
 """
 
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ from elastic_ctr.machine_code.sockets import (
 )
 
 # Behind the columns of every connection. OWED: reply bytes of what is under way; SINCE: milliseconds, when its time
-# began; UNFINISHED: its input may hold whole requests that nobody announces again; SILENT: it says no more; LEAVING: it goes
+# began; UNFINISHED: its input may hold whole requests that epoll does not announce again; SILENT: it says no more; LEAVING: it goes
 # to the asyncio frontend when nothing is owed.
 (SERIAL, OWED, FLIGHT, SINCE, MASK, UNFINISHED, CHARGED, SILENT, LEAVING) = range(sockets.WIDTH, sockets.WIDTH + 9)
 # Bytes of the request that has begun, the forms of the head and of the body it had last, and how many of them were not known.
@@ -50,7 +50,7 @@ WIDTH = sockets.WIDTH + 13
 NEXT_SERIAL, OPENED, PENDING, ASIDE, LEFT_OVER, DEAF = range(6)
 SHARED_WIDTH = 6
 
-# What a batch has taken, i64: lengths, feasigns, requests, bytes of bodies.
+# A batch's totals, i64: lengths, feasigns, requests, bytes of bodies.
 LENGTHS, FEASIGNS, REQUESTS, BODIES = range(4)
 TAKEN_WIDTH = 4
 # A request of the batch, i64: whose, how many rows, where its body is, and how much of that is JSON in front of binary
@@ -66,7 +66,7 @@ _CHECKED = bounds_checked()
 
 
 class Buffers(NamedTuple):
-    """What a frontend keeps."""
+    """The arrays of the frontend."""
 
     sockets: Sockets
     shared: NDArray[np.int64]  # [SHARED_WIDTH]
@@ -155,7 +155,7 @@ def update_interest(b: Any, fd: Any, now: Any) -> None:
 
 @compiled
 def set_pending_input(b: Any, row: Any, value: Any) -> None:
-    """Whether the connection's input may hold whole requests that nobody will announce again."""
+    """Note whether the connection's input may hold whole requests that epoll does not announce again."""
     b.shared[LEFT_OVER] += value - row[UNFINISHED]
     row[UNFINISHED] = value
 
@@ -286,7 +286,7 @@ def ready(b: Any, now: Any) -> Any:
             hang_up(b, fd)
         elif row[OUT_END] > row[OUT_AT]:
             send_waiting(b, fd, now)
-            # What had been read before the output stopped is not announced again.
+            # epoll does not announce again input that was read before the output stopped.
             if row[STATE] != CLOSED and row[OUT_END] == row[OUT_AT] and row[INPUT] > 0:
                 b.ready[found, 0], b.ready[found, 1] = fd, 0
                 found += 1

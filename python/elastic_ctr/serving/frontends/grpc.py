@@ -1,4 +1,4 @@
-"""The Open Inference Protocol, version 2, over gRPC: the same rules, refusals and batches as its REST frontend.
+"""The Open Inference Protocol, version 2, over gRPC: the same rules, refusals and batches as over REST.
 
 It lives in each worker, on the worker's own event loop, and the workers share the port by SO_REUSEPORT: so its requests
 join the batches of the other frontends, which are its batching window, and a core more is a frontend more. In a process of its

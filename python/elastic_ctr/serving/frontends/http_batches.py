@@ -92,7 +92,7 @@ _LINE_END = _text(b"\r\n")
 _TENSORS_MIDDLE, _TENSORS_END = _text(b'],"parameters":{"binary_data_size":'), _text(b"}}]}")
 _BEGIN, _END = _text(b'{"predictions":['), _text(b'],"err_code":0}')
 _PROB0, _PROB1, _ROW_END = _text(b'{"prob0":'), _text(b',"prob1":'), _text(b"}")
-# What a row has in the reply beyond what it has in the list of numbers.
+# Bytes of a row in the reply beyond those in the list of numbers.
 _ROW_MORE = _PROB0.size + _PROB1.size + _ROW_END.size - len("[,]")
 
 
@@ -110,7 +110,7 @@ class Rules(NamedTuple):
 
 
 class Replies(NamedTuple):
-    """What stands in the replies to a batch."""
+    """The parts of the replies to a batch."""
 
     date: NDArray[np.uint8]  # the line of that header
     # The numbers of all rows that are answered in JSON as a list of pairs, `[[0.75,0.25],[0.5,0.5]]`.
@@ -357,7 +357,7 @@ def gather(b: Any, batch: Any, rules: Any, now: Any) -> None:
             if b.ready[number, 1] == 0:
                 full = _take(b, batch, rules, fd, now)
                 continue
-            # What is left of a body that has begun is there already, as often as not.
+            # The rest of a body that has begun is often there already.
             again = True
             while again and connections.receive(b, fd, max(LARGE, row[WHOLE]), now):
                 full = _take(b, batch, rules, fd, now)

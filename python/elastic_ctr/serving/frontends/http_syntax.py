@@ -33,12 +33,12 @@ _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;%b)?\r\n" % _TEXT)
 _TRAILER = re.compile(rb"%b:%b\r\n" % (_TOKEN, _TEXT))
 _CRLF = b"\r\n"
 _SIZE, _DATA, _DATA_END, _TRAILERS = range(4)
-# Framing of a chunk is free up to this and twice its data. What exceeds it adds up to a head's limit at most.
+# Framing of a chunk is free up to this and twice its data. The excess of all chunks has the limit of a head.
 _USUAL_FRAMING = 16
 
 
 class RequestHead(NamedTuple):
-    """What a head says. `path` is not decoded and has no query."""
+    """A head that was read. `path` is not decoded and has no query."""
 
     method: str
     path: str
@@ -54,7 +54,7 @@ class RequestHead(NamedTuple):
 
 
 class _Reading:
-    """What httptools says of the bytes that it gets."""
+    """Takes the callbacks of httptools."""
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []

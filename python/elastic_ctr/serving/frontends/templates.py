@@ -1,9 +1,9 @@
-"""Heads of everyday requests: a head that `http_syntax` has read once is known from then on, whatever its length and its other values.
+"""Templates of request heads: a head that `http_syntax` has read once is known from then on with other lengths and other values.
 
-A program sends the same headers again and again, and only the number in `content-length` changes, and what whoever passes a request
-on writes into it: the numbers of traces, addresses, dates. So an everyday head is kept in pieces
-with holes between them: one for the length, one for the value of each header that no frontend looks at. Another with the same pieces
-means the same. Nothing else is understood here: every other head is for the asyncio frontend.
+A program sends the same headers again and again. Only the number in `content-length` changes, and the values that proxies and
+tracers write: traces, addresses, dates. So a template keeps the pieces of an everyday head, with holes between them: one for the
+length, one for the value of each header that no frontend reads. Another head with the same pieces means the same. The JSON in
+front of binary tensors has templates, too. Every other head goes to the asyncio frontend.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LONGEST_HEAD = 2048
 UNUSUAL = frozenset([b"expect", b"content-encoding", b"transfer-encoding", b"upgrade"])
 # Headers whose values are checked: another value is another head.
 _TELLING = frozenset([b"connection", b"host"])
-# What a value may have in it: everybody reads these alike.
+# All programs read these characters alike.
 _VALUE = re.compile(rb"[\t\x20-\x7e]*")
 _LENGTH = re.compile(rb"([ \t]*)([1-9][0-9]{0,8})([ \t]*)")
-# What follows a piece: nothing more, any value, or a number. Numbers of a head, and of the JSON in front of binary tensors:
+# After a piece stands nothing more, any value, or a number. Numbers of a head, and of the JSON in front of binary tensors:
 END, VALUE = range(2)
 LENGTH, JSON_LENGTH = 2, 3
 FEASIGN_COUNT, ROWS, FEASIGN_BYTES, LENGTH_BYTES = range(2, 6)
@@ -46,7 +46,7 @@ _PADDING = 8
 
 
 class Template(NamedTuple):
-    """What always stands there, and what comes after each of these pieces, the last time END."""
+    """The fixed pieces, and the kind of hole after each; END after the last."""
 
     pieces: tuple[bytes, ...]
     holes: tuple[int, ...]
@@ -113,7 +113,7 @@ def _split_head(head: bytes, names: tuple[bytes, ...], kind: int) -> Template | 
 
 
 class LearnResult(Enum):
-    """What came of it."""
+    """The result of learning a text."""
 
     NOT = 0
     NEW = 1

@@ -139,7 +139,7 @@ def _long(data: Any, at: Any) -> Any:
     if not _digits(first) or not _digits(second):
         return nothing
     value = _number(first) * np.uint64(100_000_000) + _number(second)
-    # The others by their number instead of one by one: it is 3 or 4, nobody knows which, and a wrong guess costs a lot.
+    # The others at once by their number, 3 or 4: a loop would make the CPU guess which, and a wrong guess is expensive.
     rest = load_u64(address + np.uint64(16))
     strange = (rest ^ _ZEROS) | ((rest ^ _ZEROS) + np.uint64(0x7676767676767676))
     digits = trailing_zeros(strange & np.uint64(0x8080808080808080)) >> np.uint64(3)
@@ -253,7 +253,7 @@ def scan(data: Any, names: Any, ends: Any, max_rows: Any, feasigns: Any, lengths
 
 
 def slot_names(slots: SlotList | None) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """What `scan` knows slots by: their names one after the other, and where each ends; none of no list."""
+    """The slots as `scan` takes them: their names one after the other, and where each ends; none of no list."""
     names = () if slots is None else slots.names
     return np.frombuffer(bytearray("".join(names), "ascii"), np.uint8), np.cumsum(
         [len(name) for name in names], dtype=np.int64
