@@ -21,6 +21,13 @@ _PREFIX = re.compile(r"\[pod/([^/\]]+)/([^\]]+)\] ?")
 # More pods than any release has; kubectl's own limit is 5.
 _MOST_FOLLOWED = 1000
 _FOLLOW_SECONDS = 0.5
+# Containers that share a pod with another one: the component of the pod.
+_PODS = {
+    "cube-server": "cube",
+    "cube-agent": "cube",
+    "cube-transfer": "cube-transfer",
+    "cube-builder": "cube-transfer",
+}
 
 
 class Role(str, Enum):
@@ -40,15 +47,12 @@ class Role(str, Enum):
 
     @property
     def component(self) -> str:
-        return {"cube-server": "cube", "cube-agent": "cube", "cube-builder": "cube-transfer"}.get(
-            self.value, self.value
-        )
+        return _PODS.get(self.value, self.value)
 
     @property
     def container(self) -> str | None:
         """None: all of them."""
-        shared = (Role.CUBE_SERVER, Role.CUBE_AGENT, Role.CUBE_TRANSFER, Role.CUBE_BUILDER)
-        return self.value if self in shared else None
+        return self.value if self.value in _PODS else None
 
 
 @grouped

@@ -39,6 +39,9 @@ class RoleFile(Section):
 class TrainingMember(RoleFile):
     """Settings of every role of a training."""
 
+    data: Data
+    model: Model
+    store: StoreConfig
     training: str = Field(
         default="local",
         min_length=1,
@@ -66,9 +69,6 @@ class Worker(TrainingMember):
 class MasterFile(TrainingMember):
     """master"""
 
-    data: Data
-    model: Model
-    store: StoreConfig
     master: MasterConfig
     trainer: TrainerConfig
     pservers: Count
@@ -84,9 +84,6 @@ class MasterFile(TrainingMember):
 class TrainerFile(Worker):
     """trainer"""
 
-    data: Data
-    model: Model
-    store: StoreConfig
     trainer: TrainerConfig
     tracking: Tracking | None = None
 
@@ -94,9 +91,6 @@ class TrainerFile(Worker):
 class PserverFile(Worker):
     """pserver"""
 
-    data: Data
-    model: Model
-    store: StoreConfig
     pserver: PserverConfig
     pservers: Count
     pod_domain: str | None = Field(

@@ -24,5 +24,4 @@ class Section(BaseModel):
         extra="forbid",
         frozen=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=False,
     )

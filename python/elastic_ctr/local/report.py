@@ -76,18 +76,8 @@ def build(status: Mapping[str, Any], live: int | None, seen: Observed, restarts:
 def table(report: Mapping[str, Any]) -> Table:
     """The same for people."""
     shown = Table(title=None, header_style="bold", pad_edge=False)
-    for name in (
-        "pass",
-        "records",
-        "refused",
-        "AUC before",
-        "AUC after",
-        "version",
-        "kind",
-        "keys",
-        "to live, s",
-        "largest difference",
-    ):
+    columns = "pass, records, refused, AUC before, AUC after, version, kind, keys, seconds to live, largest difference"
+    for name in columns.split(", "):
         shown.add_column(name, justify="left" if name in ("pass", "kind") else "right")
     for each in report["passes"]:
         shown.add_row(

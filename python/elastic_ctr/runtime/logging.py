@@ -10,34 +10,30 @@ from typing import Literal, TextIO
 LogFormat = Literal["text", "json"]
 
 
-class _Line(logging.Formatter):
-    def __init__(self, role: str) -> None:
+class _Formatter(logging.Formatter):
+    def __init__(self, role: str, *, as_json: bool) -> None:
         super().__init__()
         self._role = role
+        self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"{_time_of(record)} {record.levelname:<7} {self._role} {_message_of(self, record)}"
-
-
-class _JsonLine(logging.Formatter):
-    def __init__(self, role: str) -> None:
-        super().__init__()
-        self._role = role
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {
-            "time": _time_of(record),
-            "level": record.levelname,
-            "role": self._role,
-            "message": _message_of(self, record),
-        }
+        moment = datetime.fromtimestamp(record.created, timezone.utc)
+        time = f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+        message = record.getMessage()
+        if record.exc_info:
+            # A traceback stays inside its event's one line.
+            message += " | " + self.formatException(record.exc_info)
+        message = message.replace("\r", " ").replace("\n", " | ")
+        if not self._as_json:
+            return f"{time} {record.levelname:<7} {self._role} {message}"
+        fields = {"time": time, "level": record.levelname, "role": self._role, "message": message}
         return json.dumps(fields, ensure_ascii=False)
 
 
 def configure(role: str, level: str = "INFO", log_format: LogFormat = "text", stream: TextIO | None = None) -> None:
     """Send every logger's events to stderr (or stream), once, whatever was configured before."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(_JsonLine(role) if log_format == "json" else _Line(role))
+    handler.setFormatter(_Formatter(role, as_json=log_format == "json"))
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
@@ -54,16 +50,3 @@ def configure_from_environment(role: str) -> None:
     """The same, as ELASTIC_CTR_LOG_LEVEL and ELASTIC_CTR_LOG_FORMAT say: a role, and the processes that it starts."""
     log_format = os.environ.get("ELASTIC_CTR_LOG_FORMAT", "text")
     configure(role, os.environ.get("ELASTIC_CTR_LOG_LEVEL", "INFO"), "json" if log_format == "json" else "text")
-
-
-def _time_of(record: logging.LogRecord) -> str:
-    moment = datetime.fromtimestamp(record.created, timezone.utc)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
-
-
-def _message_of(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """A traceback stays inside its event's one line."""
-    message = record.getMessage()
-    if record.exc_info:
-        message += " | " + formatter.formatException(record.exc_info)
-    return message.replace("\r", " ").replace("\n", " | ")

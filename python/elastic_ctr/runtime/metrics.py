@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
+from prometheus_client import CollectorRegistry, Gauge, Histogram, Info, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -23,9 +23,6 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         build = Info("elastic_ctr_build", "Version of elastic-ctr and of Python.", registry=self.registry)
         build.info({"role": role, "version": __version__, "python": platform.python_version()})
-
-    def counter(self, name: str, what: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(f"{self._prefix}_{name}", what, labels, registry=self.registry)
 
     def counter_of(self, name: str, what: str, count: Callable[[], float]) -> None:
         """A counter that other code keeps; `count` is called at every scrape."""

@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
@@ -80,29 +80,30 @@ class FileStore:
                 raise StoreUnavailable(f"{cannot}; make room there, and it is tried again") from failed
             raise StoreError(cannot) from failed
 
-    def get(self, path: str, target: Path) -> None:
-        blocks = self.read_from(path)
+    @contextmanager
+    def _refusing(self, cannot: str, path: str | None = None) -> Iterator[None]:
+        """An OSError becomes NotInStore where `path` is absent, else StoreError."""
         try:
-            with appearing(target) as out:
-                for block in blocks:
-                    out.write(block)
+            yield
         except StoreError:
             raise
-        except OSError as failed:
-            raise StoreError(
-                f"{path} cannot be fetched from {self.url} to {target}: {failed.strerror or failed}"
-            ) from failed
-
-    def read_from(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        try:
-            with self._at(path).open("rb") as stream:
-                stream.seek(offset)
-                while block := stream.read(_BLOCK):
-                    yield block
-        except FileNotFoundError as gone:
+        except (FileNotFoundError, NotADirectoryError) as gone:
+            if path is None:
+                raise StoreError(f"{cannot}: {gone.strerror or gone}") from gone
             raise NotInStore(f"{path} is not in {self.url}") from gone
         except OSError as failed:
-            raise StoreError(f"{path} cannot be read from {self.url}: {failed.strerror or failed}") from failed
+            raise StoreError(f"{cannot}: {failed.strerror or failed}") from failed
+
+    def get(self, path: str, target: Path) -> None:
+        with self._refusing(f"{path} cannot be fetched from {self.url} to {target}"), appearing(target) as out:
+            for block in self.read_from(path):
+                out.write(block)
+
+    def read_from(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        with self._refusing(f"{path} cannot be read from {self.url}", path), self._at(path).open("rb") as stream:
+            stream.seek(offset)
+            while block := stream.read(_BLOCK):
+                yield block
 
     def get_bytes(self, path: str) -> bytes:
         return small(self.read_from(path), path)
@@ -112,11 +113,10 @@ class FileStore:
 
     def list(self, folder: str) -> list[str]:
         try:
-            found = sorted(self._at(folder).iterdir())
-        except (FileNotFoundError, NotADirectoryError):
+            with self._refusing(f"{folder} cannot be listed in {self.url}", folder):
+                found = sorted(self._at(folder).iterdir())
+        except NotInStore:
             return []
-        except OSError as failed:
-            raise StoreError(f"{folder} cannot be listed in {self.url}: {failed.strerror or failed}") from failed
         return [
             f"{each.name}/" if each.is_dir() else each.name for each in found if not each.name.startswith(_TEMPORARY)
         ]
@@ -126,15 +126,12 @@ class FileStore:
 
     def delete(self, path: str) -> None:
         target = self._at(path)
-        try:
+        # Another process may delete the same path.
+        with suppress(NotInStore), self._refusing(f"{path} cannot be deleted from {self.url}", path):
             if target.is_dir():
                 shutil.rmtree(target)
             else:
                 target.unlink(missing_ok=True)
-        except FileNotFoundError:
-            pass  # another process deletes the same path
-        except OSError as failed:
-            raise StoreError(f"{path} cannot be deleted from {self.url}: {failed.strerror or failed}") from failed
 
     def size(self, path: str) -> int:
         return self._stat(path).st_size
@@ -143,10 +140,8 @@ class FileStore:
         return self._stat(path).st_mtime
 
     def _stat(self, path: str) -> os.stat_result:
-        try:
+        with self._refusing(f"{path} cannot be looked up in {self.url}", path):
             return self._at(path).stat()
-        except FileNotFoundError as gone:
-            raise NotInStore(f"{path} is not in {self.url}") from gone
 
     def local_path(self, path: str) -> Path | None:
         return self._at(path)

@@ -19,9 +19,9 @@ from hdfs import HdfsError, InsecureClient
 
 from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, StoreUnavailable
 from elastic_ctr.store.remote import Body, Remote, Stat, cause_of, checked_name
-from elastic_ctr.store.remote_source import RemoteSource
 from elastic_ctr.store.remote_store import RemoteStore
 from elastic_ctr.store.retry import RetryPolicy
+from elastic_ctr.store.source import RemoteSource
 
 # A block that breaks off is requested again.
 _BLOCK = 1 << 16

@@ -7,7 +7,7 @@ from elastic_ctr.runtime.metrics import Metrics
 
 def test_two_roles_in_one_process_do_not_mix() -> None:
     one, other = Metrics("cube-agent"), Metrics("cube-transfer")
-    one.counter("loads", "Loads.").inc(3)
+    one.counter_of("loads", "Loads.", lambda: 3)
     other.gauge("live_version", "Id.", ("shard",)).labels("0").set(7)
 
     assert b"elastic_ctr_cube_agent_loads_total 3.0" in one.render()[0]

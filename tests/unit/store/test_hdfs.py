@@ -83,7 +83,7 @@ Saying = Callable[..., Server]
         ),
         (refusal(403, "SecurityException", "Failed to obtain user group"), "as user 'alice' (Failed to obtain user"),
         (refusal(400, "IllegalArgumentException", 'Invalid value for "user.name"'), "set store.config.user"),
-        (Answer(401, b"<html>Authentication required</html>"), "(401), and Kerberos is not spoken here"),
+        (Answer(401, b"<html>Authentication required</html>"), "(401), and Kerberos is not supported"),
         (Answer(404, b"It looks like you are making an HTTP request to a Hadoop IPC port."), "a Hadoop IPC port"),
         (Answer(404, b""), "answers 'it does not say why'; is store.config.url right, and is WebHDFS on?"),
         (Answer(200, b"<html>hello</html>"), "does not speak WebHDFS; is store.config.url right?"),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from elastic_ctr.features.blocks import lines_in_range, open_lines
 from elastic_ctr.store import NotInStore, RetryPolicy, StoreError
-from elastic_ctr.store.remote_source import RemoteSource
+from elastic_ctr.store.source import RemoteSource
 from store.memory import MemoryRemote
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
