@@ -1,7 +1,7 @@
 """Every test here runs the whole pipeline as real processes of this machine."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ def start(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], Run]]:
     """Starts a run; it is ended with the test."""
     with contextlib.ExitStack() as stack:
 
-        def begin(values: dict[str, Any], folder: str = "run") -> Run:
-            run = Run(tmp_path / folder, values)
+        def begin(values: dict[str, Any], folder: str = "run", only: Collection[str] | None = None) -> Run:
+            run = Run(tmp_path / folder, values, only)
             stack.enter_context(run.session.running())
             return run
 

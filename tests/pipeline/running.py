@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import yaml
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.plan import Places
+from elastic_ctr.local.processes import Supervisor
 from elastic_ctr.local.session import Session
 from ports import free_ports
 
@@ -38,7 +39,7 @@ def values_for(data: Path, slots: list[Any], start: str, end: str, /, **changes:
         "pserver": {"replicas": 2, "config": {"port": port + 20, "adminPort": port + 2}},
         "cube": {
             "replicasPerShard": 1,
-            "config": {"shards": 2, "port": port + 60, "adminPort": port + 61, "agentPort": port + 62},
+            "config": {"shards": 1, "port": port + 60, "adminPort": port + 61, "agentPort": port + 62},
         },
         "cubeTransfer": {
             "config": {
@@ -67,14 +68,24 @@ def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class Run:
-    """One run, driven by the test: the test's thread is the one that watches the processes."""
+TRAINING = ("master", "trainer", "pserver")
+TWO_SHARDS: dict[str, Any] = {"config": {"shards": 2}}
 
-    def __init__(self, folder: Path, values: dict[str, Any]) -> None:
+
+class Run:
+    """One run, driven by the test: the test's thread is the one that watches the processes.
+
+    `only` names the commands of the roles that are started; all of them unless given.
+    """
+
+    def __init__(self, folder: Path, values: dict[str, Any], only: Collection[str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "values.yaml").write_text(yaml.safe_dump(values))
         self.session = Session(Places(folder, settings(Values, values, "values.yaml")))
         self.places = self.session.places
+        if only is not None:
+            roles = [role for role in self.session.supervisor.roles if role.command in only]
+            self.session.supervisor = Supervisor(self.places, roles)
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
         """Watch until the condition holds; its value. Fails with the state of things."""

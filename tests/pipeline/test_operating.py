@@ -26,8 +26,8 @@ from elastic_ctr.local.run_folder import RunFolder, process_tree, still_running
 from elastic_ctr.store import open_store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions, read_version
-from pipeline.running import values_for
-from pipeline.test_gate import forge
+from pipeline.forging import change_one_weight, forge, one_column_too_far
+from pipeline.running import TWO_SHARDS, values_for
 from pipeline.test_whole_run import COMMAND, synthetic
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -47,8 +47,9 @@ class Standing:
     def __init__(self, folder: Path) -> None:
         slots = synthetic(folder / "data", 1, 6_000)
         given = values_for(
-            folder / "data", slots, "20200401/00", "20200401/01", trainer={"replicas": 1}, pserver={"replicas": 1}
-        )
+            folder / "data", slots, "20200401/00", "20200401/01",
+            trainer={"replicas": 1}, pserver={"replicas": 1}, cube=TWO_SHARDS,
+        )  # fmt: skip
         self.values = folder / "values.yaml"
         self.values.write_text(yaml.safe_dump(given))
         self.places = Places(folder / "run", settings(Values, given, "values.yaml"))
@@ -72,10 +73,10 @@ class Standing:
             time.sleep(0.1)
         raise AssertionError(f"{what}: not within {seconds} s; {self.status()}")
 
-    def publish(self) -> int:
-        """Another base like the first one, under the next name."""
+    def publish(self, **changes: Any) -> int:
+        """Another base like the first one but for the changes, under the next name."""
         version = max(published_versions(self.store)) + 1
-        forge(self.store, read_version(self.store, self.base), version, self.scratch / str(version))
+        forge(self.store, read_version(self.store, self.base), version, self.scratch / str(version), **changes)
         return version
 
     def goes_live(self, version: int) -> None:
@@ -390,6 +391,33 @@ def test_a_version_with_a_file_cut_short_is_refused_and_the_old_one_answers(syst
     assert system.status()["live"] == live
     assert set(predict(system.places.serving, "ctr", ["1:0"])[1]) == {live}
     system.goes_live(system.publish())
+
+
+@pytest.mark.parametrize("changes", [{"weights": change_one_weight}, {"rows": one_column_too_far}])
+def test_a_version_that_answers_wrongly_is_refused_and_the_old_one_stays_live(
+    system: Standing, changes: dict[str, Any]
+) -> None:
+    live, version = system.live(), system.publish(**changes)
+    line = json.loads(system.store.get_bytes(layout.sample_file(system.base)).splitlines()[0])["line"]
+
+    reason = system.until("the version is settled", lambda status: status["refused"].get(str(version)))
+    shown = command("status", "--dir", system.places.folder)
+
+    assert str(version) in reason or "sample" in reason, reason
+    assert system.status()["live"] == live
+    assert set(predict(system.places.serving, "ctr", [line])[1]) == {live}
+    assert str(version) in shown.stdout
+    # A version from the same hands without the change is not refused.
+    system.goes_live(system.publish())
+
+
+def test_a_key_that_was_never_seen_and_no_key_at_all_are_answered_alike(system: Standing) -> None:
+    probabilities, versions = predict(system.places.serving, "ctr", ["1:0", "", "424242424242:0 7:9"])
+
+    assert len(probabilities) == 3
+    assert set(versions) == {system.live()}
+    # Both are zeros.
+    assert probabilities[1] == probabilities[2]
 
 
 def test_a_stopped_pass_ends_nothing_but_training(system: Standing) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from elastic_ctr.store import open_store
 from elastic_ctr.versions.manifest import published_versions, read_version
-from pipeline.running import Run, values_for
+from pipeline.running import TWO_SHARDS, Run, values_for
 from pipeline.test_whole_run import synthetic
 
 
@@ -31,7 +31,9 @@ def adds_up(report: dict[str, Any], records: int) -> None:
 @pytest.mark.timeout(420)
 def test_every_role_is_killed_in_turn_and_the_last_version_is_right(tmp_path: Path, start: Callable[..., Run]) -> None:
     slots = synthetic(tmp_path / "data", 6, 72_000)
-    values = values_for(tmp_path / "data", slots, "20200401/00", "20200401/05", data={"taskBytes": 400_000})
+    values = values_for(
+        tmp_path / "data", slots, "20200401/00", "20200401/05", data={"taskBytes": 400_000}, cube=TWO_SHARDS
+    )
     run = start(values)
 
     run.until(lambda: run.state() == "20200401/00 training", 90, "the first hour is trained")

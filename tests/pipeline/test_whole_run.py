@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.local.endpoints import predict
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import open_store
 from elastic_ctr.versions.manifest import published_versions, read_version
-from pipeline.running import SHARED, Run, values_for
+from pipeline.running import SHARED, TRAINING, TWO_SHARDS, Run, values_for
 
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 ELASTICCTR = SHARED / "data" / "elasticctr"
@@ -35,7 +34,9 @@ def test_the_sources_own_lines_train_publish_and_predict_with_every_key_exact(
     hour(tmp_path / "data", "20200401/00", raw)
     slots = (ELASTICCTR / "slot.conf").read_text()
     listed = slots.split()
-    values = values_for(tmp_path / "data", listed, "20200401/00", "20200401/00", pserver={"replicas": 1})
+    values = values_for(
+        tmp_path / "data", listed, "20200401/00", "20200401/00", pserver={"replicas": 1}, cube=TWO_SHARDS
+    )
 
     run = start(values)
     report = run.finish()
@@ -78,7 +79,7 @@ def synthetic(folder: Path, hours: int, rows: int) -> list[str]:
 def test_each_hour_becomes_a_version_that_answers_what_was_trained(tmp_path: Path, start: Callable[..., Run]) -> None:
     slots = synthetic(tmp_path / "data", 3, 60_000)
 
-    run = start(values_for(tmp_path / "data", slots, "20200401/00", "20200401/02"))
+    run = start(values_for(tmp_path / "data", slots, "20200401/00", "20200401/02", cube=TWO_SHARDS))
     report = run.finish()
 
     kinds = [each["kind"] for each in report["passes"]]
@@ -135,7 +136,7 @@ def test_a_pass_with_too_many_refused_lines_stops_before_it_changes_anything(
     hour(tmp_path / "data", "20200401/00", "\n".join(lines).encode())
     values = values_for(tmp_path / "data", ["0"], "20200401/00", "20200401/00", trainer={"replicas": 1})
 
-    run = start(values)
+    run = start(values, only=TRAINING)
     run.until(lambda: run.state() == "20200401/00 stopped", 90, "the pass stops")
 
     [one] = run.session.status["passes"] if run.session.status else [{}]
@@ -144,19 +145,3 @@ def test_a_pass_with_too_many_refused_lines_stops_before_it_changes_anything(
     assert "broken" in one["reason"]
     assert run.session.status is not None
     assert run.session.status["ledger"]["trained"] == 0
-
-
-def test_the_front_door_names_what_is_wrong_and_goes_on(tmp_path: Path, start: Callable[..., Run]) -> None:
-    hour(tmp_path / "data", "20200401/00", b"".join(b"1 %d %d:0\n" % (i % 2, i) for i in range(1, 501)))
-    values = values_for(
-        tmp_path / "data", ["0"], "20200401/00", "20200401/00", trainer={"replicas": 1}, pserver={"replicas": 1}
-    )
-    run = start(values)
-    run.finish()
-
-    probabilities, versions = predict(run.places.serving, "ctr", ["1:0", "", "424242424242:0 7:9"])
-
-    assert len(probabilities) == 3
-    assert set(versions) == {run.session.live}
-    # A key nobody has seen and no key at all are both zeros.
-    assert probabilities[1] == probabilities[2]
