@@ -95,7 +95,7 @@ test-chart: setup-dev ## Run the tests of the rendered chart
 
 # Processes of one run share numba's cache, and find in it what all roles run.
 build/machine-code: $(shell find python -name '*.py') requirements/dev.txt
-	@export PYTHONPATH=.; $(BIN)/python images/steps/compile.py & $(BIN)/python -m elastic_ctr.cube.server.precompile 9; wait $$!
+	@export PYTHONPATH=.; $(BIN)/python images/steps/compile.py & $(BIN)/python -m elastic_ctr.cube.server.precompile 4 9; wait $$!
 	@mkdir -p build && touch $@
 
 check: setup-dev ## Lint, types, layers, and that what is generated is current

@@ -27,7 +27,7 @@ from elastic_ctr.versions.donefile import announce
 from elastic_ctr.versions.manifest import VersionManifest, publish
 from ports import free_port
 
-DIM = 3
+DIM = 9
 PARTITIONS = 6
 TOKEN = "secret"
 HOST = "127.0.0.1"

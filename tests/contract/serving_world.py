@@ -32,7 +32,7 @@ from elastic_ctr.versions.manifest import VersionManifest, publish
 from ports import free_port
 
 SLOTS = ("0", "1", "2", "7")
-DIM = 5
+DIM = 9
 PARTITIONS = 6
 KEYS = 400
 

@@ -30,7 +30,7 @@ from elastic_ctr.cube.wire import HELLO_BYTES, Head, Hello, Kind, Status
 from elastic_ctr.machine_code import sockets
 from fuzz.mutation import Field, Mutator
 
-DIM, PARTITIONS, MAX_KEYS, PIECE_KEYS, FIRST, SECOND = 3, 4, 64, 20, 7, 8
+DIM, PARTITIONS, MAX_KEYS, PIECE_KEYS, FIRST, SECOND = 9, 4, 64, 20, 7, 8
 KEYS = np.array([*range(1, 200), 2**63, 2**64 - 1], np.uint64)
 _HEAD_FIELDS = ((0, 4), (4, 2), (6, 2), (8, 4), (12, 8), (20, 8))
 _MOST_OUTPUT = 1 << 20

@@ -46,7 +46,7 @@ def check_against_the_oracle(
         assert getattr(converted, name) == sums[name]
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(block=BLOCKS, sparse_dim=SPARSE_DIMS)
 @example(block=b"", sparse_dim=None)
 @example(block=b"\n\n", sparse_dim=None)
