@@ -12,7 +12,7 @@ import pytest
 from cluster.hadoop import ClickLogs, Hadoop
 from cluster.kube import Kube, name_of
 from cluster.load import Load, asked
-from cluster.release import RESTRICTED, Release, Values
+from cluster.release import RESTRICTED, Release, Values, merged
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "cluster"
@@ -199,6 +199,22 @@ def settled(ctr: Release) -> Release:
     ctr.wait_rolled_out()
     ctr.wait_settled()
     return ctr
+
+
+TWICE: Values = {"serving": {"replicas": 2}, "cube": {"replicasPerShard": 2}}
+
+
+@pytest.fixture
+def doubled(installed: Release, base_values: Values) -> Iterator[Release]:
+    """The shared release with two of everything that answers. Tests in a row that use it leave it so."""
+    values = merged(base_values, TWICE)
+    if installed.values != values:
+        installed.upgrade(values)
+    installed.wait_live()
+    installed.wait_rolled_out()
+    installed.wait_settled()
+    yield installed
+    installed.close()
 
 
 @pytest.fixture

@@ -13,22 +13,32 @@ from cluster.load import Load, all_right, asked
 from cluster.release import Release, ledger_adds_up
 
 pytestmark = pytest.mark.chaos
-TWICE = {"serving": {"replicas": 2}, "cube": {"replicasPerShard": 2}}
-
-
-@pytest.fixture
-def doubled(settled: Release) -> Release:
-    """Two of everything that answers."""
-    settled.change(TWICE)
-    settled.wait_rolled_out()
-    settled.wait_settled()
-    return settled
 
 
 @pytest.fixture
 def load(doubled: Release, workers: list[str]) -> Iterator[Load]:
     with asked(doubled, CUBE_IMAGE, workers[-1]) as asking:
         yield asking
+
+
+@pytest.mark.timeout(600)
+def test_a_pserver_is_lost_in_mid_pass_and_training_goes_back_to_its_checkpoint(
+    settled: Release, clicks: ClickLogs, kube: Kube, tell: Callable[..., None]
+) -> None:
+    before = settled.training()
+    hour, records = clicks.publish_after(before, 120_000, files=6)
+
+    settled.wait_under_way(hour, "training")
+    pserver = settled.pod("pserver")
+    start = time.monotonic()
+    delete(kube)(pserver)
+    status, trained = settled.wait_trained(hour)
+
+    recovery = status["recoveries"][-1]
+    tell(recovery=recovery, secondsToDone=round(time.monotonic() - start, 1), ledger=status["ledger"])
+    assert len(status["recoveries"]) > len(before["recoveries"])
+    assert trained["records"] == records
+    ledger_adds_up(status)
 
 
 def every_role_once(
@@ -66,26 +76,6 @@ def test_a_process_of_each_role_is_killed_in_turn(
         pytest.skip("killing what has pid 1 takes nodes that are containers of this machine (kind)")
 
     every_role_once(doubled, clicks, load, tell, kill)
-
-
-@pytest.mark.timeout(600)
-def test_a_pserver_is_lost_in_mid_pass_and_training_goes_back_to_its_checkpoint(
-    settled: Release, clicks: ClickLogs, kube: Kube, tell: Callable[..., None]
-) -> None:
-    before = settled.training()
-    hour, records = clicks.publish_after(before, 120_000, files=6)
-
-    settled.wait_under_way(hour, "training")
-    pserver = settled.pod("pserver")
-    start = time.monotonic()
-    delete(kube)(pserver)
-    status, trained = settled.wait_trained(hour)
-
-    recovery = status["recoveries"][-1]
-    tell(recovery=recovery, secondsToDone=round(time.monotonic() - start, 1), ledger=status["ledger"])
-    assert len(status["recoveries"]) > len(before["recoveries"])
-    assert trained["records"] == records
-    ledger_adds_up(status)
 
 
 @pytest.mark.timeout(900)
