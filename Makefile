@@ -18,8 +18,9 @@ export METRICS_SERVER ?=
 KIND_UP ?= tests/cluster/kind-up
 # Which tests `make cluster-test` runs.
 CLUSTER_TESTS ?= tests/cluster
-# How many test files run at once.
-JOBS ?= $(shell nproc)
+# How many test files run at once: some more than cores, because tests wait, too. The file that takes longest is the first.
+LONGEST = tests/contract/test_bounds_checking.py
+JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 # A folder with `hdfs`, which starts NameNode and DataNode, and `lib`, Hadoop's jars; empty: no image of HDFS.
 HDFS_CONTEXT ?=
 
@@ -85,7 +86,7 @@ setup-dev: ## Make .venv with what checks and tests the code, too
 	@tools/setup dev
 
 test: setup-dev build/machine-code ## Run every test that needs no cluster (unit, contract, chart, pipeline), JOBS files at once; then the 50 slowest
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=50 tests/pipeline tests/contract tests/unit tests/chart
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=50 $(LONGEST) tests/pipeline tests/contract tests/unit tests/chart
 
 test-unit: setup-dev build/machine-code ## Run the tests that need nothing
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/unit

@@ -1,4 +1,7 @@
-"""Unit tests of compiled code, run again with every index checked. Compiling it anew takes a minute or two."""
+"""Compiled code with every index checked: its unit tests again, and a small share of `make fuzz` for each parser of foreign bytes.
+
+One file, so that one process after the other finds what the first has compiled. Compiling it anew takes a minute or two.
+"""
 
 import os
 import subprocess
@@ -7,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.__main__ import NAMES
+
 ROOT = Path(__file__).parents[2]
 # Machine code with checks must not mix with that without: a cache of its own, kept between runs.
-CHECKED = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(ROOT / "build" / "numba-boundscheck")}
+CACHE = {"NUMBA_CACHE_DIR": str(ROOT / "build" / "numba-boundscheck")}
 CUBE = (
     "dictionary/test_kernel", "dictionary/test_table", "dictionary/test_perfect_hash", "server/test_loop",
     "builder/test_hash_sort", "builder/test_rows", "builder/test_input", "builder/test_part",
@@ -19,14 +24,33 @@ RUNS = {
     "cube": [f"tests/unit/cube/{name}.py" for name in CUBE],
     "features": [f"tests/unit/features/{name}.py" for name in FEATURES],
 }
+# Files are written, YAML is read by Python, each input has a connection of its own.
+SLOW = {
+    "published-files": 1000, "release-state": 2000, "values-file": 1000, "cube-blocking-client": 5000, "serving-http": 5000,
+}  # fmt: skip
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("room", RUNS)
 def test_no_compiled_code_leaves_its_memory(room: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *RUNS[room]]
+    env = {**os.environ, **CACHE, "NUMBA_BOUNDSCHECK": "1"}
 
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **CHECKED}, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", NAMES)
+def test_no_input_breaks_a_parser(name: str) -> None:
+    inputs = SLOW.get(name, 10_000)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "fuzz", "--only", name, "--inputs", str(inputs)],
+        cwd=ROOT / "tests", env={**os.environ, **CACHE}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{name}: {inputs:,} inputs" in done.stdout
