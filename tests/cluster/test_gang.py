@@ -224,7 +224,7 @@ def test_trainers_come_and_go_during_a_pass_and_nobody_else_is_restarted(
 ) -> None:
     before = settled.training()
     hour = hour_after(before)
-    records = clicks.publish(hour, 900_000, files=36)
+    records = clicks.publish(hour, 600_000, files=24)
     job = settled.job()
     assert job is not None
     others = _others(settled)
