@@ -51,5 +51,5 @@ def test_a_token_that_nginx_would_read_otherwise_is_refused(start: Path, token: 
     done = started(start, token)
 
     assert done.returncode == 2
-    assert "is empty or has other signs than letters, digits and . _ ~ + / = -" in done.stderr
+    assert "is empty or has characters other than letters, digits and . _ ~ + / = -" in done.stderr
     assert not (start.parent / "run/elastic-ctr/token.conf").exists()

@@ -1,6 +1,6 @@
 {{/*
-"yes" where there is a cluster to ask. `helm template` and `helm lint` know groups and versions, but no kinds; a cluster's
-discovery names kinds. So no right is needed to find out, and no object that a namespace may lack.
+"yes" when Helm renders with a cluster. Helm's built-in list of APIs has groups and versions only; the discovery of a cluster has
+kinds too. The check needs neither a permission nor an existing object.
 */}}
 {{- define "elastic-ctr.live" -}}
 {{- if .Capabilities.APIVersions.Has "v1/Pod" }}yes{{ end }}

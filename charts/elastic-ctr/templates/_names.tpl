@@ -1,6 +1,6 @@
-{{/* Every resource name. Only what is said here may be a name; a test pins the whole set of a default install. */}}
+{{/* Every resource name; a test pins the full set of a default install. */}}
 
-{{/* Every object is named before anything else of it is written, so this is where `podDefaults` reach the blocks. */}}
+{{/* Every template names its object first, so this is where `podDefaults` are merged into the blocks. */}}
 {{- define "elastic-ctr.fullname" -}}
 {{- include "elastic-ctr.podDefaults" . }}
 {{- .Values.fullnameOverride | default .Release.Name -}}
@@ -16,17 +16,17 @@
 {{ include "elastic-ctr.fullname" . }}-pserver
 {{- end }}
 
-{{/* pserver: StatefulSet, where Volcano does not run them. Another training has other pservers, so another name. */}}
+{{/* pserver: StatefulSet, with training.scheduler=none. Each training has pservers, and so a name, of its own. */}}
 {{- define "elastic-ctr.pserver.statefulset" -}}
 {{ include "elastic-ctr.pserver.fullname" . }}-{{ include "elastic-ctr.training.hash" . }}
 {{- end }}
 
-{{/* trainer: Deployment, where Volcano does not run them; NetworkPolicy */}}
+{{/* trainer: Deployment, with training.scheduler=none; NetworkPolicy */}}
 {{- define "elastic-ctr.trainer.fullname" -}}
 {{ include "elastic-ctr.fullname" . }}-trainer
 {{- end }}
 
-{{/* training: Volcano Job, ConfigMap; and what master, trainers and pservers call it */}}
+{{/* training: Volcano Job, ConfigMap; also the id of the training in the control protocol */}}
 {{- define "elastic-ctr.training.fullname" -}}
 {{ include "elastic-ctr.fullname" . }}-train-{{ include "elastic-ctr.training.hash" . }}
 {{- end }}
@@ -84,8 +84,8 @@
 {{- end }}
 
 {{/*
-PriorityClass; (list $ "pserver"). Cluster-wide, so namespace and release are in it, between dots, which neither can hold. Names
-that begin with `system-`, as a namespace's may, are Kubernetes' own.
+PriorityClass; (list $ "pserver"). The name is cluster-wide, so it has namespace and release, parted by dots, which neither can
+contain. It begins with elastic-ctr because names that begin with `system-`, as a namespace may, are Kubernetes' own.
 */}}
 {{- define "elastic-ctr.priorityClass" -}}
 {{- list "elastic-ctr" (first .).Release.Namespace (include "elastic-ctr.fullname" (first .)) (last .) | join "." }}

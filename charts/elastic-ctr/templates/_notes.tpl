@@ -1,24 +1,24 @@
-{{/* What the operator should know of this install or upgrade; each a paragraph */}}
+{{/* Notes and warnings for the operator of this install or upgrade; a paragraph each */}}
 {{- define "elastic-ctr.notes.warnings" -}}
 {{- $values := .Values }}
 {{- include "elastic-ctr.notes.training" . }}
 {{- if and $values.fileServer.enabled (not (and $values.fileServer.persistence.enabled $values.fileServer.persistence.keep)) (not $values.fileServer.persistence.existingClaim) }}
 
-NOTE: model versions go with {{ $values.fileServer.persistence.enabled | ternary "this release: `helm uninstall` deletes them" "the file-server's pod, which has no volume" }}. To keep them
+NOTE: model versions are deleted with {{ $values.fileServer.persistence.enabled | ternary "this release (`helm uninstall`)" "the file-server's pod, which has no volume" }}. To keep them
 set fileServer.persistence.enabled=true and fileServer.persistence.keep=true.
 {{- end }}
 {{- if not $values.networkPolicy.enabled }}
 
-NOTE: networkPolicy.enabled=false: whoever reaches a pod of this release reaches its ports, those of the parameter servers
-too.
+NOTE: networkPolicy.enabled=false: every pod of the cluster can reach all ports of this release, those of the parameter servers
+included.
 {{- end }}
 {{- if and (not (include "elastic-ctr.live" .)) (not $values.auth.existingSecret) }}
 
-NOTE: this was rendered without a cluster, so the token is a new one. Set auth.existingSecret where charts are applied so.
+NOTE: rendered without a cluster, so the token is new. Set auth.existingSecret if you apply rendered manifests.
 {{- end }}
 {{- end }}
 
-{{/* An upgrade that begins another training: the master's file in the cluster names the one before */}}
+{{/* Warns when an upgrade begins another training; the master's ConfigMap in the cluster names the previous one */}}
 {{- define "elastic-ctr.notes.training" -}}
 {{- if and .Values.training.enabled .Release.IsUpgrade }}
 {{- $training := include "elastic-ctr.training.fullname" . }}
@@ -27,14 +27,14 @@ NOTE: this was rendered without a cluster, so the token is a new one. Set auth.e
 {{- $before := dig "data" "master.config.yaml" "" $live | fromYaml }}
 {{- if not $before.training }}
 
-WARNING: where pserver.replicas, the data, the model, or pods of pservers and trainers have changed, training begins again from
-the last checkpoint; where they have not, it goes on.
+WARNING: if pserver.replicas, data, model or the pods of pservers and trainers have changed, training continues from the last
+checkpoint; otherwise it is not interrupted.
 {{- else if ne $before.training $training }}
 
 WARNING: {{ $before.training }} ends and {{ $training }} begins
-{{- if ne (int $before.pservers) $pservers }}, because of {{ $pservers }} pservers in place of {{ int $before.pservers }}{{ end }}.
-The old one saves once more and leaves; the new one waits for that, for {{ include "elastic-ctr.training.handoverSeconds" . }} s at most, and goes on from there. Where it cannot
-save any more, what was trained since its last checkpoint is trained again. Predictions go on.
+{{- if ne (int $before.pservers) $pservers }}, with {{ $pservers }} pservers instead of {{ int $before.pservers }}{{ end }}.
+The old training writes a checkpoint in mid pass and ends; the new one waits for it at most {{ include "elastic-ctr.training.handoverSeconds" . }} s and continues from there. If that
+save fails, records trained since the last checkpoint are trained again. Predictions go on.
 {{- end }}
 {{- end }}
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* Each check is a sentence or nothing: the keys, the reason, the way out. */}}
+{{/* Each check gives nothing, or a sentence with the keys, the reason and the way out. */}}
 
 {{- define "elastic-ctr.validate.name" -}}
 {{- $name := include "elastic-ctr.fullname" . }}
@@ -43,7 +43,7 @@ cube.config.shards {{ int .Values.cube.config.shards }} is above model.partition
 {{- if gt (int .Values.pserver.replicas) (int .Values.model.partitions) -}}
 pserver.replicas {{ int .Values.pserver.replicas }} is above model.partitions {{ int .Values.model.partitions }}, so some pservers would own nothing: lower replicas; partitions are fixed for a model's life
 {{- else if gt (int .Values.pserver.replicas) 0 -}}
-{{- /* Paddle gives each as many as the first, as long as there are any. */}}
+{{- /* Paddle gives every pserver the same number of partitions until none is left. */}}
 {{- $partitions := int .Values.model.partitions }}
 {{- $each := div (sub (add $partitions (int .Values.pserver.replicas)) 1) (int .Values.pserver.replicas) }}
 {{- $used := div (sub (add $partitions $each) 1) $each }}
@@ -92,7 +92,7 @@ data.source.url {{ $values.data.source.url }} is a folder of a machine, and no p
 
 {{- define "elastic-ctr.validate.store" -}}
 {{- if and (not .Values.fileServer.enabled) (not .Values.store.config.url) -}}
-fileServer.enabled=false leaves nowhere for model versions to live: set store.config.url to a store, or fileServer.enabled=true
+fileServer.enabled=false leaves no place for model versions: set store.config.url to a store, or fileServer.enabled=true
 {{- end }}
 {{- end }}
 
@@ -118,7 +118,7 @@ serving.enabled needs a cube: set cube.enabled=true, or cubeTransfer.enabled=fal
 {{- define "elastic-ctr.validate.transfer" -}}
 {{- $values := .Values }}
 {{- if and (or $values.serving.enabled $values.cube.enabled) (not $values.cubeTransfer.enabled) (not $values.cubeTransfer.address) -}}
-cubeTransfer.enabled=false leaves cube and serving without anybody who says which version is live: set cubeTransfer.address to one already running, or cubeTransfer.enabled=true
+cubeTransfer.enabled=false leaves cube and serving without a release document: set cubeTransfer.address to one already running, or cubeTransfer.enabled=true
 {{- end }}
 {{- end }}
 
@@ -172,7 +172,7 @@ pserver.config.adminPort {{ int $config.adminPort }} is one of the 16 ports from
 {{- $taken := dict }}
 {{- range $key := $keys }}
 {{- $port := get (get $.Values $block).config $key | int | toString }}
-{{- /* 0 is a door that stays closed. */}}
+{{- /* Port 0 is off. */}}
 {{- with ternary "" (get $taken $port) (eq $port "0") -}}
 {{ $block }}.config.{{ $key }} and {{ $block }}.config.{{ . }} are both {{ $port }}, in one pod: set one of them elsewhere
 {{ end }}

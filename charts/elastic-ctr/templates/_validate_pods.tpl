@@ -1,8 +1,8 @@
-{{/* What Kubernetes would refuse of a pod, or a pod of its file, while other objects are there already; as _validate.tpl. */}}
+{{/* Checks of pods, as in _validate.tpl: settings that Kubernetes, or a starting role, would refuse half-way through an upgrade. */}}
 
 {{/*
-What a block's pods have without the user's asking, as YAML by block: names of volumes, the paths where they are mounted, and
-the keys of `config` that name such paths; $
+Volumes of the chart's own, as YAML by block: their names, the paths where they are mounted, and the keys of `config` with
+such paths; $
 */}}
 {{- define "elastic-ctr.validate.own" -}}
 {{- $data := .Values.dataVolume.existingClaim | empty | ternary list (list "data") }}
@@ -35,7 +35,7 @@ the keys of `config` that name such paths; $
 {{- end }}
 {{- end }}
 
-{{/* One thing at a path. */}}
+{{/* No two mounts at one path */}}
 {{- define "elastic-ctr.validate.mounts" -}}
 {{- $said := list }}
 {{- range $name, $own := include "elastic-ctr.validate.own" . | fromYaml }}
@@ -91,7 +91,7 @@ serving.preStopSeconds {{ $stop }} leaves nothing of serving.terminationGracePer
 {{- define "elastic-ctr.validate.dates" -}}
 {{- range $key := list "start" "end" }}
 {{- with get $.Values.data $key }}
-{{- /* At noon, which every zone has on every day. */}}
+{{- /* Noon exists in every time zone on every day. */}}
 {{- $noon := printf "%s12" (substr 0 8 .) }}
 {{- if ne $noon (toDate "2006010215" $noon | date "2006010215") -}}
 data.{{ $key }} {{ . }} is a day that no calendar has: name one that there is

@@ -1,11 +1,14 @@
 {{/*
-How many serving pods the Deployment asks for; nothing where an autoscaler has taken the number over.
+`replicas` of the Deployment; empty where the autoscaler owns the field.
 
-Leaving `replicas` out where the deployer alone has set it makes Kubernetes fall back to 1: so when the autoscaler is new the
-number that runs is rendered. Rendering it where the autoscaler has set it is a conflict under server-side apply (Helm 4), so
-from then on it is left out. Under client-side apply (releases of Helm 3) leaving it out always falls back to 1, and there
-the number that runs goes on being rendered. Who has set what stands in managedFields; the deployer is whose entry has the
-pod template. A new Deployment starts with one pod, and so does what renders without a cluster to ask.
+| last writer of `replicas` | apply | rendered | because |
+|---|---|---|---|
+| Helm | any | the number that runs | without the field Kubernetes falls back to 1 |
+| autoscaler | server-side (Helm 4) | nothing | a rendered number would be a conflict |
+| autoscaler | client-side (Helm 3) | the number that runs | without the field Kubernetes falls back to 1 |
+
+managedFields names the writers; Helm's entry is the one with the pod template. A new Deployment, and a chart that is rendered
+without a cluster, starts with one pod.
 */}}
 {{- define "elastic-ctr.serving.replicas" -}}
 {{- $scaling := .Values.serving.autoscaling }}

@@ -1,12 +1,12 @@
 {{/*
-The name of a training is a hash of what cannot change while it runs: the role files of pservers and trainers (so the number
-of pservers, the data, the model), both pod templates, what Volcano is told. Another name is another Job, which goes on from
-the last checkpoint. The number of trainers and the chart's version are not in it.
+The name of a training is a hash of everything that cannot change while it runs: the role files of pservers and trainers (with
+the number of pservers, the data and the model), both pod templates and the Volcano Job. Another name is another Job, which
+continues from the last checkpoint. The number of trainers, the chart's version and comments are not part of the hash.
 */}}
 {{- define "elastic-ctr.training.hash" -}}
 {{- $parts := list }}
 {{- range list "config.trainer" "config.pserver" "training.job" }}
-{{- $parts = append $parts (include (printf "elastic-ctr.%s" .) (dict "root" $ "training" "")) }}
+{{- $parts = append $parts (include (printf "elastic-ctr.%s" .) (dict "root" $ "training" "") | fromYaml | toJson) }}
 {{- end }}
 {{- join "\n---\n" $parts | sha256sum | trunc 8 }}
 {{- end }}
@@ -27,15 +27,15 @@ Volcano fills in defaults only when a Job is created. Every such field is set he
 {{- end -}}
 schedulerName: volcano
 queue: {{ $values.training.queue | quote }}
-# All pservers and the least trainers, or nobody.
+# Gang: all pservers and trainer.minReplicas trainers start together, or no pod does.
 minAvailable: {{ add $pservers $trainers.least }}
 maxRetry: {{ int $values.training.maxRetry }}
 {{- with include "elastic-ctr.priorityClassName" (dict "root" $root "component" "trainer" "block" $values.trainer) }}
-# Of the Job as a whole, so of the elastic trainers: the gang's minimum is never taken, whatever its priority.
+# The priority of the Job, so of the elastic trainers: Volcano never preempts the gang's minimum.
 priorityClassName: {{ . | quote }}
 {{- end }}
 plugins:
-  # Gives pods their names as host names. Its own NetworkPolicy would shut out everybody but the Job's pods.
+  # Gives pods their names as host names. The plugin's own NetworkPolicy would admit only the Job's pods.
   svc: ["--publish-not-ready-addresses=true", "--disable-network-policy=true"]
 tasks:
   - name: pserver
@@ -43,10 +43,10 @@ tasks:
     minAvailable: {{ $pservers }}
     maxRetry: {{ int $values.training.maxRetry }}
     policies:
-      # A deleted pod is created again anyway; one that failed would stay.
+      # Volcano replaces a deleted pod by itself, but not a failed one.
       - event: PodFailed
         action: RestartPod
-      # Pservers end when the master says that all is trained.
+      # Pservers end when the master reports that everything is trained.
       - event: TaskCompleted
         action: CompleteJob
     template: {{- include "elastic-ctr.pserver.pod" . | nindent 6 }}
@@ -119,7 +119,7 @@ metadata:
 spec:
   {{- include "elastic-ctr.pod" (dict "root" $root "component" "pserver" "block" $block) | nindent 2 }}
   {{- include "elastic-ctr.spread" (dict "block" $block "labels" (include "elastic-ctr.selectorLabels" (list $root "pserver"))) | nindent 2 }}
-  # Names of the chart's own Service: Volcano's would be gone for a moment whenever it starts a pod again.
+  # The chart's own Service: Volcano's loses its names for a moment whenever Volcano restarts a pod.
   subdomain: {{ include "elastic-ctr.pserver.fullname" $root }}
   restartPolicy: {{ include "elastic-ctr.training.restartPolicy" $root }}
   containers:
@@ -128,7 +128,7 @@ spec:
       args: [pserver]
       env: {{- include "elastic-ctr.env" (dict "root" $root "block" $block) | nindent 8 }}
       ports:
-        # The first of 16: each generation of servers takes the next.
+        # The first of 16 ports; each generation of servers takes the next.
         - name: pserver
           containerPort: {{ int $block.config.port }}
           protocol: TCP
