@@ -104,8 +104,8 @@ class MasterBlock(Block):
 class TrainerBlock(Block):
     """trainer:"""
 
-    replicas: Count = Field(default=2, description="Trainers wanted.")
-    min_replicas: Count = Field(default=1, description="Trainers without which none starts.")
+    replicas: Count = Field(default=2, description="Number of trainers.")
+    min_replicas: Count = Field(default=1, description="Trainers that must be schedulable before any trainer starts.")
     config: TrainerConfig = TrainerConfig()
 
     @model_validator(mode="after")
@@ -122,7 +122,7 @@ class PserverBlock(Block):
         default=2,
         ge=1,
         le=1024,
-        description="Parameter servers; may be changed at any time, which replaces the training.",
+        description="Number of parameter servers; a change replaces the training.",
     )
     config: PserverConfig = PserverConfig()
 
@@ -130,7 +130,7 @@ class PserverBlock(Block):
 class CubeBlock(Block):
     """cube:"""
 
-    replicas_per_shard: int = Field(default=1, ge=1, le=64, description="Copies of each shard.")
+    replicas_per_shard: int = Field(default=1, ge=1, le=64, description="Replicas of each shard.")
     config: CubeConfig = CubeConfig()
 
 
@@ -143,7 +143,7 @@ class CubeTransferBlock(Block):
 class ServingBlock(Block):
     """serving:"""
 
-    replicas: Count = Field(default=1, description="Serving pods.")
+    replicas: Count = Field(default=1, description="Number of serving pods.")
     config: ServingConfig = ServingConfig()
 
 
