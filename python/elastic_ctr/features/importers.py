@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from pathlib import Path
-from typing import ParamSpec, TextIO
+from typing import Any, ParamSpec, TextIO
 
 import xxhash
 
@@ -196,13 +196,7 @@ class CsvFormat:
         Raises:
             ImportRefused: the first row cannot be read, or a column is not there.
         """
-        reader = csv.reader(
-            stream,
-            delimiter=self.delimiter,
-            quotechar=self.quote,
-            quoting=csv.QUOTE_NONE if self.quote is None else csv.QUOTE_MINIMAL,
-            strict=True,
-        )
+        reader = csv.reader(stream, strict=True, **_dialect(self.delimiter, self.quote))
         try:
             first = next(reader, None)
         except csv.Error as error:
@@ -212,7 +206,10 @@ class CsvFormat:
         if reader.line_num > 1:
             raise ImportRefused(f"{name}: {self._not_csv(1, reader.line_num, _ONE_ROW)}.")
         names = first if self.header else list(self.columns) or [str(number) for number in range(len(first))]
-        place = {wanted: _column(names, wanted, name, self.header, self.delimiter) for wanted in self._wanted()}
+        place = {
+            wanted: _column(names, wanted, name, self.header, self.delimiter)
+            for wanted in [*self.fields, *self.answers()]
+        }
         slots = list(zip(self.slots(), (place[wanted] for wanted in self.fields), strict=True))
         rows = reader if self.header else itertools.chain([first], reader)
         done = reader.line_num if self.header else 0
@@ -244,9 +241,6 @@ class CsvFormat:
         sentence = f"{_lines(first, last)} {'is' if first == last else 'are'} not CSV ({error})"
         return sentence if self.quote is None else f"{sentence}; where quotes are part of values, say --quote none"
 
-    def _wanted(self) -> list[str]:
-        return [*self.fields, *self.answers()]
-
     def _row(self, cells: list[str], width: int, place: dict[str, int], slots: list[tuple[str, int]]) -> Row:
         if len(cells) != width:
             raise RowRefused("columns", f"{len(cells)} columns instead of {width}")
@@ -263,12 +257,12 @@ class CsvFormat:
 def columns_of(file: Path, delimiter: str, quote: str | None) -> list[str]:
     """The first row of a CSV file."""
     with open_lines(file) as binary, io.TextIOWrapper(binary, "utf-8-sig", "surrogateescape", "") as stream:
-        rows = (
-            csv.reader(stream, delimiter=delimiter, quoting=csv.QUOTE_NONE)
-            if quote is None
-            else csv.reader(stream, delimiter=delimiter, quotechar=quote)
-        )
-        return next(rows, [])
+        return next(csv.reader(stream, **_dialect(delimiter, quote)), [])
+
+
+def _dialect(delimiter: str, quote: str | None) -> dict[str, Any]:
+    quoting = csv.QUOTE_NONE if quote is None else csv.QUOTE_MINIMAL
+    return {"delimiter": delimiter, "quotechar": quote, "quoting": quoting}
 
 
 def criteo_rows(stream: TextIO, name: str) -> Rows:  # noqa: ARG001 - as CsvFormat.rows
@@ -302,10 +296,6 @@ class LibfmFormat:
     """
 
     fields: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.fields is not None and self.fields < 1:
-            raise ImportRefused(f"a line has at least one field, not {self.fields}.")
 
     def slots(self) -> SlotList:
         """The slot `features`, or one a field: 0, 1, …"""

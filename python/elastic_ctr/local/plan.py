@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.role_files import (
@@ -32,13 +33,9 @@ _LAST_PORT = 65535
 
 def ports(values: Values) -> Iterator[tuple[str, range]]:
     """The key of each port setting, and the ports that all its processes take on one machine."""
-    master, transfer, cube, serving = (
-        values.master.config,
-        values.cube_transfer.config,
-        values.cube.config,
-        values.serving.config,
-    )
-    pservers, copies = values.pserver.replicas, values.cube.config.shards * values.cube.replicas_per_shard
+    master, transfer = values.master.config, values.cube_transfer.config
+    cube, serving = values.cube.config, values.serving.config
+    pservers, copies = values.pserver.replicas, cube.shards * values.cube.replicas_per_shard
     for name, first, count, step in (
         ("cubeTransfer.config.port", transfer.port, 1, 1),
         ("cubeTransfer.config.builderPort", transfer.builder_port, 1, 1),
@@ -124,6 +121,16 @@ class Places:
         return Auth(token_file=str(self.token_file))
 
     @property
+    def common(self) -> dict[str, Any]:
+        """Settings of every role that opens the store."""
+        return {"host": HOST, "auth": self.auth, "store": self.store}
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Settings of every role that trains."""
+        return {**self.common, "data": self.values.data, "model": self.values.model}
+
+    @property
     def tracking(self) -> Tracking | None:
         """Each folder is an experiment: all trainings on one machine bear the same name."""
         url = self.values.local.tracking_url
@@ -161,12 +168,11 @@ class Places:
     def info(self) -> RunInfo:
         """The addresses of the run, for its folder."""
         serving = self.values.serving.config
-        ports = range(serving.port, serving.port + self.values.serving.replicas * SERVING_PORTS, SERVING_PORTS)
         return RunInfo(
-            master=f"{HOST}:{self.values.master.config.status_port}",
+            master=self.master_status.removeprefix("http://"),
             transfer=self.transfer,
             serving_admin=f"{HOST}:{serving.admin_port}",
-            predictions=[f"{HOST}:{port}" for port in ports],
+            predictions=[f"{HOST}:{serving.port + SERVING_PORTS * n}" for n in range(self.values.serving.replicas)],
             model=serving.model_name,
         )
 
@@ -197,34 +203,38 @@ def _master(places: Places) -> Role:
     values = places.values
     master = values.master.config.model_copy(update={"state_dir": places.state("master")})
     file = MasterFile(
-        host=HOST, auth=places.auth, data=values.data, model=values.model, store=places.store,
-        master=master, trainer=values.trainer.config, pservers=values.pserver.replicas, tracking=places.tracking,
-    )  # fmt: skip
+        **places.training,
+        master=master,
+        trainer=values.trainer.config,
+        pservers=values.pserver.replicas,
+        tracking=places.tracking,
+    )
     return Role("ctr-master-0", "master", file, _well(master.status_port))
 
 
 def _transfer(places: Places) -> Iterator[Role]:
     """Transfer and its builder."""
-    values = places.values
-    transfer = values.cube_transfer.config.model_copy(
+    given, cube = places.values.cube_transfer.config, places.values.cube
+    transfer = given.model_copy(
         update={
             "state_dir": places.state("cube-transfer"),
             "scratch_dir": places.scratch("cube-builder"),
-            "state_recovery_seconds": min(values.cube_transfer.config.state_recovery_seconds, 2),
+            "state_recovery_seconds": min(given.state_recovery_seconds, 2),
         }
     )
     file = CubeTransferFile(
-        host=HOST, auth=places.auth, store=places.store, cube_transfer=transfer,
-        shards=values.cube.config.shards, replicas_per_shard=values.cube.replicas_per_shard,
-    )  # fmt: skip
-    builder = CubeBuilderFile(host=HOST, auth=places.auth, store=places.store, cube_transfer=transfer)
+        **places.common,
+        cube_transfer=transfer,
+        shards=cube.config.shards,
+        replicas_per_shard=cube.replicas_per_shard,
+    )
+    builder = CubeBuilderFile(**places.common, cube_transfer=transfer)
     yield Role("ctr-cube-transfer-0", "cube-transfer", file, _well(transfer.port))
     yield Role("ctr-cube-builder-0", "cube-builder", builder, _well(transfer.builder_port))
 
 
 def _pserver(places: Places, index: int) -> Role:
-    values, given = places.values, places.values.pserver.config
-    name = f"pserver-{index}"
+    given, name = places.values.pserver.config, f"pserver-{index}"
     pserver = given.model_copy(
         update={
             "port": given.port + GENERATION_PORTS * index,
@@ -232,21 +242,15 @@ def _pserver(places: Places, index: int) -> Role:
             "scratch_dir": places.scratch(name),
         }
     )
-    file = PserverFile(
-        host=HOST, auth=places.auth, data=values.data, model=values.model, store=places.store,
-        pserver=pserver, pservers=values.pserver.replicas, master_address=places.master,
-    )  # fmt: skip
+    pservers = places.values.pserver.replicas
+    file = PserverFile(**places.training, pserver=pserver, pservers=pservers, master_address=places.master)
     return Role(f"ctr-{name}", "pserver", file, _well(pserver.admin_port), ends=True)
 
 
 def _trainer(places: Places, index: int) -> Role:
-    values, given = places.values, places.values.trainer.config
-    name = f"trainer-{index}"
+    given, name = places.values.trainer.config, f"trainer-{index}"
     trainer = given.model_copy(update={"admin_port": given.admin_port + index, "scratch_dir": places.scratch(name)})
-    file = TrainerFile(
-        host=HOST, auth=places.auth, data=values.data, model=values.model, store=places.store,
-        trainer=trainer, master_address=places.master, tracking=places.tracking,
-    )  # fmt: skip
+    file = TrainerFile(**places.training, trainer=trainer, master_address=places.master, tracking=places.tracking)
     return Role(f"ctr-{name}", "trainer", file, _well(trainer.admin_port), ends=True)
 
 
@@ -264,7 +268,7 @@ def _cube_pod(places: Places, pod: str, number: int) -> Iterator[Role]:
         }
     )
     server = CubeServerFile(host=HOST, auth=places.auth, model=places.values.model, cube=cube)
-    agent = CubeAgentFile(host=HOST, auth=places.auth, store=places.store, cube=cube, transfer_address=places.transfer)
+    agent = CubeAgentFile(**places.common, cube=cube, transfer_address=places.transfer)
     yield Role(f"{pod}.server", "cube-server", server, _well(cube.admin_port))
     yield Role(f"{pod}.agent", "cube-agent", agent, _well(cube.agent_port))
 
@@ -281,9 +285,12 @@ def _serving(places: Places, index: int) -> Role:
         }
     )
     file = ServingFile(
-        host=HOST, auth=places.auth, model=values.model, store=places.store,
-        serving=serving, cube=values.cube.config.of_pod, transfer_address=places.transfer,
-    )  # fmt: skip
+        **places.common,
+        model=values.model,
+        serving=serving,
+        cube=values.cube.config.of_pod,
+        transfer_address=places.transfer,
+    )
     return Role(f"ctr-{name}", "serving", file, _well(serving.admin_port))
 
 
