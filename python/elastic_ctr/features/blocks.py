@@ -30,12 +30,12 @@ def lines_in_range(
     it is read and dropped, so that memory is bounded by `chunk + max_line_bytes`.
 
     Raises:
-        ValueError: `start` is not 0 and the stream can not seek.
+        ValueError: `start` is not 0 and the stream cannot seek.
     """
     if stream.seekable():
         stream.seek(max(start - 1, 0))
     elif start:
-        raise ValueError(f"the stream can not seek to byte {start}; read it whole.")
+        raise ValueError(f"the stream cannot seek to byte {start}; read it whole.")
     at, held = start, b""
     if start:
         found = _after_line(stream, start - 1, chunk)

@@ -116,7 +116,7 @@ def feasign_of(slot: str, value: str) -> int:
 
 
 def slot_names(fields: Sequence[str]) -> SlotList:
-    """Slots named as fields, with what can not stand in a line replaced by `_`."""
+    """Slots named as fields, with what cannot stand in a line replaced by `_`."""
     try:
         return SlotList.parse([_NOT_IN_A_NAME.sub("_", name) for name in fields])
     except ValueError as error:

@@ -17,7 +17,7 @@ class SlotList:
     """Slot names in order; training and serving must use the same list in the same order.
 
     Raises:
-        ValueError: the list is empty, a name is there twice, or a name can not stand in a line.
+        ValueError: the list is empty, a name is there twice, or a name cannot stand in a line.
     """
 
     names: tuple[str, ...]
@@ -69,7 +69,7 @@ def _check(names: tuple[str, ...]) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
             raise ValueError(
-                f"the slot name {name!r} can not stand in a line; use printable ASCII without blank or colon."
+                f"the slot name {name!r} cannot stand in a line; use printable ASCII without blank or colon."
             )
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:

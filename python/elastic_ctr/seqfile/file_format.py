@@ -8,7 +8,7 @@ are big-endian. Inside, a key is 8 bytes, a u64 little-endian; a value is dim fl
     escape:  i32 -1 | the sync marker, so that a reader can begin in the middle of a file
 
 `BytesWritable` begins with its own i32 length, which is part of key and value ("inner length"). The old cube builder
-leaves it out; Hadoop can not read such a file.
+leaves it out; Hadoop cannot read such a file.
 """
 
 from __future__ import annotations

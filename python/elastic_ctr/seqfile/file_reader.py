@@ -176,7 +176,7 @@ class SequenceFileReader:
             start = self._from.offset
             record, key = self._from.peek_int(0), self._from.peek_int(4)
             if not 0 <= key <= record <= _MAX_RECORD_BYTES:
-                raise self._from.damaged(f"a record of {record} bytes can not have a key of {key}.", start)
+                raise self._from.damaged(f"a record of {record} bytes cannot have a key of {key}.", start)
             self._from.take(8)
             key_data = self._from.take(key)
             value_data = self._from.take(record - key)
@@ -191,7 +191,7 @@ class SequenceFileReader:
         for _ in ("key lengths", "keys", "value lengths", "values"):
             size = read_vint(self._from.take)
             if not 0 <= size <= _MAX_BLOCK_BYTES:
-                raise self._from.damaged(f"a block can not hold {size} bytes.", start)
+                raise self._from.damaged(f"a block cannot hold {size} bytes.", start)
             parts.append(self._inflated(self._from.take(size), _MAX_BLOCK_BYTES, start))
         keys = self._split(parts[0], parts[1], count, start)
         values = self._split(parts[2], parts[3], count, start)
@@ -209,7 +209,7 @@ class SequenceFileReader:
             return lengths[at - size : at]
 
         if not 0 <= count <= len(lengths):
-            raise self._from.damaged(f"a block can not hold {count} records in {len(lengths)} bytes of lengths.", start)
+            raise self._from.damaged(f"a block cannot hold {count} records in {len(lengths)} bytes of lengths.", start)
         pieces: list[bytes] = []
         done = 0
         for _ in range(count):
@@ -248,7 +248,7 @@ class SequenceFileReader:
         try:
             inflated = inflate.decompress(data, limit)
         except zlib.error as error:
-            raise self._from.damaged(f"its data can not be decompressed ({error}).", start) from error
+            raise self._from.damaged(f"its data cannot be decompressed ({error}).", start) from error
         if not inflate.eof or inflate.unused_data:
             raise self._from.damaged("its compressed data is cut off or too long.", start)
         return inflated

@@ -19,10 +19,6 @@ _TOLD_AFTER = 5.0
 _LONGEST_PAUSE = 5.0
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class RetryPolicy:
     """StoreUnavailable is tried again, with growing and random pauses, until so many seconds after the first one.
@@ -32,7 +28,7 @@ class RetryPolicy:
     """
 
     seconds: float = 5.0
-    give_up: Callable[[], bool] = _never
+    give_up: Callable[[], bool] = lambda: False
 
     def attempts(self) -> Iterator[stamina.Attempt]:
         """`for attempt in retry.attempts(): with attempt: …` until it does not raise StoreUnavailable. Raises the last error."""

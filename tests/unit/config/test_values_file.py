@@ -74,7 +74,7 @@ def test_the_empty_file_says_what_is_missing() -> None:
         ("data: {slots: []}", "data.slots: the slot list is empty; name at least one slot"),
         ("data: {slots: ''}", "data.slots: the slot list is empty"),
         ("data: {slots: [1, 2, 1]}", "data.slots: the slot list names 1 more than once"),
-        ("data: {slots: [a:b]}", "data.slots: the slot name 'a:b' can not stand in a line"),
+        ("data: {slots: [a:b]}", "data.slots: the slot name 'a:b' cannot stand in a line"),
         ("data: {slots: [1.5]}", "data.slots: the slot 1.5 is neither a number nor text; write it in quotes"),
         ("data: {slots: {a: 1}}", "data.slots: slots is a list, or text with one slot a line"),
         ("data: {slots: [9007199254740993]}", "data.slots: the slot 9007199254740993 is not below 2^53"),

@@ -152,7 +152,7 @@ def test_a_stream_that_can_not_seek_can_only_be_read_from_its_beginning() -> Non
             return False
 
     assert list(lines_in_range(Pipe(b"a\nb"))) == [(0, b"a\n"), (2, b"b")]
-    with pytest.raises(ValueError, match="can not seek to byte 3"):
+    with pytest.raises(ValueError, match="cannot seek to byte 3"):
         list(lines_in_range(Pipe(b"a\nb"), 3))
 
 

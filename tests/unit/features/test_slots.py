@@ -46,7 +46,7 @@ def test_a_name_that_is_there_twice_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "a\tb", "\x00", "größe", "a\nb", "\x7f"])
 def test_a_name_that_can_not_stand_in_a_line_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="can not stand in a line"):
+    with pytest.raises(ValueError, match="cannot stand in a line"):
         SlotList.parse(["0", name])
 
 

@@ -229,9 +229,9 @@ def test_a_damaged_file_is_named_with_byte_and_reason(data: bytes, told: str) ->
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (b"\x00\x00\x00\x04\x00\x00\x00\x05", "a record of 4 bytes can not have a key of 5"),
-        (b"\x7f\xff\xff\xff\x00\x00\x00\x05", "a record of 2147483647 bytes can not"),
-        (b"\x00\x00\x00\x08\xff\xff\xff\xff", "can not have a key of -1"),
+        (b"\x00\x00\x00\x04\x00\x00\x00\x05", "a record of 4 bytes cannot have a key of 5"),
+        (b"\x7f\xff\xff\xff\x00\x00\x00\x05", "a record of 2147483647 bytes cannot"),
+        (b"\x00\x00\x00\x08\xff\xff\xff\xff", "cannot have a key of -1"),
         (struct.pack(">iii", 8, 4, 1) + struct.pack(">i", 0), "the inner length of 4 bytes of key or value is wrong"),
     ],
 )
@@ -263,14 +263,14 @@ def test_a_block_is_read_record_by_record() -> None:
     ("body", "told"),
     [
         (b"\x00" * 8, "a block does not begin with a sync marker"),
-        (block(2, *PAIR), "can not hold 2 records"),
+        (block(2, *PAIR), "cannot hold 2 records"),
         (block(1, PAIR[0], PAIR[1] + b"k", PAIR[2], PAIR[3]), "holds more than its records"),
         (block(1, b"\x0d", *PAIR[1:]), "a length of 13 does not fit into the block"),
         (block(1, b"\x0c\x0c", *PAIR[1:]), "holds more than its records"),
         (block(1, b"\x8f", *PAIR[1:]), "fewer lengths than its 1 records"),
         (block(1, *PAIR)[:-1], "the file ends after"),
-        (ESCAPE + SYNC + b"\x01\x8c\x7f\xff\xff\xff", "a block can not hold 2147483647 bytes"),
-        (ESCAPE + SYNC + b"\x01\x04abcd", "can not be decompressed"),
+        (ESCAPE + SYNC + b"\x01\x8c\x7f\xff\xff\xff", "a block cannot hold 2147483647 bytes"),
+        (ESCAPE + SYNC + b"\x01\x04abcd", "cannot be decompressed"),
         (ESCAPE + SYNC + b"\x01\x04" + zlib.compress(b"abc")[:4], "cut off or too long"),
     ],
 )
