@@ -2,7 +2,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 BIN := .venv/bin
 
-# What an image, a cluster and Helm are made of and by; each may be given: make images TAG=0.1.0 PYTHON_IMAGE=mirror/python:3.11
+# Variables of images, clusters and Helm, for example: make images TAG=0.1.0 PYTHON_IMAGE=mirror/python:3.11
 TAG ?= dev
 REGISTRY ?=
 DOCKER ?= docker
@@ -10,13 +10,13 @@ PYTHON_IMAGE ?= python:3.11-slim-bookworm
 DEBIAN_IMAGE ?= debian:bookworm-slim
 export HELM ?= helm
 export CLUSTER ?= ctr
-# Empty: what kind's release brings. VOLCANO=none leaves Volcano out; see tests/cluster/kind-up for the others.
+# Empty: kind's default. VOLCANO=none leaves Volcano out; see tests/cluster/kind-up for the others.
 export KIND_NODE_IMAGE ?=
 export VOLCANO ?=
 export METRICS_SERVER ?=
-# Brings the cluster up; another one for a machine that needs another way.
+# The script that brings the cluster up.
 KIND_UP ?= tests/cluster/kind-up
-# Which tests `make cluster-test` runs.
+# The tests of `make cluster-test`.
 CLUSTER_TESTS ?= tests/cluster
 # How many test files run at once: some more than cores, because tests wait, too. The file that takes longest is the first.
 LONGEST = tests/contract/test_bounds_checking.py
@@ -36,7 +36,7 @@ BUILD = $(DOCKER) build --quiet --build-arg VERSION=$(TAG) --build-arg REVISION=
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Make .venv with what runs elastic-ctr (Python 3.10 to 3.12, locked packages); nothing to do when it is current
+setup: ## Make .venv with the packages that run elastic-ctr (Python 3.10 to 3.12, locked)
 	@tools/setup
 
 demo: setup ## Train, publish and serve four hours of synthetic clicks (about two minutes); report in build/demo/report.json
@@ -45,7 +45,7 @@ demo: setup ## Train, publish and serve four hours of synthetic clicks (about tw
 	@$(BIN)/elastic-ctr local run -f build/demo/data/values.yaml -f examples/demo.yaml --dir build/demo/run --report build/demo/report.json
 	@echo "report: build/demo/report.json; logs: build/demo/run/logs"
 
-package: setup-dev ## Pack the chart into build/; `helm install` and `helm push` take it
+package: setup-dev ## Pack the chart into build/, for `helm install` and `helm push`
 	@$(BIN)/python tools/generate.py --check
 	@mkdir -p build
 	@$(BIN)/python -c 'import helm_python; print(helm_python.package("charts/elastic-ctr", destination="build"))'
@@ -57,10 +57,10 @@ images: ## Build the images of cube, trainer and serving as elastic-ctr/NAME:$(T
 	@$(BUILD) --build-arg TRAINER_IMAGE=$(IMAGES)/trainer:$(TAG) --file images/serving/Dockerfile --tag $(IMAGES)/serving:$(TAG) .
 	@DOCKER=$(DOCKER) images/sizes $(IMAGES) $(TAG) $(PYTHON_IMAGE)
 
-test-images: setup-dev ## Test the images that `make images` built: what is in them, and that every role starts
+test-images: setup-dev ## Test the images that `make images` built: their contents, and that every role starts
 	@ELASTIC_CTR_IMAGES=$(IMAGES) ELASTIC_CTR_TAG=$(TAG) DOCKER=$(DOCKER) $(BIN)/python -m pytest tests/images
 
-cluster-images: ## Build what the cluster tests need beside them: nginx and MLflow where no registry is reached, HDFS
+cluster-images: ## Build the other images of the cluster tests: nginx and MLflow (for machines without a registry), HDFS
 	@$(DOCKER) build --quiet --build-arg DEBIAN_IMAGE=$(DEBIAN_IMAGE) --tag $(CLUSTER_IMAGES)/file-server:$(TAG) tests/cluster/images/file-server
 	@$(DOCKER) build --quiet --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --tag $(CLUSTER_IMAGES)/tracking:$(TAG) tests/cluster/images/tracking
 	@[ -z "$(HDFS_CONTEXT)" ] || $(DOCKER) build --quiet --build-arg DEBIAN_IMAGE=$(DEBIAN_IMAGE) --tag $(CLUSTER_IMAGES)/hdfs:$(TAG) \
@@ -69,37 +69,37 @@ cluster-images: ## Build what the cluster tests need beside them: nginx and MLfl
 kind-up: ## Bring up a kind cluster of three nodes with Volcano and a metrics server
 	@$(KIND_UP)
 
-kind-load: ## Load the images that were built into the cluster's workers
+kind-load: ## Load the built images into the cluster's workers
 	@for image in $(IMAGES)/{cube,trainer,serving} $(CLUSTER_IMAGES)/{file-server,tracking,hdfs}; do \
 	  ! $(DOCKER) image inspect $$image:$(TAG) >/dev/null 2>&1 || echo $$image:$(TAG); \
 	done | xargs kind load docker-image --name $(CLUSTER) --nodes "$$(tests/cluster/workers)"
 	@$(DOCKER) image prune --force >/dev/null
 
-cluster-test: setup-dev ## Test a release in the cluster that KUBECONFIG names; KEEP=1 leaves it there. After kind-up and kind-load
+cluster-test: setup-dev ## Test a release in the cluster of KUBECONFIG, after kind-up and kind-load; KEEP=1 keeps the release
 	@ELASTIC_CTR_TAG=$(TAG) $(BIN)/python -m pytest -p helm-charts -W "ignore:cannot discover fixture:pytest.PytestWarning" --durations=0 --durations-min=5 $(CLUSTER_TESTS)
 
 kind-down: ## Delete the cluster
 	@kind delete cluster --name $(CLUSTER)
 
 ##@ Develop
-setup-dev: ## Make .venv with what checks and tests the code, too
+setup-dev: ## Make .venv with the packages that check and test the code, too
 	@tools/setup dev
 
 test: setup-dev build/machine-code ## Run every test that needs no cluster (unit, contract, chart, pipeline), JOBS files at once; then the 50 slowest
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=50 $(LONGEST) tests/pipeline tests/contract tests/unit tests/chart
 
-test-unit: setup-dev build/machine-code ## Run the tests that need nothing
+test-unit: setup-dev build/machine-code ## Run the unit tests, which need no other program
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/unit
 
 test-chart: setup-dev ## Run the tests of the rendered chart
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/chart
 
-# Processes of one run share numba's cache, and find in it what all roles run.
+# Processes of one run share numba's cache, with the code of all roles compiled before.
 build/machine-code: $(shell find python -name '*.py') requirements/dev.txt
 	@export PYTHONPATH=.; $(BIN)/python images/steps/compile.py & $(BIN)/python -m elastic_ctr.cube.server.precompile 4 9; wait $$!
 	@mkdir -p build && touch $@
 
-check: setup-dev ## Lint, types, layers, and that what is generated is current
+check: setup-dev ## Lint, types, layers, and whether generated files are current
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -110,25 +110,25 @@ format: setup-dev ## Format the code
 	@$(BIN)/ruff check --fix-only -q .
 	@$(BIN)/ruff format -q .
 
-generate: setup-dev ## Write what is generated: the control protocol's code, the configuration reference, the chart's schema and README
+generate: setup-dev ## Write the generated files: the control protocol's code, the configuration reference, the chart's schema and README
 	@$(BIN)/python tools/generate.py
 
-lock: ## Lock the requirements anew (needs uv): of the extras in pyproject.toml, of developers, benchmarks and outside clients
+lock: ## Lock the requirements (needs uv): of the extras in pyproject.toml, of developers, benchmarks and outside clients
 	@$(LOCK) --extra local pyproject.toml requirements/dev.in --output-file requirements/dev.txt
 	@$(LOCK) --constraint requirements/dev.txt --extra local pyproject.toml --output-file requirements/run.txt
 	@$(LOCK) --constraint requirements/dev.txt --extra cube pyproject.toml --output-file requirements/cube.txt
 	@$(LOCK) --constraint requirements/dev.txt requirements/bench.in --output-file requirements/bench.txt
 	@for client in tritonclient kserve; do $(LOCK) requirements/$$client.in --output-file requirements/$$client.txt; done
 
-bench: setup-dev ## Measure beside Redis and FastAPI (half an hour): build/bench/results.json and .png. QUICK=1, ONLY="cube build", ROWS="30 keys"
+bench: setup-dev ## Measure and compare with Redis and FastAPI (half an hour): build/bench/results.json and .png. QUICK=1, ONLY="cube build", ROWS="30 keys"
 	@bench/setup
 	@.venv-bench/bin/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROWS),--rows "$(ROWS)")
 
-fuzz: setup-dev ## Give every parser of foreign bytes a million inputs with bounds checking on. INPUTS=10000, ONLY="cube-server"
+fuzz: setup-dev ## Give every parser a million random inputs with bounds checking on. INPUTS=10000, ONLY="cube-server"
 	@cd tests && ../$(BIN)/python -m fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(ONLY),--only $(ONLY))
 
-house: setup-dev ## Count what makes the code hard to read, beside the bounds that it should keep
+house: setup-dev ## Print counters of readability and their bounds
 	@$(BIN)/python tools/house.py
 
-clean: ## Remove what make made, but for .venv
+clean: ## Remove built files, except .venv
 	@rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

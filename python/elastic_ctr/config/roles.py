@@ -134,7 +134,7 @@ class CubePodConfig(Section):
     )
     drain_seconds: Seconds = Field(
         default=30,
-        description="A version nobody asked for so long may be unloaded, and so may what another pod took over.",
+        description="After this time without a lookup a version may be unloaded, and so may partitions that another pod took over.",
     )
     report_seconds: Seconds = Field(default=1, description="Between two reports of an agent.")
     drain_idle_seconds: Seconds = Field(
