@@ -45,6 +45,14 @@ def ask(url: str, body: Any = None, timeout: float = 5.0, token: str | None = No
     return found
 
 
+def answers(url: str, timeout: float = 1.0) -> bool:
+    """Whether an HTTP endpoint answers 200."""
+    try:
+        return _exchange(url, None, timeout, {})[0] == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException, ValueError):
+        return False
+
+
 def _exchange(url: str, body: Any, timeout: float, headers: dict[str, str]) -> tuple[int, bytes]:
     """Raises OSError, http.client.HTTPException, ValueError."""
     parts = urlsplit(url)

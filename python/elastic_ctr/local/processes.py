@@ -1,6 +1,5 @@
 """Starts the processes of a local run and keeps them running, as a cluster would: no role ends another one."""
 
-import http.client
 import logging
 import os
 import signal
@@ -11,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from elastic_ctr.local.endpoints import answers
 from elastic_ctr.local.plan import Places, Role, pod_of
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 
@@ -185,16 +184,3 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], ends: float) -> None:
         except subprocess.TimeoutExpired:  # noqa: PERF203 (each may be the one that stays)
             process.kill()
             process.wait()
-
-
-def answers(url: str, timeout: float = 1.0) -> bool:
-    """Whether an HTTP endpoint answers 200."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
-    try:
-        connection.request("GET", parts.path)
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()

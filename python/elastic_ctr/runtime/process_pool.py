@@ -27,7 +27,7 @@ SILENT_SECONDS = 10.0
 # A worker that has nothing long to do gets a turn within this on any machine that is of use.
 HUNG_SECONDS = 30.0
 # For what may keep a disk or the interpreter to itself: imports, machine code, a network. Tens of seconds on a busy machine
-# of two cores; ten times as long is no work any more.
+# of two cores; a worker that takes ten times as long hangs.
 LONG_SECONDS = 600.0
 # The exit code of a worker where no worker can work on this machine, and its log says why.
 CANNOT_WORK = 78

@@ -72,7 +72,7 @@ def checked_name(name: object, folder: str, url: str) -> str:
     """A name in a listing, which came over the network. Raises StoreError for one that would lead elsewhere."""
     if not isinstance(name, str) or name in {"", ".", ".."} or "/" in name or "\0" in name:
         raise StoreError(
-            f"{folder or '/'} cannot be listed in {url}: {str(name)[:80]!r} is no name of a file; is it really a store?"
+            f"{folder or '/'} cannot be listed in {url}: {str(name)[:80]!r} is not a file name; is it really a store?"
         )
     return name
 

@@ -20,7 +20,7 @@ from elastic_ctr.store.remote_store import RemoteStore
 from elastic_ctr.store.retry import RetryPolicy
 
 _SENT_AT_ONCE = 1 << 20
-# Reading waits for a folder with many files to be deleted, or a body to reach a slow disk; it is no limit of a transfer.
+# Reading waits for a folder with many files to be deleted, or a body to reach a slow disk; it does not limit a transfer.
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 # States of the server or of a proxy, not errors of the request.
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
@@ -82,7 +82,7 @@ class WebDav(Remote):
             ]
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as garbled:
             raise StoreError(
-                f"{folder or '/'} cannot be listed in {self.url}: the answer is no JSON listing; it needs nginx with "
+                f"{folder or '/'} cannot be listed in {self.url}: the answer is not a JSON listing; it needs nginx with "
                 "`autoindex_format json`, as charts/elastic-ctr/files/nginx.conf has it"
             ) from garbled
 

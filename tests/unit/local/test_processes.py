@@ -17,8 +17,9 @@ import pytest
 from elastic_ctr.config.role_files import RoleFile
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local import processes as module
+from elastic_ctr.local.endpoints import answers
 from elastic_ctr.local.plan import Places, Role
-from elastic_ctr.local.processes import Supervisor, answers
+from elastic_ctr.local.processes import Supervisor
 
 VALUES = Values.model_validate({"data": {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}})
 STAYS = "import signal\nwhile True: signal.pause()"

@@ -165,7 +165,7 @@ def test_a_listing_with_a_name_that_leads_elsewhere_is_refused(saying: Saying) -
     entries = [FILE | {"pathSuffix": "good"}, FILE | {"pathSuffix": "../bad"}]
     server = saying(Answer(200, json.dumps({"FileStatuses": {"FileStatus": entries}}).encode()))
 
-    with store_at(server) as store, pytest.raises(StoreError, match=r"'\.\./bad' is no name of a file"):
+    with store_at(server) as store, pytest.raises(StoreError, match=r"'\.\./bad' is not a file name"):
         store.list("a")
 
 

@@ -6,7 +6,7 @@ from elastic_ctr.store.remote import cause_of, checked_name, relative
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc", "../x", "a\0b", None, 7, ["a"], {"name": "a"}])
 def test_a_listed_name_that_would_lead_elsewhere_is_refused(name: object) -> None:
-    with pytest.raises(StoreError, match="is no name of a file; is it really a store"):
+    with pytest.raises(StoreError, match="is not a file name; is it really a store"):
         checked_name(name, "a", "http://x")
 
 

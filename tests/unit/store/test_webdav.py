@@ -62,7 +62,7 @@ def listing(*names: object) -> Answer:
 def test_a_listing_with_a_name_that_leads_elsewhere_is_refused_whole(world: Making, name: object, ask: str) -> None:
     store = world(listing("good", name)).store
 
-    with pytest.raises(StoreError, match=r"a cannot be listed in .* is no name of a file; is it really a store"):
+    with pytest.raises(StoreError, match=r"a cannot be listed in .* is not a file name; is it really a store"):
         list(getattr(store, ask)("a"))
 
 
@@ -81,7 +81,7 @@ def test_a_listing_with_a_name_that_leads_elsewhere_is_refused_whole(world: Maki
     ],
 )
 def test_what_is_no_listing_is_refused_and_never_an_empty_folder(world: Making, body: bytes) -> None:
-    with pytest.raises(StoreError, match="the answer is no JSON listing; it needs nginx"):
+    with pytest.raises(StoreError, match="the answer is not a JSON listing; it needs nginx"):
         world(Answer(200, body)).store.list("a")
 
 
