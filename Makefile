@@ -86,13 +86,13 @@ setup-dev: ## Make .venv with the packages that check and test the code, too
 	@tools/setup dev
 
 test: setup-dev build/machine-code ## Run every test that needs no cluster (unit, contract, chart, pipeline), JOBS files at once; then the 50 slowest
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=50 $(LONGEST) tests/pipeline tests/contract tests/unit tests/chart
+	@$(BIN)/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --durations=50 $(LONGEST) tests/pipeline tests/contract tests/unit tests/chart
 
 test-unit: setup-dev build/machine-code ## Run the unit tests, which need no other program
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/unit
+	@$(BIN)/python -m pytest -q -n $(JOBS) --no-loadscope-reorder tests/unit
 
 test-chart: setup-dev ## Run the tests of the rendered chart
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/chart
+	@$(BIN)/python -m pytest -q -n $(JOBS) --no-loadscope-reorder tests/chart
 
 # Processes of one run share numba's cache, with the code of all roles compiled before.
 build/machine-code: $(shell find python -name '*.py') requirements/dev.txt

@@ -3,12 +3,20 @@ import re
 import signal
 import sys
 from collections import defaultdict
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parents[1]
+
+# pytest-xdist gives a worker one file at a time: fixtures of a module are made once. The tests of these files share none and
+# take long, mostly by waiting for processes.
+ONE_BY_ONE = re.compile(
+    r"tests/pipeline/test_(?!operating)\w+\.py|tests/unit/cube/(agent/test_agent|client/test_copies|server/test_\w*workers)\.py"
+)
 
 # How long an example takes says nothing: the first one may compile, and a machine may be busy with something else.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -29,6 +37,19 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.g
 
 # Programs that `tools/get` brought.
 os.environ["PATH"] = f"{ROOT / 'build' / 'tools' / 'bin'}:{os.environ['PATH']}"
+
+
+def one_after_the_other(nodeid: str) -> str:
+    """The name of what pytest-xdist gives to one worker: a file, or a single test of ONE_BY_ONE."""
+    file = nodeid.partition("::")[0]
+    return nodeid if ONE_BY_ONE.fullmatch(file) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    scheduler = import_module("xdist.scheduler").LoadFileScheduling(config, log)
+    scheduler._split_scope = one_after_the_other
+    return scheduler
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
