@@ -54,10 +54,11 @@ def test_two_networks_live_side_by_side_on_one_thread(exported: Exported, tmp_pa
 import sys
 from pathlib import Path
 import numpy as np
-from elastic_ctr.serving.batching.predictor import DenseNetwork, paddle_thread
+from elastic_ctr.runtime.inline_executor import InlineExecutor
+from elastic_ctr.serving.batching.predictor import DenseNetwork
 width = int(sys.argv[2])
 pooled = np.ones((3, width), np.float32)
-with paddle_thread() as thread:
+with InlineExecutor("paddle") as thread:
     first = thread.submit(DenseNetwork, Path(sys.argv[1]), width).result()
     before = thread.submit(first.predict, pooled).result()
     for _ in range(20):
@@ -80,10 +81,11 @@ def test_a_network_made_on_paddles_thread_answers_alike_on_another_while_that_is
 import sys
 from pathlib import Path
 import numpy as np
-from elastic_ctr.serving.batching.predictor import DenseNetwork, paddle_thread
+from elastic_ctr.runtime.inline_executor import InlineExecutor
+from elastic_ctr.serving.batching.predictor import DenseNetwork
 width = int(sys.argv[2])
 pooled = np.random.default_rng(0).random((300, width), np.float32)
-with paddle_thread() as thread:
+with InlineExecutor("paddle") as thread:
     network = thread.submit(DenseNetwork, Path(sys.argv[1]), width).result()
     for number in range(60):
         rows = 1 + number * 5

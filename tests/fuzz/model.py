@@ -48,7 +48,7 @@ class Behind:
         self.paddle = InlineExecutor("paddle")
         self.parser = ThreadPoolExecutor(1)
         self.batcher = Batcher(self.paddle, self._newest, self.counters, max_rows=64, shared_rows=4)
-        self.batcher.add(ModelVersion(7, SLOTS, None, 1, 0, Sum(), Table()))
+        self.batcher.add(ModelVersion(7, SLOTS, None, 1, Sum(), Table()))
         self.batcher.pin(7)
 
     async def _newest(self) -> int | None:

@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime import logging as runtime_logging
+from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import bind, die_with_parent, raise_fd_limit, wait_event
 from elastic_ctr.serving.batching import predictor
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
@@ -52,6 +54,9 @@ MANIFEST_FILE = "manifest.json"
 SAMPLE_FILE = "sample.jsonl"
 
 
+Message = dict[str, Any]
+
+
 class Worker:
     """Owns the batches, the frontends and the cube clients of this process."""
 
@@ -60,9 +65,10 @@ class Worker:
         serving = config.serving
         self._writer = writer
         self._counters = Counters()
-        self._paddle = predictor.paddle_thread()
+        # Only this thread calls Paddle, or the loop in its place: two calls at once have crashed.
+        self._paddle = InlineExecutor("paddle")
         self._batcher = Batcher(self._paddle, self._newest_live, self._counters, max_rows=serving.max_batch_rows)
-        service = Routes(
+        self._routes = routes = Routes(
             self._batcher,
             self._counters,
             ThreadPoolExecutor(1, thread_name_prefix="parser"),
@@ -72,9 +78,9 @@ class Worker:
             max_body_bytes=serving.max_body_bytes,
         )
         self._frontend = HttpFrontend(
-            service.handle,
+            routes.handle,
             Limits(max_body_bytes=serving.max_body_bytes),
-            lambda status: service.count("none", status),
+            lambda status: routes.count("none", status),
         )
         # Everyday requests; the frontend above is behind it.
         self._native: NativeHttpFrontend | None = None
@@ -86,7 +92,6 @@ class Worker:
         # Why they are not.
         self._shut = "this worker is ending"
         self._grpc: GrpcFrontend | None = None
-        self._service = service
         self._clients: dict[tuple[int, int], CubeClient] = {}
         self._document: ReleaseDocument | None = None
         self._document_came = asyncio.Event()
@@ -121,18 +126,18 @@ class Worker:
 
         serving = self._config.serving
         limits = NativeLimits(max_rows=min(serving.max_instances, serving.max_batch_rows))
-        make = partial(NativeHttpFrontend, self._service, self._frontend, limits)
+        make = partial(NativeHttpFrontend, self._routes, self._frontend, limits)
         return await asyncio.to_thread(anew_if_stale, make)
 
     # -- orders
 
     async def _command_loop(self, reader: asyncio.StreamReader) -> None:
-        long = {"check": self._check_as_ordered, "load": self._load_as_ordered, "listen": self._listen}
+        long = {"check": self._check, "load": self._load, "listen": self._listen}
         while line := await reader.readline():
             order = json.loads(line)
-            if order["do"] in long:
+            if (do := long.get(order["do"])) is not None:
                 # Holders must be able to change meanwhile.
-                task = asyncio.create_task(long[order["do"]](order))
+                task = asyncio.create_task(self._carry_out(do, order))
                 self._under_way.add(task)
                 task.add_done_callback(self._under_way.discard)
                 # Before it begins: while it loads nothing may be said for tens of seconds.
@@ -141,7 +146,10 @@ class Worker:
                 self._do(order)
                 self._say({"id": order["id"], "ok": True})
 
-    def _do(self, order: dict[str, Any]) -> None:
+    async def _carry_out(self, do: Callable[[Message], Awaitable[Message]], order: Message) -> None:
+        self._say({"id": order["id"], **await do(order)})
+
+    def _do(self, order: Message) -> None:
         if order["do"] == "document":
             self._follow(ReleaseDocument.model_validate(order["document"]))
         elif order["do"] == "stage":
@@ -165,57 +173,48 @@ class Worker:
         pinned: dict[int, dict[str, tuple[int, ...]]] = {version: {} for version in self._batcher.in_use()}
         client.set_holders({**pinned, **document.addresses()}, document.draining())
 
-    async def _listen(self, order: dict[str, Any]) -> None:
+    async def _listen(self, _order: Message) -> Message:
         if not self._opened and not self.stopped.is_set():
             try:
                 await self._open_frontends()
                 self._opened = True
             except Exception as failed:
-                log.exception("the frontends cannot be opened; this worker ends, and another tries it anew")
+                log.exception("the frontends cannot be opened; this worker ends, and another one tries again")
                 self._shut = f"the frontends cannot be opened ({type(failed).__name__}: {failed})"
                 # Some may be open, and cannot be opened twice.
                 self.stopped.set()
-        self._say({"id": order["id"], **({"ok": True} if self._opened else {"error": self._shut})})
+        return {"ok": True} if self._opened else {"error": self._shut}
 
     async def _open_frontends(self) -> None:
         host, serving = self._config.host, self._config.serving
         if serving.grpc_port:
-            # Imported where it is wanted: it takes 20 MB, and a process without the frontend need not have them.
+            # The import takes 20 MB, which a process without gRPC saves.
             from elastic_ctr.serving.frontends.grpc import GrpcFrontend
 
-            self._grpc = GrpcFrontend(self._service, serving.max_body_bytes)
+            self._grpc = GrpcFrontend(self._routes, serving.max_body_bytes)
             await self._grpc.listen(host, serving.grpc_port)
         _freeze_gc()
-        # Last: once HTTP answers, clients may use gRPC as well.
-        await self._open_http(bind(host, serving.port, share=True))
-
-    async def _open_http(self, listener: socket.socket) -> None:
-        """Once the machine code is there."""
+        # HTTP comes last: once it answers, clients may use gRPC as well.
         assert self._compiling is not None
-        try:
-            # The end of the worker must not leave it half made.
-            self._native = await asyncio.shield(self._compiling)
-        except BaseException:
-            listener.close()
-            raise
-        await self._native.listen(listener)
+        # The end of the worker must not leave it half made.
+        self._native = await asyncio.shield(self._compiling)
+        await self._native.listen(bind(host, serving.port, share=True))
 
     def _frontends(self) -> list[HttpFrontend | NativeHttpFrontend | GrpcFrontend]:
         frontends = (self._native or self._frontend, self._grpc)
         return [frontend for frontend in frontends if frontend is not None]
 
-    # -- a version
+    # -- versions
 
-    async def _load_as_ordered(self, order: dict[str, Any]) -> None:
+    async def _load(self, order: Message) -> Message:
         try:
-            await self._load(order["version"], Path(order["folder"]))
-            self._say({"id": order["id"], "ok": True})
+            await self._load_version(order["version"], Path(order["folder"]))
         except Exception as failed:
             log.exception("version %s cannot be loaded", order["version"])
-            sentence = f"version {order['version']} cannot be loaded ({type(failed).__name__}: {failed})"
-            self._say({"id": order["id"], "error": sentence})
+            return {"error": f"version {order['version']} cannot be loaded ({type(failed).__name__}: {failed})"}
+        return {"ok": True}
 
-    async def _load(self, version: int, folder: Path) -> VersionManifest:
+    async def _load_version(self, version: int, folder: Path) -> VersionManifest:
         """Load and warm up the network. Raises predictor.NetworkUnusable, OSError, ValueError."""
         manifest = VersionManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
         loaded = self._batcher.versions.get(version)
@@ -224,44 +223,33 @@ class Worker:
             network = await asyncio.get_running_loop().run_in_executor(
                 self._paddle, predictor.DenseNetwork, folder, len(slots) * manifest.dim
             )
-            loaded = ModelVersion(
-                version,
-                slots,
-                manifest.sparse_dim,
-                manifest.dim,
-                manifest.event_time_max,
-                network,
-                self._client(manifest.dim, manifest.partitions),
-            )
+            client = self._client(manifest.dim, manifest.partitions)
+            loaded = ModelVersion(version, slots, manifest.sparse_dim, manifest.dim, network, client)
         # No prediction waits for the compiler while it holds the loop.
         assert self._compiling is not None
         await asyncio.wait([self._compiling])
-        # Also when it is there: perhaps only for a request that began before it was let go.
+        # Also when it is loaded: the batcher may be about to unload it.
         self._batcher.add(loaded)
         return manifest
 
-    async def _check_as_ordered(self, order: dict[str, Any]) -> None:
-        """Only in the process that checks: no requests come to it."""
-        version = order["version"]
+    async def _check(self, order: Message) -> Message:
+        """Load and warm up a version, and answer its samples on the whole path. Only the checker, which has no requests, does it."""
+        version, folder = order["version"], Path(order["folder"])
         try:
-            outcome = await self._check(version, Path(order["folder"]))
+            manifest = await self._load_version(version, folder)
+            samples = read_samples(folder / SAMPLE_FILE, SlotList(manifest.slots), manifest.samples)
+            rows = samples.instances.rows
+            served = await self._batcher.predict_at(version, samples.instances) if rows else samples.published
+            verdict = compare(version, served, samples.published, self._config.serving.max_abs_diff)
         except (VersionNotHeld, CubeUnavailable) as unavailable:
-            outcome = {"later": str(unavailable)}
+            return {"later": str(unavailable)}
         except (predictor.NetworkUnusable, SamplesDamaged, ValueError) as refused:
-            outcome = {"refused": f"version {version}: {refused}"}
+            return {"refused": f"version {version}: {refused}"}
         except Exception as failed:
             log.exception("the check of version %s failed", version)
-            outcome = {"later": f"the check failed ({type(failed).__name__}: {failed})"}
-        self._batcher.keep(set())
-        self._say({"id": order["id"], **outcome})
-
-    async def _check(self, version: int, folder: Path) -> dict[str, Any]:
-        """Load, warm up, and answer the samples through the whole path at this version."""
-        manifest = await self._load(version, folder)
-        samples = read_samples(folder / SAMPLE_FILE, SlotList(manifest.slots), manifest.samples)
-        rows = samples.instances.rows
-        served = await self._batcher.predict_at(version, samples.instances) if rows else samples.published
-        verdict = compare(version, served, samples.published, self._config.serving.max_abs_diff)
+            return {"later": f"the check failed ({type(failed).__name__}: {failed})"}
+        finally:
+            self._batcher.keep(set())
         if verdict.refused is not None:
             return {"refused": verdict.refused, "maxAbsDiff": verdict.max_abs_diff}
         return {"passed": verdict.max_abs_diff}
@@ -307,7 +295,7 @@ class Worker:
         busy = bool(self._under_way) or any(each is not None and not each.done() for each in begun)
         self._say({"event": "counted", "counts": self._counters.snapshot(), "busy": busy})
 
-    def _say(self, line: dict[str, Any]) -> None:
+    def _say(self, line: Message) -> None:
         self._writer.write(json.dumps(line).encode() + b"\n")
 
 

@@ -55,7 +55,7 @@ class Standing(Generic[DoorKind]):
         self.address = f"127.0.0.1:{port}"
 
     def release(self, version: int, slots: SlotList = SLOTS) -> None:
-        self.batcher.add(ModelVersion(version, slots, None, 1, 0, Sum(), self.table))
+        self.batcher.add(ModelVersion(version, slots, None, 1, Sum(), self.table))
         self.batcher.pin(version)
 
 

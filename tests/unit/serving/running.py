@@ -92,7 +92,7 @@ class Running:
 
     def add(self, version: int, slots: SlotList = SLOTS, network: Sum | None = None) -> Sum:
         network = network or Sum()
-        self.batcher.add(ModelVersion(version, slots, None, 1, 0, network, self.table))
+        self.batcher.add(ModelVersion(version, slots, None, 1, network, self.table))
         return network
 
     def ask(self, *rows: list[list[int]]) -> "asyncio.Future[tuple[list[float], int]]":

@@ -37,7 +37,7 @@ class Standing:
         self.channel = channel
 
     def release(self, version: int, slots: SlotList = SLOTS) -> None:
-        self.batcher.add(ModelVersion(version, slots, None, 1, 0, Sum(), self.table))
+        self.batcher.add(ModelVersion(version, slots, None, 1, Sum(), self.table))
         self.batcher.pin(version)
 
     async def raw(self, method: str, request: bytes) -> bytes:

@@ -79,7 +79,7 @@ async def service(*, live: bool = True, max_instances: int = 100) -> AsyncIterat
         rounds = Batcher(paddle, nothing, counters)
         task = asyncio.create_task(rounds.run())
         if live:
-            rounds.add(ModelVersion(7, SlotList(("0", "1")), None, 1, 0, network, cube))
+            rounds.add(ModelVersion(7, SlotList(("0", "1")), None, 1, network, cube))
             rounds.pin(7)
         made = Routes(rounds, counters, parser, model_name="ctr", version="1.2", max_instances=max_instances)
         try:

@@ -239,7 +239,7 @@ async def test_a_version_wanted_again_while_a_request_still_uses_it_can_be_answe
     instances = instances_of([[[5]]], 1)
     async with started(gate) as (it, parent):
         for version in (1, 2):
-            it._batcher.add(ModelVersion(version, slots, None, 1, 0, Sum(), table))
+            it._batcher.add(ModelVersion(version, slots, None, 1, Sum(), table))
         it._batcher.pin(1)
         it._batcher.submit(lambda _: instances, instances, slots, lambda _, version: answered.append(version))
         await until(lambda: table.lookups == 1)

@@ -69,7 +69,6 @@ class ModelVersion:
     slots: SlotList
     sparse_dim: int | None
     dim: int
-    event_time_max: int
     network: Network
     cube: Cube
 

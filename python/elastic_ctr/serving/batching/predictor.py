@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 
 Floats = npt.NDArray[np.float32]
@@ -36,13 +35,8 @@ class NetworkUnusable(ValueError):
     """The files do not hold the network that serving expects: which, why."""
 
 
-def paddle_thread() -> InlineExecutor:
-    """The one thread of a process that makes Paddle calls, or has them made in its place: two at once have crashed."""
-    return InlineExecutor("paddle")
-
-
 class DenseNetwork:
-    """One loaded network. Every method is for the thread of `paddle_thread`, or for its owner while that is idle.
+    """One loaded network. Every method is for the one Paddle thread, or for its owner while that is idle.
 
     `row_seconds`: what a row of a batch took at best, when it was warmed up.
 
@@ -103,13 +97,11 @@ class DenseNetwork:
         self._input = self._output = self._predictor = None
 
 
-def preload() -> None:
-    """Import Paddle: seconds that the first version then need not wait for."""
-    _paddle()
+def preload() -> Any:
+    """Import `paddle.inference`: seconds that the first version then need not wait for.
 
-
-def _paddle() -> Any:
-    """`paddle.inference`. When it is imported Paddle takes SIGTERM, and would end the process with answers under way."""
+    Paddle takes SIGTERM when it is imported, and would end the process with answers under way.
+    """
     _settle()
     with preserve_sigterm_handler():
         from paddle import inference
@@ -142,7 +134,7 @@ def _cpu() -> dict[str, str]:
 
 
 def _load(model: Path, parameters: Path) -> Any:
-    inference = _paddle()
+    inference = preload()
     for file in (model, parameters):
         # Paddle ends the process over some of what it cannot read; an absent file is the part we can see first.
         if not file.is_file() or not file.stat().st_size:
