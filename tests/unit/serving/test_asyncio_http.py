@@ -280,7 +280,7 @@ async def test_who_stops_in_the_middle_of_a_request_is_told_so() -> None:
     connection, wire = connected(HttpFrontend(Echo()))
     connection.data_received(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Le")
 
-    connection.time_is_up()
+    connection.on_deadline()
 
     assert statuses(wire.written) == [408]
     assert wire.eof
@@ -392,7 +392,7 @@ async def test_who_asks_when_the_door_stops_is_answered_and_told_to_close(listen
 
 
 async def test_an_idle_client_does_not_hold_up_a_door_that_stops(listening: Callable[..., Any]) -> None:
-    door, port = await listening(Echo(), Limits(farewell_seconds=0.05, head_seconds=0.1))
+    door, port = await listening(Echo(), Limits(drain_idle_seconds=0.05, head_seconds=0.1))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while not door.connections:
         await asyncio.sleep(0.001)
@@ -426,5 +426,5 @@ async def test_heads_that_are_remembered_are_few_and_short() -> None:
 
     assert [len(body) for _, _, body in echo.asked] == [*(number // 2 for number in range(10_000)), 0]
     assert len(statuses(wire.written)) == 10_001
-    known = door.read_known.cache_info()
+    known = door.read_cached.cache_info()
     assert (known.hits, known.misses, known.currsize) == (5000, 5000, 4096)

@@ -314,7 +314,7 @@ async def test_an_idle_client_is_let_go(kind: str) -> None:
 
 
 async def test_stopping_finishes_what_was_asked_and_tells_who_asks_again_to_close(kind: str) -> None:
-    limits = Limits(farewell_seconds=0.2, head_seconds=0.1)
+    limits = Limits(drain_idle_seconds=0.2, head_seconds=0.1)
     async with http_standing(kind, limits=limits) as it, peer(it) as (reader, writer), peer(it) as (idle, _):
         writer.write(EVERYDAY)
         await reader.readuntil(b'"err_code":0}')

@@ -34,10 +34,10 @@ from elastic_ctr.serving.frontends.http_syntax import (
 from elastic_ctr.serving.request_error import RequestError
 
 JSON_TYPE = b"content-type: application/json\r\n"
-_LONGEST_LOOK = 1.0
+_LONGEST_CHECK = 1.0
 # Programs send the same heads again and again. Together these take less than one body.
-_MOST_KNOWN = 4096
-_LONGEST_KNOWN = 2048
+_MOST_CACHED = 4096
+_LONGEST_CACHED = 2048
 
 
 class Reply(Protocol):
@@ -59,7 +59,7 @@ class Limits(NamedTuple):
     request_seconds: float = 60.0
     idle_seconds: float = 75.0
     linger_seconds: float = 5.0
-    farewell_seconds: float = 5.0
+    drain_idle_seconds: float = 5.0
     # Bodies received and not yet answered, of all connections together, in multiples of the largest allowed.
     max_pending_bodies: int = 4
 
@@ -80,7 +80,7 @@ class _Answer:
 
     payload: bytes | None = None
     last: bool = False
-    held: int = 0
+    body_bytes: int = 0
 
 
 @dataclass
@@ -99,8 +99,8 @@ class HttpFrontend:
         self.connections: set[Connection] = set()
         self.stopping = False
         self.pending_bytes = 0
-        self.farewell = 0.0
-        self.read_known = lru_cache(_MOST_KNOWN)(partial(read_head, max_headers=self.limits.max_headers))
+        self.drain_idle = 0.0
+        self.read_cached = lru_cache(_MOST_CACHED)(partial(read_head, max_headers=self.limits.max_headers))
         self._server: asyncio.Server | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
@@ -110,11 +110,11 @@ class HttpFrontend:
         self._server = await asyncio.get_running_loop().create_server(
             lambda: Connection(self), sock=socket, backlog=2048
         )
-        self._look_from_now_on()
+        self._watch_deadlines()
 
     async def adopt_connection(self, peer: socket.socket, came: bytes) -> None:
         """Take a connection that another frontend has accepted, and what was read of it. Raises OSError."""
-        self._look_from_now_on()
+        self._watch_deadlines()
         await asyncio.get_running_loop().connect_accepted_socket(lambda: Connection(self, came), peer)
 
     def accept_no_more(self) -> None:
@@ -125,14 +125,14 @@ class HttpFrontend:
     def begin_drain(self, grace_seconds: float) -> None:
         """From now on every answer is the last of its connection; `stop` must follow."""
         if not self.stopping:
-            self.farewell = min(self.limits.farewell_seconds, grace_seconds / 2)
+            self.drain_idle = min(self.limits.drain_idle_seconds, grace_seconds / 2)
             self.stopping = True
             self.accept_no_more()
             for connection in list(self.connections):
-                connection.rest()
+                connection.begin_idle()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Accept no more, answer what has been asked and what idle clients ask within their farewell, close.
+        """Accept no more, answer what has been asked and what idle clients ask while it drains, close.
 
         Every answer says that the connection closes after it. The rest is cut after the grace.
         """
@@ -146,23 +146,23 @@ class HttpFrontend:
         if self._looking is not None:
             self._looking.cancel()
 
-    def left(self, connection: Connection) -> None:
+    def on_closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
         if self.stopping and not self.connections:
             self._emptied.set()
 
-    def _look_from_now_on(self) -> None:
+    def _watch_deadlines(self) -> None:
         if self._looking is None:
-            self._look()
+            self._check_deadlines()
 
-    def _look(self) -> None:
+    def _check_deadlines(self) -> None:
         """Deadlines are looked at twice as often as the shortest of them."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in list(self.connections):
             if connection.deadline is not None and connection.deadline < now:
-                connection.time_is_up()
-        self._looking = loop.call_later(min(_LONGEST_LOOK, self.limits.head_seconds / 2), self._look)
+                connection.on_deadline()
+        self._looking = loop.call_later(min(_LONGEST_CHECK, self.limits.head_seconds / 2), self._check_deadlines)
 
 
 class Connection(asyncio.Protocol):
@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol):
         self.deadline: float | None = None
         self._loop = asyncio.get_running_loop()
         self._transport = cast("asyncio.Transport", None)
-        self._came = came
+        self._adopted = came
         self._frontend = frontend
         self._limits = frontend.limits
         self._answers: deque[_Answer] = deque()
@@ -185,28 +185,28 @@ class Connection(asyncio.Protocol):
         self._receiving = False
         self._head: RequestHead | None = None
         self._chunks: ChunkedBody | None = None
-        self._held = 0
+        self._body_bytes = 0
 
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._frontend.connections.add(self)
-        self.rest()
-        if self._came:
+        self.begin_idle()
+        if self._adopted:
             # Now: the caller begins to read after this, and the end of what the client says may be next.
-            self.data_received(self._came)
-            self._came = b""
-            self._loop.call_soon(self._read_as_wanted)
+            self.data_received(self._adopted)
+            self._adopted = b""
+            self._loop.call_soon(self._apply_pause)
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._discarding = True
-        self._let_go()
+        self._discard_input()
         for answer in self._answers:
-            self._frontend.pending_bytes -= answer.held
-            answer.held = 0
-        self._frontend.left(self)
+            self._frontend.pending_bytes -= answer.body_bytes
+            answer.body_bytes = 0
+        self._frontend.on_closed(self)
 
     def eof_received(self) -> bool:
         """A client may close its half after asking; it still gets what it asked for."""
@@ -219,26 +219,26 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._writable = False
         self.deadline = self._loop.time() + self._limits.request_seconds
-        self._read_or_not()
+        self._update_reading()
 
     def resume_writing(self) -> None:
         self._writable = True
-        self.rest()
-        self._read_or_not()
+        self.begin_idle()
+        self._update_reading()
 
     def data_received(self, data: bytes) -> None:
         if not self._discarding:
             self._data += data
             try:
-                while self._take_head() if self._head is None else self._take_body(self._head):
+                while self._read_head() if self._head is None else self._read_body(self._head):
                     pass
             except RequestError as refusal:
                 self._refuse(refusal)
-            self._read_or_not()
+            self._update_reading()
 
     # -- requests
 
-    def _take_head(self) -> bool:
+    def _read_head(self) -> bool:
         """Take a head from what has come; whether it was there."""
         if self._discarding:
             return False
@@ -262,7 +262,7 @@ class Connection(asyncio.Protocol):
         self._searched = 0
         raw = bytes(data[:size])
         del data[:size]
-        head = self._frontend.read_known(raw) if size <= _LONGEST_KNOWN else read_head(raw, self._limits.max_headers)
+        head = self._frontend.read_cached(raw) if size <= _LONGEST_CACHED else read_head(raw, self._limits.max_headers)
         if head.length > self._limits.max_body_bytes:
             raise self._too_large()
         self._head = head
@@ -273,41 +273,41 @@ class Connection(asyncio.Protocol):
             self._flush()
         return True
 
-    def _take_body(self, head: RequestHead) -> bool:
+    def _read_body(self, head: RequestHead) -> bool:
         """Take the body and answer the request; whether the body is whole."""
         data, chunks = self._data, self._chunks
         if chunks is not None:
             whole = chunks.take(data)
             if chunks.size > self._limits.max_body_bytes:
                 raise self._too_large()
-            self._hold(len(chunks.body))
+            self._account(len(chunks.body))
             if not whole:
                 return False
             body = bytes(chunks.body)
         else:
-            self._hold(min(len(data), head.length))
+            self._account(min(len(data), head.length))
             if len(data) < head.length:
                 return False
             body = bytes(memoryview(data)[: head.length])
             del data[: head.length]
-        answer = _Answer(last=head.last, held=self._held)
+        answer = _Answer(last=head.last, body_bytes=self._body_bytes)
         self._head = self._chunks = self.deadline = None
         self._receiving = False
-        self._held = 0
+        self._body_bytes = 0
         self._handle(head, body, answer)
         return True
 
-    def _hold(self, size: int) -> None:
+    def _account(self, size: int) -> None:
         """Count what is held of a body."""
-        self._frontend.pending_bytes += size - self._held
-        self._held = size
+        self._frontend.pending_bytes += size - self._body_bytes
+        self._body_bytes = size
         if self._frontend.pending_bytes > self._limits.max_pending_bodies * self._limits.max_body_bytes:
             raise RequestError(503, "too many large requests are under way; ask again later")
 
-    def _let_go(self) -> None:
+    def _discard_input(self) -> None:
         """Of a request that is not received to its end."""
-        self._frontend.pending_bytes -= self._held
-        self._held = 0
+        self._frontend.pending_bytes -= self._body_bytes
+        self._body_bytes = 0
         self._data.clear()
         self._chunks = None
 
@@ -321,8 +321,8 @@ class Connection(asyncio.Protocol):
             self._discarding = True
 
         def reply(status: int, payload: bytes, headers: bytes = JSON_TYPE, /) -> None:
-            self._frontend.pending_bytes -= answer.held
-            answer.held = 0
+            self._frontend.pending_bytes -= answer.body_bytes
+            answer.body_bytes = 0
             if self._frontend.stopping:
                 answer.last = True
             if answer.last:
@@ -352,17 +352,17 @@ class Connection(asyncio.Protocol):
         if ready:
             self._transport.write(b"".join(ready))
         if not answers:
-            self.rest()
-        self._read_or_not()
+            self.begin_idle()
+        self._update_reading()
 
-    def rest(self) -> None:
+    def begin_idle(self) -> None:
         """When no answer is due the client's idle time begins, unless it is in the middle of a request."""
         if self._answers or self._receiving or self._discarding:
             return
         frontend = self._frontend
-        self.deadline = self._loop.time() + (frontend.farewell if frontend.stopping else self._limits.idle_seconds)
+        self.deadline = self._loop.time() + (frontend.drain_idle if frontend.stopping else self._limits.idle_seconds)
 
-    def _read_or_not(self) -> None:
+    def _update_reading(self) -> None:
         wanted = self._discarding or (self._writable and len(self._answers) < self._limits.max_pipelined)
         if wanted != self._reading and not self._transport.is_closing():
             self._reading = wanted
@@ -371,7 +371,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
-    def _read_as_wanted(self) -> None:
+    def _apply_pause(self) -> None:
         """A pause within `connection_made` is forgotten by uvloop."""
         if not self._reading and not self._transport.is_closing():
             self._transport.pause_reading()
@@ -381,7 +381,7 @@ class Connection(asyncio.Protocol):
         self._discarding = True
         self._receiving = False
         self.deadline = None
-        self._let_go()
+        self._discard_input()
         self._frontend.refused(refusal.status)
         headers = JSON_TYPE + b"connection: close\r\n"
         if refusal.status == HTTPStatus.UNSUPPORTED_MEDIA_TYPE:
@@ -394,13 +394,13 @@ class Connection(asyncio.Protocol):
         """Close our half and drop what still comes: closing at once would reset an answer still on its way."""
         self._discarding = True
         self.deadline = self._loop.time() + self._limits.linger_seconds
-        self._read_or_not()
+        self._update_reading()
         if self._transport.can_write_eof():
             self._transport.write_eof()
         else:
             self._transport.close()
 
-    def time_is_up(self) -> None:
+    def on_deadline(self) -> None:
         """The deadline is over."""
         if self._receiving and not self._discarding:
             self._refuse(RequestError(408, "the request took too long to arrive; the connection is closed"))

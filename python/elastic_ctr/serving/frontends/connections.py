@@ -47,7 +47,7 @@ WIDTH = sockets.WIDTH + 13
 
 # The frontend's row, i64: the serial number of the last connection, how many are open, bytes of large inputs, rows of `aside`,
 # connections with pending input, and DEAF: the process has no descriptor left for a connection that comes.
-NEXT_SERIAL, OPENED, PENDING, ASIDE, LEFT_OVER, DEAF = range(6)
+NEXT_SERIAL, OPENED, PENDING, ASIDE, PENDING_INPUTS, DEAF = range(6)
 SHARED_WIDTH = 6
 
 # A batch's totals, i64: lengths, feasigns, requests, bytes of bodies.
@@ -103,7 +103,7 @@ def new_batch(requests: int, feasigns: int, lengths: int, bodies: int) -> Batch:
 def _forget(b: Any, row: Any) -> None:
     """Take out of the frontend's counts what an open connection has in them."""
     b.shared[PENDING] -= row[CHARGED]
-    b.shared[LEFT_OVER] -= row[UNFINISHED]
+    b.shared[PENDING_INPUTS] -= row[UNFINISHED]
     b.shared[OPENED] -= 1
 
 
@@ -156,7 +156,7 @@ def update_interest(b: Any, fd: Any, now: Any) -> None:
 @compiled
 def set_pending_input(b: Any, row: Any, value: Any) -> None:
     """Note whether the connection's input may hold whole requests that epoll does not announce again."""
-    b.shared[LEFT_OVER] += value - row[UNFINISHED]
+    b.shared[PENDING_INPUTS] += value - row[UNFINISHED]
     row[UNFINISHED] = value
 
 
@@ -263,7 +263,7 @@ def ready(b: Any, now: Any) -> Any:
     On the way output that waited is sent, and peers are accepted.
     """
     found = np.int64(0)
-    if b.shared[LEFT_OVER] > 0:
+    if b.shared[PENDING_INPUTS] > 0:
         for descriptor in range(b.sockets.connections.shape[0]):
             if b.sockets.connections[descriptor, UNFINISHED] != 0:
                 b.ready[found, 0], b.ready[found, 1] = descriptor, 0
