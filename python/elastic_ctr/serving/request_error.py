@@ -18,6 +18,13 @@ class RequestError(Exception):
         self.sentence = sentence
 
 
+class BadRequest(RequestError):
+    """400: the request is malformed."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(400, sentence)
+
+
 def short_repr(value: object) -> str:
     """A value from a request as it may stand in a sentence: short, and of one line."""
     if isinstance(value, str):

@@ -20,7 +20,7 @@ from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, Reply, Request
 from elastic_ctr.serving.protocols import elasticctr_json, open_inference
 from elastic_ctr.serving.protocols.json_scanner import Scanner
-from elastic_ctr.serving.request_error import RequestError, request_error_of, short_repr
+from elastic_ctr.serving.request_error import BadRequest, RequestError, request_error_of, short_repr
 from elastic_ctr.serving.worker_counters import Counters
 
 SOURCE_PATH = "/ElasticCTRPredictionService/inference"
@@ -175,13 +175,13 @@ class Routes:
         try:
             data = decoder.decompress(body, self._max_body_bytes + 1)
         except zlib.error as wrong:
-            raise RequestError(400, f"the body is not {request.encoding}: {wrong}") from None
+            raise BadRequest(f"the body is not {request.encoding}: {wrong}") from None
         if len(data) > self._max_body_bytes:
             raise RequestError(
                 413, f"the body has more than {self._max_body_bytes} bytes (maxBodyBytes); send several requests"
             )
         if not decoder.eof or decoder.unused_data:
-            raise RequestError(400, f"the body is not {request.encoding}: it is cut, or something stands behind it")
+            raise BadRequest(f"the body is not {request.encoding}: it is cut, or something stands behind it")
         return data
 
     def _read(self, body: bytes, slots: SlotList) -> Instances | None:

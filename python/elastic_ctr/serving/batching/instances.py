@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.keys import Keys
-from elastic_ctr.serving.request_error import RequestError, short_repr
+from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
 
 Lengths = npt.NDArray[np.int64]
 
@@ -111,8 +111,7 @@ def _feasign(value: object, index: int, where: Callable[[int], str]) -> int:
         digits = value.removeprefix("-")
         if digits.isdigit() and SIGNED_LOW <= (number := int(value)) < FEASIGN_END:
             return number % FEASIGN_END
-    raise RequestError(
-        400,
+    raise BadRequest(
         f"{where(index)} is {short_repr(value)}; a feasign is a whole number below 2^64, as a number or as text of decimal "
-        "digits",
+        "digits"
     )

@@ -13,28 +13,14 @@ from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled
 from elastic_ctr.machine_code.intrinsics import load_u32
 from elastic_ctr.machine_code.sockets import (
-    ADD,
     BROKEN,
     CLOSED,
-    ENDED,
-    EVENT_BYTES,
-    EVENT_DATA,
-    EVENTS,
-    EXHAUSTED,
-    FAILED,
     IN,
     INPUT,
-    LARGE,
-    LARGE_INPUT,
-    MODIFY,
-    OUT,
     OUT_AT,
     OUT_END,
-    REMOVE,
     STATE,
-    Sockets,
     reserve,
-    wait,
 )
 
 # Behind the columns of every connection. OWED: reply bytes of what is under way; SINCE: milliseconds, when its time
@@ -68,7 +54,7 @@ _CHECKED = bounds_checked()
 class Buffers(NamedTuple):
     """The arrays of the frontend."""
 
-    sockets: Sockets
+    sockets: sockets.Sockets
     shared: NDArray[np.int64]  # [SHARED_WIDTH]
     ready: NDArray[np.int64]  # [descriptors and EVENTS, 2]: a descriptor, and whether it can be read
     aside: NDArray[np.int64]  # [some, 3]
@@ -143,13 +129,13 @@ def update_interest(b: Any, fd: Any, now: Any) -> None:
         return
     mask = 0
     if waiting:
-        mask = OUT
+        mask = sockets.OUT
     elif row[SILENT] == 0 and row[LEAVING] == 0 and has_output_budget(b, row, b.least_reply):
         mask = IN
     if mask != row[MASK]:
         if waiting:
             row[SINCE] = now
-        sockets.watch(b.sockets, fd, MODIFY, mask)
+        sockets.watch(b.sockets, fd, sockets.MODIFY, mask)
         row[MASK] = mask
 
 
@@ -164,9 +150,9 @@ def set_pending_input(b: Any, row: Any, value: Any) -> None:
 def accept(b: Any, now: Any) -> None:
     while True:
         fd = sockets.accept(b.sockets)
-        if fd == EXHAUSTED:
+        if fd == sockets.EXHAUSTED:
             # It would be announced again and again; `listen_again` tells when there may be room.
-            sockets.watch(b.sockets, b.sockets.listener, REMOVE, 0)
+            sockets.watch(b.sockets, b.sockets.listener, sockets.REMOVE, 0)
             b.shared[DEAF] = 1
         if fd < 0:
             return
@@ -186,7 +172,7 @@ def accept(b: Any, now: Any) -> None:
 @compiled
 def listen_again(b: Any) -> None:
     """After DEAF."""
-    sockets.watch(b.sockets, b.sockets.listener, ADD, IN)
+    sockets.watch(b.sockets, b.sockets.listener, sockets.ADD, IN)
     b.shared[DEAF] = 0
 
 
@@ -194,8 +180,8 @@ def listen_again(b: Any) -> None:
 def account_input(b: Any, fd: Any) -> None:
     """Count what is held for a frame that is not whole yet; give its pages back when it is gone."""
     row = b.sockets.connections[fd]
-    charged = row[INPUT] if row[INPUT] > LARGE else 0
-    if charged == 0 and row[LARGE_INPUT] != 0:
+    charged = row[INPUT] if row[INPUT] > sockets.LARGE else 0
+    if charged == 0 and row[sockets.LARGE_INPUT] != 0:
         sockets.give_back(b.sockets, fd)
     b.shared[PENDING] += charged - row[CHARGED]
     row[CHARGED] = charged
@@ -212,7 +198,7 @@ def receive(b: Any, fd: Any, wanted: Any, now: Any) -> Any:
     got = sockets.receive(b.sockets, fd, wanted)
     if got == BROKEN:
         hang_up(b, fd)
-    elif got == ENDED:
+    elif got == sockets.ENDED:
         row[SILENT] = 1
         update_interest(b, fd, now)
     elif got > 0 and have == 0:
@@ -269,20 +255,20 @@ def ready(b: Any, now: Any) -> Any:
                 b.ready[found, 0], b.ready[found, 1] = descriptor, 0
                 found += 1
     events = np.uint64(b.sockets.events.ctypes.data)
-    count = wait(b.sockets, 0)
+    count = sockets.wait(b.sockets, 0)
     if _CHECKED and found + count > b.ready.shape[0]:
         raise IndexError("more is ready than there is room for")
     for number in range(count):
-        at = events + np.uint64(number * EVENT_BYTES)
+        at = events + np.uint64(number * sockets.EVENT_BYTES)
         mask = np.int64(load_u32(at))
-        fd = np.int64(load_u32(at + np.uint64(EVENT_DATA)))
+        fd = np.int64(load_u32(at + np.uint64(sockets.EVENT_DATA)))
         if fd == b.sockets.listener:
             accept(b, now)
             continue
         row = b.sockets.connections[fd]
         if row[STATE] == CLOSED:
             continue
-        if mask & FAILED:
+        if mask & sockets.FAILED:
             hang_up(b, fd)
         elif row[OUT_END] > row[OUT_AT]:
             send_waiting(b, fd, now)
@@ -293,4 +279,4 @@ def ready(b: Any, now: Any) -> Any:
         else:
             b.ready[found, 0], b.ready[found, 1] = fd, 1
             found += 1
-    return found, count == EVENTS
+    return found, count == sockets.EVENTS

@@ -35,7 +35,7 @@ from elastic_ctr.serving.batching.instances import MAX_FEASIGNS, Instances, too_
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.protocols import open_inference
 from elastic_ctr.serving.protocols.open_inference import Inference, Tensor
-from elastic_ctr.serving.request_error import RequestError, request_error_of, short_repr
+from elastic_ctr.serving.request_error import BadRequest, RequestError, request_error_of, short_repr
 from elastic_ctr.serving.routes import PARSED_INLINE, Routes
 
 ENDPOINT = "grpc"
@@ -326,7 +326,7 @@ def _wire_fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, 
         else:
             stop = end + 1
         if stop > end:
-            raise RequestError(400, NO_MESSAGE.format(messages.ModelInferRequest.DESCRIPTOR.full_name))
+            raise BadRequest(NO_MESSAGE.format(messages.ModelInferRequest.DESCRIPTOR.full_name))
         yield number, start, stop
         at = stop
 
@@ -347,21 +347,19 @@ def _varint(message: bytes, at: int, end: int) -> tuple[int, int]:
 def inference_of(asked: Any, max_instances: int) -> Inference:
     """A ModelInferRequest as the REST frontend would have read it. Raises RequestError."""
     if not asked.inputs:
-        raise RequestError(400, open_inference.NO_INPUTS)
+        raise BadRequest(open_inference.NO_INPUTS)
     raw = asked.raw_input_contents
     if raw and len(raw) != len(asked.inputs):
-        raise RequestError(
-            400, f"raw_input_contents has {len(raw)} entries for {len(asked.inputs)} inputs; give one for each"
-        )
+        raise BadRequest(f"raw_input_contents has {len(raw)} entries for {len(asked.inputs)} inputs; give one for each")
     tensors: dict[str, Tensor] = {}
     for place, given in enumerate(asked.inputs):
         where = f"inputs[{place}]"
         if given.datatype not in _CONTENTS:
             allowed = ", ".join(sorted(_CONTENTS))
-            raise RequestError(400, f"{where}.datatype is {short_repr(given.datatype)}; it must be one of {allowed}")
+            raise BadRequest(f"{where}.datatype is {short_repr(given.datatype)}; it must be one of {allowed}")
         if raw:
             if given.HasField("contents"):
-                raise RequestError(400, f"{where}.contents stands beside raw_input_contents; give one of them")
+                raise BadRequest(f"{where}.contents stands beside raw_input_contents; give one of them")
             where_data = f"raw_input_contents[{place}]"
             data = open_inference.raw_values(raw[place], given.datatype, where_data, max_instances)
         else:
@@ -405,14 +403,14 @@ def _parse(kind: Any, request: bytes) -> Any:
     try:
         return kind.FromString(request)
     except DecodeError:
-        raise RequestError(400, NO_MESSAGE.format(kind.DESCRIPTOR.full_name)) from None
+        raise BadRequest(NO_MESSAGE.format(kind.DESCRIPTOR.full_name)) from None
 
 
 def _contents(contents: Any, datatype: str, where: str) -> Any:
     field = _CONTENTS[datatype]
     for other in contents.DESCRIPTOR.fields:
         if other.name != field and len(getattr(contents, other.name)):
-            raise RequestError(400, f"{where} has {other.name}; {datatype} stands in {field}")
+            raise BadRequest(f"{where} has {other.name}; {datatype} stands in {field}")
     values = getattr(contents, field)
     # fromiter: an array of a repeated field is made by way of a list, which takes five times as much.
     dtype = open_inference.RAW.get(datatype)

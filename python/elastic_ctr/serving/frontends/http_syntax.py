@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import httptools
 
-from elastic_ctr.serving.request_error import RequestError, short_repr
+from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
 
 HEAD_END = b"\r\n\r\n"
 ENCODINGS = ("gzip", "deflate")
@@ -106,21 +106,19 @@ def check_begun(data: bytes | bytearray) -> None:
     if end:
         _request_line(line)
     elif _LINE_BEGUN.fullmatch(line) is None:
-        raise RequestError(400, _NOT_HTTP)
+        raise BadRequest(_NOT_HTTP)
 
 
 def _check_line_ends(data: bytes | bytearray) -> None:
     if _BARE_LINE_END.search(data) is not None:
-        raise RequestError(400, "a line of the head does not end with CR LF")
+        raise BadRequest("a line of the head does not end with CR LF")
 
 
 def _request_line(line: bytes) -> tuple[str, bytes, int]:
     """Method, target and minor version."""
     found = _REQUEST_LINE.fullmatch(line)
     if found is None:
-        raise RequestError(
-            400, "this is not an HTTP/1.1 request: the first line must have a method, a target and a version"
-        )
+        raise BadRequest("this is not an HTTP/1.1 request: the first line must have a method, a target and a version")
     if found[3] not in (b"HTTP/1.1", b"HTTP/1.0"):
         http = found[3].startswith(b"HTTP/")
         raise RequestError(505 if http else 400, f"{_quoted(found[3])} is not spoken here; HTTP/1.1 is")
@@ -135,19 +133,19 @@ def _headers(head: bytes) -> list[tuple[bytes, bytes]]:
         parser.feed_data(head)
     except httptools.HttpParserUpgrade as upgrade:
         if upgrade.args[0] != len(head):
-            raise RequestError(400, "this is not an HTTP/1.1 request") from None
+            raise BadRequest("this is not an HTTP/1.1 request") from None
     except httptools.HttpParserError as wrong:
-        raise RequestError(400, f"this is not an HTTP/1.1 request: {wrong}") from None
+        raise BadRequest(f"this is not an HTTP/1.1 request: {wrong}") from None
     if reading.heads != 1 or reading.bodies:
-        raise RequestError(400, "this is not an HTTP/1.1 request")
+        raise BadRequest("this is not an HTTP/1.1 request")
     return reading.headers
 
 
 def _check_hosts(hosts: list[bytes], minor: int) -> None:
     if len(hosts) > 1 or (minor == 1 and not hosts):
-        raise RequestError(400, f"the head has {len(hosts)} Host headers; HTTP/1.1 needs one")
+        raise BadRequest(f"the head has {len(hosts)} Host headers; HTTP/1.1 needs one")
     if hosts and _HOST.fullmatch(hosts[0]) is None:
-        raise RequestError(400, f"the Host header {_quoted(hosts[0])} is not host or host:port")
+        raise BadRequest(f"the Host header {_quoted(hosts[0])} is not host or host:port")
 
 
 def _framing(values: dict[bytes, list[bytes]], minor: int) -> tuple[int, bool]:
@@ -155,14 +153,14 @@ def _framing(values: dict[bytes, list[bytes]], minor: int) -> tuple[int, bool]:
     lengths, codings = values.get(b"content-length", []), values.get(b"transfer-encoding", [])
     if codings:
         if minor == 0 or lengths:
-            raise RequestError(400, "Transfer-Encoding stands in an HTTP/1.0 request or beside Content-Length")
+            raise BadRequest("Transfer-Encoding stands in an HTTP/1.0 request or beside Content-Length")
         if [each.lower() for each in codings] != [b"chunked"]:
             raise RequestError(501, "the only transfer encoding understood is chunked")
         return 0, True
     if not lengths:
         return 0, False
     if len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > 18:
-        raise RequestError(400, "Content-Length must be there once, and a number")
+        raise BadRequest("Content-Length must be there once, and a number")
     return int(lengths[0]), False
 
 
@@ -174,7 +172,7 @@ def _path(method: str, target: bytes) -> str:
         target = target[absolute.end() :]
         target = target if target.startswith(b"/") else b"/" + target
     if not target.startswith(b"/") or method == "CONNECT":
-        raise RequestError(400, "the request's target is not a path")
+        raise BadRequest("the request's target is not a path")
     return re.split(rb"[?#]", target, maxsplit=1)[0].decode("ascii")
 
 
@@ -200,7 +198,7 @@ def _json_length(values: list[bytes]) -> int | None:
     if not values:
         return None
     if len(values) > 1 or not values[0].isdigit() or len(values[0]) > 18:
-        raise RequestError(400, "Inference-Header-Content-Length must be there once, and a number")
+        raise BadRequest("Inference-Header-Content-Length must be there once, and a number")
     return int(values[0])
 
 
@@ -237,7 +235,7 @@ class ChunkedBody:
                 if len(data) - at < len(_CRLF):
                     break
                 if not data.startswith(_CRLF, at):
-                    raise RequestError(400, "a chunk of the body is longer than it says")
+                    raise BadRequest("a chunk of the body is longer than it says")
                 at += len(_CRLF)
                 self._state = _SIZE
             else:
@@ -254,7 +252,7 @@ class ChunkedBody:
                     self._framing += self._count(end - at, 0)
                     self._trailers += 1
                     if self._trailers > self._max_trailers or _TRAILER.fullmatch(data, at, end) is None:
-                        raise RequestError(400, "the body has too many trailers, or one that is none")
+                        raise BadRequest("the body has too many trailers, or one that is none")
                 at = end
         del data[:at]
         return False
@@ -262,7 +260,7 @@ class ChunkedBody:
     def _begin_chunk(self, data: bytearray, at: int, end: int) -> None:
         line = _CHUNK_LINE.fullmatch(data, at, end)
         if line is None:
-            raise RequestError(400, "a chunk of the body does not begin with its size")
+            raise BadRequest("a chunk of the body does not begin with its size")
         self._close_idle = int(line[1], 16)
         self.size += self._close_idle
         self._framing += self._count(end - at, _USUAL_FRAMING + 2 * self._close_idle)

@@ -19,7 +19,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.batching.instances import Instances, feasign_array, lengths_array
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.protocols.json_fields import enough_instances, fields, items, json_object, text
-from elastic_ctr.serving.request_error import RequestError, short_repr
+from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
 
 
 def parse_inference(body: bytes, slots: SlotList, max_instances: int) -> Instances:
@@ -63,9 +63,7 @@ def _slots_of(instance: Any, number: int, slots: SlotList) -> Iterator[tuple[int
         checked = fields(slot, here, ("slot_name",), ("feasigns",))
         name = text(checked["slot_name"], f"{here}.slot_name")
         if name not in slots:
-            raise RequestError(
-                400, f"{here}.slot_name {short_repr(name)} is not a slot of the model; it has {named(slots)}"
-            )
+            raise BadRequest(f"{here}.slot_name {short_repr(name)} is not a slot of the model; it has {named(slots)}")
         yield slots.index(name), here, items(checked.get("feasigns", []), f"{here}.feasigns")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from elastic_ctr.serving.request_error import RequestError, short_repr
+from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
 
 
 def json_object(body: bytes) -> dict[str, Any]:
@@ -15,48 +15,48 @@ def json_object(body: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(body)
     except (orjson.JSONDecodeError, RecursionError) as wrong:
-        raise RequestError(400, f"the body is not JSON: {wrong}") from None
+        raise BadRequest(f"the body is not JSON: {wrong}") from None
     if type(document) is not dict:
-        raise RequestError(400, f"the body is {short_repr(document)}; it must be a JSON object")
+        raise BadRequest(f"the body is {short_repr(document)}; it must be a JSON object")
     return document
 
 
 def fields(value: Any, where: str, required: Collection[str], optional: Collection[str] | None = ()) -> dict[str, Any]:
     """A JSON object with these fields and no other; any others where `optional` is None."""
     if type(value) is not dict:
-        raise RequestError(400, f"{where} is {short_repr(value)}; it must be an object")
+        raise BadRequest(f"{where} is {short_repr(value)}; it must be an object")
     for name in value if optional is not None else ():
         if name not in required and name not in (optional or ()):
             known = ", ".join((*required, *(optional or ())))
-            raise RequestError(400, f"{_joined(where, name)} is not known; the fields here are {known}")
+            raise BadRequest(f"{_joined(where, name)} is not known; the fields here are {known}")
     for name in required:
         if name not in value:
-            raise RequestError(400, f"{_joined(where, name)} is missing")
+            raise BadRequest(f"{_joined(where, name)} is missing")
     return value
 
 
 def items(value: Any, where: str) -> list[Any]:
     if type(value) is not list:
-        raise RequestError(400, f"{where} is {short_repr(value)}; it must be a list")
+        raise BadRequest(f"{where} is {short_repr(value)}; it must be a list")
     return value
 
 
 def text(value: Any, where: str) -> str:
     if type(value) is not str:
-        raise RequestError(400, f"{where} is {short_repr(value)}; it must be text")
+        raise BadRequest(f"{where} is {short_repr(value)}; it must be text")
     return value
 
 
 def count(value: Any, where: str) -> int:
     """A whole number, 0 or more, that an array can have as its length."""
     if type(value) is not int or not 0 <= value < 1 << 62:
-        raise RequestError(400, f"{where} is {short_repr(value)}; it must be a whole number, 0 or more")
+        raise BadRequest(f"{where} is {short_repr(value)}; it must be a whole number, 0 or more")
     return value
 
 
 def enough_instances(given: int, allowed: int, where: str) -> None:
     if not given:
-        raise RequestError(400, f"{where} is empty; give at least one instance")
+        raise BadRequest(f"{where} is empty; give at least one instance")
     if given > allowed:
         raise RequestError(413, f"{where} has {given} instances; {allowed} are allowed in one request, send several")
 

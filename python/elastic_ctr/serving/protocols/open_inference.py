@@ -41,7 +41,7 @@ from elastic_ctr.serving.batching.instances import (
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.protocols.elasticctr_json import named
 from elastic_ctr.serving.protocols.json_fields import count, enough_instances, fields, items, json_object, text
-from elastic_ctr.serving.request_error import RequestError, short_repr
+from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
 
 LINE = "line"
 LENGTHS = "/lengths"
@@ -113,25 +113,25 @@ class _Behind:
     def take(self, size: int, where: str) -> bytes:
         end = self._at + size
         if end > len(self._data):
-            raise RequestError(400, f"{where} is {size}; {len(self._data) - self._at} bytes are left behind the JSON")
+            raise BadRequest(f"{where} is {size}; {len(self._data) - self._at} bytes are left behind the JSON")
         found = bytes(self._data[self._at : end])
         self._at = end
         return found
 
     def check_end(self) -> None:
         if self._at != len(self._data):
-            raise RequestError(400, f"{len(self._data) - self._at} bytes behind the JSON belong to no input")
+            raise BadRequest(f"{len(self._data) - self._at} bytes behind the JSON belong to no input")
 
 
 def parse_infer(body: bytes, json_length: int | None = None, max_elements: int = MAX_FEASIGNS) -> Inference:
     """`json_length` is that of the JSON in front of binary tensors; None of a body without them. Raises RequestError."""
     if json_length is not None and json_length > len(body):
-        raise RequestError(400, f"Inference-Header-Content-Length is {json_length}; the body has {len(body)} bytes")
+        raise BadRequest(f"Inference-Header-Content-Length is {json_length}; the body has {len(body)} bytes")
     behind = _Behind(memoryview(body)[len(body) if json_length is None else json_length :])
     document = fields(json_object(body if json_length is None else body[:json_length]), "", ("inputs",), None)
     given = items(document["inputs"], "inputs")
     if not given:
-        raise RequestError(400, NO_INPUTS)
+        raise BadRequest(NO_INPUTS)
     tensors: dict[str, Tensor] = {}
     for place, each in enumerate(given):
         _add_json(tensors, each, f"inputs[{place}]", behind, max_elements)
@@ -210,14 +210,14 @@ def add_tensor(
 ) -> None:
     """Check an input by itself and take it in. `given` and `where` name it and its data. Raises RequestError."""
     if len(shape) not in (1, 2):
-        raise RequestError(400, f"{given}.shape has {len(shape)} dimensions; it must have one or two")
+        raise BadRequest(f"{given}.shape has {len(shape)} dimensions; it must have one or two")
     for place, size in enumerate(shape):
         count(size, f"{given}.shape[{place}]")
     size = shape[0] * (shape[1] if len(shape) == 2 else 1)
     if len(data) != size:
-        raise RequestError(400, f"{where} has {len(data)} values; its shape {shape} says {size}")
+        raise BadRequest(f"{where} has {len(data)} values; its shape {shape} says {size}")
     if name in tensors:
-        raise RequestError(400, f"{given}.name {short_repr(name)} is there twice")
+        raise BadRequest(f"{given}.name {short_repr(name)} is there twice")
     tensors[name] = Tensor(name, shape, datatype, data, given, where)
 
 
@@ -225,8 +225,8 @@ def outputs_named(asked: list[tuple[str, str]]) -> tuple[str, ...]:
     """The outputs wanted, each with its place in the request; OUTPUTS when none is named. Raises RequestError."""
     for name, where in asked:
         if name not in (*OUTPUTS, KNOWN_KEYS):
-            raise RequestError(
-                400, f"{where} {short_repr(name)} is not an output; there are {', '.join((*OUTPUTS, KNOWN_KEYS))}"
+            raise BadRequest(
+                f"{where} {short_repr(name)} is not an output; there are {', '.join((*OUTPUTS, KNOWN_KEYS))}"
             )
     return tuple(dict.fromkeys(name for name, _ in asked)) or OUTPUTS
 
@@ -264,7 +264,7 @@ def _add_json(tensors: dict[str, Tensor], given: Any, where: str, behind: _Behin
         return
     where_size = f"{where}.parameters.binary_data_size"
     if "data" in tensor:
-        raise RequestError(400, f"{where}.data stands beside {where_size}; give one of them")
+        raise BadRequest(f"{where}.data stands beside {where_size}; give one of them")
     raw = behind.take(count(size, where_size), where_size)
     add_tensor(tensors, name, shape, datatype, raw_values(raw, datatype, where, max_elements), where, where)
 
@@ -274,18 +274,18 @@ def raw_values(data: bytes, datatype: str, where: str, max_elements: int) -> lis
     if datatype in RAW:
         dtype = np.dtype(RAW[datatype])
         if len(data) % dtype.itemsize:
-            raise RequestError(400, f"{where} has {len(data)} bytes; values of {datatype} have {dtype.itemsize} each")
+            raise BadRequest(f"{where} has {len(data)} bytes; values of {datatype} have {dtype.itemsize} each")
         return np.frombuffer(data, dtype=dtype)
     if datatype != "BYTES":
         allowed = ", ".join(("BYTES", *RAW))
-        raise RequestError(400, f"{where}.datatype is {short_repr(datatype)}; it must be one of {allowed}")
+        raise BadRequest(f"{where}.datatype is {short_repr(datatype)}; it must be one of {allowed}")
     elements: list[bytes] = []
     at = 0
     while at < len(data):
         start = at + _ELEMENT_LENGTH_BYTES
         at = start + int.from_bytes(data[at:start], "little")
         if start > len(data) or at > len(data):
-            raise RequestError(400, f"{where} ends inside its element {len(elements)}")
+            raise BadRequest(f"{where} ends inside its element {len(elements)}")
         elements.append(data[start:at])
         if len(elements) > max_elements:
             raise RequestError(413, f"{where} has more than {max_elements} elements; send several requests")
@@ -296,16 +296,15 @@ def _flattened(data: list[Any], shape: list[int], where: str) -> list[Any]:
     flat: list[Any] = []
     for place, row in enumerate(data):
         if len(items(row, f"{where}.data[{place}]")) != shape[1]:
-            raise RequestError(400, f"{where}.data[{place}] has {len(row)} values; its shape {shape} says {shape[1]}")
+            raise BadRequest(f"{where}.data[{place}] has {len(row)} values; its shape {shape} says {shape[1]}")
         flat += row
     return flat
 
 
 def _typed(tensor: Tensor, allowed: tuple[str, ...]) -> None:
     if tensor.datatype not in allowed:
-        raise RequestError(
-            400,
-            f"{tensor.input}.datatype of {short_repr(tensor.name)} is {short_repr(tensor.datatype)}; it must be {allowed[0]}",
+        raise BadRequest(
+            f"{tensor.input}.datatype of {short_repr(tensor.name)} is {short_repr(tensor.datatype)}; it must be {allowed[0]}"
         )
 
 
@@ -314,9 +313,9 @@ def _of_lines(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
     _typed(tensor, ("BYTES",))
     if len(tensors) > 1:
         other = next(name for name in tensors if name != LINE)
-        raise RequestError(400, f"inputs has {LINE!r} and {short_repr(other)}; give lines or slots, not both")
+        raise BadRequest(f"inputs has {LINE!r} and {short_repr(other)}; give lines or slots, not both")
     if len(tensor.shape) == 2 and tensor.shape[1] != 1:
-        raise RequestError(400, f"{tensor.where}: the shape of {LINE!r} is {tensor.shape}; it must be [n] or [n, 1]")
+        raise BadRequest(f"{tensor.where}: the shape of {LINE!r} is {tensor.shape}; it must be [n] or [n, 1]")
     enough_instances(len(tensor.data), max_instances, tensor.where)
     rows = []
     ignored = 0
@@ -325,7 +324,7 @@ def _of_lines(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
         try:
             read = parse_features(encoded, slots, None)
         except LineRefused as refused:
-            raise RequestError(400, f"{tensor.where}[{place}] is refused, {refused}") from None
+            raise BadRequest(f"{tensor.where}[{place}] is refused, {refused}") from None
         rows.append(read.keys)
         ignored += read.ignored
     return replace(instances_of(rows, len(slots)), ignored=ignored)
@@ -341,13 +340,10 @@ def _of_slots(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
         slot = name.removesuffix(LENGTHS)
         where = tensor.input
         if name not in slots and slot not in slots:
-            raise RequestError(
-                400, f"{where}.name {short_repr(name)} is not a slot of the model; it has {named(slots)}"
-            )
+            raise BadRequest(f"{where}.name {short_repr(name)} is not a slot of the model; it has {named(slots)}")
         if name not in slots and slot not in tensors:
-            raise RequestError(
-                400,
-                f"{where}.name {short_repr(name)} gives lengths of {short_repr(slot)}, which is not among the inputs",
+            raise BadRequest(
+                f"{where}.name {short_repr(name)} gives lengths of {short_repr(slot)}, which is not among the inputs"
             )
     rows, first = _rows(tensors, slots)
     enough_instances(rows, max_instances, first)
@@ -376,9 +372,8 @@ def _of_arrays(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) 
     _typed(feasigns, _FEASIGN_TYPES)
     _typed(lengths, _COUNT_TYPES)
     if len(lengths.shape) != 2 or lengths.shape[1] != len(slots):
-        raise RequestError(
-            400,
-            f"{lengths.input}.shape is {lengths.shape}; the model has {len(slots)} slots: it must be [n, {len(slots)}]",
+        raise BadRequest(
+            f"{lengths.input}.shape is {lengths.shape}; the model has {len(slots)} slots: it must be [n, {len(slots)}]"
         )
     enough_instances(lengths.shape[0], max_instances, lengths.input)
     return Instances(_feasigns(feasigns), _counts(lengths, feasigns), lengths.shape[0])
@@ -404,14 +399,12 @@ def _lengths(tensor: Tensor, lengths: Tensor | None, rows: int, first: str) -> L
     deciding = tensor if lengths is None else lengths
     where = deciding.input
     if deciding.shape[0] != rows:
-        raise RequestError(
-            400, f"{where} speaks of {deciding.shape[0]} instances and {first} of {rows}; they must be as many"
-        )
+        raise BadRequest(f"{where} speaks of {deciding.shape[0]} instances and {first} of {rows}; they must be as many")
     if lengths is None:
         return np.full(rows, tensor.shape[1] if len(tensor.shape) == 2 else 1, dtype=np.int64)
     _typed(lengths, _COUNT_TYPES)
     if len(lengths.shape) == 2 and lengths.shape[1] != 1:
-        raise RequestError(400, f"{where}.shape of {short_repr(lengths.name)} is {lengths.shape}; it must be [n]")
+        raise BadRequest(f"{where}.shape of {short_repr(lengths.name)} is {lengths.shape}; it must be [n]")
     return _counts(lengths, tensor)
 
 
@@ -424,15 +417,12 @@ def _counts(lengths: Tensor, tensor: Tensor) -> Lengths:
             np.flatnonzero((given < 0) | (given >= 1 << 32)) if given.dtype.itemsize == 8 else np.flatnonzero(given < 0)
         )
         if wrong.size:
-            raise RequestError(
-                400, f"{lengths.where}[{wrong[0]}] is {given[wrong[0]]}; it must be a whole number, 0 or more"
-            )
+            raise BadRequest(f"{lengths.where}[{wrong[0]}] is {given[wrong[0]]}; it must be a whole number, 0 or more")
         total = int(given.sum(dtype=np.int64))
     else:
         total = sum(count(value, f"{lengths.where}[{place}]") for place, value in enumerate(given))
     if total != len(tensor.data):
-        raise RequestError(
-            400,
-            f"{lengths.input}: {short_repr(lengths.name)} adds up to {total}; {short_repr(tensor.name)} has {len(tensor.data)} values",
+        raise BadRequest(
+            f"{lengths.input}: {short_repr(lengths.name)} adds up to {total}; {short_repr(tensor.name)} has {len(tensor.data)} values"
         )
     return np.asarray(given, np.int64)
