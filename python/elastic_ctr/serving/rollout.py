@@ -13,7 +13,7 @@ import logging
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.runtime.lifecycle import wait_event
@@ -43,11 +43,6 @@ class NotYet(Exception):
     """A check has come to no verdict: why."""
 
 
-class Check(NamedTuple):
-    version: int
-    task: asyncio.Task[None]
-
-
 class Rollout:
     """Brings the workers to the state that the release document names. The event loop owns the state."""
 
@@ -68,7 +63,7 @@ class Rollout:
         self._scratch = scratch
         self._document_came = asyncio.Event()
         self._fetches: dict[int, asyncio.Task[Path]] = {}
-        self._check: Check | None = None
+        self._check: tuple[int, asyncio.Task[None]] | None = None
         # Of versions that are wanted: checks without a verdict, unusable files, processes that ended over it.
         self._attempts: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
@@ -113,7 +108,7 @@ class Rollout:
             await asyncio.gather(*tasks)
         finally:
             updating = [worker.updating for worker in self._workers.in_order() if worker.updating is not None]
-            checks = [] if self._check is None else [self._check.task]
+            checks = [] if self._check is None else [self._check[1]]
             for task in (*tasks, *updating, *checks, *self._fetches.values()):
                 task.cancel()
 
@@ -154,15 +149,16 @@ class Rollout:
         # One without a verdict goes behind the others: what keeps it may last.
         version = min(waiting, key=lambda each: self._attempts[each], default=None)
         if self._check is not None:
-            if self._check.task.done():
-                self._check.task.result()
-            elif self._check.version == version:
+            checked, task = self._check
+            if task.done():
+                task.result()
+            elif checked == version:
                 return
             else:
-                self._check.task.cancel()
+                task.cancel()
             self._check = None
         if version is not None:
-            self._check = Check(version, asyncio.create_task(self._run_check(version)))
+            self._check = version, asyncio.create_task(self._run_check(version))
 
     async def _run_check(self, version: int) -> None:
         """Check it, within the deadline; where there is no verdict, another version has its turn after a moment."""

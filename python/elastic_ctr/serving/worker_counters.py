@@ -26,10 +26,6 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
-    def add(self, other: Histogram) -> None:
-        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
-        self.sum += other.sum
-
     def quantile(self, share: float) -> float | None:
         """Upper bound of the bucket that holds this share of what was seen; None of nothing, and above the last bound."""
         total = sum(self.counts)

@@ -77,10 +77,6 @@ def instances_of(rows: Sequence[Sequence[Sequence[int]]], slots: int) -> Instanc
     return Instances(np.array(feasigns, dtype=np.uint64), np.array(lengths, dtype=np.int64), len(rows))
 
 
-def lengths_array(lengths: Sequence[int]) -> Lengths:
-    return np.array(lengths, dtype=np.int64)
-
-
 def too_many_feasigns(given: int) -> RequestError:
     return RequestError(413, f"the request has {given} feasigns; {MAX_FEASIGNS} are allowed, send several")
 

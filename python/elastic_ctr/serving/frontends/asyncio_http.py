@@ -117,17 +117,13 @@ class HttpFrontend:
         self._watch_deadlines()
         await asyncio.get_running_loop().connect_accepted_socket(lambda: Connection(self, came), peer)
 
-    def accept_no_more(self) -> None:
-        """Connections stay open."""
-        if self._server is not None:
-            self._server.close()
-
     def begin_drain(self, grace_seconds: float) -> None:
         """From now on every answer is the last of its connection; `stop` must follow."""
         if not self.stopping:
             self.drain_idle = min(self.limits.drain_idle_seconds, grace_seconds / 2)
             self.stopping = True
-            self.accept_no_more()
+            if self._server is not None:
+                self._server.close()
             for connection in list(self.connections):
                 connection.begin_idle()
 

@@ -1,13 +1,12 @@
 """The Open Inference Protocol, version 2, over gRPC: the same rules, refusals and batches as over REST.
 
-It lives in each worker, on the worker's own event loop, and the workers share the port by SO_REUSEPORT: so its requests
-join the batches of the other frontends, which are its batching window, and a core more is a frontend more. In a process of its
-own every request would be parsed twice and travel once more. Refusals are gRPC statuses: 400 INVALID_ARGUMENT,
-404 NOT_FOUND, 413 RESOURCE_EXHAUSTED, 503 UNAVAILABLE, 500 INTERNAL, each with the sentence that REST would give.
-`grpc.health.v1.Health` answers probes, and reflection tells tools the methods. The messages are in `open_inference.proto`.
+Each worker has this frontend on its own event loop, and the workers share the port by SO_REUSEPORT: so its requests join the
+batches of the other frontends. Refusals are gRPC statuses: 400 INVALID_ARGUMENT, 404 NOT_FOUND, 413 RESOURCE_EXHAUSTED,
+503 UNAVAILABLE, 500 INTERNAL, each with the sentence of REST. `grpc.health.v1.Health` answers probes, and reflection tells tools
+the methods.
 
-gRPC has read a message before the frontend sees it, and parsing multiplies its size: an empty input takes 2 bytes on the wire
-and a hundred as an object. So the elements of a large message are counted on its bytes first.
+gRPC reads a message before the frontend sees it, and parsing multiplies its size: an empty input takes 2 bytes on the wire and a
+hundred as an object. So the elements of a large message are counted on its bytes first.
 """
 
 from __future__ import annotations

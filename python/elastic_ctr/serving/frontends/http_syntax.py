@@ -94,7 +94,7 @@ def read_head(head: bytes, max_headers: int) -> RequestHead:
         # RFC 9110 10.1.1: the expectation of an HTTP/1.0 client is ignored.
         expects_continue=minor == 1 and _expects(values.get(b"expect", [])),
         encoding=_encoding(values.get(b"content-encoding", [])),
-        json_length=_json_length(values.get(b"inference-header-content-length", [])),
+        json_length=_number("Inference-Header-Content-Length", values.get(b"inference-header-content-length", [])),
         names=tuple(name for name, _ in headers),
     )
 
@@ -157,11 +157,7 @@ def _framing(values: dict[bytes, list[bytes]], minor: int) -> tuple[int, bool]:
         if [each.lower() for each in codings] != [b"chunked"]:
             raise RequestError(501, "the only transfer encoding understood is chunked")
         return 0, True
-    if not lengths:
-        return 0, False
-    if len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > 18:
-        raise BadRequest("Content-Length must be there once, and a number")
-    return int(lengths[0]), False
+    return _number("Content-Length", lengths) or 0, False
 
 
 def _path(method: str, target: bytes) -> str:
@@ -194,11 +190,11 @@ def _encoding(values: list[bytes]) -> str:
     return named
 
 
-def _json_length(values: list[bytes]) -> int | None:
+def _number(name: str, values: list[bytes]) -> int | None:
     if not values:
         return None
     if len(values) > 1 or not values[0].isdigit() or len(values[0]) > 18:
-        raise BadRequest("Inference-Header-Content-Length must be there once, and a number")
+        raise BadRequest(f"{name} must be there once, and a number")
     return int(values[0])
 
 

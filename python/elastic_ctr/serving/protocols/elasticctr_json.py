@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import orjson
 
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.serving.batching.instances import Instances, feasign_array, lengths_array
+from elastic_ctr.serving.batching.instances import Instances, feasign_array
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.protocols.json_fields import enough_instances, fields, items, json_object, text
 from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
@@ -35,7 +36,7 @@ def parse_inference(body: bytes, slots: SlotList, max_instances: int) -> Instanc
         for values in by_slot:
             lengths.append(len(values))
             feasigns += values
-    return Instances(feasign_array(feasigns, _place_in(instances, slots)), lengths_array(lengths), len(instances))
+    return Instances(feasign_array(feasigns, _place_in(instances, slots)), np.array(lengths, np.int64), len(instances))
 
 
 def inference_answer(probabilities: Floats) -> bytes:

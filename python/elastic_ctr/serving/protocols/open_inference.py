@@ -1,22 +1,14 @@
-"""The Open Inference Protocol, version 2, REST (KServe): `/v2`, `/v2/health/*`, `/v2/models/<name>[/versions/<v>][/ready|/infer]`.
+"""The Open Inference Protocol, version 2, REST (KServe): docs/serving-protocols.md describes requests and answers.
 
 Inputs of an inference, one of
 
-* one BYTES tensor `line` of shape [n] or [n, 1]: feature lines as in training, without show and click. As in training,
-  slots that are not in the slot list are ignored, and counted (`elastic_ctr_serving_ignored_features_total`).
-* a UINT64 tensor for each slot, named as the slot, with its `<slot>/lengths` (INT32, INT64, UINT32 or UINT64, shape
-  [n]): how many of its values belong to each instance. Without lengths its shape says it: [n] or [n, 1] is one value an
-  instance, [n, k] is k. Slots may be absent; a tensor that is no slot of the model is refused. INT64 is taken as the
-  same 64 bits as UINT64, and a value may be a number or decimal text.
+* one BYTES tensor `line` of shape [n] or [n, 1]: feature lines as in training. Features of other slots are ignored and counted.
+* a UINT64 (or INT64) tensor for each slot, named as the slot, with its `<slot>/lengths` of shape [n]. Without lengths its shape
+  says how many values an instance has: [n] or [n, 1] is one, [n, k] is k. Slots may be absent.
 * all slots in two tensors, the form with the least work: `feasigns` (UINT64, shape [n]), by instance, then by slot in the
-  order of the slot list, and `lengths` (UINT16 or as above, shape [instances, slots]): how many of them belong to each. The
-  request parameter `slot_list_check`, the CRC-32 of the slot list, refuses a request for another slot list.
+  order of the slot list, and `lengths` (shape [instances, slots]).
 
-Values stand in `data`, or little-endian behind the JSON, whose length is `Inference-Header-Content-Length` then
-(the binary tensor data extension: `binary_data_size` of an input; `binary_data` of an output, `binary_data_output` of all).
-
-Outputs: `probability` FP32 [n] and `version` UINT64 [n], the model version that answered. Where it is named among the
-outputs, `known_keys` UINT32 [n]: how many of an instance's values the version knows.
+Values stand in `data`, or little-endian behind the JSON (the binary tensor data extension).
 """
 
 from __future__ import annotations
