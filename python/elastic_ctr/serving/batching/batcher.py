@@ -133,10 +133,10 @@ class Batcher:
         self._progressed = asyncio.Event()
         self._detached: dict[asyncio.Task[None], int] = {}
         # When each batch began to wait for cube or the parent.
-        self._asking: dict[asyncio.Task[None], float] = {}
+        self._waiting_since: dict[asyncio.Task[None], float] = {}
         self._watching = False
         self._using: Counter[int] = Counter()
-        self._leaving: set[int] = set()
+        self._unloading: set[int] = set()
         # Requests larger than a batch, and their rows but for the submitted part: each is in memory to its end.
         self._large: dict[asyncio.Task[None], int] = {}
         self._sources: list[Source] = []
@@ -144,7 +144,7 @@ class Batcher:
     # -- versions
 
     def add(self, model: ModelVersion) -> None:
-        self._leaving.discard(model.version)
+        self._unloading.discard(model.version)
         self.versions[model.version] = model
 
     def pin(self, version: int) -> None:
@@ -156,17 +156,17 @@ class Batcher:
 
     def keep(self, versions: set[int]) -> None:
         """Unload all others, each as soon as no request needs it."""
-        self._leaving = self.versions.keys() - versions - {self.pinned}
-        for version in list(self._leaving):
-            self._leave(version)
+        self._unloading = self.versions.keys() - versions - {self.pinned}
+        for version in list(self._unloading):
+            self._unload(version)
 
     def in_use(self) -> set[int]:
         """Versions that cube must keep for this worker."""
         return {*self._using, *(() if self.pinned is None else (self.pinned,))}
 
-    def _leave(self, version: int) -> None:
-        if version in self._leaving and not self._using[version] and version != self.pinned:
-            self._leaving.discard(version)
+    def _unload(self, version: int) -> None:
+        if version in self._unloading and not self._using[version] and version != self.pinned:
+            self._unloading.discard(version)
             model = self.versions.pop(version, None)
             if model is not None:
                 # On the thread that has made the network.
@@ -176,7 +176,7 @@ class Batcher:
         self._using[version] += change
         if not self._using[version]:
             del self._using[version]
-            self._leave(version)
+            self._unload(version)
 
     # -- requests
 
@@ -202,17 +202,17 @@ class Batcher:
             raise RequestError(503, f"{waiting} instances are waiting already; ask again later")
         self._counters.totals["ignored_features"] += instances.ignored
         if large:
-            self._begin_large(parse, instances, slots, done)
+            self._start_large(parse, instances, slots, done)
         else:
             self._enqueue(PendingRequest(parse, slots, instances, None, done))
 
-    def _begin_large(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
+    def _start_large(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
         def answered(outcome: Floats | Exception, version: int) -> None:
             # Before the answer: its client may ask again at once.
             self._large.pop(task, None)
             done(outcome, version)
 
-        task = asyncio.create_task(self._ask_in_parts(parse, instances, slots, answered))
+        task = asyncio.create_task(self._predict_in_parts(parse, instances, slots, answered))
         self._large[task] = instances.rows
         task.add_done_callback(lambda task: self._large.pop(task, None))
 
@@ -235,7 +235,7 @@ class Batcher:
         finally:
             self._use(model.version, -1)
 
-    async def _ask_part(self, part: Instances, model: ModelVersion) -> Floats:
+    async def _submit_part(self, part: Instances, model: ModelVersion) -> Floats:
         answered: asyncio.Future[Floats] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Floats | Exception, _version: int) -> None:
@@ -255,19 +255,19 @@ class Batcher:
         finally:
             self._large[request] += part.rows
 
-    async def _ask_in_parts(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
+    async def _predict_in_parts(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
         """A request larger than a batch: all its parts have one version."""
         try:
             model = self.current()
             try:
                 read = self._for_slots(instances, slots, model, parse)
-                done(await self._in_parts(read, model, self._ask_part), model.version)
+                done(await self._in_parts(read, model, self._submit_part), model.version)
             except VersionNotHeld as not_held:
                 if instances.known is not None:
                     instances.known.clear()
                 again = await self._live_instead(model.version, not_held)
                 read = self._for_slots(instances, slots, again, parse)
-                done(await self._in_parts(read, again, self._ask_part), again.version)
+                done(await self._in_parts(read, again, self._submit_part), again.version)
         except Exception as failed:  # noqa: BLE001 (the client gets an answer to any error)
             done(failed, 0)
 
@@ -300,7 +300,7 @@ class Batcher:
                     for source in self._sources:
                         source.poll()
                 while self._waiting and self._may_begin():
-                    self._begin()
+                    self._start_batch()
         finally:
             batches = [*self._under_way, *self._detached]
             for batch in batches:
@@ -316,8 +316,8 @@ class Batcher:
             return False
         return not self._under_way or 2 * self.waiting_rows >= min(sum(self._under_way.values()), self.max_rows)
 
-    def _begin(self) -> None:
-        requests, version = self._next()
+    def _start_batch(self) -> None:
+        requests, version = self._next_requests()
         if version is None:
             refusal = RequestError(503, f"no version is live yet: {self.stage}")
             for request in requests:
@@ -330,11 +330,11 @@ class Batcher:
         def over(_: asyncio.Task[None]) -> None:
             (self._under_way if batch in self._under_way else self._detached).pop(batch)
             self._use(version, -1)
-            self._look_again()
+            self._signal_progress()
 
         batch.add_done_callback(over)
 
-    def _look_again(self) -> None:
+    def _signal_progress(self) -> None:
         self._progressed.set()
         # `run` waits for this one when nothing is under way.
         self._arrived.set()
@@ -343,14 +343,14 @@ class Batcher:
         """Wait for cube or the parent. A batch that waits long gives its place to another."""
         loop, batch = asyncio.get_running_loop(), asyncio.current_task()
         assert batch is not None
-        self._asking[batch] = loop.time()
+        self._waiting_since[batch] = loop.time()
         if not self._watching:
             # One timer for all: a timer for each would be a good part of the millisecond that most lookups take.
             self._watch(loop)
         try:
             return await answer
         finally:
-            del self._asking[batch]
+            del self._waiting_since[batch]
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         self._watching = True
@@ -359,14 +359,14 @@ class Batcher:
     def _detach_slow_batches(self, loop: asyncio.AbstractEventLoop) -> None:
         self._watching = False
         long_ago = loop.time() - _DETACH_SECONDS
-        for batch, since in self._asking.items():
+        for batch, since in self._waiting_since.items():
             # A check is not under way here: it has no place to give.
             if since <= long_ago and batch in self._under_way:
                 self._detached[batch] = self._under_way.pop(batch)
         if self._detached:
             # Also when none has just been detached: a frontend with requests under way does not wake the batcher.
-            self._look_again()
-        if self._asking:
+            self._signal_progress()
+        if self._waiting_since:
             self._watch(loop)
 
     async def _run_batch(self, requests: list[PendingRequest], version: int) -> None:
@@ -395,7 +395,7 @@ class Batcher:
         finally:
             self._use(model.version, -1)
 
-    def _next(self) -> tuple[list[PendingRequest], int | None]:
+    def _next_requests(self) -> tuple[list[PendingRequest], int | None]:
         """The requests of the next batch, all of the version of the one that waited longest.
 
         With nothing under way, half of many rows: the others are the batch beside it.

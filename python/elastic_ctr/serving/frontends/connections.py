@@ -23,28 +23,29 @@ from elastic_ctr.machine_code.sockets import (
     reserve,
 )
 
-# Behind the columns of every connection. OWED: reply bytes of what is under way; SINCE: milliseconds, when its time
-# began; UNFINISHED: its input may hold whole requests that epoll does not announce again; SILENT: it says no more; LEAVING: it goes
-# to the asyncio frontend when nothing is owed.
-(SERIAL, OWED, FLIGHT, SINCE, MASK, UNFINISHED, CHARGED, SILENT, LEAVING) = range(sockets.WIDTH, sockets.WIDTH + 9)
-# Bytes of the request that has begun, the forms of the head and of the body it had last, and how many of them were not known.
-WHOLE, HEAD, BODY_FORM, STRANGE = range(sockets.WIDTH + 9, sockets.WIDTH + 13)
+# Columns behind those of every connection. OWED: reply bytes of requests under way. SINCE: milliseconds, when its time began.
+# PENDING_INPUT: its input may hold whole requests that epoll does not announce again. HALF_CLOSED: the peer sends no more.
+# HANDING_OVER: the asyncio frontend gets it when no reply is owed.
+(SERIAL, OWED, IN_FLIGHT, SINCE, MASK, PENDING_INPUT, ACCOUNTED, HALF_CLOSED, HANDING_OVER) = range(
+    sockets.WIDTH, sockets.WIDTH + 9
+)
+# Bytes of the request that has begun, the templates of the head and of the body it had last, and how many of them were new.
+WHOLE, HEAD, BODY_FORM, NEW_TEMPLATES = range(sockets.WIDTH + 9, sockets.WIDTH + 13)
 WIDTH = sockets.WIDTH + 13
 
 # The frontend's row, i64: the serial number of the last connection, how many are open, bytes of large inputs, rows of `aside`,
-# connections with pending input, and DEAF: the process has no descriptor left for a connection that comes.
-NEXT_SERIAL, OPENED, PENDING, ASIDE, PENDING_INPUTS, DEAF = range(6)
+# connections with pending input, and ACCEPT_PAUSED: the process has no descriptor left for a connection that comes.
+NEXT_SERIAL, OPENED, PENDING_BYTES, ASIDE, PENDING_INPUTS, ACCEPT_PAUSED = range(6)
 SHARED_WIDTH = 6
 
 # A batch's totals, i64: lengths, feasigns, requests, bytes of bodies.
 LENGTHS, FEASIGNS, REQUESTS, BODIES = range(4)
 TAKEN_WIDTH = 4
-# A request of the batch, i64: whose, how many rows, where its body is, and how much of that is JSON in front of binary
-# tensors; 0: it has none.
+# A request of the batch, i64: its connection, its rows, its body, and the bytes of JSON in front of binary tensors; 0: it has none.
 REQUEST_FD, REQUEST_SERIAL, REQUEST_ROWS, BODY_AT, BODY_BYTES, JSON_BYTES = range(6)
 REQUEST_WIDTH = 6
 
-# Something set aside for Python: whose, and why in the words of the wire, or that there is no row for it.
+# A connection set aside for Python, and the reason: one of `http_batches`, or that there is no row for it.
 ASIDE_FD, ASIDE_SERIAL, ASIDE_WHY = range(3)
 NO_ROW = -1
 
@@ -88,8 +89,8 @@ def new_batch(requests: int, feasigns: int, lengths: int, bodies: int) -> Batch:
 @compiled
 def _forget(b: Any, row: Any) -> None:
     """Take out of the frontend's counts what an open connection has in them."""
-    b.shared[PENDING] -= row[CHARGED]
-    b.shared[PENDING_INPUTS] -= row[UNFINISHED]
+    b.shared[PENDING_BYTES] -= row[ACCOUNTED]
+    b.shared[PENDING_INPUTS] -= row[PENDING_INPUT]
     b.shared[OPENED] -= 1
 
 
@@ -102,7 +103,7 @@ def hang_up(b: Any, fd: Any) -> None:
 
 
 @compiled
-def let_go(b: Any, fd: Any) -> None:
+def detach(b: Any, fd: Any) -> None:
     """It stays open, and nothing of it is left here."""
     row = b.sockets.connections[fd]
     if row[STATE] != CLOSED:
@@ -113,7 +114,7 @@ def let_go(b: Any, fd: Any) -> None:
 @compiled
 def has_output_budget(b: Any, row: Any, reply: Any) -> Any:
     """Whether the connection may be owed another reply of so many bytes."""
-    return row[OUT_END] - row[OUT_AT] + row[OWED] + reply <= b.sockets.output_bytes and row[FLIGHT] < b.max_in_flight
+    return row[OUT_END] - row[OUT_AT] + row[OWED] + reply <= b.sockets.output_bytes and row[IN_FLIGHT] < b.max_in_flight
 
 
 @compiled
@@ -123,14 +124,14 @@ def update_interest(b: Any, fd: Any, now: Any) -> None:
     if row[STATE] == CLOSED:
         return
     waiting = row[OUT_END] > row[OUT_AT]
-    over = row[SILENT] != 0 and row[UNFINISHED] == 0 and row[INPUT] == 0 and row[LEAVING] == 0
-    if over and not waiting and row[FLIGHT] == 0:
+    over = row[HALF_CLOSED] != 0 and row[PENDING_INPUT] == 0 and row[INPUT] == 0 and row[HANDING_OVER] == 0
+    if over and not waiting and row[IN_FLIGHT] == 0:
         hang_up(b, fd)
         return
     mask = 0
     if waiting:
         mask = sockets.OUT
-    elif row[SILENT] == 0 and row[LEAVING] == 0 and has_output_budget(b, row, b.least_reply):
+    elif row[HALF_CLOSED] == 0 and row[HANDING_OVER] == 0 and has_output_budget(b, row, b.least_reply):
         mask = IN
     if mask != row[MASK]:
         if waiting:
@@ -142,8 +143,8 @@ def update_interest(b: Any, fd: Any, now: Any) -> None:
 @compiled
 def set_pending_input(b: Any, row: Any, value: Any) -> None:
     """Note whether the connection's input may hold whole requests that epoll does not announce again."""
-    b.shared[PENDING_INPUTS] += value - row[UNFINISHED]
-    row[UNFINISHED] = value
+    b.shared[PENDING_INPUTS] += value - row[PENDING_INPUT]
+    row[PENDING_INPUT] = value
 
 
 @compiled
@@ -151,9 +152,9 @@ def accept(b: Any, now: Any) -> None:
     while True:
         fd = sockets.accept(b.sockets)
         if fd == sockets.EXHAUSTED:
-            # It would be announced again and again; `listen_again` tells when there may be room.
+            # epoll would announce it again and again; `resume_accept` follows when there may be room.
             sockets.watch(b.sockets, b.sockets.listener, sockets.REMOVE, 0)
-            b.shared[DEAF] = 1
+            b.shared[ACCEPT_PAUSED] = 1
         if fd < 0:
             return
         if fd >= b.sockets.connections.shape[0]:
@@ -170,10 +171,10 @@ def accept(b: Any, now: Any) -> None:
 
 
 @compiled
-def listen_again(b: Any) -> None:
-    """After DEAF."""
+def resume_accept(b: Any) -> None:
+    """After ACCEPT_PAUSED."""
     sockets.watch(b.sockets, b.sockets.listener, sockets.ADD, IN)
-    b.shared[DEAF] = 0
+    b.shared[ACCEPT_PAUSED] = 0
 
 
 @compiled
@@ -183,8 +184,8 @@ def account_input(b: Any, fd: Any) -> None:
     charged = row[INPUT] if row[INPUT] > sockets.LARGE else 0
     if charged == 0 and row[sockets.LARGE_INPUT] != 0:
         sockets.give_back(b.sockets, fd)
-    b.shared[PENDING] += charged - row[CHARGED]
-    row[CHARGED] = charged
+    b.shared[PENDING_BYTES] += charged - row[ACCOUNTED]
+    row[ACCOUNTED] = charged
 
 
 @compiled
@@ -199,7 +200,7 @@ def receive(b: Any, fd: Any, wanted: Any, now: Any) -> Any:
     if got == BROKEN:
         hang_up(b, fd)
     elif got == sockets.ENDED:
-        row[SILENT] = 1
+        row[HALF_CLOSED] = 1
         update_interest(b, fd, now)
     elif got > 0 and have == 0:
         row[SINCE] = now
@@ -226,7 +227,7 @@ def send(b: Any, fd: Any, from_: Any, size: Any, owed: Any, flights: Any, now: A
     """Send bytes that were owed, behind what waits already."""
     row = b.sockets.connections[fd]
     row[OWED] -= owed
-    row[FLIGHT] -= flights
+    row[IN_FLIGHT] -= flights
     if sockets.send(b.sockets, fd, from_, size) == BROKEN:
         hang_up(b, fd)
         return
@@ -251,7 +252,7 @@ def ready(b: Any, now: Any) -> Any:
     found = np.int64(0)
     if b.shared[PENDING_INPUTS] > 0:
         for descriptor in range(b.sockets.connections.shape[0]):
-            if b.sockets.connections[descriptor, UNFINISHED] != 0:
+            if b.sockets.connections[descriptor, PENDING_INPUT] != 0:
                 b.ready[found, 0], b.ready[found, 1] = descriptor, 0
                 found += 1
     events = np.uint64(b.sockets.events.ctypes.data)

@@ -15,6 +15,7 @@ from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u16, load_u32, 
 from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, taken
 from elastic_ctr.serving.frontends import connections
 from elastic_ctr.serving.frontends.connections import (
+    ACCOUNTED,
     ASIDE,
     ASIDE_FD,
     ASIDE_SERIAL,
@@ -23,23 +24,22 @@ from elastic_ctr.serving.frontends.connections import (
     BODY_AT,
     BODY_BYTES,
     BODY_FORM,
-    CHARGED,
     FEASIGNS,
-    FLIGHT,
+    HALF_CLOSED,
+    HANDING_OVER,
     HEAD,
+    IN_FLIGHT,
     JSON_BYTES,
-    LEAVING,
     LENGTHS,
     OWED,
-    PENDING,
+    PENDING_BYTES,
+    PENDING_INPUT,
     REQUEST_FD,
     REQUEST_ROWS,
     REQUEST_SERIAL,
     REQUESTS,
     SERIAL,
-    SILENT,
     SINCE,
-    UNFINISHED,
     WHOLE,
     account_input,
     hang_up,
@@ -66,7 +66,7 @@ from elastic_ctr.serving.protocols.json_scanner import SHORTEST_FEASIGN, SHORTES
 
 # Why something is set aside: its head is not known, or the JSON in front of its tensors; it goes to the asyncio frontend; no
 # version is live, to a request in JSON or one in tensors.
-UNKNOWN, UNKNOWN_TENSORS, LEAVES, NO_VERSION, NO_VERSION_TENSORS = range(5)
+UNKNOWN, UNKNOWN_TENSORS, HANDS_OVER, NO_VERSION, NO_VERSION_TENSORS = range(5)
 # Of a reply: all but its rows, one row, and what may be said instead.
 REPLY_BYTES, ROW_BYTES = 200, 70
 LEAST_REPLY = 4096
@@ -236,7 +236,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
     full = False
     stopped = False
     row[WHOLE] = 0
-    while row[LEAVING] == 0 and at < have:
+    while row[HANDING_OVER] == 0 and at < have:
         if not has_output_budget(b, row, LEAST_REPLY):
             stopped = True
             break
@@ -254,7 +254,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         length = rules.numbers[LENGTH - FIRST_NUMBER]
         json = rules.numbers[JSON_LENGTH - FIRST_NUMBER] if rules.heads.kinds[row[HEAD]] == TENSORS else np.int64(0)
         if length > rules.max_body or head + length > b.sockets.input_bytes:
-            row[LEAVING] = 1
+            row[HANDING_OVER] = 1
             break
         if have - at < head + length:
             row[WHOLE] = head + length
@@ -262,7 +262,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         if slots == 0:
             _set_aside(b, fd, NO_VERSION if json == 0 else NO_VERSION_TENSORS)
             row[OWED] += LEAST_REPLY
-            row[FLIGHT] += 1
+            row[IN_FLIGHT] += 1
             row[SINCE] = now
             at += head + length
             continue
@@ -288,7 +288,7 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
                 full = True
                 break
         if rows < 0 or length > batch.bodies.size:
-            row[LEAVING] = 1
+            row[HANDING_OVER] = 1
             break
         reply = owed(rows)
         if not has_output_budget(b, row, reply):
@@ -310,32 +310,32 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         batch.taken[FEASIGNS] += n
         batch.taken[BODIES] += length
         row[OWED] += reply
-        row[FLIGHT] += 1
+        row[IN_FLIGHT] += 1
         row[SINCE] = now
         at += head + length
     taken(b.sockets, fd, at)
     account_input(b, fd)
-    if b.shared[PENDING] > b.max_pending and row[CHARGED] > 0 and not full and not stopped:
+    if b.shared[PENDING_BYTES] > b.max_pending and row[ACCOUNTED] > 0 and not full and not stopped:
         # The asyncio frontend counts what all bodies together may take.
-        row[LEAVING] = 1
+        row[HANDING_OVER] = 1
     set_pending_input(b, row, 1 if full or stopped else 0)
-    _leave(b, fd)
+    _hand_over(b, fd)
     update_interest(b, fd, now)
     return full
 
 
 @compiled
-def _leave(b: Any, fd: Any) -> None:
+def _hand_over(b: Any, fd: Any) -> None:
     """Set it aside if it goes, as one does that ends in the middle of a request."""
     row = b.sockets.connections[fd]
-    if row[SILENT] != 0 and row[UNFINISHED] == 0 and row[INPUT] > 0:
-        row[LEAVING] = 1
-    if row[LEAVING] == 0:
+    if row[HALF_CLOSED] != 0 and row[PENDING_INPUT] == 0 and row[INPUT] > 0:
+        row[HANDING_OVER] = 1
+    if row[HANDING_OVER] == 0:
         return
     if b.shared[ASIDE] == b.aside.shape[0]:
         hang_up(b, fd)
     else:
-        _set_aside(b, fd, LEAVES)
+        _set_aside(b, fd, HANDS_OVER)
 
 
 @compiled
@@ -352,7 +352,7 @@ def gather(b: Any, batch: Any, rules: Any, now: Any) -> None:
         for number in range(found):
             fd = b.ready[number, 0]
             row = b.sockets.connections[fd]
-            if full or row[STATE] == CLOSED or row[LEAVING] != 0:
+            if full or row[STATE] == CLOSED or row[HANDING_OVER] != 0:
                 continue
             if b.ready[number, 1] == 0:
                 full = _take(b, batch, rules, fd, now)
@@ -362,8 +362,8 @@ def gather(b: Any, batch: Any, rules: Any, now: Any) -> None:
             while again and connections.receive(b, fd, max(LARGE, row[WHOLE]), now):
                 full = _take(b, batch, rules, fd, now)
                 again = row[STATE] != CLOSED and row[WHOLE] > LARGE and row[INPUT] < row[WHOLE]
-            if row[STATE] != CLOSED and row[LEAVING] == 0:
-                _leave(b, fd)
+            if row[STATE] != CLOSED and row[HANDING_OVER] == 0:
+                _hand_over(b, fd)
 
 
 @compiled

@@ -46,8 +46,8 @@ from elastic_ctr.serving.frontends import connections, http_batches
 from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, HttpFrontend, Request, date_line, response
 from elastic_ctr.serving.frontends.connections import Batch, Buffers, new_batch
 from elastic_ctr.serving.frontends.http_batches import (
+    HANDS_OVER,
     LEAST_REPLY,
-    LEAVES,
     NO_VERSION_TENSORS,
     REPLY_BYTES,
     ROW_BYTES,
@@ -86,7 +86,7 @@ _LEAST_OUTPUT = 256 << 10
 # Bytes of bodies a batch: some milliseconds.
 _SCANNED = 4 << 20
 # New templates of one connection; a client with a new head for each request belongs to the parser.
-_STRANGE_TEMPLATES = 4
+_MOST_NEW_TEMPLATES = 4
 _SLOW_SECONDS = 1.0
 
 
@@ -207,7 +207,7 @@ class NativeHttpFrontend:
         self._behind.begin_drain(grace_seconds)
         if not self._epoll.closed:
             if self._listener is not None:
-                if not self._buffers.shared[connections.DEAF]:
+                if not self._buffers.shared[connections.ACCEPT_PAUSED]:
                     self._epoll.unregister(self._listener.fileno())
                 self._listener.close()
                 self._listener = None
@@ -246,9 +246,9 @@ class NativeHttpFrontend:
         connections.put(buffers, 0, 1, np.frombuffer(b"none", np.uint8), 0, 0)
         connections.set_pending_input(buffers, buffers.sockets.connections[0], 0)
         connections.hang_up(buffers, 0)
-        connections.let_go(buffers, 0)
+        connections.detach(buffers, 0)
         connections.update_interest(buffers, 0, 0)
-        connections.listen_again(buffers)
+        connections.resume_accept(buffers)
 
     # -- requests
 
@@ -415,7 +415,7 @@ class NativeHttpFrontend:
                 self._classify_head(descriptor)
             elif why == UNKNOWN_TENSORS:
                 self._classify_tensors(descriptor)
-            elif why == LEAVES:
+            elif why == HANDS_OVER:
                 self._hand_over(descriptor)
             else:
                 refusal = RequestError(503, f"no version is live yet: {self.batcher.stage}")
@@ -428,7 +428,7 @@ class NativeHttpFrontend:
         end = data.find(HEAD_END) + len(HEAD_END)
         if end >= len(HEAD_END):
             self._learn(descriptor, self._heads, data[:end])
-        elif len(data) < LONGEST_HEAD and not row[connections.SILENT]:
+        elif len(data) < LONGEST_HEAD and not row[connections.HALF_CLOSED]:
             # The rest is to come.
             connections.set_pending_input(self._buffers, row, 0)
             connections.update_interest(self._buffers, descriptor, _now())
@@ -445,8 +445,8 @@ class NativeHttpFrontend:
         row = self._buffers.sockets.connections[descriptor]
         learned = templates.learn(text)
         # A template that others have pushed out of the table is not a new one.
-        row[connections.STRANGE] += learned == LearnResult.NEW
-        if learned == LearnResult.NOT or row[connections.STRANGE] > _STRANGE_TEMPLATES:
+        row[connections.NEW_TEMPLATES] += learned == LearnResult.NEW
+        if learned == LearnResult.NOT or row[connections.NEW_TEMPLATES] > _MOST_NEW_TEMPLATES:
             self._hand_over(descriptor)
 
     def _input_of(self, descriptor: int, most: int) -> bytes:
@@ -459,7 +459,7 @@ class NativeHttpFrontend:
     def _hand_over(self, descriptor: int) -> None:
         """Hand the connection over as soon as no reply is owed."""
         row = self._buffers.sockets.connections[descriptor]
-        row[connections.LEAVING] = 1
+        row[connections.HANDING_OVER] = 1
         connections.set_pending_input(self._buffers, row, 0)
         connections.update_interest(self._buffers, descriptor, _now())
         self._leaving[descriptor] = int(row[connections.SERIAL])
@@ -470,10 +470,10 @@ class NativeHttpFrontend:
             row = self._buffers.sockets.connections[descriptor]
             if row[connections.SERIAL] != serial:
                 del self._leaving[descriptor]
-            elif row[connections.FLIGHT] == 0 and row[OUT_END] == row[OUT_AT]:
+            elif row[connections.IN_FLIGHT] == 0 and row[OUT_END] == row[OUT_AT]:
                 del self._leaving[descriptor]
                 data = self._input_of(descriptor, self._buffers.sockets.input_bytes)
-                connections.let_go(self._buffers, descriptor)
+                connections.detach(self._buffers, descriptor)
                 self._move(socket.socket(fileno=descriptor), data)
         if self._listener is None and not self.opened:
             self._emptied.set()
@@ -503,8 +503,8 @@ class NativeHttpFrontend:
         self.batcher.wake()
 
     def _sweep(self) -> None:
-        if self._buffers.shared[connections.DEAF] and self._listener is not None:
-            connections.listen_again(self._buffers)
+        if self._buffers.shared[connections.ACCEPT_PAUSED] and self._listener is not None:
+            connections.resume_accept(self._buffers)
         now = _now()
         for descriptor in open_descriptors(self._buffers.sockets):
             self._check_deadline(descriptor, now)
@@ -518,7 +518,7 @@ class NativeHttpFrontend:
         if row[OUT_END] > row[OUT_AT]:
             if passed > limits.request_seconds:
                 connections.hang_up(self._buffers, descriptor)
-        elif row[connections.FLIGHT] or row[connections.LEAVING]:
+        elif row[connections.IN_FLIGHT] or row[connections.HANDING_OVER]:
             return
         elif row[INPUT]:
             # The asyncio frontend knows how slowly a request may come.
