@@ -46,9 +46,9 @@ DoorKind = TypeVar("DoorKind")
 class Standing(Generic[DoorKind]):
     """A door that listens, and what is behind it."""
 
-    def __init__(self, door: DoorKind, rounds: Batcher, table: Table, counters: Counters, port: int) -> None:
+    def __init__(self, door: DoorKind, batcher: Batcher, table: Table, counters: Counters, port: int) -> None:
         self.door = door
-        self.batcher = rounds
+        self.batcher = batcher
         self.table = table
         self.counters = counters
         self.port = port

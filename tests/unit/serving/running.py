@@ -84,8 +84,8 @@ class Witness(Sum):
 
 
 class Running:
-    def __init__(self, rounds: Batcher, table: Table, counters: Counters, paddle: InlineExecutor) -> None:
-        self.batcher = rounds
+    def __init__(self, batcher: Batcher, table: Table, counters: Counters, paddle: InlineExecutor) -> None:
+        self.batcher = batcher
         self.paddle = paddle
         self.table = table
         self.counters = counters
@@ -129,10 +129,10 @@ async def running(
 
     table, counters = Table(), Counters()
     with InlineExecutor("paddle") as paddle:
-        rounds = Batcher(paddle, newest_live or known_live, counters, **what)
-        task = asyncio.create_task(rounds.run())
+        batcher = Batcher(paddle, newest_live or known_live, counters, **what)
+        task = asyncio.create_task(batcher.run())
         try:
-            yield Running(rounds, table, counters, paddle)
+            yield Running(batcher, table, counters, paddle)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

@@ -27,10 +27,10 @@ from serving.frontends import SLOTS, Table
 
 class Standing:
     def __init__(
-        self, door: GrpcFrontend, port: int, rounds: Batcher, table: Table, counters: Counters, channel: Any
+        self, door: GrpcFrontend, port: int, batcher: Batcher, table: Table, counters: Counters, channel: Any
     ) -> None:
         self.door = door
-        self.batcher = rounds
+        self.batcher = batcher
         self.table = table
         self.counters = counters
         self.port = port
@@ -67,16 +67,16 @@ async def standing(
         return None
 
     counters, table = Counters(), Table()
-    rounds = Batcher(InlineExecutor("paddle"), newest, counters, max_rows=64)
+    batcher = Batcher(InlineExecutor("paddle"), newest, counters, max_rows=64)
     service = Routes(
-        rounds, counters, ThreadPoolExecutor(1), model_name="ctr", version="1.2", max_instances=max_instances
+        batcher, counters, ThreadPoolExecutor(1), model_name="ctr", version="1.2", max_instances=max_instances
     )
     door = GrpcFrontend(service, max_bytes)
     port = await door.listen("127.0.0.1", 0)
-    running = asyncio.create_task(rounds.run())
+    running = asyncio.create_task(batcher.run())
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
-            it = Standing(door, port, rounds, table, counters, channel)
+            it = Standing(door, port, batcher, table, counters, channel)
             if live is not None:
                 it.release(live)
             yield it

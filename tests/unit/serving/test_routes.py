@@ -46,9 +46,9 @@ class Sum:
 
 
 class SubmittedBatch:
-    def __init__(self, service: Routes, rounds: Batcher, counters: Counters, cube: Cube, network: Sum) -> None:
+    def __init__(self, service: Routes, batcher: Batcher, counters: Counters, cube: Cube, network: Sum) -> None:
         self.service = service
-        self.batcher = rounds
+        self.batcher = batcher
         self.counters = counters
         self.cube = cube
         self.network = network
@@ -76,14 +76,14 @@ async def service(*, live: bool = True, max_instances: int = 100) -> AsyncIterat
 
     counters, cube, network = Counters(), Cube(), Sum()
     with InlineExecutor("paddle") as paddle, ThreadPoolExecutor(1) as parser:
-        rounds = Batcher(paddle, nothing, counters)
-        task = asyncio.create_task(rounds.run())
+        batcher = Batcher(paddle, nothing, counters)
+        task = asyncio.create_task(batcher.run())
         if live:
-            rounds.add(ModelVersion(7, SlotList(("0", "1")), None, 1, network, cube))
-            rounds.pin(7)
-        made = Routes(rounds, counters, parser, model_name="ctr", version="1.2", max_instances=max_instances)
+            batcher.add(ModelVersion(7, SlotList(("0", "1")), None, 1, network, cube))
+            batcher.pin(7)
+        made = Routes(batcher, counters, parser, model_name="ctr", version="1.2", max_instances=max_instances)
         try:
-            yield SubmittedBatch(made, rounds, counters, cube, network)
+            yield SubmittedBatch(made, batcher, counters, cube, network)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

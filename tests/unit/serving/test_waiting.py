@@ -128,7 +128,7 @@ async def test_parts_of_large_requests_are_not_counted_twice() -> None:
         it.add(1)
         it.batcher.pin(1)
         it.table.gate.clear()
-        # One row less than may wait, however many of them are in rounds by now.
+        # One row less than may wait, however many of them are in batches by now.
         asked = [it.ask(*[[[key], []]] * rows) for key, rows in ((5, 40), (6, 40), (7, 47))]
         await until(lambda: len(it.batcher._detached) == 3)
         asked.append(it.ask([[8], []]))
