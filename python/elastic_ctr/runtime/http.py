@@ -1,4 +1,4 @@
-"""The small HTTP doors of every role: health, metrics, status, orders.
+"""The small HTTP server of every role: health, metrics, status, orders.
 
 Errors are JSON `{"error": sentence}`. Calls that change something need `authorization: Bearer <token>` where a token is
 configured. A body is bounded before it is read.
@@ -81,7 +81,7 @@ def application(
     status: Status | None = None,
     metrics: Metrics | None = None,
 ) -> Starlette:
-    """A role's door: its own routes, and /healthz, /readyz, /status, /metrics."""
+    """The application of a role: its own routes, and /healthz, /readyz, /status, /metrics."""
 
     async def healthz(request: Request) -> Response:  # noqa: ARG001 (the signature of an endpoint)
         return PlainTextResponse("ok\n")
@@ -142,7 +142,7 @@ async def _failure(request: Request, error: Exception) -> Response:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Signals belong to the role, which stops its doors in its own order."""
+    """Signals belong to the role, which stops its servers in its own order."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -166,7 +166,7 @@ def _server_of(app: Starlette) -> _Uvicorn:
 
 
 class HttpServer:
-    """A door inside the caller's event loop. Port 0 takes a free one; `port` says which. Raises PortInUse."""
+    """A server inside the caller's event loop. Port 0 takes a free one; `port` says which. Raises PortInUse."""
 
     def __init__(self, app: Starlette, host: str, port: int) -> None:
         self._socket = listen(host, port)
@@ -180,7 +180,7 @@ class HttpServer:
         while not self._server.started:
             if self._task.done():
                 self._task.result()
-                raise OSError(f"the HTTP door on port {self.port} ended while it started")
+                raise OSError(f"the HTTP server on port {self.port} ended while it started")
             await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
@@ -202,7 +202,7 @@ async def serving(app: Starlette, host: str, port: int) -> AsyncIterator[HttpSer
 
 
 class HttpThread:
-    """A door in a thread of its own, for a role that is not an event loop. Raises PortInUse when made."""
+    """A server in a thread of its own, for a role that is not an event loop. Raises PortInUse when made."""
 
     def __init__(self, app: Starlette, host: str, port: int) -> None:
         self._socket: socket.socket = listen(host, port)
@@ -216,7 +216,7 @@ class HttpThread:
         self._thread.start()
         while not self._server.started:
             if self._ended.wait(0.005):
-                raise OSError(f"the HTTP door on port {self.port} ended while it started; the log says why")
+                raise OSError(f"the HTTP server on port {self.port} ended while it started; the log says why")
         return self
 
     def stop(self) -> None:
@@ -230,7 +230,7 @@ class HttpThread:
         try:
             asyncio.run(self._server.serve(sockets=[self._socket]))
         except Exception:
-            log.exception("the HTTP door on port %s ended", self.port)
+            log.exception("the HTTP server on port %s ended", self.port)
             raise
         finally:
             self._ended.set()

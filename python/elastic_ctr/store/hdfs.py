@@ -1,4 +1,4 @@
-"""HDFS through its WebHDFS door: a store of published files, and a source of click logs.
+"""HDFS through its WebHDFS endpoint: a store of published files, and a source of click logs.
 
 `hdfs://namenode:9000/folder` is asked at http://namenode:9870, `webhdfs://namenode:PORT/folder` at that port; of a pair,
 `hdfs://nn1:9000,nn2:9000/folder`, whichever is active. Files are sent to and read from DataNodes by the names that the
@@ -64,7 +64,7 @@ class HdfsSource(RemoteSource):
 class Address(NamedTuple):
     """Where WebHDFS answers, the active NameNode being one of these, and the folder ("" is the root)."""
 
-    doors: tuple[str, ...]
+    endpoints: tuple[str, ...]
     folder: str
 
 
@@ -78,11 +78,11 @@ def address_of(url: str) -> Address:
             "a folder may follow"
         )
     rpc = match[1] == "hdfs"
-    doors = tuple(f"http://{host[1]}:{_WEB_PORT if rpc or not host[2] else host[2]}" for host in hosts if host)
+    endpoints = tuple(f"http://{host[1]}:{_WEB_PORT if rpc or not host[2] else host[2]}" for host in hosts if host)
     folder = unquote(match[3] or "").rstrip("/")
     if ".." in folder.split("/"):
         raise ValueError("the folder is to be written without '..'")
-    return Address(doors, folder)
+    return Address(endpoints, folder)
 
 
 class _Client(InsecureClient):  # type: ignore[misc]
@@ -112,7 +112,7 @@ class WebHdfs(Remote):
 
     def __init__(self, url: str, user: str, setting: str) -> None:
         try:
-            self._doors, self._folder = address_of(url)
+            self._endpoints, self._folder = address_of(url)
         except ValueError as wrong:
             raise StoreError(f"{setting}.url {url!r} is not understood; {wrong}") from wrong
         self.url = url.rstrip("/")
@@ -121,7 +121,7 @@ class WebHdfs(Remote):
         # A session for each store: the NameNode's cookie names the user, whatever user.name says later.
         self._session = requests.Session()
         self._session.trust_env = False
-        self._client = _Client(";".join(self._doors), user=user, session=self._session)
+        self._client = _Client(";".join(self._endpoints), user=user, session=self._session)
 
     def close(self) -> None:
         self._session.close()
@@ -184,7 +184,7 @@ class WebHdfs(Remote):
             raise self._unheard(broken, cannot) from broken
         except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError, KeyError, TypeError) as garbled:
             raise StoreError(
-                f"{cannot}: what answers at {' and '.join(self._doors)} does not speak WebHDFS; is {self._setting}.url right?"
+                f"{cannot}: what answers at {' and '.join(self._endpoints)} does not speak WebHDFS; is {self._setting}.url right?"
             ) from garbled
 
     def _refusal(self, refused: HdfsError, cannot: str, path: str, *, writes: bool) -> StoreError:
@@ -206,12 +206,12 @@ class WebHdfs(Remote):
             )
         if words.startswith("Authentication failure"):
             return StoreError(
-                f"{cannot}: {' and '.join(self._doors)} wants authentication of {self._user!r} (401), and Kerberos is not "
+                f"{cannot}: {' and '.join(self._endpoints)} wants authentication of {self._user!r} (401), and Kerberos is not "
                 f"supported; is {self._setting}.url right?"
             )
         if name is None:
             return StoreError(
-                f"{cannot}: {' and '.join(self._doors)} answers {words!r}; is {self._setting}.url right, and is WebHDFS on?"
+                f"{cannot}: {' and '.join(self._endpoints)} answers {words!r}; is {self._setting}.url right, and is WebHDFS on?"
             )
         if name in _FINAL:
             return StoreError(f"{cannot}: {words}")
@@ -220,9 +220,9 @@ class WebHdfs(Remote):
 
     def _unheard(self, broken: requests.RequestException, cannot: str) -> StoreError:
         asked = broken.request.url if broken.request is not None else None
-        door = "{0.scheme}://{0.netloc}".format(urlsplit(asked)) if asked else self._doors[-1]
-        own = door in self._doors
-        who = " and ".join(self._doors) if own else f"the DataNode {door}, where the NameNode sends us,"
+        endpoint = "{0.scheme}://{0.netloc}".format(urlsplit(asked)) if asked else self._endpoints[-1]
+        own = endpoint in self._endpoints
+        host = " and ".join(self._endpoints) if own else f"the DataNode {endpoint}, where the NameNode sends us,"
         unknown = cause_of(broken, socket.gaierror)
         if unknown is not None and unknown.errno != socket.EAI_AGAIN:
             way_out = (
@@ -230,14 +230,14 @@ class WebHdfs(Remote):
                 if own
                 else "it must have that name here as well (dfs.datanode.hostname, or an entry in the DNS)"
             )
-            return StoreError(f"{cannot}: no host {urlsplit(door).hostname} is known here; {way_out}")
+            return StoreError(f"{cannot}: no host {urlsplit(endpoint).hostname} is known here; {way_out}")
         if isinstance(broken, requests.Timeout) or "timed out" in str(broken):
-            return StoreUnavailable(f"{cannot}: {who} did not answer in time; is it running?")
+            return StoreUnavailable(f"{cannot}: {host} did not answer in time; is it running?")
         if cause_of(broken, ConnectionRefusedError) is not None:
             return StoreUnavailable(
-                f"{cannot}: {who} refuses the connection; is it running, and is {self._setting}.url right?"
+                f"{cannot}: {host} refuses the connection; is it running, and is {self._setting}.url right?"
             )
-        return StoreUnavailable(f"{cannot}: the connection to {who} broke; is it running?")
+        return StoreUnavailable(f"{cannot}: the connection to {host} broke; is it running?")
 
 
 def _stat_of(status: dict[str, Any]) -> Stat:
