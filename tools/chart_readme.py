@@ -12,7 +12,7 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True)
 class Value:
-    """A key of values.yaml. `what` is the comment above it, from `# --` on; empty where there is none."""
+    """A key of values.yaml. `what` is the comment above it, from `# --` on, or empty."""
 
     key: str
     default: object
@@ -51,7 +51,7 @@ def _comment(lines: list[str], key_line: int) -> str:
 
 
 def schema_at(schema: Schema, key: str) -> Schema:
-    """What the schema says of a key. Raises KeyError where it does not know it."""
+    """The schema of a key. Raises KeyError for an unknown key."""
     here = schema
     for step in key.split("."):
         here = _resolved(schema, here)
@@ -96,10 +96,10 @@ def readme(chart: dict[str, Any], values: str, schema: Schema) -> str:
         "helm test ctr  # once `elastic-ctr status` shows a live version",
         "```",
         "",
-        "`examples/` holds a values file for each way of use. A key that is not below is refused by name, and so is a value",
-        "outside its bounds: `values.schema.json` is made from the classes that the program loads its settings with.",
-        "`null` leaves a setting to the program. Keys under `data`, `model` and any `config` are the program's, and mean the same to",
-        "`elastic-ctr local run`; the others are Kubernetes'.",
+        "`examples/` has a values file for each way of use. An unknown key is refused by name, and so is a value outside its",
+        "bounds: `values.schema.json` is made from the classes that load the program's settings. `null` keeps the program's",
+        "default. Keys under `data`, `model` and any `config` are settings of the program, and mean the same to `elastic-ctr local run`;",
+        "the others are Kubernetes'.",
     ]
     found = values_of(values)
     lines += ["", *_HEAD]
@@ -114,7 +114,7 @@ def readme(chart: dict[str, Any], values: str, schema: Schema) -> str:
     return "\n".join(lines) + "\n"
 
 
-_HEAD = ["| key | type | default | what it does |", "|---|---|---|---|"]
+_HEAD = ["| key | type | default | effect |", "|---|---|---|---|"]
 
 
 def _row(schema: Schema, value: Value) -> str:
@@ -123,7 +123,7 @@ def _row(schema: Schema, value: Value) -> str:
 
 
 def _missing(schema: Schema, value: Value) -> list[str]:
-    """What must be given, and so has no default that values.yaml could show."""
+    """Required keys, which have no default in values.yaml."""
     assert isinstance(value.default, dict)
     return [name for name in schema_at(schema, value.key).get("required", []) if name not in value.default]
 

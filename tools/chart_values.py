@@ -1,0 +1,31 @@
+"""charts/elastic-ctr/values.yaml: comments of the program's settings, from their descriptions in the classes."""
+
+import re
+import textwrap
+from collections.abc import Mapping
+
+_KEY = re.compile(r"( *)([A-Za-z]\w*):")
+_WIDTH = 118
+
+
+def with_descriptions(values: str, descriptions: Mapping[str, str]) -> str:
+    """The text of values.yaml with the comment of each key in `descriptions` replaced where it differs."""
+    written: list[str] = []
+    path: list[str] = []
+    begin = 0  # Of the comment above the next key, in `written`.
+    for line in values.splitlines():
+        text = line.strip()
+        if text.startswith("# -- "):
+            begin = len(written)
+        elif found := _KEY.match(line):
+            indent, name = found.groups()
+            path = [*path[: len(indent) // 2], name]
+            wanted = descriptions.get(".".join(path))
+            said = " ".join(each.strip().removeprefix("#").strip() for each in written[begin:])
+            if wanted and said != f"-- {wanted}":
+                wrapped = textwrap.wrap(f"-- {wanted}", _WIDTH - len(indent) - 2)
+                written[begin:] = [f"{indent}# {each}" for each in wrapped]
+        written.append(line)
+        if not text.startswith("#"):
+            begin = len(written)
+    return "\n".join(written) + "\n"
