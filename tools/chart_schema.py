@@ -1,4 +1,4 @@
-"""charts/elastic-ctr/values.schema.json: what the config classes say, and beside it what is Kubernetes' own."""
+"""charts/elastic-ctr/values.schema.json: the config classes' schema and Kubernetes' keys."""
 
 import json
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from elastic_ctr.config.values_file import Block, Values
 
 Schema = dict[str, Any]
 
-# Where the user says nothing the chart does: from other keys, so that there is no default to show.
+# Keys that the chart fills in from other keys, so that they have no default to show.
 FILLED_BY_THE_CHART = ("store.config.url", "cube.config.workers", "serving.config.workers")
-# Without these two the chart could not be another one's dependency.
+# Without these two the chart could not be a dependency of another chart.
 OF_A_DEPENDENCY: Schema = {
     "global": {"type": "object", "description": "Of charts that this one is a dependency of; not read."},
     "enabled": {"type": "boolean", "description": "Of charts that this one is a dependency of; not read."},
@@ -22,7 +22,7 @@ OF_A_DEPENDENCY: Schema = {
 
 
 def values_schema(kubernetes: Path) -> str:
-    """The text of values.schema.json. Raises ValueError where the hand-written half says what the classes say."""
+    """The text of values.schema.json. Raises ValueError if the hand-written half repeats a key of the classes."""
     by_hand = yaml.safe_load(kubernetes.read_text())
     program = _of_the_program()
     result: Schema = {
@@ -44,7 +44,7 @@ def values_schema(kubernetes: Path) -> str:
 
 
 def _of_the_program() -> Schema:
-    """The classes' schema; a component's block stands in place, so that Kubernetes' keys can stand beside its own."""
+    """The classes' schema; a component's block is inlined, so that Kubernetes' keys can be added to its own."""
     schema = Values.model_json_schema()
     blocks = {kind.__name__ for kind in Block.__subclasses__()}
     for name, each in schema["properties"].items():
@@ -70,7 +70,7 @@ def _may_be_null(schema: Schema, key: str) -> None:
 
 
 def _plain(schema: Any) -> Any:
-    """Without what only a reader of Python needs; `anyOf` with null as two types, so that a refusal names the bound."""
+    """Without titles and other details of Python; `anyOf` with null as two types, so that a refusal names the bound."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
     if not isinstance(schema, dict):
@@ -107,7 +107,7 @@ def _merged(ours: Schema, theirs: Schema, where: str) -> Schema:
 
 
 def _closed(schema: Schema, definitions: Schema) -> Schema:
-    """Keys that are not named are refused, here and below; integers end where Helm begins to round them.
+    """Unknown keys are refused, here and below; integers end where Helm begins to round them.
 
     What a schema takes over by a reference beside its own properties is written out: two closed schemas of one object
     would each refuse the other's keys.
