@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from bench.method import FOLDER
-from elastic_ctr.cube.builder.part import build_full, build_overlay
+from elastic_ctr.cube.builder.part import Identity, build_full, build_overlay
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 
@@ -111,21 +111,14 @@ def _build(folder: Path, count: int, dim: int) -> None:
         build_full(
             [(keys[own], values[own])],
             folder / f"{number}.dict",
-            version=VERSION,
-            partition=number,
-            partitions=PARTITIONS,
-            dim=dim,
+            Identity(VERSION, number, PARTITIONS, dim),
         )
         over = own[changed[own]]
         build_overlay(
             None,
             [(keys[over], -values[over])],
             folder / f"{number}.over",
-            version=LATER,
-            partition=number,
-            partitions=PARTITIONS,
-            dim=dim,
-            base=VERSION,
+            Identity(LATER, number, PARTITIONS, dim, VERSION),
         )
     (folder / "ready.json").write_text(json.dumps({"keys": int(keys.size), "dim": dim}))
 

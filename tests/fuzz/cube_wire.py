@@ -16,7 +16,7 @@ import numpy as np
 import cube_oracles
 from cube_oracles import pack_refusal, pack_reply
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.builder.part import build_full
+from elastic_ctr.cube.builder.part import Identity, build_full
 from elastic_ctr.cube.client.blocking import _REQUEST as REQUEST
 from elastic_ctr.cube.client.blocking import _Server
 from elastic_ctr.cube.client.connection import Attempt, Connection, CubeUnavailable
@@ -43,7 +43,7 @@ def _table(folder: Path, version: int, partitions: Sequence[int]) -> VersionTabl
         own = KEYS[KEYS % np.uint64(PARTITIONS) == number]
         values = np.full((own.size, DIM), version, np.float32) + (own % np.uint64(97)).astype(np.float32)[:, None]
         path = folder / f"{version}-{number}.dict"
-        build_full([(own, values)], path, version=version, partition=number, partitions=PARTITIONS, dim=DIM)
+        build_full([(own, values)], path, Identity(version, number, PARTITIONS, DIM))
         paths[number] = Paths(path)
     return VersionTable.open(version, DIM, PARTITIONS, paths)
 

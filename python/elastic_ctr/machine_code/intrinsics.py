@@ -43,12 +43,8 @@ def prefetch(typing: Any, address: Any) -> Any:
     """Ask for the cache line at a u64 address; never faults."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], _BYTES)
-        kind = ir.FunctionType(ir.VoidType(), [_BYTES, _I32, _I32, _I32])
-        function = builder.module.globals.get("llvm.prefetch.p0") or ir.Function(
-            builder.module, kind, "llvm.prefetch.p0"
-        )
-        builder.call(function, [pointer, _I32(0), _I32(3), _I32(1)])
+        arguments = [builder.inttoptr(args[0], _BYTES), _I32(0), _I32(3), _I32(1)]
+        _call(builder, "llvm.prefetch.p0", [_BYTES, _I32, _I32, _I32], arguments)
         return context.get_dummy_value()
 
     return types.void(types.uint64), emit
@@ -64,73 +60,42 @@ def _pointer(builder: Any, address: Any, llvm_type: Any) -> Any:
 
 
 def _load(numba_type: Any, llvm_type: Any) -> Any:
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_pointer(builder, args[0], llvm_type), align=1)
+    """load(address u64): the value there."""
 
-    return numba_type(types.uint64), emit
+    def load(typing: Any, address: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.load(_pointer(builder, args[0], llvm_type), align=1)
+
+        return numba_type(types.uint64), emit
+
+    return intrinsic(load)
 
 
 def _store(numba_type: Any, llvm_type: Any) -> Any:
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], _pointer(builder, args[0], llvm_type), align=1)
-        return context.get_dummy_value()
+    """store(address u64, value)"""
 
-    return types.void(types.uint64, numba_type), emit
+    def store(typing: Any, address: Any, value: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            builder.store(args[1], _pointer(builder, args[0], llvm_type), align=1)
+            return context.get_dummy_value()
 
+        return types.void(types.uint64, numba_type), emit
 
-@intrinsic
-def load_u8(typing: Any, address: Any) -> Any:
-    return _load(types.uint8, ir.IntType(8))
-
-
-@intrinsic
-def load_u16(typing: Any, address: Any) -> Any:
-    return _load(types.uint16, ir.IntType(16))
+    return intrinsic(store)
 
 
-@intrinsic
-def load_u32(typing: Any, address: Any) -> Any:
-    return _load(types.uint32, _I32)
+load_u8, store_u8 = _load(types.uint8, _BYTE), _store(types.uint8, _BYTE)
+load_u16, store_u16 = _load(types.uint16, ir.IntType(16)), _store(types.uint16, ir.IntType(16))
+load_u32, store_u32 = _load(types.uint32, _I32), _store(types.uint32, _I32)
+load_u64, store_u64 = _load(types.uint64, _I64), _store(types.uint64, _I64)
+load_f32, store_f32 = _load(types.float32, ir.FloatType()), _store(types.float32, ir.FloatType())
+load_i32 = _load(types.int32, _I32)
 
 
-@intrinsic
-def load_i32(typing: Any, address: Any) -> Any:
-    return _load(types.int32, _I32)
-
-
-@intrinsic
-def load_u64(typing: Any, address: Any) -> Any:
-    return _load(types.uint64, _I64)
-
-
-@intrinsic
-def load_f32(typing: Any, address: Any) -> Any:
-    return _load(types.float32, ir.FloatType())
-
-
-@intrinsic
-def store_u8(typing: Any, address: Any, value: Any) -> Any:
-    return _store(types.uint8, ir.IntType(8))
-
-
-@intrinsic
-def store_u16(typing: Any, address: Any, value: Any) -> Any:
-    return _store(types.uint16, ir.IntType(16))
-
-
-@intrinsic
-def store_u32(typing: Any, address: Any, value: Any) -> Any:
-    return _store(types.uint32, _I32)
-
-
-@intrinsic
-def store_u64(typing: Any, address: Any, value: Any) -> Any:
-    return _store(types.uint64, _I64)
-
-
-@intrinsic
-def store_f32(typing: Any, address: Any, value: Any) -> Any:
-    return _store(types.float32, ir.FloatType())
+def _call(builder: Any, name: str, parameters: list[Any], arguments: list[Any]) -> None:
+    """Call an LLVM function that returns nothing."""
+    kind = ir.FunctionType(ir.VoidType(), parameters)
+    builder.call(builder.module.globals.get(name) or ir.Function(builder.module, kind, name), arguments)
 
 
 @intrinsic
@@ -138,11 +103,8 @@ def copy_bytes(typing: Any, target: Any, source: Any, length: Any) -> Any:
     """Copy a u64 number of bytes; the two may overlap. A number known when compiling becomes a few vector moves."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        name = "llvm.memmove.p0.p0.i64"
-        kind = ir.FunctionType(ir.VoidType(), [_BYTES, _BYTES, _I64, _I1])
-        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
         pointers = [_pointer(builder, args[0], _BYTE), _pointer(builder, args[1], _BYTE)]
-        builder.call(function, [*pointers, args[2], _I1(0)])
+        _call(builder, "llvm.memmove.p0.p0.i64", [_BYTES, _BYTES, _I64, _I1], [*pointers, args[2], _I1(0)])
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.uint64, types.uint64), emit
@@ -153,11 +115,8 @@ def zero_bytes(typing: Any, target: Any, length: Any) -> Any:
     """Write a u64 number of zero bytes."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        name = "llvm.memset.p0.i64"
-        i8 = ir.IntType(8)
-        kind = ir.FunctionType(ir.VoidType(), [_BYTES, i8, _I64, _I1])
-        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        builder.call(function, [_pointer(builder, args[0], _BYTE), i8(0), args[1], _I1(0)])
+        arguments = [_pointer(builder, args[0], _BYTE), _BYTE(0), args[1], _I1(0)]
+        _call(builder, "llvm.memset.p0.i64", [_BYTES, _BYTE, _I64, _I1], arguments)
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.uint64), emit

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elastic_ctr.cube.builder.part import build_full, build_overlay
+from elastic_ctr.cube.builder.part import Identity, build_full, build_overlay
 from elastic_ctr.cube.dictionary.format import Values
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
@@ -49,10 +49,7 @@ def write_parts(
         full = build_full(
             [(own, values_for(own, dim, version))],
             folder / f"part-{partition:05d}.dict",
-            version=version,
-            partition=partition,
-            partitions=partitions,
-            dim=dim,
+            Identity(version, partition, partitions, dim),
         )
         overlay = None
         if overlay_keys is not None:
@@ -63,12 +60,8 @@ def write_parts(
                 None,
                 [(above, values_for(above, dim, newer))],
                 folder / f"overlay-{newer}-{partition:05d}.dict",
-                version=newer,
-                base=version,
-                partition=partition,
-                partitions=partitions,
-                dim=dim,
-                deletions=gone,
+                Identity(newer, partition, partitions, dim, version),
+                gone,
             ).path
         paths[partition] = Paths(full.path, overlay)
     return paths

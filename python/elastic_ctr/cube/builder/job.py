@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.cube.builder.input import read_blocks
-from elastic_ctr.cube.builder.part import MEMORY_BYTES, PartFile, build_full, build_overlay, merge_full
+from elastic_ctr.cube.builder.part import MEMORY_BYTES, Identity, PartFile, build_full, build_overlay, merge_full
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.placement import unbuilt_chain
 from elastic_ctr.seqfile.file_format import SequenceFileDamaged
@@ -158,33 +158,26 @@ def _done(task: Task, store: Store, seconds: dict[Stage, float]) -> FileEntry:
 
 def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) -> PartFile:
     began = time.monotonic()
-    plan, partition = task.plan, task.partition
-    version, partitions, dim = plan.manifest.version, plan.manifest.partitions, plan.manifest.dim
+    plan, partition, manifest = task.plan, task.partition, task.plan.manifest
     out = _scratch_part(task.scratch, partition)
     if task.step == "merge":
         assert plan.ancestor is not None
         full = ancestor_file(store, plan.full_version, plan.ancestor, partition, folder)
         seconds["reading"] = time.monotonic() - began
-        part = merge_full(full, out, out, version=version, memory_bytes=task.memory_bytes, durable=False)
-        seconds["building"] = time.monotonic() - began - seconds["reading"]
-        return part
-    files = [checked_file(store, input_file(each, partition), folder) for each in plan.inputs]
-    parent = None
-    if plan.ancestor is not None and plan.ancestor.kind == "overlay":
-        parent = ancestor_file(store, plan.ancestor.version, plan.ancestor, partition, folder)
-    seconds["reading"] = time.monotonic() - began
-    blocks = _blocks(plan, partition, files)
-    if task.step == "full":
-        part = build_full(
-            blocks, out, version=version, partition=partition, partitions=partitions, dim=dim,
-            memory_bytes=task.memory_bytes, durable=False,
-        )  # fmt: skip
+        part = merge_full(full, out, out, manifest.version, memory_bytes=task.memory_bytes)
     else:
-        part = build_overlay(
-            parent, blocks, out,
-            version=version, partition=partition, partitions=partitions, dim=dim, base=plan.full_version,
-            memory_bytes=task.memory_bytes, durable=False,
-        )  # fmt: skip
+        files = [checked_file(store, input_file(each, partition), folder) for each in plan.inputs]
+        parent = None
+        if plan.ancestor is not None and plan.ancestor.kind == "overlay":
+            parent = ancestor_file(store, plan.ancestor.version, plan.ancestor, partition, folder)
+        seconds["reading"] = time.monotonic() - began
+        blocks = _blocks(plan, partition, files)
+        identity = Identity(manifest.version, partition, manifest.partitions, manifest.dim)
+        if task.step == "full":
+            part = build_full(blocks, out, identity, task.memory_bytes)
+        else:
+            identity = identity._replace(base=plan.full_version)
+            part = build_overlay(parent, blocks, out, identity, memory_bytes=task.memory_bytes)
     seconds["building"] = time.monotonic() - began - seconds["reading"]
     return part
 

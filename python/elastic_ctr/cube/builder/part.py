@@ -1,13 +1,12 @@
 """Dictionary parts from records: pure functions of their input, byte-identical for the same input.
 
-Each writes a temporary file beside the target, syncs it and renames it, so that a part is there whole or not at all;
-with `durable` off it is not synced, for parts that a crash of the machine may take.
+Each writes a temporary file beside the target and renames it, so that a part is there whole or not at all. Files are not
+synced, because a build that a crash interrupts is repeated.
 """
 
-import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -30,10 +29,9 @@ from elastic_ctr.cube.dictionary.format import (
 )
 from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.features.keys import partitions_of
+from elastic_ctr.versions.manifest import digest_of
 
-Progress = Callable[[int, int], None]
 MEMORY_BYTES = 512 << 20
-_CHUNK = 1 << 20
 
 
 class PartFile(NamedTuple):
@@ -56,69 +54,48 @@ class Identity(NamedTuple):
 
 
 def build_full(
-    blocks: Iterable[tuple[Keys, Values]],
-    out: Path,
-    *,
-    version: int,
-    partition: int,
-    partitions: int,
-    dim: int,
-    memory_bytes: int = MEMORY_BYTES,
-    durable: bool = True,
-    progress: Progress | None = None,
+    blocks: Iterable[tuple[Keys, Values]], out: Path, identity: Identity, memory_bytes: int = MEMORY_BYTES
 ) -> PartFile:
     """A full part from blocks of keys u64[n] and values f32[n, dim]; of a repeated key the last stays.
 
     Memory is bounded by about memory_bytes; beyond it sorted runs go to a folder beside out. Raises ValueError for a
     key of another partition or a block of another dim.
     """
-    identity = Identity(version, partition, partitions, dim)
-    return _build("full", identity, _present(blocks), out, memory_bytes, durable, progress)
+    return _build("full", identity, _present(blocks), out, memory_bytes)
 
 
 def build_overlay(
     parent_overlay: Path | None,
     delta_blocks: Iterable[tuple[Keys, Values]],
     out: Path,
-    *,
-    version: int,
-    partition: int,
-    partitions: int,
-    dim: int,
-    base: int = 0,
+    identity: Identity,
     deletions: Iterable[Keys] = (),
     memory_bytes: int = MEMORY_BYTES,
-    durable: bool = True,
-    progress: Progress | None = None,
 ) -> PartFile:
     """The overlay of a version: its parent's overlay, then its delta, then deletions (tombstones); later wins.
 
     Raises ValueError when the parent overlay is of another partition, dim or base, and DictionaryDamaged.
     """
-    identity = Identity(version, partition, partitions, dim, base)
     parent: Iterable[Block] = ()
     if parent_overlay is not None:
         part = _trusted(parent_overlay, "overlay", identity)
-        if base and part.header.base not in {0, base}:
+        if identity.base and part.header.base not in {0, identity.base}:
             raise ValueError(
-                f"{parent_overlay} lies over version {part.header.base}, the new overlay over {base}; "
+                f"{parent_overlay} lies over version {part.header.base}, the new overlay over {identity.base}; "
                 "build it from the deltas since that base"
             )
         parent = (Block(*block) for block in part.blocks())
-    blocks = chain(parent, _present(delta_blocks), _gone(deletions, dim))
-    return _build("overlay", identity, blocks, out, memory_bytes, durable, progress)
+    blocks = chain(parent, _present(delta_blocks), _gone(deletions, identity.dim))
+    return _build("overlay", identity, blocks, out, memory_bytes)
 
 
 def merge_full(
     full: Path,
     overlay: Path | None,
     out: Path,
-    *,
     version: int,
     deletions: Iterable[Keys] = (),
     memory_bytes: int = MEMORY_BYTES,
-    durable: bool = True,
-    progress: Progress | None = None,
 ) -> PartFile:
     """The full part that answers as full with overlay on top does, without the keys in deletions.
 
@@ -132,7 +109,7 @@ def merge_full(
         if above.header.base not in {0, below.version}:
             raise ValueError(f"{overlay} lies over version {above.header.base}, not over {below.version} of {full}")
         blocks = chain(blocks, (Block(*block) for block in above.blocks()))
-    return _build("full", identity, chain(blocks, _gone(deletions, below.dim)), out, memory_bytes, durable, progress)
+    return _build("full", identity, chain(blocks, _gone(deletions, below.dim)), out, memory_bytes)
 
 
 def _present(blocks: Iterable[tuple[Keys, Values]]) -> Iterator[Block]:
@@ -170,20 +147,11 @@ def _checked(blocks: Iterable[Block], identity: Identity) -> Iterator[Block]:
         yield block
 
 
-def _build(
-    kind: Kind,
-    identity: Identity,
-    blocks: Iterable[Block],
-    out: Path,
-    memory_bytes: int,
-    durable: bool,
-    progress: Progress | None,
-) -> PartFile:
+def _build(kind: Kind, identity: Identity, blocks: Iterable[Block], out: Path, memory_bytes: int) -> PartFile:
     if not 1 <= identity.dim <= MAX_DIM:
         raise ValueError(f"dim {identity.dim} is outside 1 to {MAX_DIM}")
     if not 0 <= identity.partition < identity.partitions:
         raise ValueError(f"partition {identity.partition} is not one of {identity.partitions}")
-    out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with ExternalSorter(identity.dim, out.parent, memory_bytes, keep_deleted=kind == "overlay") as runs:
         runs.collect(_checked(blocks, identity))
@@ -191,18 +159,13 @@ def _build(
         temporary = Path(name)
         try:
             with os.fdopen(handle, "w+b") as stream:
-                header = _write(stream, kind, identity, runs, progress)
-                stream.flush()
-                if durable:
-                    os.fsync(stream.fileno())
-                sha256 = _sha256(stream)
+                header = _write(stream, kind, identity, runs)
+            sha256 = digest_of(temporary)[1]
             temporary.chmod(0o644)
             temporary.replace(out)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-    if durable:
-        _sync_folder(out.parent)
     return PartFile(out, header.file_bytes, sha256, header.keys)
 
 
@@ -245,9 +208,7 @@ def _counts(runs: ExternalSorter, sub_parts: int) -> Keys:
     return counts.astype(np.uint64)
 
 
-def _write(
-    stream: BinaryIO, kind: Kind, identity: Identity, runs: ExternalSorter, progress: Progress | None
-) -> PartHeader:
+def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: ExternalSorter) -> PartHeader:
     sub_parts = perfect_hash.sub_parts_for(runs.keys)
     counts = _counts(runs, sub_parts)
     fullest = int(counts.max())
@@ -266,7 +227,6 @@ def _write(
     stream.seek(places["records"][0])
     records = xxhash.xxh3_64()
     rows = np.empty((slots, stride // 8), np.uint64)
-    done = 0
     for number, piece in enumerate(_pieces(runs.groups(), sub_parts)):
         seeds[number], pilots[number], at = perfect_hash.place(piece.mixed, slots, buckets)
         fill(rows, piece.mixed, piece.origin, piece.values, piece.deleted, at)
@@ -275,9 +235,6 @@ def _write(
         if kind == "overlay":
             mark(presence, piece.mixed)
             tombstones[at + np.int64(number * slots)] = piece.deleted[piece.origin]
-        done += piece.mixed.size
-        if progress is not None:
-            progress(done, runs.keys)
     bodies = {
         "sub_parts": np.stack([seeds, counts], axis=1).tobytes(),
         "pilots": pilots.tobytes(),
@@ -289,54 +246,13 @@ def _write(
     for name, body in bodies.items():
         stream.seek(places[name][0])
         stream.write(body)
-    header = _header(kind, identity, runs, shape, sections, length)
+    values, gone = runs.empty_key if runs.empty_key is not None else (None, False)
+    header = PartHeader(
+        kind=kind, version=identity.version, base=identity.base, partition=identity.partition,
+        partitions=identity.partitions, dim=identity.dim, keys=runs.keys + (values is not None), file_bytes=length,
+        empty_key="absent" if values is None else "deleted" if gone else "present",
+        empty_key_values=b"" if values is None or gone else values.tobytes(), sections=sections, **shape,
+    )  # fmt: skip
     stream.seek(0)
     stream.write(header.pack())
     return header
-
-
-def _header(
-    kind: Kind,
-    identity: Identity,
-    runs: ExternalSorter,
-    shape: dict[str, int],
-    sections: dict[str, Section],
-    length: int,
-) -> PartHeader:
-    values, gone = runs.empty_key if runs.empty_key is not None else (None, False)
-    return PartHeader(
-        kind=kind,
-        dim=identity.dim,
-        stride=shape["stride"],
-        version=identity.version,
-        base=identity.base,
-        partition=identity.partition,
-        partitions=identity.partitions,
-        keys=runs.keys + (values is not None),
-        sub_parts=shape["sub_parts"],
-        slots=shape["slots"],
-        buckets=shape["buckets"],
-        presence_bits=shape["presence_bits"],
-        tombstones=shape["tombstones"],
-        file_bytes=length,
-        empty_key="absent" if values is None else "deleted" if gone else "present",
-        empty_key_values=b"" if values is None or gone else values.tobytes(),
-        sections=sections,
-    )
-
-
-def _sha256(stream: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    chunk = bytearray(_CHUNK)
-    stream.seek(0)
-    while got := stream.readinto(chunk):  # type: ignore[attr-defined]
-        digest.update(memoryview(chunk)[:got])
-    return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

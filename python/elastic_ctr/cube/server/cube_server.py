@@ -19,13 +19,13 @@ it out.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -45,73 +45,6 @@ from elastic_ctr.runtime.metrics import Metrics
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-
-
-class CubeServer:
-    """Answers lookups on host from parts under `cacheDir`, the only folder that parts are loaded from.
-
-    Both ports are bound in the constructor. Without a token, any caller of the admin port may load and unload parts.
-    Raises PortInUse, OSError.
-    """
-
-    def __init__(self, cube: CubePodConfig, host: str = "127.0.0.1", token: str | None = None) -> None:
-        self._reserved = reserve(host, cube.port)
-        self.port: int = self._reserved.getsockname()[1]
-        self._dict_dir = Path(cube.cache_dir)
-        self._workers = Workers(host, self.port, cube)
-        self._scrubber = Scrubber(cube.scrub_megabytes_per_second, self._on_damage)
-        facts = {"address": f"{host}:{self.port}", "maxKeys": cube.max_keys}
-        self._admin = Admin(self._workers, Activity(self._workers.counts), self._scrubber, self._dict_dir, token, facts)
-        try:
-            self._http = HttpServer(self._admin.app(), host, cube.admin_port)
-        except OSError:
-            self._reserved.close()
-            raise
-        self.admin_port = self._http.port
-
-    def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. Raises CannotWork."""
-        asyncio.run(self._serve())
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        with stop_on_signal_async() as stop:
-            self._workers.start()
-            self._scrubber.start()
-            await self._http.start()
-            _log.info("lookups on port %d, admin on port %d, parts from %s", self.port, self.admin_port, self._dict_dir)
-            tasks = [
-                asyncio.create_task(stop.wait()),
-                asyncio.create_task(self._look()),
-                asyncio.create_task(self._workers.kept()),
-            ]
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        _log.info("ending")
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._scrubber.stop()
-        await self._http.stop()
-        await self._workers.stop()
-        self._reserved.close()
-        for ended in done:
-            # Only stop ends without an error.
-            ended.result()
-
-    async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            self._admin.look()
-
-    def _on_damage(self, path: Path, sentence: str) -> None:
-        asyncio.run_coroutine_threadsafe(self._drop(path, sentence), self._loop)
-
-    async def _drop(self, path: Path, sentence: str) -> None:
-        try:
-            await self._workers.drop({path: sentence})
-        except WorkerRefused:
-            _log.exception("%s is still answered; the next round looks at it again", path)
-        self._admin.look()
 
 
 _METRICS = {
@@ -152,48 +85,112 @@ class Drain(_Body):
     draining: bool
 
 
-class Admin:
-    """The handlers of the admin API. `facts` are the fixed fields of the status."""
+class CubeServer:
+    """Answers lookups on host from parts under `cacheDir`, the only folder that parts are loaded from.
 
-    def __init__(
-        self,
-        workers: Workers,
-        activity: Activity,
-        scrubber: Scrubber,
-        dict_dir: Path,
-        token: str | None,
-        facts: Mapping[str, Any],
-    ) -> None:
-        self._workers = workers
-        self._scrubber = scrubber
-        self._activity = activity
-        self._dict_dir = dict_dir.resolve()
+    Both ports are bound in the constructor. Without a token, any caller of the admin port may load and unload parts.
+    Raises PortInUse, OSError.
+    """
+
+    def __init__(self, cube: CubePodConfig, host: str = "127.0.0.1", token: str | None = None) -> None:
+        self._reserved = reserve(host, cube.port)
+        self.port: int = self._reserved.getsockname()[1]
+        self._address = f"{host}:{self.port}"
+        self._max_keys = cube.max_keys
+        self._dict_dir = Path(cube.cache_dir).resolve()
         self._token = token
-        self._facts = dict(facts)
-        self._metrics = Metrics("cube")
-        self._metrics.registry.register(_Metrics(workers, scrubber))
-
-    def app(self) -> Starlette:
+        self._workers = Workers(host, self.port, cube)
+        self._activity = Activity(self._workers.counts)
+        self._scrubber = Scrubber(cube.scrub_megabytes_per_second, self._on_damage)
         routes = [
             Route("/loaded", self.loaded),
             Route("/load", self._guarded(self.load), methods=["POST"]),
             Route("/unload", self._guarded(self.unload), methods=["POST"]),
             Route("/drain", self._guarded(self.drain), methods=["POST"]),
         ]
-        return application(routes, ready=self._ready, status=self._status, metrics=self._metrics)
+        app = application(routes, ready=self._ready, status=self._status, metrics=self._metrics())
+        try:
+            self._http = HttpServer(app, host, cube.admin_port)
+        except OSError:
+            self._reserved.close()
+            raise
+        self.admin_port = self._http.port
 
-    def look(self) -> None:
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT. Raises CannotWork."""
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        with stop_on_signal_async() as stop:
+            self._workers.start()
+            self._scrubber.start()
+            await self._http.start()
+            _log.info("lookups on port %d, admin on port %d, parts from %s", self.port, self.admin_port, self._dict_dir)
+            tasks = [asyncio.create_task(each) for each in (stop.wait(), self._look_often(), self._workers.kept())]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        _log.info("ending")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._scrubber.stop()
+        await self._http.stop()
+        await self._workers.stop()
+        self._reserved.close()
+        for ended in done:
+            # Only stop ends without an error.
+            ended.result()
+
+    async def _look_often(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._look()
+
+    def _look(self) -> None:
         assigned = self._workers.assigned
         self._scrubber.keep_only(assigned.files())
         self._activity.look({version: own.place for version, own in assigned.versions.items()})
+
+    def _on_damage(self, path: Path, sentence: str) -> None:
+        asyncio.run_coroutine_threadsafe(self._drop(path, sentence), self._loop)
+
+    async def _drop(self, path: Path, sentence: str) -> None:
+        try:
+            await self._workers.drop({path: sentence})
+        except WorkerRefused:
+            _log.exception("%s is still answered; the next round looks at it again", path)
+        self._look()
 
     def _ready(self) -> tuple[bool, str]:
         if self._workers.ready:
             return True, "ready"
         return False, "not every worker answers lookups yet"
 
+    def _metrics(self) -> Metrics:
+        metrics, workers = Metrics("cube"), self._workers
+        for name, (column, text) in _METRICS.items():
+            metrics.counter_of(name, text, partial(self._sum, column))
+        metrics.counter_of("worker_restarts", "Workers started again after they ended.", lambda: workers.restarts)
+        scrubbed = "Bytes of mapped parts verified again in the background."
+        metrics.counter_of("scrubbed_bytes", scrubbed, lambda: self._scrubber.verified_bytes)
+        lost = "Partitions no longer answered because a file was found damaged."
+        metrics.counter_of("damaged_partitions", lost, lambda: workers.damaged_parts)
+        gauges: dict[str, tuple[str, Callable[[], float]]] = {
+            "connections": ("Open connections on the lookup port.", partial(self._sum, counters.CONNECTIONS)),
+            "lookups_in_flight": ("Lookups of the rounds being answered.", partial(self._sum, counters.IN_FLIGHT)),
+            "workers_ready": ("Workers that answer lookups.", lambda: len(workers.pids())),
+            "draining": ("1 while readers are told to ask another holder.", lambda: float(workers.draining)),
+        }
+        for name, (text, value) in gauges.items():
+            metrics.gauge(name, text).set_function(value)
+        metrics.registry.register(_LoadedPartitions(workers))
+        return metrics
+
+    def _sum(self, column: int) -> int:
+        return int(self._workers.counts[:, column].sum())
+
     async def loaded(self, _: Request) -> Response:
-        self.look()
+        self._look()
         return JSONResponse(self._loaded())
 
     def _loaded(self) -> dict[str, Any]:
@@ -214,12 +211,12 @@ class Admin:
         return found
 
     def _status(self) -> dict[str, Any]:
-        self.look()
-        sums = self._workers.counts.sum(axis=0)
+        self._look()
         shapes = {(own.dim, own.partitions) for own in self._workers.assigned.versions.values()}
         dim, partitions = next(iter(shapes), (None, None))
         return {
-            **self._facts,
+            "address": self._address,
+            "maxKeys": self._max_keys,
             **self._loaded(),
             "ready": self._workers.ready,
             "scrub": self._scrubber.status(),
@@ -227,8 +224,8 @@ class Admin:
             "partitions": partitions,
             "workers": self._workers.pids(),
             "workerRestarts": self._workers.restarts,
-            "connections": int(sums[counters.CONNECTIONS]),
-            **{name: int(sums[column]) for name, (column, _) in _METRICS.items() if "_" not in name},
+            "connections": self._sum(counters.CONNECTIONS),
+            **{name: self._sum(column) for name, (column, _) in _METRICS.items() if "_" not in name},
         }
 
     async def load(self, request: Request) -> Response:
@@ -245,14 +242,14 @@ class Admin:
         await self._workers.change(rule)
         self._scrubber.watch(parts)
         self._forget_damage(body.version, paths)
-        self.look()
+        self._look()
         return JSONResponse({"versions": self._loaded()["versions"]})
 
     async def unload(self, request: Request) -> Response:
         body = await read_record(request, Unload)
         await self._workers.change(lambda assigned: assigned.unloaded(body.version, body.partitions))
         self._forget_damage(body.version, body.partitions)
-        self.look()
+        self._look()
         return JSONResponse({"versions": self._loaded()["versions"]})
 
     async def drain(self, request: Request) -> Response:
@@ -289,36 +286,11 @@ class Admin:
         return answer
 
 
-class _Metrics(Collector):
-    def __init__(self, workers: Workers, scrubber: Scrubber) -> None:
+class _LoadedPartitions(Collector):
+    def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._scrubber = scrubber
 
     def collect(self) -> Iterable[Metric]:
-        sums = self._workers.counts.sum(axis=0)
-        for name, (column, text) in _METRICS.items():
-            yield CounterMetricFamily(f"elastic_ctr_cube_{name}", text, value=int(sums[column]))
-        gauges = {
-            "connections": ("Open connections on the lookup port.", int(sums[counters.CONNECTIONS])),
-            "lookups_in_flight": ("Lookups of the rounds being answered.", int(sums[counters.IN_FLIGHT])),
-            "workers_ready": ("Workers that answer lookups.", len(self._workers.pids())),
-            "draining": ("1 while readers are told to ask another holder.", int(self._workers.draining)),
-        }
-        for name, (text, value) in gauges.items():
-            yield GaugeMetricFamily(f"elastic_ctr_cube_{name}", text, value=value)
-        yield CounterMetricFamily(
-            "elastic_ctr_cube_worker_restarts", "Workers started again after they ended.", value=self._workers.restarts
-        )
-        yield CounterMetricFamily(
-            "elastic_ctr_cube_scrubbed_bytes",
-            "Bytes of mapped parts verified again in the background.",
-            value=self._scrubber.verified_bytes,
-        )
-        yield CounterMetricFamily(
-            "elastic_ctr_cube_damaged_partitions",
-            "Partitions no longer answered because a file was found damaged.",
-            value=self._workers.damaged_parts,
-        )
         partitions = GaugeMetricFamily(
             "elastic_ctr_cube_loaded_partitions", "Partitions loaded, by version.", labels=["version"]
         )

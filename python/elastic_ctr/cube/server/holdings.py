@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from elastic_ctr.cube.dictionary.format import DictionaryPart
 from elastic_ctr.cube.dictionary.table import Parts, Paths, VersionTable
 from elastic_ctr.cube.server.lookup_counters import MAX_VERSIONS
@@ -24,7 +26,10 @@ class Assignment:
     dim: int
     partitions: int
     place: int
-    parts: Mapping[int, Paths]
+    parts: dict[int, Paths]
+
+
+_VERSIONS = TypeAdapter(dict[int, Assignment])
 
 
 @dataclass(frozen=True)
@@ -88,35 +93,12 @@ class Assignments:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            str(version): {
-                "dim": own.dim,
-                "partitions": own.partitions,
-                "place": own.place,
-                "parts": {
-                    str(number): [str(paths.full), None if paths.overlay is None else str(paths.overlay)]
-                    for number, paths in own.parts.items()
-                },
-            }
-            for version, own in self.versions.items()
-        }
+        found: dict[str, Any] = _VERSIONS.dump_python(dict(self.versions), mode="json")
+        return found
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Assignments":
-        def paths(full: str, overlay: str | None) -> Paths:
-            return Paths(Path(full), None if overlay is None else Path(overlay))
-
-        return cls(
-            {
-                int(version): Assignment(
-                    own["dim"],
-                    own["partitions"],
-                    own["place"],
-                    {int(number): paths(*files) for number, files in own["parts"].items()},
-                )
-                for version, own in document.items()
-            }
-        )
+        return cls(_VERSIONS.validate_python(document))
 
     def _with(self, version: int, own: Assignment) -> "Assignments":
         return Assignments({**self.versions, version: own})

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cube.parts import MAX_KEY, SPECIAL_KEYS, as_keys, values_for
-from elastic_ctr.cube.builder.part import PartFile, build_full, build_overlay, merge_full
+from elastic_ctr.cube.builder.part import Identity, PartFile, build_full, build_overlay, merge_full
 from elastic_ctr.cube.dictionary import perfect_hash
 from elastic_ctr.cube.dictionary.format import DictionaryPart, Values
 from elastic_ctr.cube.dictionary.hashing import Keys
@@ -17,15 +17,13 @@ Block = tuple[Keys, Values]
 
 
 def _full(blocks: list[Block], out: Path, *, dim: int = 2, memory_bytes: int = 1 << 20, version: int = 1) -> PartFile:
-    return build_full(blocks, out, version=version, partition=0, partitions=1, dim=dim, memory_bytes=memory_bytes)
+    return build_full(blocks, out, Identity(version, 0, 1, dim), memory_bytes)
 
 
 def _overlay(
     parent: Path | None, blocks: list[Block], out: Path, *, deletions: list[Keys] | None = None, base: int = 1
 ) -> PartFile:
-    return build_overlay(
-        parent, blocks, out, version=2, base=base, partition=0, partitions=1, dim=2, deletions=deletions or []
-    )
+    return build_overlay(parent, blocks, out, Identity(2, 0, 1, 2, base), deletions or [])
 
 
 def _content(path: Path) -> dict[int, list[float] | None]:
@@ -131,7 +129,7 @@ def test_a_merge_without_overlay_is_the_full_part_of_another_version(tmp_path: P
 
 def test_a_key_of_another_partition_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="key 7 belongs to partition 3 of 4, not to 2"):
-        build_full([_block([6, 7])], tmp_path / "x.dict", version=1, partition=2, partitions=4, dim=2)
+        build_full([_block([6, 7])], tmp_path / "x.dict", Identity(1, 2, 4, 2))
 
 
 def test_values_of_another_dim_are_refused(tmp_path: Path) -> None:
@@ -163,17 +161,6 @@ def test_a_build_that_fails_leaves_nothing_and_the_old_part_stays(tmp_path: Path
 
     assert out.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["part.dict"]
-
-
-def test_progress_ends_with_every_key(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-
-    build_full(
-        [_block([1, 2, 3])], tmp_path / "x.dict", version=1, partition=0, partitions=1, dim=2,
-        progress=lambda done, total: seen.append((done, total)),
-    )  # fmt: skip
-
-    assert seen[-1] == (3, 3)
 
 
 def test_an_empty_part_can_be_built_and_read(tmp_path: Path) -> None:
