@@ -302,7 +302,7 @@ class CubeAgent:
         held = await self._look()
         now = time.monotonic()
         for version, parts in self._unneeded(held, document, now).items():
-            asked = held.asked.get(version)
+            asked = held.last_asked_seconds.get(version)
             # Other pods answer these partitions of a wanted version, and the document no longer lists this pod for
             # them.
             quiet = version in document.wanted or asked is None or asked >= self._config.drain_seconds
@@ -400,7 +400,8 @@ class CubeAgent:
                 heard = time.monotonic()
                 self._set_error("server", str(failed))
             else:
-                quiet = time.monotonic() - began if held.lookup is None else min(held.lookup, time.monotonic() - began)
+                waited = time.monotonic() - began
+                quiet = waited if held.last_lookup_seconds is None else min(held.last_lookup_seconds, waited)
                 if quiet >= self._config.drain_idle_seconds and self._replaced(held):
                     break
             await asyncio.sleep(min(0.2, self._config.drain_idle_seconds / 4))

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 
 from elastic_ctr.runtime.auth import bearer
+from elastic_ctr.versions.manifest import Record
 
 # Every worker maps and checks the files first.
 _LOAD_SECONDS = 600.0
@@ -26,17 +26,17 @@ class ServerGone(ServerUnreachable):
     """The server refuses connections: it has ended or has not started. A slow server still accepts them."""
 
 
-class LoadedParts(NamedTuple):
-    """The loaded partitions by version. `asked`: seconds since a lookup or keep-alive named the version, None: never.
+class LoadedParts(Record):
+    """The loaded partitions by version; seconds since lookups, None: never.
 
     `damaged`: version -> partition -> sentence, of partitions that it does not answer until they are loaded again.
     """
 
     versions: dict[int, frozenset[int]]
-    asked: dict[int, float | None]
+    last_asked_seconds: dict[int, float | None]
+    last_lookup_seconds: float | None
     draining: bool
-    lookup: float | None
-    damaged: Mapping[int, Mapping[int, str]] = MappingProxyType({})
+    damaged: dict[int, dict[int, str]]
 
 
 class Server:
@@ -51,17 +51,7 @@ class Server:
 
     async def loaded(self) -> LoadedParts:
         """Raises ServerUnreachable."""
-        answer = await self._ask("GET", "loaded", None, _ASK_SECONDS)
-        return LoadedParts(
-            {int(version): frozenset(parts) for version, parts in answer["versions"].items()},
-            {int(version): seconds for version, seconds in answer["lastAskedSeconds"].items()},
-            bool(answer["draining"]),
-            answer["lastLookupSeconds"],
-            {
-                int(version): {int(partition): str(why) for partition, why in parts.items()}
-                for version, parts in answer["damaged"].items()
-            },
-        )
+        return LoadedParts.model_validate(await self._ask("GET", "loaded", None, _ASK_SECONDS))
 
     async def load(
         self, version: int, dim: int, partitions: int, parts: Mapping[int, tuple[Path, Path | None]]

@@ -1,6 +1,7 @@
 """Status and metrics of cube-transfer, read-only."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,35 +18,33 @@ _CLOCKS_DIFFER = 2 * 3600.0
 
 def status_of(transfer: CubeTransfer) -> dict[str, Any]:
     """The JSON of /status."""
-    state, document, scan = transfer.state, transfer.document, transfer.scan
-    built = {} if scan is None else scan.dictionaries
+    document, scan, progress = transfer.document, transfer.scan, transfer.builder.progress
+    # While cube-transfer listens there is no state.
+    state = transfer.state or ReleaseState(generation=1)
     manifests = {} if scan is None else scan.manifests
-    progress = transfer.builder.progress
-    live = None if state is None or state.live is None else manifests.get(state.live)
+    live = None if state.live is None else manifests.get(state.live)
     return {
         "role": "cube-transfer",
         "listening": transfer.listening,
-        "generation": None if state is None else state.generation,
+        "generation": None if transfer.listening else state.generation,
         "revision": None if document is None else document.revision,
-        "live": None if state is None else state.live,
-        "previous": None if state is None else state.previous,
-        "promotionPaused": state is not None and state.promotion_paused,
-        "candidate": None if state is None or state.candidate is None else _candidate(transfer, state),
+        "live": state.live,
+        "previous": state.previous,
+        "promotionPaused": state.promotion_paused,
+        "candidate": None if state.candidate is None else _candidate(transfer, state),
         "published": sorted(manifests),
-        "built": sorted(built),
+        "built": [] if scan is None else sorted(scan.dictionaries),
         "building": None if progress is None else progress.model_dump(mode="json", by_alias=True),
         "next": transfer.now_building(),
-        "skipped": []
-        if state is None
-        else list(skipped_versions(manifests, state.was_live, state.live, state.candidate, state.refused)),
+        "skipped": list(skipped_versions(manifests, state.was_live, state.live, state.candidate, state.refused)),
         "abandoned": list(abandoned_versions(manifests)),
-        "refused": {} if state is None else {str(v): reason for v, reason in sorted(state.refused.items())},
+        "refused": {str(v): reason for v, reason in sorted(state.refused.items())},
         "problems": problems_of(transfer),
         "shards": _shards(transfer),
         "readers": _readers(transfer),
         "eventTimeMax": None if live is None else live.event_time_max,
         "freshnessSeconds": None if live is None else round(freshness_seconds(live.event_time_max, time.time()), 3),
-        "versions": {} if state is None else {str(v): _times(transfer, v, each) for v, each in state.times.items()},
+        "versions": {str(v): _times(transfer, v, each) for v, each in state.times.items()},
     }
 
 
@@ -179,53 +178,45 @@ def _times(transfer: CubeTransfer, version: int, times: Times) -> dict[str, Any]
 
 
 def metrics_of(transfer: CubeTransfer) -> Metrics:
-    """Gauges that read the transfer when they are scraped."""
+    """Gauges that read the status when they are scraped."""
     metrics = Metrics("cube-transfer")
 
     def number(value: float | None) -> float:
         return float("nan") if value is None else float(value)
 
-    def live_times() -> Times | None:
+    def candidate(status: dict[str, Any]) -> float | None:
+        return None if status["candidate"] is None else status["candidate"]["version"]
+
+    def to_live(_: dict[str, Any]) -> float | None:
         state = transfer.state
-        return None if state is None or state.live is None else state.times.get(state.live)
+        times = None if state is None or state.live is None else state.times.get(state.live)
+        return None if times is None else times.seconds_to_live
 
-    def age() -> float:
-        state, scan = transfer.state, transfer.scan
-        live = None if state is None or scan is None or state.live is None else scan.manifests.get(state.live)
-        return number(None if live is None else freshness_seconds(live.event_time_max, time.time()))
-
-    def to_live() -> float:
-        times = live_times()
-        return number(None if times is None else times.seconds_to_live)
+    def value_of(of: Callable[[dict[str, Any]], float | None]) -> float:
+        return number(of(status_of(transfer)))
 
     def build_seconds(stage: str) -> float:
         progress = transfer.builder.progress
         return number(None if progress is None else progress.seconds_by_stage.get(stage))
 
-    gauges = {
-        "live_version": ("Id of the live version.", lambda: number(transfer.state.live if transfer.state else None)),
-        "candidate_version": (
-            "Id of the candidate.",
-            lambda: number(transfer.state.candidate if transfer.state else None),
+    gauges: dict[str, tuple[str, Callable[[dict[str, Any]], float | None]]] = {
+        "live_version": ("Id of the live version.", lambda status: status["live"]),
+        "candidate_version": ("Id of the candidate.", candidate),
+        "generation": ("Generation of the release.", lambda status: status["generation"]),
+        "promotion_paused": ("1 while promotion is paused by a rollback.", lambda status: status["promotionPaused"]),
+        "refused_versions": ("Refused versions.", lambda status: len(status["refused"])),
+        "cube_pods": ("Cube pods that report.", lambda _: len(transfer.agents.reports)),
+        "serving_pods": ("Serving pods that report.", lambda status: len(status["readers"])),
+        "dead_shards": ("Shards without a pod that is up.", lambda _: len(_dead_shards(transfer))),
+        "problems": ("Sentences in the status that ask for the operator.", lambda status: len(status["problems"])),
+        "freshness_seconds": (
+            "Seconds since the newest event that the live version has learned.",
+            lambda status: status["freshnessSeconds"],
         ),
-        "generation": (
-            "Generation of the release.",
-            lambda: number(transfer.state.generation if transfer.state else None),
-        ),
-        "promotion_paused": (
-            "1 while promotion is paused by a rollback.",
-            lambda: float(bool(transfer.state and transfer.state.promotion_paused)),
-        ),
-        "refused_versions": ("Refused versions.", lambda: float(len(transfer.state.refused) if transfer.state else 0)),
-        "cube_pods": ("Cube pods that report.", lambda: float(len(transfer.agents.reports))),
-        "serving_pods": ("Serving pods that report.", lambda: float(len(transfer.readers.reports))),
-        "dead_shards": ("Shards without a pod that is up.", lambda: float(len(_dead_shards(transfer)))),
-        "problems": ("Sentences in the status that ask for the operator.", lambda: float(len(problems_of(transfer)))),
-        "freshness_seconds": ("Seconds since the newest event that the live version has learned.", age),
         "publish_to_live_seconds": ("From publishing the live version to its going live for the first time.", to_live),
     }
-    for name, (what, value) in gauges.items():
-        metrics.gauge(name, what).set_function(value)
+    for name, (what, of) in gauges.items():
+        metrics.gauge(name, what).set_function(partial(value_of, of))
     stages = metrics.gauge("build_seconds", "Seconds of the last build by stage, over its processes.", ("stage",))
     for stage in ("reading", "building", "publishing"):
         stages.labels(stage).set_function(partial(build_seconds, stage))

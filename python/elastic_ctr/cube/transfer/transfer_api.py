@@ -1,8 +1,10 @@
 """The HTTP API of cube-transfer; `release` describes the calls."""
 
 import asyncio
+import json
 import logging
 
+from pydantic import BaseModel, Field
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -14,6 +16,7 @@ from elastic_ctr.cube.transfer.controller import CubeTransfer, StillListening
 from elastic_ctr.cube.transfer.heartbeats import complaint_about
 from elastic_ctr.cube.transfer.release_status import metrics_of, status_of
 from elastic_ctr.cube.transfer.state import RollbackRefused
+from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.http import RequestRefused, application, read_record, require_token, serving
 from elastic_ctr.runtime.lifecycle import stop_on_signal_async
 from elastic_ctr.store import open_store
@@ -25,10 +28,12 @@ LONGEST_WAIT = 60.0
 
 def transfer_app(transfer: CubeTransfer, token: str | None) -> Starlette:
     async def release(request: Request) -> Response:
-        after = _number(request, "after")
-        wait = min(_seconds(request, "wait"), LONGEST_WAIT)
         try:
-            document = await transfer.next_document(after, _number(request, "generation"), wait)
+            poll = read_document(_Poll, json.dumps(dict(request.query_params)))
+        except DocumentDamaged as wrong:
+            raise RequestRefused(400, str(wrong)) from wrong
+        try:
+            document = await transfer.next_document(poll.after, poll.generation, min(poll.wait, LONGEST_WAIT))
         except StillListening as still:
             raise RequestRefused(503, str(still)) from still
         if document is None:
@@ -70,7 +75,7 @@ def transfer_app(transfer: CubeTransfer, token: str | None) -> Starlette:
         )
 
     def ready() -> tuple[bool, str]:
-        return (True, "ready") if not transfer.listening else (False, "listening for what pods carry")
+        return (True, "ready") if not transfer.listening else (False, "collecting reports of pods")
 
     routes = [
         Route("/release", release),
@@ -81,24 +86,10 @@ def transfer_app(transfer: CubeTransfer, token: str | None) -> Starlette:
     return application(routes, ready=ready, status=lambda: status_of(transfer), metrics=metrics_of(transfer))
 
 
-def _number(request: Request, name: str) -> int | None:
-    text = request.query_params.get(name)
-    if text is None:
-        return None
-    if not text.isdigit() or len(text) > 20:
-        raise RequestRefused(400, f"{name}: {text[:40]!r} is not a whole number")
-    return int(text)
-
-
-def _seconds(request: Request, name: str) -> float:
-    text = request.query_params.get(name, "0")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e6:
-        raise RequestRefused(400, f"{name}: {text[:40]!r} is not a number of seconds")
-    return seconds
+class _Poll(BaseModel):
+    after: int | None = Field(default=None, ge=0, lt=10**20)
+    generation: int | None = Field(default=None, ge=0, lt=10**20)
+    wait: float = Field(default=0, ge=0, lt=1e6)
 
 
 def run_cube_transfer(config: CubeTransferFile, token: str | None = None) -> None:

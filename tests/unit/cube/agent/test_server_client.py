@@ -11,7 +11,9 @@ from elastic_ctr.runtime.http import serving
 async def test_a_server_that_refuses_or_is_silent_is_told_apart(played: Played) -> None:
     async with serving(played.server(), "127.0.0.1", 0) as door:
         stranger = Server(f"http://127.0.0.1:{door.port}", "wrong")
-        assert await stranger.loaded() == LoadedParts({}, {}, draining=False, lookup=None)
+        assert await stranger.loaded() == LoadedParts(
+            versions={}, last_asked_seconds={}, last_lookup_seconds=None, draining=False, damaged={}
+        )
 
         with pytest.raises(ServerRefused, match="refused /drain with 401: this call changes something"):
             await stranger.drain(draining=True)
