@@ -44,8 +44,7 @@ from bench.switching import switch_rows
 from bench.table import VERSION, Made
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
-from elastic_ctr.cube.dictionary.format import Values
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys, Values
 
 DISTRIBUTIONS = ("uniform", "zipf")
 TAIL = "p99 ÷ Redis p99, 300 keys, 64 connections"

@@ -28,8 +28,7 @@ from bench import table as tables
 from bench.method import Plan, Results, Row, Sample, Side, arguments, compare, median_rate, plan_of, rate, show, summary
 from bench.table import LATER, VERSION, Made
 from elastic_ctr.cube.dictionary import table as dictionary
-from elastic_ctr.cube.dictionary.format import stride_for
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys, stride_for
 from elastic_ctr.cube.dictionary.kernel import SCRATCH, mix
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.machine_code.compiled import compiled_making_arrays

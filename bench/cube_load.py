@@ -5,7 +5,7 @@ import socket
 from bench.loadgen import FRAMES, Expected, Load
 from bench.table import VERSION
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.wire import HELLO_BYTES, Hello, Kind
 
 

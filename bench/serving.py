@@ -44,7 +44,7 @@ from bench.processes import (
     running,
 )
 from bench.table import PARTITIONS, VERSION, Made
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.http import HttpThread, application

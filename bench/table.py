@@ -15,7 +15,7 @@ from rich.progress import track
 
 from bench.method import FOLDER
 from elastic_ctr.cube.builder.part import Identity, build_full, build_overlay
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 
 Floats = NDArray[np.float32]

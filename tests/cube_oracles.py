@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.builder.external_sort import key_of
-from elastic_ctr.cube.dictionary import hashing
-from elastic_ctr.cube.dictionary.format import DictionaryPart, Flags, Values
-from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY, Keys
+from elastic_ctr.cube.dictionary import format as hashing
+from elastic_ctr.cube.dictionary.format import EMPTY_KEY, DictionaryPart, Flags, Keys, Values
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, LENGTH_BYTES, Head, Hello, Kind, Status, WireError

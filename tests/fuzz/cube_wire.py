@@ -20,7 +20,7 @@ from elastic_ctr.cube.builder.part import Identity, build_full
 from elastic_ctr.cube.client.blocking import _REQUEST as REQUEST
 from elastic_ctr.cube.client.blocking import _Server
 from elastic_ctr.cube.client.connection import Attempt, Connection, CubeUnavailable
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.event_loop import USED_AT

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elastic_ctr.cube.dictionary.format import Flags, Values
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
 
 MAGIC = b"ECTR"
 PROTOCOL = 1

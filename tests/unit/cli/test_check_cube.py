@@ -11,8 +11,7 @@ from answering import pages, saying
 from elastic_ctr.cli import check
 from elastic_ctr.cli.check import CheckFailed, verify_cube
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
-from elastic_ctr.cube.dictionary.format import Flags, Values
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.loop import LookupLoop

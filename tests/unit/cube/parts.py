@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from elastic_ctr.cube.builder.part import Identity, build_full, build_overlay
-from elastic_ctr.cube.dictionary.format import Values
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys, Values
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 
 MAX_KEY = 2**64 - 1

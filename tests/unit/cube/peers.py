@@ -7,7 +7,7 @@ import numpy as np
 from typing_extensions import Self
 
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.wire import AFTER_LENGTH, HEAD_BYTES, HELLO_BYTES, Head, Hello, Kind, Reply
 
 

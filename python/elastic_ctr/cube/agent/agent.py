@@ -182,7 +182,6 @@ class CubeAgent:
             self.loaded = None
             raise
         if self.loaded is None or held.versions != self.loaded.versions:
-            self.loaded = held
             self._report_now.set()
         self.loaded = held
         damaged = {sentence for parts in held.damaged.values() for sentence in parts.values()}

@@ -163,16 +163,13 @@ class Cache:
             raise StoreError(f"{entry.path} ended after {size} of {entry.bytes} bytes; the rest is fetched next time")
         if (size, digest.hexdigest()) != (entry.bytes, entry.sha256):
             partial.unlink()
-            raise _not_as_said(self._store, entry)
+            raise ManifestDamaged(
+                f"{entry.path} in {self._store.url} is not what the dictionary's manifest says; "
+                "delete the version and publish it again"
+            )
         partial.replace(target)
         found = target.stat()
         self._checked[target] = (found.st_size, found.st_mtime_ns)
-
-
-def _not_as_said(store: Store, entry: FileEntry) -> ManifestDamaged:
-    return ManifestDamaged(
-        f"{entry.path} in {store.url} is not what the dictionary's manifest says; delete the version and publish it again"
-    )
 
 
 class _RateLimiter:

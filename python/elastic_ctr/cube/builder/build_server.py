@@ -10,10 +10,11 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterable
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -31,7 +32,6 @@ from elastic_ctr.cube.builder.job import (
     plan_build,
     publish_dictionary,
     run_task,
-    steps_of,
 )
 from elastic_ctr.cube.builder.part import MEMORY_BYTES
 from elastic_ctr.cube.release import BuildOrder, BuildProgress
@@ -113,47 +113,52 @@ class CubeBuilder:
         except (BuildRefused, ManifestDamaged) as refused:
             raise BuildFailed(str(refused), final=True) from refused
         scratch = fresh_scratch(self._scratch, version)
-        entries = self._all(steps_of(plan), plan, scratch, "building")
         full = plan.ancestor is None
-        if past_share(plan, sum(entry.records for entry in entries), self._store, self._settings.overlay_share):
-            self._all("merge", plan, scratch, "merging")
+        parts = self._all("full" if full else "overlay", plan, scratch, "building")
+        if past_share(plan, sum(entry.records for entry in parts), self._store, self._settings.overlay_share):
+            parts = self._all("merge", plan, scratch, "merging")
             full = True
-        entries = self._all("publish", plan, scratch, "publishing")
+        entries = self._all("publish", plan, scratch, "publishing", parts)
         publish_dictionary(self._store, plan, "full" if full else "overlay", entries)
         fresh_scratch(self._scratch, version).rmdir()
 
-    def _all(self, step: Step, plan: Plan, scratch: Path, stage: str) -> list[FileEntry]:
+    def _all(
+        self, step: Step, plan: Plan, scratch: Path, stage: str, parts: Sequence[FileEntry] = ()
+    ) -> list[FileEntry]:
+        """Do a step of all partitions; `parts` are their built files, in order. Returns the resulting ones."""
         partitions = plan.manifest.partitions
         self._tell(stage=stage, partitions=partitions, partitions_done=0)
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                self._settings.builder_jobs, multiprocessing.get_context("spawn"), die_with_parent, (os.getpid(),)
-            )
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._settings.builder_jobs, spawn, die_with_parent, (os.getpid(),))
         # One bound for all of them, however many work side by side.
-        memory = MEMORY_BYTES // self._settings.builder_jobs
+        task = Task(
+            self._config.store, plan, step, 0, scratch, self._token, MEMORY_BYTES // self._settings.builder_jobs
+        )
         futures = [
-            self._pool.submit(run_task, Task(self._config.store, plan, step, p, scratch, self._token, memory))
+            self._pool.submit(run_task, task._replace(partition=p, part=parts[p] if parts else None))
             for p in range(partitions)
         ]
         try:
-            return [entry for entry in map(self._taken, as_completed(futures)) if entry is not None]
+            for future in as_completed(futures):
+                self._note_outcome(future.result())
+            return [entry for future in futures if (entry := future.result().entry) is not None]
         except BrokenProcessPool as broken:
             self._pool = None
             raise BuildFailed(
                 "a worker process of the build was killed; was there too little memory? It is tried again", final=False
             ) from broken
         finally:
-            _cancel(futures)
+            for future in futures:
+                future.cancel()
 
-    def _taken(self, future: "Future[Outcome]") -> FileEntry | None:
-        outcome = future.result()
+    def _note_outcome(self, outcome: Outcome) -> None:
         if outcome.failed is not None:
             raise BuildFailed(outcome.failed, final=outcome.final)
         seconds = dict(self.progress.seconds_by_stage)
         for stage, spent in outcome.seconds.items():
             seconds[stage] = round(seconds.get(stage, 0.0) + spent, 6)
         self._tell(partitions_done=self.progress.partitions_done + 1, seconds_by_stage=seconds)
-        return outcome.entry
 
     def _tell(self, **changes: object) -> None:
         with self._lock:
@@ -181,25 +186,20 @@ class CubeBuilder:
             self._pool.shutdown(cancel_futures=True)
 
 
-def _cancel(futures: Iterable["Future[Outcome]"]) -> None:
-    for future in futures:
-        future.cancel()
-
-
 def builder_routes(builder: CubeBuilder, token: str | None) -> list[Route]:
     async def order(request: Request) -> Response:
         require_token(request, token)
         wanted = await read_record(request, BuildOrder, limit=1 << 10)
-        return _json(builder.order(wanted.version))
+        return JSONResponse(_status(builder.order(wanted.version)))
 
     async def progress(request: Request) -> Response:  # noqa: ARG001 (the signature of an endpoint)
-        return _json(builder.progress)
+        return JSONResponse(_status(builder.progress))
 
     return [Route("/build", order, methods=["POST"]), Route("/build", progress, methods=["GET"])]
 
 
-def _json(progress: BuildProgress) -> JSONResponse:
-    return JSONResponse(progress.model_dump(mode="json", by_alias=True))
+def _status(progress: BuildProgress) -> dict[str, Any]:
+    return progress.model_dump(mode="json", by_alias=True)
 
 
 def builder_metrics(builder: CubeBuilder) -> Metrics:
@@ -216,8 +216,9 @@ def run_cube_builder(config: CubeBuilderFile, token: str | None = None) -> None:
     settings = config.cube_transfer
     with stop_on_signal() as stop, StateLock(Path(settings.scratch_dir)):
         builder = CubeBuilder(config, token)
-        status = lambda: builder.progress.model_dump(mode="json", by_alias=True)  # noqa: E731 (one line, used once)
-        app = application(builder_routes(builder, token), status=status, metrics=builder_metrics(builder))
+        app = application(
+            builder_routes(builder, token), status=lambda: _status(builder.progress), metrics=builder_metrics(builder)
+        )
         server = HttpThread(app, config.host, settings.builder_port).start()
         builder.start()
         log.info(

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from elastic_ctr.cube.dictionary import hashing
-from elastic_ctr.cube.dictionary.format import Flags, Values
-from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY, Keys
+from elastic_ctr.cube.dictionary.format import EMPTY_KEY, MIX_1, MIX_2, Flags, Keys, Values
+from elastic_ctr.cube.dictionary.format import mix as mix_array
 from elastic_ctr.cube.dictionary.kernel import mix
 from elastic_ctr.machine_code.compiled import compiled, compiled_making_arrays
 from elastic_ctr.machine_code.intrinsics import copy_bytes, prefetch, store_u32, store_u64, zero_bytes
@@ -32,7 +31,7 @@ def by_hash(keys: Keys) -> tuple[Keys, Origins]:
     mixed, origin = np.empty(keys.size, np.uint64), np.empty(keys.size, np.uint32)
     bits = max(1, int(keys.size).bit_length() - 1)
     if not _nearly_sort(keys, np.uint64(64 - bits), np.zeros(1 << bits, np.uint32), mixed, origin):
-        hashed = hashing.mix(keys)
+        hashed = mix_array(keys)
         order = np.argsort(hashed, kind="stable")
         mixed[:], origin[:] = hashed[order], order
     distinct = _settle(mixed, origin)
@@ -78,8 +77,8 @@ def _settle(mixed: Any, origin: Any) -> Any:
     return kept
 
 
-_UNMIX_1 = np.uint64(pow(hashing.MIX_1, -1, 1 << 64))
-_UNMIX_2 = np.uint64(pow(hashing.MIX_2, -1, 1 << 64))
+_UNMIX_1 = np.uint64(pow(MIX_1, -1, 1 << 64))
+_UNMIX_2 = np.uint64(pow(MIX_2, -1, 1 << 64))
 _29, _32, _58 = (np.uint64(number) for number in (29, 32, 58))
 
 
@@ -182,7 +181,7 @@ def mark(presence: Any, mixed: Any) -> None:
 GROUPS = 256
 SPILLED_KEYS = 1 << 19
 _ROW_EXTRA = 3  # of a spilled row, in u32: the key before the values, whether it is deleted behind them
-_EMPTY_MIXED = hashing.mix(np.full(1, EMPTY_KEY, np.uint64))[0]
+_EMPTY_MIXED = mix_array(np.full(1, EMPTY_KEY, np.uint64))[0]
 
 
 class Block(NamedTuple):

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from elastic_ctr.cube.dictionary.format import Values
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys, Values
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u32, load_u64
 from elastic_ctr.seqfile.file_format import ESCAPE, SYNC_BYTES, Compression, SequenceFileHeader, record_dtype

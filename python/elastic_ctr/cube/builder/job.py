@@ -98,7 +98,7 @@ def _check_shapes(plan: Plan) -> None:
 
 
 class Task(NamedTuple):
-    """One step of one partition, for a worker process. Files in scratch are not synced: a crash repeats the build."""
+    """One step of one partition, for a worker process; `part` is the built one that is to be published. Files in scratch are not synced: a crash repeats the build."""
 
     store: StoreConfig
     plan: Plan
@@ -107,6 +107,7 @@ class Task(NamedTuple):
     scratch: Path
     store_token: str | None = None
     memory_bytes: int = MEMORY_BYTES
+    part: FileEntry | None = None
 
 
 @dataclass
@@ -141,18 +142,14 @@ def run_task(task: Task) -> Outcome:
 
 
 def _done(task: Task, store: Store, seconds: dict[Stage, float]) -> FileEntry:
-    version = task.plan.manifest.version
-    path = layout.dictionary_part(version, task.partition)
-    if task.step == "publish":
+    if task.part is not None:
         began = time.monotonic()
-        size, sha256, records = _describe(task.scratch, task.partition)
-        entry = FileEntry(path=path, bytes=size, sha256=sha256, records=records)
-        publish_again(store, _scratch_part(task.scratch, task.partition), entry)
+        publish_again(store, _scratch_part(task.scratch, task.partition), task.part)
         seconds["publishing"] = time.monotonic() - began
-        return entry
+        return task.part
     with tempfile.TemporaryDirectory(dir=task.scratch) as name:
         part = _built(task, store, Path(name), seconds)
-    _note(task.scratch, task.partition, part)
+    path = layout.dictionary_part(task.plan.manifest.version, task.partition)
     return FileEntry(path=path, bytes=part.bytes, sha256=part.sha256, records=part.records)
 
 
@@ -263,15 +260,6 @@ def _scratch_part(scratch: Path, partition: int) -> Path:
     return scratch / f"part-{partition:05d}.dict"
 
 
-def _note(scratch: Path, partition: int, part: PartFile) -> None:
-    (scratch / f"part-{partition:05d}.txt").write_text(f"{part.bytes} {part.sha256} {part.records}")
-
-
-def _describe(scratch: Path, partition: int) -> tuple[int, str, int]:
-    size, sha256, records = (scratch / f"part-{partition:05d}.txt").read_text().split()
-    return int(size), sha256, int(records)
-
-
 def fresh_scratch(scratch: Path, version: int) -> Path:
     """An empty folder for one build. Other folders in scratch are left-overs and are deleted."""
     for old in scratch.iterdir() if scratch.is_dir() else ():
@@ -280,7 +268,3 @@ def fresh_scratch(scratch: Path, version: int) -> Path:
     folder = scratch / str(version)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def steps_of(plan: Plan) -> Step:
-    return "full" if plan.ancestor is None else "overlay"

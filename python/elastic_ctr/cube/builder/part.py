@@ -19,6 +19,7 @@ from elastic_ctr.cube.dictionary import perfect_hash
 from elastic_ctr.cube.dictionary.format import (
     MAX_DIM,
     DictionaryPart,
+    Keys,
     Kind,
     PartHeader,
     Section,
@@ -27,7 +28,6 @@ from elastic_ctr.cube.dictionary.format import (
     presence_bits_for,
     stride_for,
 )
-from elastic_ctr.cube.dictionary.hashing import Keys
 from elastic_ctr.features.keys import partitions_of
 from elastic_ctr.versions.manifest import digest_of
 

@@ -15,8 +15,7 @@ from typing_extensions import Self
 
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.client.connection import CubeUnavailable, VersionNotHeld, as_keys
-from elastic_ctr.cube.dictionary.format import Flags, Values
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
 from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Head, Hello, Kind, Status, WireError
 from elastic_ctr.features.keys import partitions_of
 

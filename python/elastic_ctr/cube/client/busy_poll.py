@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.dictionary.format import Flags, Values
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
 from elastic_ctr.cube.wire import DRAINING, HEAD_BYTES, LENGTH_BYTES
 from elastic_ctr.cube.wire_native import put_head
 from elastic_ctr.machine_code.compiled import compiled

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.dictionary.format import Flags, Values
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
 from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES, Head, Hello, Kind, Status, WireError
 
 # Seconds before the next connect to a lost holder.

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from elastic_ctr.cube.client.connection import VersionNotHeld, as_keys
-from elastic_ctr.cube.dictionary.format import Flags, Values
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
 from elastic_ctr.cube.dictionary.table import Offsets, PartitionNotHeld, Paths, VersionTable
 
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.client.connection import Attempt, Connection, CubeUnavailable, VersionNotHeld, as_keys
 from elastic_ctr.cube.client.local_table import LocalTable
-from elastic_ctr.cube.dictionary.format import Flags, Values
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
 from elastic_ctr.cube.wire import Hello, Kind, Status, WireError
 from elastic_ctr.features.keys import PADDING_KEY, partitions_of
 

@@ -9,7 +9,7 @@
     records       [key u64 | dim f32 | padding] every `stride` bytes; an empty slot has the all-ones key
 
 A full part answers for every key of its partition; an overlay answers for the keys it has, the full part below it for
-the rest. Where a key stands is defined in `hashing`. Bytes between sections are zero. The same records give the same
+the rest. Where a key stands is defined by `mix`, the constants here and `kernel`: a change of those is a new format version. Bytes between sections are zero. The same records give the same
 bytes, whatever their order was.
 """
 
@@ -26,11 +26,19 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY, Keys
+from elastic_ctr.features import keys as key_rules
 
 Kind = Literal["full", "overlay"]
+Keys = key_rules.Keys
 Values = NDArray[np.float32]
 Flags = NDArray[np.bool_]
+
+EMPTY_KEY = 0xFFFF_FFFF_FFFF_FFFF  # marks an empty slot; a real record of that key stands in the header
+
+MIX_1 = 0x9E37_79B9_7F4A_7C15
+MIX_2 = 0xBF58_476D_1CE4_E5B9
+PILOT_STEP = 0x517C_C1B7_2722_0A95
+SEED_STEP = 0xD6E8_FEB8_6659_FD93
 
 MAGIC = b"ECTRDICT"
 FORMAT_VERSION = 1
@@ -53,6 +61,15 @@ _EMPTY_KEY_VALUES = 256
 _CHECKSUM_AT = HEADER_BYTES - 8
 _CHUNK = 16 << 20
 _POPULATE_READ = 22  # MADV_POPULATE_READ of Linux; `mmap` has no name for it
+
+
+def mix(keys: Keys) -> Keys:
+    """A bijection of 64 bits that spreads neighbouring keys apart. Different keys stay different."""
+    x = keys ^ (keys >> np.uint64(32))
+    x = x * np.uint64(MIX_1)
+    x ^= x >> np.uint64(29)
+    x *= np.uint64(MIX_2)
+    return cast("Keys", x ^ (x >> np.uint64(32)))
 
 
 class DictionaryDamaged(ValueError):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from elastic_ctr.cube.dictionary import hashing
+from elastic_ctr.cube.dictionary.format import EMPTY_KEY, MIX_1, MIX_2, PILOT_STEP, SEED_STEP
 from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled, inlined
 from elastic_ctr.machine_code.intrinsics import (
@@ -48,10 +48,10 @@ _BLOCK_BYTES = np.uint64(64 * BLOCK)
 SCRATCH = 2 * 8 * BLOCK  # u64s that a lookup needs: a block, and the next one
 
 _CHECKED = bounds_checked()
-_EMPTY = np.uint64(hashing.EMPTY_KEY)
+_EMPTY = np.uint64(EMPTY_KEY)
 _PADDING = np.uint64(PADDING_KEY)
-_MIX_1, _MIX_2 = np.uint64(hashing.MIX_1), np.uint64(hashing.MIX_2)
-_PILOT_STEP, _SEED_STEP = np.uint64(hashing.PILOT_STEP), np.uint64(hashing.SEED_STEP)
+_MIX_1, _MIX_2 = np.uint64(MIX_1), np.uint64(MIX_2)
+_PILOT_STEP, _SEED_STEP = np.uint64(PILOT_STEP), np.uint64(SEED_STEP)
 _LOW = np.uint64(0xFFFF_FFFF)
 _0, _1, _2, _3, _6, _7, _8, _16 = (np.uint64(number) for number in (0, 1, 2, 3, 6, 7, 8, 16))
 _ROW_BYTES = np.uint64(8 * WIDTH)

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_ctr.cube.dictionary import hashing
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import MIX_1, PILOT_STEP, SEED_STEP, Keys
 from elastic_ctr.cube.dictionary.kernel import mix
 from elastic_ctr.machine_code.compiled import compiled, compiled_making_arrays
 from elastic_ctr.machine_code.intrinsics import trailing_zeros
@@ -23,8 +22,8 @@ MAX_SEED = 1000
 PILOTS = 65536
 LANES = 32
 
-_MIX_1 = np.uint64(hashing.MIX_1)
-_PILOT_STEP = np.uint64(hashing.PILOT_STEP)
+_MIX_1 = np.uint64(MIX_1)
+_PILOT_STEP = np.uint64(PILOT_STEP)
 _0, _1, _6, _32, _63 = (np.uint64(number) for number in (0, 1, 6, 32, 63))
 _LOW = np.uint64(0xFFFF_FFFF)
 
@@ -172,7 +171,7 @@ def place(mixed: Keys, slots: int, buckets: int) -> tuple[int, NDArray[np.uint16
     pilots = np.zeros(buckets, np.uint16)
     places = np.zeros(mixed.size, np.uint32)
     for seed in range(MAX_SEED):
-        salt = np.uint64(seed * hashing.SEED_STEP & 0xFFFF_FFFF_FFFF_FFFF)
+        salt = np.uint64(seed * SEED_STEP & 0xFFFF_FFFF_FFFF_FFFF)
         if _place(mixed, salt, slots, pilots, places):
             return seed, pilots, places
     raise PlacementFailed(f"{mixed.size} keys find no place in {slots} slots under {MAX_SEED} seeds: they may repeat")

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from elastic_ctr.cube.dictionary.format import MAX_DIM, DictionaryPart, Flags, Values, stride_for
-from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY, Keys
+from elastic_ctr.cube.dictionary.format import EMPTY_KEY, MAX_DIM, DictionaryPart, Flags, Keys, Values, stride_for
 from elastic_ctr.features.keys import PADDING_KEY, partitions_of
 
 Offsets = NDArray[np.int64]

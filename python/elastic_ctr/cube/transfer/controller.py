@@ -118,14 +118,10 @@ class CubeTransfer:
 
     # Inputs
 
-    def hear_agent(self, report: AgentReport) -> None:
+    def record(self, report: AgentReport | ReaderReport) -> None:
         self._adopt_newer_document(report.document)
-        if self.agents.record(report.model_copy(update={"document": None}), time.monotonic()):
-            self._decide()
-
-    def hear_reader(self, report: ReaderReport) -> None:
-        self._adopt_newer_document(report.document)
-        if self.readers.record(report.model_copy(update={"document": None}), time.monotonic()):
+        own, now = report.model_copy(update={"document": None}), time.monotonic()
+        if self.agents.record(own, now) if isinstance(own, AgentReport) else self.readers.record(own, now):
             self._decide()
 
     def order(self, order: RollbackOrder) -> ReleaseState:
@@ -138,7 +134,7 @@ class CubeTransfer:
             log.info("resumed: the newest version is promoted again")
         elif order.version is not None:
             after = rules_of.rolled_back(self.state, order.version, view, self.rules)
-            log.info("rollback to version %s; nothing else is promoted until it is resume", order.version)
+            log.info("rollback to version %s; nothing else is promoted until it is resumed", order.version)
         else:
             raise RollbackRefused("say which version, or resume")
         self._decide(after)
@@ -327,14 +323,14 @@ class CubeTransfer:
 
     async def _watch(self) -> None:
         while True:
-            await self._look()
+            await self._scan()
             await asyncio.sleep(self.rules.poll_seconds)
 
-    async def _look(self) -> None:
+    async def _scan(self) -> None:
         async with self._scanning:
-            await self._look_once()
+            await self._scan_once()
 
-    async def _look_once(self) -> None:
+    async def _scan_once(self) -> None:
         deleted = () if self.state is None else self.state.deleted
         try:
             scan = await asyncio.to_thread(self._catalog.scan, deleted)
@@ -421,7 +417,7 @@ class CubeTransfer:
             log.info("version %s is being built", version)
             progress = await self.builder.build(version)
             if progress.stage == "done":
-                await self._look()
+                await self._scan()
             elif progress.final and self.state is not None:
                 log.warning("version %s is refused: %s", version, progress.error)
                 self._decide(rules_of.refuse(self.state, version, progress.error or "it cannot be built"))

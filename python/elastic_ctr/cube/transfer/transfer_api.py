@@ -46,12 +46,12 @@ def transfer_app(transfer: CubeTransfer, token: str | None) -> Starlette:
         complaint = complaint_about(report, transfer.allowed_address)
         if complaint is not None:
             raise RequestRefused(400, complaint)
-        transfer.hear_agent(report)
+        transfer.record(report)
         return Response(status_code=204)
 
     async def readers(request: Request) -> Response:
         require_token(request, token)
-        transfer.hear_reader(await read_record(request, ReaderReport))
+        transfer.record(await read_record(request, ReaderReport))
         return Response(status_code=204)
 
     async def rollback(request: Request) -> Response:

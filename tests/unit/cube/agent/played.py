@@ -14,7 +14,7 @@ from cube.parts import write_parts
 from elastic_ctr.config.role_files import CubeAgentFile
 from elastic_ctr.config.roles import CubePodConfig, StoreConfig
 from elastic_ctr.cube.agent.agent import CubeAgent
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.release import AgentReport, Placement, ReleaseDocument
 from elastic_ctr.runtime.http import RequestRefused, application, require_token, serving
 from elastic_ctr.store import FileStore

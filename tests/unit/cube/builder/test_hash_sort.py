@@ -7,7 +7,7 @@ from cube.parts import MAX_KEY, SPECIAL_KEYS, as_keys
 from cube_oracles import high_product, unmix
 from elastic_ctr.cube.builder import external_sort
 from elastic_ctr.cube.builder.external_sort import by_hash, sub_part_bounds
-from elastic_ctr.cube.dictionary import hashing
+from elastic_ctr.cube.dictionary import format as hashing
 
 any_key = st.one_of(st.sampled_from(SPECIAL_KEYS), st.integers(0, 20), st.integers(0, MAX_KEY))
 

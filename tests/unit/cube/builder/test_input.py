@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from cube.parts import values_for
 from elastic_ctr.cube.builder import input as builder_input
 from elastic_ctr.cube.builder.input import read_blocks
-from elastic_ctr.cube.dictionary.format import Values
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys, Values
 from elastic_ctr.seqfile.file_format import SequenceFileDamaged, header_bytes
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.seqfile.file_writer import SequenceFileWriter

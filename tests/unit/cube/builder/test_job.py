@@ -17,7 +17,6 @@ from elastic_ctr.cube.builder.job import (
     publish_again,
     publish_dictionary,
     run_task,
-    steps_of,
 )
 from elastic_ctr.cube.dictionary.format import DictionaryPart
 from elastic_ctr.store import FileStore, NotInStore
@@ -32,23 +31,28 @@ def store(tmp_path: Path) -> FileStore:
     return FileStore(tmp_path / "store")
 
 
-def every(step: Step, store: FileStore, version: int, scratch: Path) -> list[Outcome]:
-    plan = plan_build(version, store)
-    return [run_task(Task(StoreConfig(url=store.url), plan, step, p, scratch)) for p in range(PARTITIONS)]
+def every(
+    step: Step, store: FileStore, version: int, scratch: Path, parts: list[FileEntry] | None = None
+) -> list[Outcome]:
+    task = Task(StoreConfig(url=store.url), plan_build(version, store), step, 0, scratch)
+    return [run_task(task._replace(partition=p, part=parts[p] if parts else None)) for p in range(PARTITIONS)]
+
+
+def entries_of(outcomes: list[Outcome]) -> list[FileEntry]:
+    assert [each.failed for each in outcomes] == [None] * PARTITIONS
+    return [each.entry for each in outcomes if each.entry is not None]
 
 
 def build(store: FileStore, scratch: Path, version: int, share: float = 0.02) -> DictionaryManifest:
     """As the service does, in this process."""
     plan = plan_build(version, store)
     folder = fresh_scratch(scratch, version)
-    outcomes = every(steps_of(plan), store, version, folder)
-    assert [each.failed for each in outcomes] == [None] * PARTITIONS
-    keys = sum(each.entry.records for each in outcomes if each.entry)
     full = plan.ancestor is None
-    if past_share(plan, keys, store, share):
-        assert not [each for each in every("merge", store, version, folder) if each.failed]
+    parts = entries_of(every("full" if full else "overlay", store, version, folder))
+    if past_share(plan, sum(each.records for each in parts), store, share):
+        parts = entries_of(every("merge", store, version, folder))
         full = True
-    entries = [each.entry for each in every("publish", store, version, folder) if each.entry]
+    entries = entries_of(every("publish", store, version, folder, parts))
     return publish_dictionary(store, plan, "full" if full else "overlay", entries)
 
 

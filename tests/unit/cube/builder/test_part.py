@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from cube.parts import MAX_KEY, SPECIAL_KEYS, as_keys, values_for
 from elastic_ctr.cube.builder.part import Identity, PartFile, build_full, build_overlay, merge_full
 from elastic_ctr.cube.dictionary import perfect_hash
-from elastic_ctr.cube.dictionary.format import DictionaryPart, Values
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import DictionaryPart, Keys, Values
 
 keys_drawn = st.lists(st.one_of(st.sampled_from(SPECIAL_KEYS), st.integers(0, 2**64 - 1)), max_size=60)
 Block = tuple[Keys, Values]

@@ -4,9 +4,8 @@ from hypothesis import strategies as st
 
 from cube.parts import MAX_KEY, as_keys, values_for
 from elastic_ctr.cube.builder.external_sort import by_hash, fill, mark, scatter
-from elastic_ctr.cube.dictionary import hashing
-from elastic_ctr.cube.dictionary.format import stride_for
-from elastic_ctr.cube.dictionary.hashing import EMPTY_KEY
+from elastic_ctr.cube.dictionary import format as hashing
+from elastic_ctr.cube.dictionary.format import EMPTY_KEY, stride_for
 
 some_keys = st.lists(st.integers(0, MAX_KEY - 1), max_size=150, unique=True)
 

@@ -13,8 +13,7 @@ from cube.parts import values_for, write_parts
 from cube.running import Running
 from cube_oracles import pack_refusal, pack_reply, unpack_request
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable
-from elastic_ctr.cube.dictionary.format import Values
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys, Values
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.wire import AFTER_LENGTH, HEAD_BYTES, HELLO_BYTES, Head, Hello, Status
 

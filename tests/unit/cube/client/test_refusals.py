@@ -32,7 +32,7 @@ from cube.client.readers import (
 from cube.parts import values_for
 from cube.running import Running
 from elastic_ctr.cube.client.reader import VersionNotHeld
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.loop import LookupLoop
 from elastic_ctr.cube.wire import Head, Status

@@ -28,7 +28,7 @@ from cube.parts import values_for
 from cube.running import Running
 from cube_oracles import pack_refusal, pack_reply
 from elastic_ctr.cube.client.reader import CubeUnavailable
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.wire import HELLO_BYTES, Head, Hello, Status
 
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cube_oracles import bucket_of, high_product, seeded, slot_of, unmix
-from elastic_ctr.cube.dictionary import hashing
+from elastic_ctr.cube.dictionary import format as hashing
 
 any_key = st.integers(0, 2**64 - 1)
 _MASK = 2**64 - 1

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cube_oracles import bucket_of, seeded, slot_of
-from elastic_ctr.cube.dictionary import hashing, perfect_hash
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary import format as hashing
+from elastic_ctr.cube.dictionary import perfect_hash
+from elastic_ctr.cube.dictionary.format import Keys
 
 
 def _looked_up(mixed: Keys, seed: int, pilots: np.ndarray[tuple[int], np.dtype[np.uint16]], slots: int) -> Keys:

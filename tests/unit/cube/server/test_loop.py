@@ -15,7 +15,7 @@ from cube.parts import MAX_KEY, as_keys, values_for, write_parts, write_table
 from cube.peers import HungUp, Peer
 from cube.running import Running, until
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.dictionary.hashing import Keys
+from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.dictionary.table import VersionTable
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.holdings import Holdings
