@@ -171,7 +171,7 @@ def now(clock: Any) -> Any:
 
 
 @compiled
-def step_aside() -> None:
+def sched_yield() -> None:
     """Let other threads that are ready to run on this core go first."""
     _sched_yield()
 
@@ -191,7 +191,7 @@ def busy_poll(s: Any, milliseconds: Any, polling: Any, longest: Any) -> Any:
         ready = wait(s, 0)
         if ready != 0:
             return ready, polling
-        step_aside()
+        sched_yield()
     ready = wait(s, milliseconds)
     return ready, np.int64(longest if now(s.clock) - began <= longest else 0)
 

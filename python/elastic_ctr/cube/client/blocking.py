@@ -70,29 +70,29 @@ class _Server:
     def greet_again(self) -> None:
         """The server may have parts now."""
         self.close()
-        self.in_step = False
+        self.in_sync = False
         with contextlib.suppress(CubeUnavailable):
             self._meet()
 
     def _open(self) -> Hello:
-        self.in_step = False
+        self.in_sync = False
         self._socket = self._connect()
         try:
             hello = self._greet()
         except (OSError, WireError) as failed:
             self._socket.close()
             raise CubeUnavailable(f"{self.address} does not answer as a cube-server: {failed}") from failed
-        self.in_step = True
+        self.in_sync = True
         return hello
 
     def ask(self, version: int, keys: Keys) -> tuple[Values, Flags] | Status:
         """(values f32[n, dim], missing bool[n]), or the status of a refusal. Raises CubeUnavailable."""
-        if not self.in_step and (dim := self._open().dim) != self.hello.dim:
-            self.in_step = False
+        if not self.in_sync and (dim := self._open().dim) != self.hello.dim:
+            self.in_sync = False
             self.close()
             raise CubeUnavailable(f"{self.address} has {dim} floats a key now, {self.hello.dim} before")
         # Until the answer is complete, the next bytes on this connection belong to it.
-        self.in_step = False
+        self.in_sync = False
         try:
             answer = self._exchange(version, keys)
         except BlockingIOError as late:
@@ -100,10 +100,10 @@ class _Server:
         except (OSError, WireError) as failed:
             raise CubeUnavailable(f"{self.address} failed: {failed}") from failed
         else:
-            self.in_step = True
+            self.in_sync = True
             return answer
         finally:
-            if not self.in_step:
+            if not self.in_sync:
                 self._socket.close()
 
     def _greet(self) -> Hello:
@@ -250,7 +250,7 @@ class BlockingCubeClient:
         """The first server that holds these keys, which are of one partition, and what it answers."""
         refusals = []
         # A server that failed when last asked comes last: it may take a timeout.
-        for number in sorted(range(len(self._servers)), key=lambda each: not self._servers[each].in_step):
+        for number in sorted(range(len(self._servers)), key=lambda each: not self._servers[each].in_sync):
             answer = self._from(number, version, keys, failed)
             if not isinstance(answer, str):
                 return number, answer

@@ -13,7 +13,7 @@ from elastic_ctr.cube.wire import DRAINING, HEAD_BYTES, LENGTH_BYTES
 from elastic_ctr.cube.wire_native import put_head
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u8, load_u16, load_u32, load_u64
-from elastic_ctr.machine_code.sockets import NOTHING, now, receive_at_once, send_at_once, step_aside
+from elastic_ctr.machine_code.sockets import NOTHING, now, receive_at_once, sched_yield, send_at_once
 
 # Nanoseconds. After an answer within this time, the next one is polled for as long: a sleeping core wakes slowly.
 BUSY_POLL_NS = 100_000
@@ -119,7 +119,7 @@ def _exchange(
                 return _has_values(question, version, keys.size, dim, frame, missing)
             began = now(clock)
         elif got == NOTHING and now(clock) - began < state[_POLLING]:
-            step_aside()
+            sched_yield()
         else:
             return False
     return False

@@ -117,7 +117,8 @@ class CubeClient:
         event loop of the lookups.
         """
         changed = {
-            version: _with_the_last_known(theirs, self._holders.get(version, {})) for version, theirs in holders.items()
+            version: _merge_with_last_known_holders(theirs, self._holders.get(version, {}))
+            for version, theirs in holders.items()
         }
         self._versions = {
             version: self._versions[version] if self._holders.get(version) == theirs else _Routes.of(theirs)
@@ -151,11 +152,11 @@ class CubeClient:
         padding = keys == np.uint64(PADDING_KEY)
         try:
             if not padding.any():
-                return await self._patiently(version, keys)
+                return await self._with_retries(version, keys)
             values = np.zeros((keys.size, self.dim), np.float32)
             missing = np.zeros(keys.size, np.bool_)
             real = np.flatnonzero(~padding)
-            values[real], missing[real] = await self._patiently(version, keys[real])
+            values[real], missing[real] = await self._with_retries(version, keys[real])
         except VersionNotHeld:
             self.stats.not_held += 1
             raise
@@ -203,7 +204,7 @@ class CubeClient:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    async def _patiently(self, version: int, keys: Keys) -> tuple[Values, Flags]:
+    async def _with_retries(self, version: int, keys: Keys) -> tuple[Values, Flags]:
         """Look up again when other holders were listed while the asked ones failed."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + self._deadline
@@ -215,7 +216,7 @@ class CubeClient:
                 if self._versions.get(version) is routes or loop.time() >= ends:
                     raise
 
-    def _worth_waiting(self, version: int, routes: _Routes | None, addresses: Iterable[str]) -> bool:
+    def _should_retry(self, version: int, routes: _Routes | None, addresses: Iterable[str]) -> bool:
         """Whether no other holder is listed and one of these answered recently."""
         now = asyncio.get_running_loop().time()
         return self._versions.get(version) is routes and any(
@@ -262,13 +263,13 @@ class CubeClient:
         return values, missing
 
     async def _ask(self, version: int, route: _Route, keys: Keys) -> tuple[Values, Flags]:
-        return await _Question(self, Kind.LOOKUP, version, keys, self._ordered(route.addresses)).answer()
+        return await _Request(self, Kind.LOOKUP, version, keys, self._ordered(route.addresses)).answer()
 
     async def _learn(self, version: int) -> None:
         """Learn the number of partitions from the hello of any holder."""
         addresses = self._ordered(tuple(self._holders[version]))
         for _ in range(2):
-            await _Question(self, Kind.KEEP_ALIVE, version, _NO_KEYS, addresses).answer()
+            await _Request(self, Kind.KEEP_ALIVE, version, _NO_KEYS, addresses).answer()
             if self.partitions is not None:
                 return
             # The server had no parts when it greeted: renew the greeting.
@@ -344,7 +345,7 @@ class CubeClient:
         return self.stats
 
 
-def _with_the_last_known(
+def _merge_with_last_known_holders(
     named: Mapping[str, Sequence[int]], before: Mapping[str, Sequence[int]]
 ) -> dict[str, Sequence[int]]:
     """The listed holders, and the last known ones of partitions for which none is listed."""
@@ -359,7 +360,7 @@ def _with_the_last_known(
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 
 
-class _Question:
+class _Request:
     """One request for keys of the same holders: sent to one of them and, if needed, to the others."""
 
     def __init__(self, client: CubeClient, kind: Kind, version: int, keys: Keys, addresses: list[str]) -> None:
@@ -433,7 +434,7 @@ class _Question:
         if len(self._attempts) <= client._retries:  # noqa: SLF001
             return True
         over = self._loop.time() - self._began >= client._deadline  # noqa: SLF001
-        return not over and client._worth_waiting(self._version, self._routes, self._asked)  # noqa: SLF001
+        return not over and client._should_retry(self._version, self._routes, self._asked)  # noqa: SLF001
 
     def _pause(self) -> float:
         """Seconds before the next attempt: none for retries, then twice as long each time."""

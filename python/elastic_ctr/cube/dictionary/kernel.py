@@ -134,7 +134,7 @@ def _overlay_record(row: Any, mixed: Any, step: Any) -> Any:
 
 
 @compiled
-def _unusual(row: Any, key: Any, record: Any, above: Any, overlaid: Any) -> Any:
+def _slow_path(row: Any, key: Any, record: Any, above: Any, overlaid: Any) -> Any:
     """(address of the values or 0, whether the key is missing), for keys that the full part does not simply have."""
     if key == _PADDING:
         return _0, False
@@ -248,7 +248,7 @@ def _look_up(
             source, target = found + _8, out_address + np.uint64(place)
             if above & _1 != _0 or load_u64(found) != key or key == _EMPTY or key == _PADDING:  # noqa: PLR1714, SIM109 (numba)
                 row = _row_of(rows, partitions, reciprocal, key)
-                source, absent = _unusual(row, key, record, above, overlaid)
+                source, absent = _slow_path(row, key, record, above, overlaid)
                 if absent:
                     missing[start + i] = 1
                     lost += 1

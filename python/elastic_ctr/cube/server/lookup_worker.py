@@ -38,7 +38,7 @@ def allowed_connections(wanted: int) -> int:
     return max(1, min(wanted, raise_fd_limit(wanted + _OTHER_FILES) - _OTHER_FILES))
 
 
-def obey(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:
+def execute_command(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:
     """Carry out one order. A refused one has changed nothing."""
     try:
         if order["do"] == "hold":
@@ -58,7 +58,7 @@ def obey(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:
     return {"ok": True}
 
 
-class Obedience:
+class CommandLoop:
     """Executes commands until the parent hangs up. Every BEAT_SECONDS it reports that lookups are answered, or that it
     is busy.
     """
@@ -67,7 +67,7 @@ class Obedience:
         self._loop = loop
         self._orders = orders
         self._answers = answers
-        self._obeying = threading.Lock()
+        self._executing = threading.Lock()
         self._saying = threading.Lock()
         self._over = threading.Event()
         self._busy = False
@@ -78,12 +78,12 @@ class Obedience:
         beating.start()
         try:
             for line in self._orders:
-                with self._obeying:
+                with self._executing:
                     self._busy = True
                     # Before the order begins: on a slow disk, reading files keeps the interpreter for long.
                     self._say_alive()
                     order = json.loads(line)
-                    answer = obey(self._loop, order)
+                    answer = execute_command(self._loop, order)
                 self._say({"id": order["id"], **answer})
         finally:
             self._over.set()
@@ -93,11 +93,11 @@ class Obedience:
         try:
             while True:
                 # Through the lookup thread and back, unless an order takes that way.
-                if self._obeying.acquire(blocking=False):
+                if self._executing.acquire(blocking=False):
                     try:
                         self._loop.replace(self._loop.holdings, draining=self._loop.draining)
                     finally:
-                        self._obeying.release()
+                        self._executing.release()
                 self._say_alive()
                 if self._over.wait(BEAT_SECONDS):
                     return
@@ -119,7 +119,7 @@ class Obedience:
         self._answers.flush()
 
 
-def _end_with(failed: threading.ExceptHookArgs) -> None:
+def _exit_on_thread_failure(failed: threading.ExceptHookArgs) -> None:
     """Without one of its threads a worker answers nothing: it ends, and its parent starts another."""
     name = "?" if failed.thread is None else failed.thread.name
     trace = (failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback)
@@ -151,7 +151,7 @@ def main() -> None:
     # Ctrl-C reaches the whole terminal; the parent ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_from_environment(f"cube-server-{given.index}")
-    threading.excepthook = _end_with
+    threading.excepthook = _exit_on_thread_failure
     row = counters.attach(given.counters, given.workers)[given.index]
     row[[counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
     loop = _make_loop(row, given.max_keys, given.busy_poll_us)
@@ -162,7 +162,7 @@ def main() -> None:
         control.makefile("wb") as answers,
     ):
         try:
-            Obedience(loop, orders, answers).run()
+            CommandLoop(loop, orders, answers).run()
         except (BrokenPipeError, ConnectionResetError):
             pass  # the parent is gone
     loop.stop()

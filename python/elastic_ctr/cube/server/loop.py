@@ -109,18 +109,18 @@ class LookupLoop:
 
     def replace(self, holdings: Holdings, *, draining: bool) -> None:
         """Answer from these holdings; returns when no reply comes from the former ones any more."""
-        self._between_rounds(self._prepare(holdings, draining=draining))
+        self._run_on_loop(self._prepare(holdings, draining=draining))
 
     def stop(self) -> None:
         self._stopping = True
         if self._thread.is_alive():
-            self._between_rounds(lambda: None)
+            self._run_on_loop(lambda: None)
             self._thread.join()
         self._hang_up()
         self.epoll.close()
         os.close(self.wake)
 
-    def _between_rounds(self, errand: Callable[[], None]) -> None:
+    def _run_on_loop(self, errand: Callable[[], None]) -> None:
         if self._thread.ident is None:
             # Not started yet: no round is under way.
             errand()

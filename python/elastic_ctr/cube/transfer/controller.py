@@ -182,9 +182,6 @@ class CubeTransfer:
             return {}
         return standing_on_refused(self.scan.usable, self.scan.manifests, self.scan.dictionaries, self.state.refused)
 
-    def heard_seconds_ago(self, at: float) -> float:
-        return round(time.monotonic() - at, 3)
-
     def _restore(self) -> None:
         self._persisted = self._file.read()
         self.state_error = self._file.error
@@ -214,22 +211,19 @@ class CubeTransfer:
                 document.generation, document.revision,
             )  # fmt: skip
             self._revision = max(self._revision, document.revision)
-            self._decide(rules_of.state_overtaken(self.state, document))
+            self._decide(rules_of.state_from_newer(self.state, document))
 
     def view(self) -> View | None:
         if self.scan is None:
             return None
         reports = self.agents.reports
-        damaged: dict[int, str] = {}
-        for report in sorted(reports, key=lambda each: each.pod):
-            for version, reason in report.refused.items():
-                damaged.setdefault(version, f"{report.pod}: {reason}")
+        refusals = [(each.pod, each.refused) for each, _ in reversed(self.agents.heard())]
         return View(
             now=self.now(),
             built=self.scan.dictionaries,
             holders=holders_by_version(reports),
             readers=self.readers.reports,
-            damaged=damaged,
+            damaged={v: f"{pod}: {reason}" for pod, refused in refusals for v, reason in refused.items()},
             agents=reports,
             placement=self._placement_now(),
             listened=time.monotonic() - self._began >= self.rules.state_recovery_seconds,
@@ -261,24 +255,22 @@ class CubeTransfer:
 
     def _persist(self, state: ReleaseState, revision: int) -> bool:
         """Write the state file if needed. False when that fails: then nothing new is published."""
-        memory = self._persisted
-        now = time.monotonic()
-        agents = tuple(sorted(self.agents.reports, key=lambda each: each.pod))
-        reserved = memory is not None and memory.state == state and revision <= memory.revisions
-        if reserved and memory is not None and (memory.agents == agents or now - self._persisted_at < _KEEP_SECONDS):
+        before, now = self._persisted, time.monotonic()
+        agents = tuple(report for report, _ in self.agents.heard())
+        # None unless the file reserves the revision.
+        revisions = before.revisions if before is not None and revision <= before.revisions else None
+        reserved = before is not None and before.state == state and revisions is not None
+        if reserved and before is not None and (before.agents == agents or now - self._persisted_at < _KEEP_SECONDS):
             return True
-        revisions = (
-            memory.revisions if memory is not None and revision <= memory.revisions else following(revision, RESERVED)
-        )
-        memory = PersistedState(state=state, revisions=revisions, agents=agents)
+        after = PersistedState(state=state, revisions=revisions or following(revision, RESERVED), agents=agents)
         try:
-            self._file.write(memory)
+            self._file.write(after)
         except OSError as failed:
             if self.state_error is None:
                 log.warning("the state cannot be written, so nothing new is published: %s", failed)
             self.state_error = f"{self._file.path} cannot be written: {failed.strerror or failed}"
             return reserved
-        self._persisted, self._persisted_at, self.state_error = memory, now, None
+        self._persisted, self._persisted_at, self.state_error = after, now, None
         return True
 
     def _wake(self) -> None:

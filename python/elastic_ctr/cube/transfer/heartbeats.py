@@ -2,7 +2,7 @@
 
 import ipaddress
 from collections.abc import Callable, Iterable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from elastic_ctr.cube.placement import shard_of_pod
 from elastic_ctr.cube.release import AgentReport
@@ -18,45 +18,41 @@ class _Report(Protocol):
 R = TypeVar("R", bound=_Report)
 
 
-class LastReport(NamedTuple, Generic[R]):
-    report: R
-    at: float
-
-
 class Pods(Generic[R]):
     """The last report of each pod, for `seconds` after it came."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._heard: dict[str, LastReport[R]] = {}
+        self._heard: dict[str, tuple[R, float]] = {}
 
     def record(self, report: R, now: float) -> bool:
         """Returns whether the report differs from the one before."""
         before = self._heard.get(report.pod)
-        self._heard[report.pod] = LastReport(report, now)
-        return before is None or before.report != report
+        self._heard[report.pod] = report, now
+        return before is None or before[0] != report
 
     def restore(self, reports: Iterable[R], at: float) -> None:
         """Restore reports from before a restart, as if they had come at that time."""
         for report in reports:
-            self._heard[report.pod] = LastReport(report, at)
+            self._heard[report.pod] = report, at
 
     def expire(self, now: float) -> list[str]:
         """Drop the reports of pods that have been silent for too long; returns these pods."""
-        silent = [pod for pod, heard in self._heard.items() if now - heard.at > self._seconds]
+        silent = [pod for pod, (_, at) in self._heard.items() if now - at > self._seconds]
         for pod in silent:
             del self._heard[pod]
         return silent
 
     def extend_deadlines(self, seconds: float) -> None:
         """For a time in which this process stood still and read no reports."""
-        self._heard = {pod: LastReport(heard.report, heard.at + seconds) for pod, heard in self._heard.items()}
+        self._heard = {pod: (report, at + seconds) for pod, (report, at) in self._heard.items()}
 
     @property
     def reports(self) -> list[R]:
-        return [heard.report for heard in self._heard.values()]
+        return [report for report, _ in self._heard.values()]
 
-    def heard(self) -> Iterable[LastReport[R]]:
+    def heard(self) -> list[tuple[R, float]]:
+        """The reports by pod, with the times when they came."""
         return [self._heard[pod] for pod in sorted(self._heard)]
 
 

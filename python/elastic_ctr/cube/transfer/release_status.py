@@ -130,7 +130,7 @@ def _some(partitions: tuple[int, ...]) -> str:
 
 
 def _shards(transfer: CubeTransfer) -> list[dict[str, Any]]:
-    heard = list(transfer.agents.heard())
+    heard = transfer.agents.heard()
     dead = set(_dead_shards(transfer))
     return [
         {
@@ -143,13 +143,13 @@ def _shards(transfer: CubeTransfer) -> list[dict[str, Any]]:
                     "draining": report.draining,
                     "loaded": {str(version): len(parts) for version, parts in sorted(report.loaded.items())},
                     "errors": list(report.errors),
-                    "secondsSinceReport": transfer.heard_seconds_ago(at),
+                    "secondsSinceReport": round(time.monotonic() - at, 3),
                 }
                 for report, at in heard
                 if report.shard == shard
             ],
         }
-        for shard in sorted({*range(transfer.config.shards), *(each.report.shard for each in heard)})
+        for shard in sorted({*range(transfer.config.shards), *(report.shard for report, _ in heard)})
     ]
 
 
@@ -161,7 +161,7 @@ def _readers(transfer: CubeTransfer) -> list[dict[str, Any]]:
             "refused": {str(version): reason for version, reason in report.refused.items()},
             "pinned": list(report.pinned),
             "maxAbsDiff": {str(version): diff for version, diff in report.max_abs_diff.items()},
-            "secondsSinceReport": transfer.heard_seconds_ago(at),
+            "secondsSinceReport": round(time.monotonic() - at, 3),
         }
         for report, at in transfer.readers.heard()
     ]

@@ -115,7 +115,7 @@ def state_after_loss(document: ReleaseDocument | None) -> ReleaseState:
     )
 
 
-def state_overtaken(own: ReleaseState, document: ReleaseDocument) -> ReleaseState:
+def state_from_newer(own: ReleaseState, document: ReleaseDocument) -> ReleaseState:
     """The state after a pod reported a newer document: its content, with our own history."""
     after = state_after_loss(document)
     refused = {v: reason for v, reason in {**own.refused, **document.refused}.items() if v != document.live}

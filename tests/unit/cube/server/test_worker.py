@@ -13,7 +13,7 @@ from cube.running import Running, until
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server import lookup_worker as worker
 from elastic_ctr.cube.server.holdings import Holdings
-from elastic_ctr.cube.server.lookup_worker import Obedience
+from elastic_ctr.cube.server.lookup_worker import CommandLoop
 from elastic_ctr.cube.server.loop import LookupLoop
 
 BEAT = b'{"event": "alive", '
@@ -43,15 +43,15 @@ class Parent:
     def __init__(self, loop: LookupLoop) -> None:
         self.said = Said()
         self._orders: queue.Queue[bytes] = queue.Queue()
-        self._obeying = threading.Thread(target=Obedience(loop, iter(self._orders.get, b""), self.said).run)
-        self._obeying.start()
+        self._executing = threading.Thread(target=CommandLoop(loop, iter(self._orders.get, b""), self.said).run)
+        self._executing.start()
 
     def order(self) -> None:
         self._orders.put(ORDER)
 
     def hang_up(self) -> None:
         self._orders.put(b"")
-        self._obeying.join()
+        self._executing.join()
 
 
 def test_a_worker_says_that_it_lives_until_the_parent_hangs_up(loop: LookupLoop) -> None:
@@ -74,7 +74,7 @@ def test_a_worker_that_loads_for_long_says_that_it_lives(loop: LookupLoop, monke
         over.wait()
         return {"ok": True}
 
-    monkeypatch.setattr(worker, "obey", slow)
+    monkeypatch.setattr(worker, "execute_command", slow)
     parent = Parent(loop)
     parent.order()
     begun.wait()
@@ -95,7 +95,7 @@ def test_before_an_order_is_begun_it_is_said_that_one_is_and_until_it_is_over(
         parent.said.beats_on()
         return {"ok": True}
 
-    monkeypatch.setattr(worker, "obey", slow)
+    monkeypatch.setattr(worker, "execute_command", slow)
     parent = Parent(loop)
     parent.said.beats_on()
     parent.order()
@@ -135,7 +135,7 @@ def test_a_worker_whose_lookups_are_answered_no_more_does_not_say_that_it_lives(
         stuck.set()
         go_on.wait()
 
-    hanging = threading.Thread(target=loop._between_rounds, args=(hang,))
+    hanging = threading.Thread(target=loop._run_on_loop, args=(hang,))
     hanging.start()
     stuck.wait()
     # One may have been on its way.

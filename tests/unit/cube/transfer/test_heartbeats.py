@@ -17,7 +17,7 @@ def test_a_report_is_news_when_it_says_something_else() -> None:
     assert pods.record(report(), 0)
     assert not pods.record(report(), 1)
     assert pods.record(report(draining=True), 2)
-    assert [heard.at for heard in pods.heard()] == [2]
+    assert [at for _, at in pods.heard()] == [2]
 
 
 def test_a_silent_pod_expires_and_is_told_once() -> None:

@@ -33,7 +33,7 @@ from elastic_ctr.cube.transfer.state import (
     resume,
     rolled_back,
     state_after_loss,
-    state_overtaken,
+    state_from_newer,
     validation_verdict,
     with_clock_moved,
     with_times,
@@ -302,7 +302,7 @@ def test_a_pod_with_a_newer_document_is_right_and_our_past_is_kept_beside() -> N
     own = ReleaseState(generation=2, live=4, was_live=(3, 4), refused={5: "x", 2: "y"}, deleted=(1,))
     said = ReleaseDocument(generation=4, revision=9, placement=Placement(shards=1), live=5, previous=4)
 
-    state = state_overtaken(own, said)
+    state = state_from_newer(own, said)
 
     assert (state.generation, state.live, state.was_live, state.refused) == (5, 5, (3, 4, 5), {2: "y"})
     assert state.deleted == (1,)
@@ -440,7 +440,7 @@ class Release(RuleBasedStateMachine):
         carried = self.known[pod]
         if self.state is not None and carried is not None and carried.is_newer_than(self.document):
             self.revision = max(self.revision, carried.revision)
-            self.decide(state_overtaken(self.state, carried))
+            self.decide(state_from_newer(self.state, carried))
         self.heard[pod] = report
         self.decide()
 
