@@ -174,7 +174,7 @@ class World:
         }  # fmt: skip
         arguments = {"cube": ("roles", "CubePodConfig", cube), "host": HOST, "token": TOKEN}
         (self.root / pod).mkdir(exist_ok=True)
-        self.start(f"{pod}.server", "server.cube_server", "CubeServer", arguments)
+        self.start(f"{pod}.server", "server.lookup_server", "CubeServer", arguments)
 
     def start_agent(self, pod: str) -> None:
         settings = {

@@ -210,7 +210,7 @@ class Cube:
 CUBE = """
 import sys
 from elastic_ctr.config.roles import CubePodConfig
-from elastic_ctr.cube.server.cube_server import CubeServer
+from elastic_ctr.cube.server.lookup_server import CubeServer
 server = CubeServer(CubePodConfig().model_copy(update={"cache_dir": sys.argv[1], "port": 0, "admin_port": 0}))
 print(server.port, server.admin_port, flush=True)
 server.run()

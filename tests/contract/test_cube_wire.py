@@ -21,7 +21,7 @@ from elastic_ctr.cube.builder.part import Identity, build_full
 _START = """
 import sys
 from elastic_ctr.config.roles import CubePodConfig
-from elastic_ctr.cube.server.cube_server import CubeServer
+from elastic_ctr.cube.server.lookup_server import CubeServer
 server = CubeServer(CubePodConfig().model_copy(update={"cache_dir": sys.argv[1], "port": 0, "admin_port": 0, "max_keys": 1000}))
 print(server.port, server.admin_port, flush=True)
 server.run()

@@ -2,7 +2,7 @@
 
 from elastic_ctr.cli.entrypoint import ConfigFile, exit_on_config_error, refuse, settings_of, token_of
 from elastic_ctr.config.role_files import CubeServerFile
-from elastic_ctr.cube.server.cube_server import CubeServer
+from elastic_ctr.cube.server.lookup_server import CubeServer
 from elastic_ctr.runtime.process_pool import CannotWork
 
 

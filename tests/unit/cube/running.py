@@ -20,7 +20,7 @@ from elastic_ctr.runtime.auth import bearer
 _START = """
 import json, logging, sys
 from elastic_ctr.config.roles import CubePodConfig
-from elastic_ctr.cube.server.cube_server import CubeServer
+from elastic_ctr.cube.server.lookup_server import CubeServer
 logging.basicConfig(level=logging.INFO)
 exec(sys.argv[2])
 settings, token = json.loads(sys.argv[1])

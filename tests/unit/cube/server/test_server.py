@@ -16,7 +16,7 @@ from cube.peers import Peer
 from cube.running import ServerProcess, gone, until, workers_that
 from cube.server.asking import KEYS, every_worker_answers, peers_of
 from elastic_ctr.config.roles import CubePodConfig
-from elastic_ctr.cube.server.cube_server import CubeServer
+from elastic_ctr.cube.server.lookup_server import CubeServer
 from elastic_ctr.cube.wire import Status
 from elastic_ctr.runtime.lifecycle import PortInUse
 from ports import free_port

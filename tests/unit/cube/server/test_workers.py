@@ -442,7 +442,7 @@ def test_a_server_that_can_keep_no_workers_ends(tmp_path: Path) -> None:
     code = """
 from elastic_ctr.cube.server import lookup_workers as workers
 from elastic_ctr.config.roles import CubePodConfig
-from elastic_ctr.cube.server.cube_server import CubeServer
+from elastic_ctr.cube.server.lookup_server import CubeServer
 async def spawn(self, index): raise RuntimeError("nobody thought of this")
 workers.Workers._spawn = spawn
 CubeServer(CubePodConfig().model_copy(update={"port": 0, "admin_port": 0})).run()
