@@ -119,19 +119,15 @@ def next_to_build(
     usable: Iterable[int], built: Collection[int], live: int | None, refused: Collection[int]
 ) -> int | None:
     """The newest usable version, if it is newer than everything built and live: an older one would be skipped anyway."""
-    newest = max(known_of(built, live), default=0)
+    newest = max(*built, live or 0, 0)
     return max((v for v in usable if v > newest and v not in refused), default=None)
-
-
-def known_of(versions: Iterable[int], *more: int | None) -> set[int]:
-    return {*versions, *(each for each in more if each is not None)}
 
 
 def skipped_versions(
     known: Iterable[int], was_live: Collection[int], live: int | None, candidate: int | None, refused: Collection[int]
 ) -> tuple[int, ...]:
     """Versions that a newer one replaced before they could go live."""
-    newest = max(known_of((), live, candidate), default=0)
+    newest = max(live or 0, candidate or 0)
     return tuple(sorted(v for v in known if v < newest and v not in was_live and v not in refused and v != candidate))
 
 

@@ -108,6 +108,9 @@ class CubeAgent:
     def fetched_bytes(self) -> int:
         return self._cache.fetched_bytes
 
+    def loaded_partitions(self) -> int:
+        return 0 if self.loaded is None else sum(map(len, self.loaded.versions.values()))
+
     def drain(self) -> None:
         """Announce that this pod is draining; it fetches nothing any more."""
         if not self.draining:

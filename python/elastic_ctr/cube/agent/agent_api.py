@@ -33,14 +33,13 @@ def agent_app(agent: CubeAgent, stop: asyncio.Event, token: str | None) -> Starl
         return Response(status_code=202)
 
     metrics = Metrics("cube-agent")
-    metrics.gauge("ready", "1 when the pod holds the live version for all it owes.").set_function(
-        lambda: float(agent.ready()[0])
-    )
-    metrics.gauge("draining", "1 while the pod is going.").set_function(lambda: float(agent.draining))
-    metrics.gauge("errors", "Current errors; /status lists them.").set_function(lambda: float(len(agent.errors)))
-    metrics.gauge("loaded_partitions", "Partitions that the server answers, over all versions.").set_function(
-        lambda: float(sum(map(len, agent.loaded.versions.values())) if agent.loaded else 0)
-    )
+    for name, what, value in (
+        ("ready", "1 when the pod holds the live version for all it owes.", lambda: agent.ready()[0]),
+        ("draining", "1 while the pod is going.", lambda: agent.draining),
+        ("errors", "Current errors; /status lists them.", lambda: len(agent.errors)),
+        ("loaded_partitions", "Partitions that the server answers, over all versions.", agent.loaded_partitions),
+    ):
+        metrics.gauge(name, what).set_function(value)
     metrics.counter_of("fetched_bytes", "Bytes of parts that came from the store.", lambda: agent.fetched_bytes)
     routes = [Route("/drain", drain, methods=["POST"])]
     return application(routes, ready=agent.ready, status=agent.status, metrics=metrics)

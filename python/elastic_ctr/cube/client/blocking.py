@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 _REQUEST = 1
 
 
-def _quick(dim: int) -> "Exchange":
-    """Asks without sleeping."""
-    # Loading numba takes a second or two.
+def _compiled_exchange(dim: int) -> "Exchange":
+    # Imported here, because loading numba takes a second or two.
     from elastic_ctr.cube.client.busy_poll import Exchange
 
     return Exchange(dim, _REQUEST)
@@ -65,7 +64,7 @@ class _Server:
     def _meet(self) -> None:
         self.hello = self._open()
         # A server without a dim has no parts and gets no request.
-        self._quick = _quick(self.hello.dim) if self._busy_poll and self.hello.dim else None
+        self._quick = _compiled_exchange(self.hello.dim) if self._busy_poll and self.hello.dim else None
 
     def greet_again(self) -> None:
         """The server may have parts now."""
@@ -189,9 +188,6 @@ class BlockingCubeClient:
         self.partitions = max((server.hello.partitions for server in self._servers), default=0)
         return failures
 
-    def _all_are_known(self) -> bool:
-        return not self._absent and all(server.hello.dim for server in self._servers)
-
     def __enter__(self) -> Self:
         return self
 
@@ -210,7 +206,7 @@ class BlockingCubeClient:
         try:
             return self._lookup(version, keys)
         except (VersionNotHeld, CubeUnavailable):
-            if self._all_are_known():
+            if not self._absent and all(server.hello.dim for server in self._servers):
                 raise
             self._greet()
             return self._lookup(version, keys)

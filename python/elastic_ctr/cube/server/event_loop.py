@@ -17,20 +17,7 @@ from numpy.typing import NDArray
 
 from elastic_ctr.cube import wire
 from elastic_ctr.cube.dictionary.kernel import look_up, partition_of
-from elastic_ctr.cube.server.lookup_counters import (
-    ACCEPTED,
-    BAD_REQUESTS,
-    BYTES_IN,
-    BYTES_OUT,
-    CONNECTIONS,
-    IN_FLIGHT,
-    KEEP_ALIVES,
-    KEYS,
-    MISSING,
-    NOT_HELD,
-    REQUESTS,
-    VERSIONS_AT,
-)
+from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES
 from elastic_ctr.cube.wire_native import greets, magic_number, put_head, put_hello
 from elastic_ctr.machine_code import sockets
@@ -108,7 +95,7 @@ class Buffers(NamedTuple):
 @compiled
 def _hang_up(b: Any, counts: Any, fd: Any) -> None:
     sockets.close(b.sockets, fd)
-    counts[CONNECTIONS] -= 1
+    counts[counters.CONNECTIONS] -= 1
 
 
 @compiled
@@ -146,11 +133,11 @@ def accept(b: Any, counts: Any) -> None:
                 sockets.turn_away(fd)
                 continue
             sockets.replace(b.sockets, old, fd)
-            counts[CONNECTIONS] -= 1
+            counts[counters.CONNECTIONS] -= 1
             fd = old
         connections[fd, USED_AT] = woken_at(b)
-        counts[CONNECTIONS] += 1
-        counts[ACCEPTED] += 1
+        counts[counters.CONNECTIONS] += 1
+        counts[counters.ACCEPTED] += 1
 
 
 @compiled
@@ -160,7 +147,7 @@ def send_bytes(b: Any, counts: Any, fd: Any, start: Any, end: Any) -> Any:
     if sent == BROKEN:
         _hang_up(b, counts, fd)
         return False
-    counts[BYTES_OUT] += sent
+    counts[counters.BYTES_OUT] += sent
     return True
 
 
@@ -190,7 +177,7 @@ def send_waiting(b: Any, counts: Any, fd: Any) -> None:
     if sent == BROKEN:
         _hang_up(b, counts, fd)
     elif sent != NOTHING:
-        counts[BYTES_OUT] += sent
+        counts[counters.BYTES_OUT] += sent
         if row[OUT_END] > 0:
             return
         if row[CLOSING] != 0:
@@ -207,7 +194,7 @@ def receive(b: Any, counts: Any, fd: Any) -> Any:
         if got != NOTHING:
             _hang_up(b, counts, fd)
         return False
-    counts[BYTES_IN] += got
+    counts[counters.BYTES_IN] += got
     return True
 
 
@@ -340,36 +327,36 @@ def _take_requests(b: Any, t: Any, counts: Any, fd: Any) -> Any:
         if length != whole - 4:
             # Where this frame ends is not certain: nothing after it can be trusted.
             _put_head(b, t, HEAD_BYTES, _BAD, 0, request, version)
-            counts[BAD_REQUESTS] += 1
+            counts[counters.BAD_REQUESTS] += 1
             row[CLOSING] = 1
         elif kind == _KEEP_ALIVE and n == 0:
             index = _find_version(t, version)
-            counts[KEEP_ALIVES] += 1
+            counts[counters.KEEP_ALIVES] += 1
             if index >= 0:
-                counts[VERSIONS_AT + t.places[index]] += 1
+                counts[counters.VERSIONS_AT + t.places[index]] += 1
             _put_head(b, t, HEAD_BYTES, _OK if index >= 0 else _NO_VERSION, 0, request, version)
             at += HEAD_BYTES
         elif kind != _LOOKUP or n > b.max_keys:
             _put_head(b, t, HEAD_BYTES, _BAD, 0, request, version)
-            counts[BAD_REQUESTS] += 1
+            counts[counters.BAD_REQUESTS] += 1
             row[SKIP] = 8 * n
             at += HEAD_BYTES
         else:
             index = _find_version(t, version)
-            counts[REQUESTS] += 1
-            counts[KEYS] += n
+            counts[counters.REQUESTS] += 1
+            counts[counters.KEYS] += n
             first = b.round[ROUND_KEYS]
             keys = b.keys[first : first + n]
             copy_bytes(np.uint64(keys.ctypes.data), from_ + np.uint64(HEAD_BYTES), np.uint64(8 * n))
             if index < 0:
                 _put_head(b, t, HEAD_BYTES, _NO_VERSION, 0, request, version)
-                counts[NOT_HELD] += 1
+                counts[counters.NOT_HELD] += 1
             elif not _all_held(t, index, keys):
                 _put_head(b, t, HEAD_BYTES, _NO_PARTITION, 0, request, version)
-                counts[NOT_HELD] += 1
-                counts[VERSIONS_AT + t.places[index]] += 1
+                counts[counters.NOT_HELD] += 1
+                counts[counters.VERSIONS_AT + t.places[index]] += 1
             else:
-                counts[VERSIONS_AT + t.places[index]] += 1
+                counts[counters.VERSIONS_AT + t.places[index]] += 1
                 number = b.round[ROUND_LOOKUPS]
                 reply = b.round[ROUND_BYTES]
                 b.lookups[number, REPLY_AT], b.lookups[number, KEY_COUNT] = reply, n
@@ -474,7 +461,7 @@ def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.i
                     continue
                 # Answer what was gathered, one pass per run of lookups in the same version, and send.
                 lookups = b.round[ROUND_LOOKUPS]
-                counts[IN_FLIGHT] = lookups
+                counts[counters.IN_FLIGHT] = lookups
                 first = np.int64(0)
                 while first < lookups:
                     index = b.lookups[first, VERSION_AT]
@@ -507,12 +494,12 @@ def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.i
                                 finish(b, counts, to)
                             unsent = np.int64(HEAD_BYTES)  # the head went with the first
                         at = stop
-                    counts[MISSING] += lost
+                    counts[counters.MISSING] += lost
                     if to == NONE:
                         _mark_missing(b, dim, first, after, lost)
                     first = after
                 send_round(b, counts)
                 b.round[:] = 0
-                counts[IN_FLIGHT] = 0
+                counts[counters.IN_FLIGHT] = 0
 
     return serve

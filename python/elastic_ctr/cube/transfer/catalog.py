@@ -143,15 +143,6 @@ def missing_inputs(manifest: VersionManifest, store: Store) -> list[str]:
 log = logging.getLogger(__name__)
 
 
-def delete_version(store: Store, version: int) -> None:
-    """Manifests first, so that a half-deleted version is a folder without a manifest. Raises StoreError."""
-    store.delete(layout.version_manifest(version))
-    store.delete(layout.dictionary_manifest(version))
-    for folder in (layout.dictionary_folder(version), f"{layout.CUBE}/{version}", layout.model_folder(version)):
-        store.delete(folder)
-    store.delete(layout.refusal(version))
-
-
 def delete_orphans(store: Store, published: Collection[int], built: Collection[int], now: float) -> list[str]:
     """Folders of versions that have no manifest and have not changed for a day. Raises StoreError.
 
@@ -189,11 +180,12 @@ def known(*versions: int | None) -> set[int]:
     return {each for each in versions if each is not None}
 
 
-def delete_versions(store: Store, doomed: Iterable[int]) -> list[int]:
-    """Raises StoreError at the first that cannot be deleted."""
-    deleted = []
+def delete_versions(store: Store, doomed: Iterable[int]) -> None:
+    """Manifests first, so that a half-deleted version is a folder without a manifest. Raises StoreError."""
     for version in doomed:
-        delete_version(store, version)
-        deleted.append(version)
+        store.delete(layout.version_manifest(version))
+        store.delete(layout.dictionary_manifest(version))
+        for folder in (layout.dictionary_folder(version), f"{layout.CUBE}/{version}", layout.model_folder(version)):
+            store.delete(folder)
+        store.delete(layout.refusal(version))
         log.info("version %s is deleted from the store: newer ones are kept and nothing needs it", version)
-    return deleted
