@@ -123,11 +123,11 @@ class CubeServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         with stop_on_signal_async() as stop:
-            self._workers.start()
+            self._workers.pool.start()
             self._scrubber.start()
             await self._http.start()
             _log.info("lookups on port %d, admin on port %d, parts from %s", self.port, self.admin_port, self._dict_dir)
-            tasks = [asyncio.create_task(each) for each in (stop.wait(), self._look_often(), self._workers.kept())]
+            tasks = [asyncio.create_task(each) for each in (stop.wait(), self._look_often(), self._workers.pool.kept())]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         _log.info("ending")
         for task in tasks:
@@ -170,7 +170,7 @@ class CubeServer:
         metrics, workers = Metrics("cube"), self._workers
         for name, (column, text) in _METRICS.items():
             metrics.counter_of(name, text, partial(self._sum, column))
-        metrics.counter_of("worker_restarts", "Workers started again after they ended.", lambda: workers.restarts)
+        metrics.counter_of("worker_restarts", "Workers started again after they ended.", lambda: workers.pool.restarts)
         scrubbed = "Bytes of mapped parts verified again in the background."
         metrics.counter_of("scrubbed_bytes", scrubbed, lambda: self._scrubber.verified_bytes)
         lost = "Partitions no longer answered because a file was found damaged."
@@ -223,7 +223,7 @@ class CubeServer:
             "dim": dim,
             "partitions": partitions,
             "workers": self._workers.pids(),
-            "workerRestarts": self._workers.restarts,
+            "workerRestarts": self._workers.pool.restarts,
             "connections": self._sum(counters.CONNECTIONS),
             **{name: self._sum(column) for name, (column, _) in _METRICS.items() if "_" not in name},
         }

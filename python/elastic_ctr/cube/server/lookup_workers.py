@@ -47,7 +47,7 @@ class Workers:
         # Partitions with a damaged file: not answered until they are loaded again.
         self.damaged: dict[tuple[int, int], str] = {}
         self.damaged_parts = 0
-        self._pool = ProcessPool(cube.workers, self._spawn, self._run)
+        self.pool = ProcessPool(cube.workers, self._spawn, self._run)
         self._address = {"host": host, "port": port}
         self._descriptor, self.counts = counters.create(cube.workers)
         self._arguments = {
@@ -66,26 +66,15 @@ class Workers:
 
     @property
     def ready(self) -> bool:
-        return len(self.pids()) == self._pool.count
-
-    @property
-    def restarts(self) -> int:
-        return self._pool.restarts
+        return len(self.pids()) == self.pool.count
 
     def pids(self) -> list[int]:
         """Of those that answer lookups."""
         return [worker.process.pid for worker in self._serving.values() if not worker.watchdog.silent]
 
-    def start(self) -> None:
-        self._pool.start()
-
-    async def kept(self) -> None:
-        """See `ProcessPool.kept`."""
-        await self._pool.kept()
-
     async def stop(self) -> None:
         self._ending.set()
-        await self._pool.stop()
+        await self.pool.stop()
         os.close(self._descriptor)
 
     async def change(self, rule: Callable[[Assignments], Assignments]) -> None:

@@ -3,7 +3,7 @@ network.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -21,6 +21,7 @@ from elastic_ctr.versions.manifest import DictionaryManifest, Record, VersionId
 
 # Number of past versions whose times and names are kept.
 REMEMBERED = 64
+_NO_CANDIDATE: dict[str, Any] = {"candidate": None, "restoring": False, "complete_since": None}
 
 
 class RollbackRefused(ValueError):
@@ -233,7 +234,7 @@ def _with_refusals(state: ReleaseState, view: View) -> ReleaseState:
     for version, reason in sorted(fresh.items()):
         state = state.model_copy(update={"refused": {**state.refused, version: reason}})
     if state.candidate in state.refused:
-        state = state.model_copy(update={"candidate": None, "restoring": False, "complete_since": None})
+        state = state.model_copy(update={**_NO_CANDIDATE})
     return state
 
 
@@ -243,9 +244,7 @@ def _promoted(state: ReleaseState, version: int) -> ReleaseState:
         update={
             "live": version,
             "previous": state.live if state.live != version else state.previous,
-            "candidate": None,
-            "restoring": False,
-            "complete_since": None,
+            **_NO_CANDIDATE,
             "was_live": was_live,
         }
     )
@@ -265,9 +264,7 @@ def rolled_back(state: ReleaseState, version: int, view: View, rules: CubeTransf
         raise RollbackRefused(f"version {version} was never live, so no serving pod answers for it; {ways_out}")
     if version == state.live:
         # Keep the live version.
-        return state.model_copy(
-            update={"promotion_paused": True, "candidate": None, "restoring": False, "complete_since": None}
-        )
+        return state.model_copy(update={"promotion_paused": True, **_NO_CANDIDATE})
     state = _timed(state, version, candidate=view.now)
     update = {"promotion_paused": True, "candidate": version, "restoring": True, "complete_since": None}
     return advance(state.model_copy(update=update), view, rules)
