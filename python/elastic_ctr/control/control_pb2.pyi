@@ -93,7 +93,7 @@ class PserverState(_message.Message):
     def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., admin_port: _Optional[int] = ..., generation: _Optional[int] = ..., serving: bool = ..., lost: bool = ..., results: _Optional[_Iterable[_Union[JobResult, _Mapping]]] = ..., error: _Optional[str] = ..., training: _Optional[str] = ..., leaving: bool = ..., damaged_checkpoint: _Optional[str] = ...) -> None: ...
 
 class PserverOrders(_message.Message):
-    __slots__ = ("generation", "endpoints", "checkpoint", "jobs", "leave", "reason", "keep_running", "patience_seconds", "wrong_training")
+    __slots__ = ("generation", "endpoints", "checkpoint", "jobs", "leave", "reason", "keep_running", "leave_timeout_seconds", "wrong_training")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -101,7 +101,7 @@ class PserverOrders(_message.Message):
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     KEEP_RUNNING_FIELD_NUMBER: _ClassVar[int]
-    PATIENCE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WRONG_TRAINING_FIELD_NUMBER: _ClassVar[int]
     generation: int
     endpoints: _containers.RepeatedScalarFieldContainer[str]
@@ -110,9 +110,9 @@ class PserverOrders(_message.Message):
     leave: bool
     reason: str
     keep_running: bool
-    patience_seconds: float
+    leave_timeout_seconds: float
     wrong_training: bool
-    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., checkpoint: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., leave: bool = ..., reason: _Optional[str] = ..., keep_running: bool = ..., patience_seconds: _Optional[float] = ..., wrong_training: bool = ...) -> None: ...
+    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., checkpoint: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., leave: bool = ..., reason: _Optional[str] = ..., keep_running: bool = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("id", "kind", "folder", "checkpoint", "version", "version_kind", "sample_keys", "chain")
@@ -172,7 +172,7 @@ class JoinRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., trainer_id: _Optional[int] = ..., training: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds", "patience_seconds", "wrong_training", "save_seconds")
+    __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds", "leave_timeout_seconds", "wrong_training", "save_seconds")
     class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         WAIT: _ClassVar[JoinReply.Verdict]
@@ -191,7 +191,7 @@ class JoinReply(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    PATIENCE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WRONG_TRAINING_FIELD_NUMBER: _ClassVar[int]
     SAVE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     verdict: JoinReply.Verdict
@@ -202,10 +202,10 @@ class JoinReply(_message.Message):
     reason: str
     model_digest: str
     lease_seconds: float
-    patience_seconds: float
+    leave_timeout_seconds: float
     wrong_training: bool
     save_seconds: float
-    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., patience_seconds: _Optional[float] = ..., wrong_training: bool = ..., save_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ..., save_seconds: _Optional[float] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
     __slots__ = ("trainer_id", "generation", "converted", "prefetch")

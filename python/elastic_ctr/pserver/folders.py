@@ -56,8 +56,6 @@ class Folders:
         """Rows by partition of a saved folder."""
         return control.JobResult(rows={partition: _rows(file) for partition, file in self._sparse_files(folder)})
 
-    # -- checkpoints -----------------------------------------------------------------------------------------------
-
     def upload_checkpoint(self, folder: str, name: str) -> control.JobResult:
         """The files as Paddle wrote them, and the rows of each partition."""
         result = control.JobResult()
@@ -92,8 +90,6 @@ class Folders:
             else:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 gzip.open(place, "wb").close()
-
-    # -- export ----------------------------------------------------------------------------------------------------
 
     def export(self, job: control.Job) -> control.JobResult:
         """Upload the partitions as SequenceFiles. The result holds the values of the sample's keys as written."""

@@ -54,8 +54,8 @@ class PserverSupervisor:
         self._foreign_master = ForeignMasterGrace()
         self._idle = ""
         self._leaving = False
-        self._stays = False
-        self._patience = 0.0
+        self._keep_running = False
+        self._leave_timeout = 0.0
         self._incarnation = uuid.uuid4().hex
         self._generation = 0
         self._child: subprocess.Popen[bytes] | None = None
@@ -74,8 +74,6 @@ class PserverSupervisor:
         self._answered_at = 0.0
         self._alone_since: float | None = None
 
-    # -- status ----------------------------------------------------------------------------------------------------
-
     def status(self) -> dict[str, Any]:
         return {
             "index": self._index,
@@ -87,8 +85,6 @@ class PserverSupervisor:
             "idle": self._idle,
             "error": self._error,
         }
-
-    # -- the loop --------------------------------------------------------------------------------------------------
 
     def run(self, stop: threading.Event) -> int:
         """Run until training is over (exit code 0) or `stop` is set (143).
@@ -111,18 +107,20 @@ class PserverSupervisor:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _hand_over(self) -> None:
-        """Run on while the master still needs this table. An unreachable master is retried for `patience_seconds`."""
+        """Run on while the master still needs this table. An unreachable master is retried for `leave_timeout_seconds`."""
         self._leaving = True
-        gives_up_at = time.monotonic() + self._patience
-        # Without patience no handover is possible, and the process ends at once.
-        while self._patience and self._alive():
+        gives_up_at = time.monotonic() + self._leave_timeout
+        # Without a timeout no handover is possible, and the process ends at once.
+        while self._leave_timeout and self._alive():
             try:
-                if self._sync() or not self._stays:
+                if self._sync() or not self._keep_running:
                     return
-                gives_up_at = time.monotonic() + self._patience
+                gives_up_at = time.monotonic() + self._leave_timeout
             except grpc.RpcError as failed:
                 log.warning(
-                    "the master does not say whether this table may go: %s: %s", failed.code().name, failed.details()
+                    "the master does not answer whether this pserver may end: %s: %s",
+                    failed.code().name,
+                    failed.details(),
                 )
                 if time.monotonic() > gives_up_at:
                     return
@@ -137,9 +135,7 @@ class PserverSupervisor:
         except grpc.RpcError as failed:
             # The server process keeps its table while the master is down.
             if self._alone_since is None:
-                log.warning(
-                    "the master does not answer: %s: %s; it is asked again", failed.code().name, failed.details()
-                )
+                log.warning("the master does not answer: %s: %s; retrying", failed.code().name, failed.details())
                 self._alone_since = time.monotonic()
             return False
         if self._alone_since is not None:
@@ -153,7 +149,7 @@ class PserverSupervisor:
         may_end = self._foreign_master.may_end(wrong_training=orders.wrong_training)
         if orders.leave:
             return self._leave(orders.reason or "training is over", may_end=may_end and self._settings.exit_when_done)
-        self._patience, self._stays = orders.patience_seconds, orders.keep_running
+        self._leave_timeout, self._keep_running = orders.leave_timeout_seconds, orders.keep_running
         if orders.reason and orders.reason != self._idle:
             log.info("%s", orders.reason)
         self._idle = orders.reason
@@ -217,8 +213,6 @@ class PserverSupervisor:
             leaving=self._leaving,
             damaged_checkpoint=self._damaged,
         )
-
-    # -- the child -------------------------------------------------------------------------------------------------
 
     def _folder(self) -> Path:
         return self._scratch / f"generation-{self._generation}"
@@ -316,8 +310,6 @@ class PserverSupervisor:
             self._child.kill()
             self._child.wait()
             self._child = None
-
-    # -- jobs ------------------------------------------------------------------------------------------------------
 
     def _work(self, jobs: Sequence[control.Job]) -> None:
         self._wanted = {job.id for job in jobs}

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.blocks import lines_in_range, open_lines
-from elastic_ctr.features.convert import Converted, Converter, RefusedLine
+from elastic_ctr.features.convert import Converted, Converter
 from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.line import MAX_LINE_BYTES, parse_features
 from elastic_ctr.features.slots import SlotList
@@ -24,34 +24,26 @@ EXAMPLES = 3
 QUARANTINED = 1000
 
 
-@dataclass
-class TaskCounts:
-    """Counts and excerpts from the conversion of a task."""
-
-    records: int = 0
-    shows: int = 0
-    clicks: int = 0
-    ignored: int = 0
-    padding: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
-    examples: dict[str, list[str]] = field(default_factory=dict)
-    quarantined: list[dict[str, object]] = field(default_factory=list)
-    samples: list[tuple[str, int, int]] = field(default_factory=list)
+Quarantined = list[dict[str, object]]
 
 
 def convert_task(
     source: Source, task: control.Task, converter: Converter, max_line_bytes: int, target: Path
-) -> TaskCounts:
+) -> tuple[control.TaskResult, Quarantined]:
     """Convert the lines of a task into one file for the engine; it is renamed into place when complete.
 
-    Raises ScratchFailed when the file cannot be written, StoreError and OSError when the task cannot be read.
+    Returns counts, refusals and samples, and the refused lines to quarantine. Raises ScratchFailed when the file cannot be
+    written, StoreError and OSError when the task cannot be read.
     """
-    counts = TaskCounts()
+    result, quarantined = control.TaskResult(), Quarantined()
     temporary = target.with_suffix(".part")
     with on_scratch(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _convert_into(temporary, source, task, converter, max_line_bytes, counts)
+        with source.open(task.path) as raw, closing(ScratchFile(temporary)) as out:
+            lines = open_lines(raw, task.path)
+            blocks = lines_in_range(lines, task.start, task.end or None, max_line_bytes)
+            _convert_blocks(blocks, task, converter, out, result, quarantined)
     except BaseException:
         # A partial file would fill the disk for the next attempt.
         with on_scratch(temporary):
@@ -59,40 +51,37 @@ def convert_task(
         raise
     with on_scratch(target):
         temporary.replace(target)
-    counts.samples = _thinned(counts.samples, task.samples)
-    return counts
+    return result, quarantined
 
 
-def _convert_into(
-    target: Path, source: Source, task: control.Task, converter: Converter, max_line_bytes: int, counts: TaskCounts
+def _convert_blocks(
+    blocks: Iterable[tuple[int, bytes]],
+    task: control.Task,
+    converter: Converter,
+    out: ScratchFile,
+    result: control.TaskResult,
+    quarantined: Quarantined,
 ) -> None:
-    with source.open(task.path) as raw, closing(ScratchFile(target)) as out:
-        lines = open_lines(raw, task.path)
-        for offset, block in lines_in_range(lines, task.start, task.end or None, max_line_bytes):
-            converted = converter.convert(block)
-            out.write(converted.text)
-            counts.records += converted.records
-            counts.shows += converted.shows
-            counts.clicks += converted.clicks
-            counts.ignored += converted.ignored
-            counts.padding += converted.padding
-            if converted.refused:
-                for reason, number in converted.refused.reasons().items():
-                    counts.refused[reason.value] = counts.refused.get(reason.value, 0) + number
-                _keep_examples(counts, offset, converted.refused[: QUARANTINED - len(counts.quarantined)])
-            counts.samples.extend(_offer(block, converted, converter.no_keys, task.samples))
-
-
-def _keep_examples(counts: TaskCounts, offset: int, refused: Iterable[RefusedLine]) -> None:
-    for line in refused:
-        reason = line.reason.value
-        excerpt = line.excerpt.decode("utf-8", "backslashreplace")
-        counts.quarantined.append(
-            {"offset": offset + line.offset, "reason": reason, "detail": line.detail, "line": excerpt}
-        )
-        examples = counts.examples.setdefault(reason, [])
-        if len(examples) < EXAMPLES:
-            examples.append(excerpt[:80])
+    refusals: dict[str, control.Refusal] = {}
+    samples: list[tuple[str, int, int]] = []
+    for offset, block in blocks:
+        converted = converter.convert(block)
+        out.write(converted.text)
+        for name in ("records", "shows", "clicks", "ignored", "padding"):
+            setattr(result, name, getattr(result, name) + getattr(converted, name))
+        if converted.refused:
+            for reason, number in converted.refused.reasons().items():
+                refusals.setdefault(reason.value, control.Refusal(reason=reason.value)).lines += number
+            for line in converted.refused[: QUARANTINED - len(quarantined)]:
+                excerpt = line.excerpt.decode("utf-8", "backslashreplace")
+                known = {"offset": offset + line.offset, "reason": line.reason.value}
+                quarantined.append({**known, "detail": line.detail, "line": excerpt})
+                if len(examples := refusals[line.reason.value].examples) < EXAMPLES:
+                    examples.append(excerpt[:80])
+        samples.extend(_offer(block, converted, converter.no_keys, task.samples))
+    result.refused.extend(refusals[reason] for reason in sorted(refusals))
+    kept = _thinned(samples, task.samples)
+    result.samples.extend(control.Sample(line=line, show=show, click=click) for line, show, click in kept)
 
 
 def _thinned(samples: list[tuple[str, int, int]], wanted: int) -> list[tuple[str, int, int]]:
@@ -134,29 +123,12 @@ def _count(digits: bytes) -> int:
     return int(digits.lstrip(b"0") or b"0")
 
 
-def quarantine(store: Store, task: control.Task, counts: TaskCounts) -> None:
-    """Write up to QUARANTINED refused lines of a task to the store: JSON lines with offset, reason, detail and the line."""
-    if counts.quarantined:
-        text = "".join(json.dumps(line) + "\n" for line in counts.quarantined)
+def quarantine(store: Store, task: control.Task, lines: Quarantined) -> None:
+    """Write refused lines of a task to the store: JSON lines with offset, reason, detail and the line."""
+    if lines:
+        text = "".join(json.dumps(line) + "\n" for line in lines)
         path = f"quarantine/{task.pass_id}/{task.path.replace('/', '_')}-{task.start}.jsonl"
         store.put_bytes(text.encode(), path, overwrite=True)
-
-
-def result_of(task: control.Task, counts: TaskCounts) -> control.TaskResult:
-    return control.TaskResult(
-        task_id=task.id,
-        attempt=task.attempt,
-        records=counts.records,
-        shows=counts.shows,
-        clicks=counts.clicks,
-        ignored=counts.ignored,
-        padding=counts.padding,
-        refused=[
-            control.Refusal(reason=reason, lines=lines, examples=counts.examples.get(reason, []))
-            for reason, lines in sorted(counts.refused.items())
-        ],
-        samples=[control.Sample(line=line, show=show, click=click) for line, show, click in counts.samples],
-    )
 
 
 @dataclass(frozen=True)

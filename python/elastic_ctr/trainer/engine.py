@@ -33,8 +33,6 @@ class Engine:
         self._threads = threads
         self._head = head_of(model, slots)
 
-    # -- life ------------------------------------------------------------------------------------------------------
-
     def connect(self, trainer_id: int) -> None:
         """Join as a trainer and pull the dense values: zeros if the servers were not initialised."""
         # Importing Paddle installs a SIGTERM handler that ends the process at once, in the middle of a task.
@@ -105,8 +103,6 @@ class Engine:
             self._head_feed = static.data("pooled", [None, len(self._slots) * self._model.embedding_dim], "float32")
             self._head_output = self._head.probability(self._head_feed)
 
-    # -- data ------------------------------------------------------------------------------------------------------
-
     def preload(self, file: Path) -> Any:
         """Start reading a converted file in the background."""
         import paddle
@@ -147,8 +143,6 @@ class Engine:
         run(program, dataset, print_period=10**9)
         positives, negatives = (self._array(variable.name).copy() for variable in self._graph.histograms)
         return positives, negatives
-
-    # -- values ----------------------------------------------------------------------------------------------------
 
     def _array(self, name: str) -> npt.NDArray[Any]:
         return np.array(self._scope.find_var(name).get_tensor())
@@ -203,8 +197,6 @@ class Engine:
             str(folder / "network"), [self._head_feed], [self._head_output], self._executor, program=self._head_program
         )
         return [folder / "network.pdmodel", folder / "network.pdiparams"]
-
-    # -- saves -----------------------------------------------------------------------------------------------------
 
     def save(self, folder: str, mode: str) -> None:
         """Have every server write its partitions under `folder` in its own working directory.

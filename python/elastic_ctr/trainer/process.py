@@ -25,7 +25,7 @@ from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_store
 from elastic_ctr.store.source import open_source
-from elastic_ctr.trainer.converter import convert_task, quarantine, result_of
+from elastic_ctr.trainer.converter import convert_task, quarantine
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.saver import Saver
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
@@ -34,10 +34,10 @@ from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, delegated_to_parent
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 1800.0
+_RETRY_SECONDS = 1800.0
 # Share of saveTimeoutSeconds that a save waits for an unreachable store: it may wait for several files, and must report to
 # the master before the timeout.
-_SAVER_PATIENCE = 0.2
+_SAVER_RETRY_SHARE = 0.2
 _STORE_AWAY_SECONDS = 1.0
 
 
@@ -50,16 +50,16 @@ class TrainerProcess:
         self._scratch = Path(settings.trainer.scratch_dir)
         self._leaving = False
         # A handover needs this trainer for one more save; the master then tells it to leave.
-        self._stays = False
-        self._patience = 0.0
+        self._keep_running = False
+        self._leave_timeout = 0.0
         self._trainer_id = 0
         self._foreign_master = ForeignMasterGrace()
         self._client = MasterClient(settings.master_address, settings.auth.token)
         # Retry for long: failed tasks and saves are counted, and a few of them stop the pass.
-        patience = RetryPolicy(_PATIENCE_SECONDS, give_up=self._may_go)
+        retry = RetryPolicy(_RETRY_SECONDS, give_up=self._may_go)
         data = settings.data
-        self._source = open_source(data.source.url, data.source.user, patience)
-        self._store = self._open_store(patience)
+        self._source = open_source(data.source.url, data.source.user, retry)
+        self._store = self._open_store(retry)
         self._converter = Converter(data.slot_list, settings.model.sparse_dim, data.max_line_bytes)
         self._tasks = self._scratch / "tasks"
         # Datasets are kept until the process ends: one that is freed while it loads aborts the process, and the exit code is
@@ -71,9 +71,7 @@ class TrainerProcess:
         self._leaving = True
 
     def _may_go(self) -> bool:
-        return self._leaving and not self._stays
-
-    # -- joining ---------------------------------------------------------------------------------------------------
+        return self._leaving and not self._keep_running
 
     def run(self) -> int:
         reply = self._join()
@@ -84,7 +82,7 @@ class TrainerProcess:
             log.error("this trainer's model settings are not the master's; give all roles the same values file")
             return 2
         self._generation = reply.generation
-        self._patience = reply.patience_seconds
+        self._leave_timeout = reply.leave_timeout_seconds
         self._engine = Engine(
             model,
             data.slots,
@@ -99,14 +97,14 @@ class TrainerProcess:
         self._engine.connect(self._trainer_id)
         if reply.verdict == control.JoinReply.INITIALISE:
             self._initialise(load=reply.load)
-        store = self._open_store(RetryPolicy(_SAVER_PATIENCE * reply.save_seconds, give_up=self._may_go))
+        store = self._open_store(RetryPolicy(_SAVER_RETRY_SHARE * reply.save_seconds, give_up=self._may_go))
         self._saver = Saver(self._engine, store, data.slot_list, model, self._scratch)
         log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
         try:
             self._work()
             if self._leave():
                 log.info("trainer %d stays until its training is handed over", self._trainer_id)
-                self._stays = True
+                self._keep_running = True
                 self._work()
         except ScratchFailed as failed:
             # Not reported as a failure of the task: a few of those stop the pass.
@@ -118,21 +116,23 @@ class TrainerProcess:
         self._engine.close()
         return 0
 
-    def _open_store(self, patience: RetryPolicy) -> Store:
+    def _open_store(self, retry: RetryPolicy) -> Store:
         store = self._settings.store
-        return open_store(store.url, user=store.user, token=self._settings.auth.token, retry=patience)
+        return open_store(store.url, user=store.user, token=self._settings.auth.token, retry=retry)
 
     def _leave(self, reason: str = "") -> bool:
         """Leave the training. True if the master needs this trainer for a handover. An unreachable master is retried."""
         leaver = self._member()
         if reason:
             leaver.reason, leaver.table_unchanged = reason, not self._saver.stepped
-        gives_up_at = time.monotonic() + self._patience
+        gives_up_at = time.monotonic() + self._leave_timeout
         while True:
             try:
                 answer = self._client.call_once("LeaveTrainer", leaver)
             except grpc.RpcError as failed:  # noqa: PERF203 (trying again is what it is for)
-                log.warning("the master did not hear that trainer %d leaves: %s", self._trainer_id, failed.code().name)
+                log.warning(
+                    "the master did not answer the leave of trainer %d: %s", self._trainer_id, failed.code().name
+                )
                 if not self._leaving or time.monotonic() > gives_up_at:
                     return False
                 time.sleep(0.5)
@@ -179,10 +179,8 @@ class TrainerProcess:
             log.warning("rejoining: %s", answer.reason)
             raise SystemExit(REJOIN)
 
-    # -- working ---------------------------------------------------------------------------------------------------
-
     def _lease(self, *, prefetch: bool = False) -> control.Task | None:
-        """Wait for a task. None when it is time to leave or, with `ahead`, when no task can be prepared now."""
+        """Wait for a task. None when it is time to leave or, with `prefetch`, when no task can be prepared now."""
         while not self._may_go():
             reply = self._client.call(
                 "LeaseTask",
@@ -269,11 +267,10 @@ class TrainerProcess:
 
     def _check(self, task: control.Task) -> control.TaskResult:
         file = self._converted(task)
-        counts = convert_task(self._source, task, self._converter, self._settings.data.max_line_bytes, file)
-        quarantine(self._store, task, counts)
-        result = result_of(task, counts)
-        if counts.records:
-            dataset = self._engine.ready(self._engine.preload(file), counts.records)
+        result, refused = convert_task(self._source, task, self._converter, self._settings.data.max_line_bytes, file)
+        quarantine(self._store, task, refused)
+        if result.records:
+            dataset = self._engine.ready(self._engine.preload(file), result.records)
             positives, negatives = self._engine.predict(dataset)
             dataset.release_memory()
             result.positives, result.negatives = positives.tobytes(), negatives.tobytes()
@@ -295,7 +292,7 @@ class TrainerProcess:
         return self._datasets[-1]
 
     def _convert_again(self, task: control.Task, file: Path) -> None:
-        counts = convert_task(self._source, task, self._converter, self._settings.data.max_line_bytes, file)
+        counts, _ = convert_task(self._source, task, self._converter, self._settings.data.max_line_bytes, file)
         if counts.records != task.records:
             with on_scratch(file):
                 file.unlink()

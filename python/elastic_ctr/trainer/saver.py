@@ -71,7 +71,7 @@ class Saver:
 
     def _publish(self, file: Path, version: int) -> control.File:
         # An interrupted attempt wrote the same bytes, for the tables have not changed. Other bytes may be committed already.
-        return _told(publish_once(self._store, file, f"{layout.model_folder(version)}/{file.name}", 0))
+        return control.File(**dict(publish_once(self._store, file, f"{layout.model_folder(version)}/{file.name}", 0)))
 
     def score(self, order: control.SaveOrder) -> control.SaveResult:
         """Score the sample with the values as written. Serving must give the same scores."""
@@ -109,7 +109,7 @@ class Saver:
                 return _given_up(path, f"scores the sample otherwise, by more than {MAX_ABS_DIFF:g}")
             scores = found
         entry = FileEntry(path=path, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-        return control.SaveResult(published=scores.tobytes(), model_files=[_told(entry)])
+        return control.SaveResult(published=scores.tobytes(), model_files=[control.File(**dict(entry))])
 
 
 def _given_up(path: str, because: str) -> control.SaveResult:
@@ -117,10 +117,6 @@ def _given_up(path: str, because: str) -> control.SaveResult:
         refused=f"{path} was published by an attempt before this one and {because}: the version is given up, and the next one "
         "is a base"
     )
-
-
-def _told(entry: FileEntry) -> control.File:
-    return control.File(path=entry.path, bytes=entry.bytes, sha256=entry.sha256)
 
 
 def _scores(lines: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.float32]:

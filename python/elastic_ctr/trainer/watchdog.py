@@ -171,7 +171,7 @@ class Watchdog(threading.Thread):
         try:
             self._client.call_once("ReportUnreachable", report, timeout=5)
         except grpc.RpcError as failed:
-            log.warning("the master did not hear of the loss: %s", failed.code().name)
+            log.warning("the master did not take the report: %s", failed.code().name)
         self._rejoin(f"{endpoint}: {reason}")
 
 

@@ -342,7 +342,7 @@ def serving(parent: PserverSupervisor, monkeypatch: pytest.MonkeyPatch) -> Pserv
 def test_a_pserver_that_is_told_to_end_goes_as_soon_as_the_master_does_not_need_it(
     serving: PserverSupervisor, master: Master
 ) -> None:
-    master.orders = control.PserverOrders(generation=1, patience_seconds=30)
+    master.orders = control.PserverOrders(generation=1, leave_timeout_seconds=30)
     serving._turn()
     asked = len(master.told)
 
@@ -354,7 +354,9 @@ def test_a_pserver_that_is_told_to_end_goes_as_soon_as_the_master_does_not_need_
 def test_a_pserver_whose_table_is_handed_over_writes_what_is_saved_and_then_goes(
     serving: PserverSupervisor, master: Master
 ) -> None:
-    master.orders = control.PserverOrders(generation=1, patience_seconds=30, keep_running=True, jobs=[checkpoint_job()])
+    master.orders = control.PserverOrders(
+        generation=1, leave_timeout_seconds=30, keep_running=True, jobs=[checkpoint_job()]
+    )
     serving._turn()
     save(serving, "save/3-1-checkpoint")
     answered = master.call_once
@@ -376,7 +378,7 @@ def test_a_pserver_whose_table_is_handed_over_writes_what_is_saved_and_then_goes
 def test_a_pserver_that_is_told_to_end_while_the_master_restarts_waits_for_its_word(
     serving: PserverSupervisor, master: Master
 ) -> None:
-    master.orders = control.PserverOrders(generation=1, patience_seconds=30)
+    master.orders = control.PserverOrders(generation=1, leave_timeout_seconds=30)
     serving._turn()
     asked, answered, tries = len(master.told), master.call_once, []
 
@@ -397,7 +399,7 @@ def test_a_pserver_that_is_told_to_end_while_the_master_restarts_waits_for_its_w
 def test_a_pserver_does_not_wait_for_ever_for_a_master_that_is_away(
     serving: PserverSupervisor, master: Master, patience: float
 ) -> None:
-    master.orders = control.PserverOrders(generation=1, patience_seconds=patience)
+    master.orders = control.PserverOrders(generation=1, leave_timeout_seconds=patience)
     serving._turn()
     asked, master.away = len(master.told), True
 
@@ -407,7 +409,7 @@ def test_a_pserver_does_not_wait_for_ever_for_a_master_that_is_away(
 
 
 def test_a_pserver_without_a_table_goes_without_asking(parent: PserverSupervisor, master: Master) -> None:
-    master.orders = control.PserverOrders(generation=1, patience_seconds=30, keep_running=True)
+    master.orders = control.PserverOrders(generation=1, leave_timeout_seconds=30, keep_running=True)
     parent._turn()
     asked = len(master.told)
 
@@ -428,5 +430,5 @@ def test_a_master_that_is_away_for_long_is_said_once_and_that_it_is_back(
     parent._turn()
 
     said = [record.getMessage() for record in caplog.records if "master" in record.getMessage()]
-    assert said[0] == "the master does not answer: UNAVAILABLE: connection refused; it is asked again"
+    assert said[0] == "the master does not answer: UNAVAILABLE: connection refused; retrying"
     assert [line.startswith("the master answers again, after ") for line in said[1:]] == [True]

@@ -1,5 +1,6 @@
 import gzip
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.master.schedule import cut
 from elastic_ctr.store import FileStore, NotInStore
 from elastic_ctr.store.source import FileSource
-from elastic_ctr.trainer.converter import QUARANTINED, TaskCounts, convert_task, quarantine, result_of, sample_keys
+from elastic_ctr.trainer.converter import QUARANTINED, convert_task, quarantine, sample_keys
 
 SLOTS = SlotList(("a", "b"))
 CONVERTER = Converter(SLOTS, None)
@@ -33,10 +34,26 @@ def task(path: str = "log", start: int = 0, end: int = 0, samples: int = 8) -> c
     )
 
 
-def convert(folder: Path, one: control.Task, converter: Converter = CONVERTER) -> tuple[TaskCounts, bytes]:
+@dataclass
+class Found:
+    """The result of a conversion."""
+
+    result: control.TaskResult
+    quarantined: list[dict[str, object]]
+
+    @property
+    def refused(self) -> dict[str, int]:
+        return {each.reason: each.lines for each in self.result.refused}
+
+    @property
+    def samples(self) -> list[tuple[str, int, int]]:
+        return [(each.line, each.show, each.click) for each in self.result.samples]
+
+
+def convert(folder: Path, one: control.Task, converter: Converter = CONVERTER) -> tuple[Found, bytes]:
     target = folder / "tasks" / f"{one.start}.txt"
-    counts = convert_task(FileSource(folder), one, converter, MAX_LINE_BYTES, target)
-    return counts, target.read_bytes()
+    found = Found(*convert_task(FileSource(folder), one, converter, MAX_LINE_BYTES, target))
+    return found, target.read_bytes()
 
 
 def test_an_attempt_that_fails_leaves_nothing_in_the_way_of_the_next_one(tmp_path: Path) -> None:
@@ -61,7 +78,7 @@ def test_ranges_of_a_file_give_what_the_whole_file_gives(
 
     assert b"".join(part for _, part in parts) == expected
     for name in ("records", "shows", "clicks", "ignored", "padding"):
-        assert sum(getattr(counts, name) for counts, _ in parts) == getattr(whole, name)
+        assert sum(getattr(counts.result, name) for counts, _ in parts) == getattr(whole.result, name)
     assert sum(sum(counts.refused.values()) for counts, _ in parts) == sum(whole.refused.values())
     assert sorted(str(line) for counts, _ in parts for line in counts.quarantined) == sorted(
         map(str, whole.quarantined)
@@ -97,7 +114,7 @@ def test_a_line_without_features_is_trained_and_is_no_sample(tmp_path: Path) -> 
 
     counts, text = convert(tmp_path, task())
 
-    assert counts.records == 3
+    assert counts.result.records == 3
     assert text.splitlines()[0] == b"1 1 1 0 1 0 1 0"
     assert counts.samples == [("5:a", 2, 1)]
     sample_keys([line for line, _, _ in counts.samples], SLOTS, None)
@@ -108,7 +125,7 @@ def test_a_line_without_a_key_of_the_slots_is_no_sample_and_one_beside_it_is(tmp
 
     counts, _ = convert(tmp_path, task(), Converter(SLOTS, 60))
 
-    assert (counts.records, counts.samples) == (2001, [("6:b", 1, 1)])
+    assert (counts.result.records, counts.samples) == (2001, [("6:b", 1, 1)])
 
 
 def test_leading_zeros_however_many_stop_nothing(tmp_path: Path) -> None:
@@ -123,9 +140,9 @@ def test_a_line_too_long_for_a_prediction_is_no_sample(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("1 0 " + "5:other " * (MAX_LINE_BYTES // 8 + 1) + "5:a\n")
     long = Converter(SLOTS, None, 4 * MAX_LINE_BYTES)
 
-    counts = convert_task(FileSource(tmp_path), task(), long, 4 * MAX_LINE_BYTES, tmp_path / "out.txt")
+    counts, _ = convert_task(FileSource(tmp_path), task(), long, 4 * MAX_LINE_BYTES, tmp_path / "out.txt")
 
-    assert (counts.records, counts.samples) == (1, [])
+    assert (counts.records, list(counts.samples)) == (1, [])
 
 
 def test_a_zipped_file_is_converted_whole(tmp_path: Path) -> None:
@@ -133,7 +150,7 @@ def test_a_zipped_file_is_converted_whole(tmp_path: Path) -> None:
 
     counts, text = convert(tmp_path, task("log.gz"))
 
-    assert counts.records == 2
+    assert counts.result.records == 2
     assert text == b"1 1 1 0 1 5 1 0\n1 1 1 1 1 0 1 6\n"
 
 
@@ -155,14 +172,13 @@ def test_refused_lines_are_counted_by_reason_with_three_examples(tmp_path: Path)
     (tmp_path / "log").write_text("1 0 5:a\n" + "".join(f"1 0 {n}\n" for n in range(5)) + "0 0 1:a\n")
 
     counts, _ = convert(tmp_path, task())
-    result = result_of(task(), counts)
 
     assert counts.refused == {"no_colon": 5, "show_zero": 1}
-    assert [(r.reason, r.lines, list(r.examples)) for r in result.refused] == [
+    assert [(r.reason, r.lines, list(r.examples)) for r in counts.result.refused] == [
         ("no_colon", 5, ["1 0 0", "1 0 1", "1 0 2"]),
         ("show_zero", 1, ["0 0 1:a"]),
     ]
-    assert (result.records, result.attempt) == (1, "l-1-0:1")
+    assert counts.result.records == 1
 
 
 def test_the_quarantine_file_has_each_refused_line_with_its_offset(tmp_path: Path) -> None:
@@ -171,7 +187,7 @@ def test_the_quarantine_file_has_each_refused_line_with_its_offset(tmp_path: Pat
     counts, _ = convert(tmp_path, task("logs/part"))
     store = FileStore(tmp_path / "store")
 
-    quarantine(store, task("logs/part"), counts)
+    quarantine(store, task("logs/part"), counts.quarantined)
 
     lines = store.get_bytes("quarantine/20200401/00/logs_part-0.jsonl").splitlines()
     assert [(d["offset"], d["reason"], d["line"]) for d in map(json.loads, lines)] == [
@@ -192,7 +208,7 @@ def test_only_so_many_refused_lines_are_kept_and_all_are_counted(tmp_path: Path)
 def test_without_a_refused_line_there_is_no_quarantine_file(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "store")
 
-    quarantine(store, task(), TaskCounts())
+    quarantine(store, task(), [])
 
     assert list(store.walk("quarantine")) == []
 

@@ -543,7 +543,7 @@ def test_a_trainer_that_is_told_to_end_stays_for_the_save_where_the_master_needs
 def test_a_trainer_that_is_told_to_end_while_the_master_restarts_waits_for_its_word(
     trainer: Made, monkeypatch: pytest.MonkeyPatch, patience: float, asked: int
 ) -> None:
-    one, client = trainer(reply=joined(patience_seconds=patience))
+    one, client = trainer(reply=joined(leave_timeout_seconds=patience))
     answered, tries = client.call_once, []
 
     def away_at_first(method: str, request: Any, timeout: float = 10) -> Any:
