@@ -28,7 +28,6 @@ from elastic_ctr.versions.refusals import refused_below
 
 log = logging.getLogger(__name__)
 
-Due = tuple[PassRow, SaveRow, list[control.JobResult], control.SaveResult]
 _ATTEMPT = "save:"
 
 
@@ -103,9 +102,7 @@ class Checkpointing(Part):
         found = self._open()
         return bool(lost) and found is not None and found[1].kind == "delta" and found[1].stage != "done"
 
-    # -- ordered ---------------------------------------------------------------------------------------------------
-
-    def order(self, current: PassRow) -> bool:
+    def step(self, current: PassRow) -> bool:
         """Plan the save after a pass, once. Whether the pass is done with that."""
         if self._ledger.save_of(current.ordinal) is not None:
             return False
@@ -171,8 +168,6 @@ class Checkpointing(Part):
         version = next_version(self._clock(), known)
         self._ledger.set_facts(last_version=version)
         return version
-
-    # -- the saver -------------------------------------------------------------------------------------------------
 
     def lease(self, current: PassRow, trainer: int) -> control.Task | None:
         """The save or the scoring that is due, unless another trainer has it. Its holder gets it again: it missed the answer."""
@@ -318,8 +313,6 @@ class Checkpointing(Part):
         # Scoring leaves the table unchanged.
         return "" if table_unchanged or save.stage == "exported" else f"a save failed halfway: {error}"
 
-    # -- written ---------------------------------------------------------------------------------------------------
-
     def _jobs(self) -> list[control.Job]:
         found = self._open()
         if found is None or found[1].stage != "saved" or found[1].generation != self._generations.present:
@@ -350,12 +343,10 @@ class Checkpointing(Part):
 
     # -- committed: the publisher works without the coordinator's lock, so a recovery may have dropped its save --------
 
-    def due(self) -> Due | None:
-        """A save whose files are written or scored, with the reports of its pservers and its trainer."""
+    def due(self) -> tuple[PassRow, SaveRow] | None:
+        """A save whose files are written or scored."""
         found = self._open()
-        if found is None or found[1].stage not in ("written", "scored"):
-            return None
-        return *found, results_of(found[1]), saved_of(found[1])
+        return None if found is None or found[1].stage not in ("written", "scored") else found
 
     def _still(self, save: SaveRow) -> PassRow | None:
         """The pass of a save, unless a recovery has dropped the save."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.checkpointing import Checkpointing, Due, is_save, published_of
+from elastic_ctr.master.checkpointing import Checkpointing, is_save
 from elastic_ctr.master.epochs import EpochRunner
 from elastic_ctr.master.handover import MidPassHandover
 from elastic_ctr.master.ledger import Ledger, PassRow, SaveRow
@@ -66,7 +66,7 @@ class Coordinator(Part):
             self._schedule.cut_again()
             if self._schedule.was_extended():
                 # data.end was moved. The servers may have left and come back empty since.
-                self._schedule.go_on()
+                self._ledger.set_facts(finished=False)
                 if self._generations.used:
                     self._recover("master", "there are more hours to train")
             self._take_over()
@@ -103,9 +103,9 @@ class Coordinator(Part):
             self._recover("master", "a stopped pass is taken up again")
         if self._generations.holds(stopped.ordinal):
             # The checkpoint has the whole pass: training it again would count it twice. Only its version is missing.
-            self._schedule.save_again(stopped)
+            self._ledger.set_pass(stopped.ordinal, state="saving", reason="")
         else:
-            self._schedule.look_again(stopped)
+            self._ledger.set_pass(stopped.ordinal, state="waiting", epoch=0, reason="")
 
     def _take_over(self) -> None:
         """A new training has other pservers, perhaps more or fewer, whose tables are empty."""
@@ -183,13 +183,10 @@ class Coordinator(Part):
     def _advance(self) -> None:
         """Move the present pass on until it waits for a trainer, a pserver or the store."""
         with self._ledger:
-            while (current := self._ledger.current_pass()) is not None and self._step(current):
-                pass
-
-    def _step(self, current: PassRow) -> bool:
-        return self._saves.order(current) if current.state == "saving" else self._runner.step(current)
-
-    # -- state in words --------------------------------------------------------------------------------------------
+            while (current := self._ledger.current_pass()) is not None:
+                part = self._saves if current.state == "saving" else self._runner
+                if not part.step(current):
+                    return
 
     @property
     def generation(self) -> int:
@@ -224,23 +221,15 @@ class Coordinator(Part):
         """The ledger's sums: every line of every file found is counted once."""
         with self._lock:
             counts = self._ledger.counts()
-            return {
-                "files": counts["files"],
-                "records": counts["records"] + counts["refused"],
-                "trained": counts["trained"],
-                "refused": counts["refused"],
-                "parked": counts["parked"],
-                "repeated": counts["repeated"],
-                "rolledBack": self._ledger.facts.rolled_back,
-            }
+            lines = counts["records"] + counts["refused"]
+            shown = {name: counts[name] for name in ("files", "trained", "refused", "parked", "repeated")}
+            return {**shown, "records": lines, "rolledBack": self._ledger.facts.rolled_back}
 
     @contextmanager
     def locked(self) -> Iterator[Ledger]:
         """The ledger, for the status page, the metrics and the publisher."""
         with self._lock:
             yield self._ledger
-
-    # -- pservers --------------------------------------------------------------------------------------------------
 
     def _wrong_training(self, training: str) -> str:
         """The reason for a caller to leave; empty if it belongs to this training, or to the one that hands over to it."""
@@ -270,7 +259,7 @@ class Coordinator(Part):
                 leave=self.finished,
                 reason=_OVER if self.finished else "",
                 keep_running=state.leaving and self._handover.state is not None,
-                patience_seconds=self._handover.patience,
+                leave_timeout_seconds=self._handover.leave_timeout,
             )
 
     def _update_pserver(self, state: control.PserverState) -> None:
@@ -324,8 +313,6 @@ class Coordinator(Part):
             self._lost_pserver(f"pserver {index} is lost: {reason}")
             self.pservers.forget(index)
 
-    # -- trainers --------------------------------------------------------------------------------------------------
-
     def join(self, name: str, trainer_id: int, training: str = "local") -> control.JoinReply:
         with self._locked():
             if foreign := self._wrong_training(training):
@@ -341,7 +328,7 @@ class Coordinator(Part):
                 endpoints=self.pservers.endpoints(generation),
                 model_digest=self._digest,
                 lease_seconds=self._config.lease_seconds,
-                patience_seconds=self._handover.patience,
+                leave_timeout_seconds=self._handover.leave_timeout,
                 save_seconds=self._config.save_timeout_seconds,
             )
             if self.finished:
@@ -422,8 +409,6 @@ class Coordinator(Part):
             log.warning("trainer %d cannot reach %s: %s", report.trainer_id, report.endpoint, report.reason)
             return None if one is None else (index, one.host, one.admin_port)
 
-    # -- their work ------------------------------------------------------------------------------------------------
-
     def lease(self, request: control.LeaseRequest) -> control.LeaseReply:
         with self._locked():
             if self.finished:
@@ -484,8 +469,6 @@ class Coordinator(Part):
                 self._advance()
             return control.Acknowledgement()
 
-    # -- time and hours --------------------------------------------------------------------------------------------
-
     def tick(self) -> None:
         """The consequences of time, in one transaction."""
         with self._locked(), self._ledger:
@@ -537,9 +520,7 @@ class Coordinator(Part):
             if self._saves.stands_on(lost):
                 self._recover("master", f"version {lost[0]}, which the save under way stands on, is not in the store")
 
-    # -- the publisher's calls -------------------------------------------------------------------------------------
-
-    def open_save(self) -> Due | None:
+    def open_save(self) -> tuple[PassRow, SaveRow] | None:
         """A save whose files are written or scored: the publisher's next step is due."""
         with self._locked():
             return self._saves.due()
@@ -548,10 +529,6 @@ class Coordinator(Part):
         """The sample lines of a pass: (line without show and click, show, click)."""
         with self._lock:
             return self._saves.samples_of(ordinal)
-
-    def left_out(self, save: SaveRow) -> int:
-        """Sample keys this save left out. Raises PublishRefused if the written values are not the trained ones."""
-        return published_of(save, self._settings.model.embedding_dim).left_out
 
     def checkpoint_committed(self, save: SaveRow, follows: int | None, base: int | None) -> None:
         with self._locked():

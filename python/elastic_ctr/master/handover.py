@@ -20,7 +20,7 @@ from elastic_ctr.master.store_queries import StoreQueries
 
 log = logging.getLogger(__name__)
 
-_LONGEST_PATIENCE = 30.0
+_LONGEST_LEAVE = 30.0
 _TRAINED = ("training", "evaluating")
 
 
@@ -46,15 +46,13 @@ class MidPassHandover(Part):
         return None if self.state is None else self.state.before
 
     @property
-    def patience(self) -> float:
+    def leave_timeout(self) -> float:
         """Seconds that a leaving member waits for a master that does not answer: an upgrade restarts the master too."""
-        return min(_LONGEST_PATIENCE, self._seconds)
+        return min(_LONGEST_LEAVE, self._seconds)
 
     def resume(self) -> None:
         """Members may have called while the master was down."""
         self._listens_since = None
-
-    # -- its steps -------------------------------------------------------------------------------------------------
 
     def begin(self, before: str) -> HandoverState | None:
         """Begin if the replaced training is worth a save: its servers hold a part of a pass that no checkpoint has."""

@@ -490,11 +490,8 @@ class Ledger:
 
     def counts(self, ordinal: int | None = None) -> dict[str, int]:
         """Files, lines by kind and tasks of one pass, or of all."""
-        where, values = ("", ()) if ordinal is None else (" where pass = ?", (ordinal,))
-        sums = self._one(f"select {_SUMS_OF_TASKS} from tasks{where}", *values)
-        [refused] = self._one(f"select coalesce(sum(lines), 0) from refusals{where}", *values)
-        [files] = self._one(f"select count(*) from files{where}", *values)
-        return {**dict(zip(_SUMS, sums, strict=True)), "refused": refused, "files": files}
+        by_pass = self.counts_by_pass(ordinal or 0, ordinal)
+        return {name: sum(each[name] for each in by_pass.values()) for name in (*_SUMS, "refused", "files")}
 
     @contextmanager
     def _keeping_totals(self) -> Iterator[None]:
@@ -512,14 +509,14 @@ class Ledger:
         totals = {name: counts[name] + facts.taken_back.get(name, 0) for name in _TOTALS}
         return {**totals, "rolled_back": facts.rolled_back}
 
-    def counts_by_pass(self, first: int) -> Mapping[int, dict[str, int]]:
+    def counts_by_pass(self, first: int, last: int | None = None) -> Mapping[int, dict[str, int]]:
         """The counts of each pass from `first` on, in as many queries as for one. A pass that found nothing has zeros."""
         found: defaultdict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys((*_SUMS, "refused", "files"), 0))
-        where = "where pass >= ? group by pass"
-        for ordinal, *sums in self._all(f"select pass, {_SUMS_OF_TASKS} from tasks {where}", first):
+        where, values = "where pass >= ? and (? or pass <= ?) group by pass", (first, last is None, last)
+        for ordinal, *sums in self._all(f"select pass, {_SUMS_OF_TASKS} from tasks {where}", *values):
             found[ordinal].update(zip(_SUMS, sums, strict=True))
         for name, sums_of in (("refused", "sum(lines) from refusals"), ("files", "count(*) from files")):
-            for ordinal, total in self._all(f"select pass, {sums_of} {where}", first):
+            for ordinal, total in self._all(f"select pass, {sums_of} {where}", *values):
                 found[ordinal][name] = total
         return found
 

@@ -7,10 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from elastic_ctr.config.data import Data
-from elastic_ctr.config.model import Model
-from elastic_ctr.config.roles import MasterConfig
-from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.master.checkpoint_files import (
     PublishRefused,
     commit_checkpoint,
@@ -19,6 +16,7 @@ from elastic_ctr.master.checkpoint_files import (
     judge,
     merged_rows,
 )
+from elastic_ctr.master.checkpointing import published_of, results_of, saved_of
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import PassRow, SaveRow
 from elastic_ctr.store import NotInStore, Store, StoreError
@@ -39,13 +37,11 @@ log = logging.getLogger(__name__)
 class Publisher:
     """Commits checkpoints and versions: manifest last, donefile after it."""
 
-    def __init__(self, coordinator: Coordinator, store: Store, data: Data, model: Model, config: MasterConfig) -> None:
+    def __init__(self, coordinator: Coordinator, store: Store, settings: MasterFile) -> None:
         self._coordinator = coordinator
         self._store = store
-        self._data = data
-        self._model = model
-        self._config = config
-        self._retention = Retention(coordinator, store, config.keep_checkpoints)
+        self._settings = settings
+        self._retention = Retention(coordinator, store, settings.master.keep_checkpoints)
 
     def begin(self) -> None:
         """Repair the store after a restart: versions may be lost, the donefile may lack a manifest that was committed before a
@@ -66,91 +62,82 @@ class Publisher:
         due = self._coordinator.open_save()
         if due is None:
             return False
-        current, save, results, saved = due
+        current, save = due
         if save.stage == "written":
-            self._written(current, save, results)
+            self._written(current, save)
         else:
-            self._scored(current, save, results, saved)
+            self._scored(current, save)
         self._retention.sweep()
         return True
 
-    def _written(self, current: PassRow, save: SaveRow, results: list[control.JobResult]) -> None:
+    def _left_out(self, save: SaveRow) -> int:
+        return published_of(save, self._settings.model.embedding_dim).left_out
+
+    def _written(self, current: PassRow, save: SaveRow) -> None:
         if save.kind is not None:
             try:
-                self._coordinator.left_out(save)
+                self._left_out(save)
             except PublishRefused as refused:
-                self._commit_checkpoint(current, save, results)
+                self._commit_checkpoint(current, save)
                 self._coordinator.version_committed(save, 0, refused=str(refused))
                 return
         if save.kind != "base":
-            self._commit_checkpoint(current, save, results)
+            self._commit_checkpoint(current, save)
         self._coordinator.files_judged(save)
 
-    def _scored(
-        self, current: PassRow, save: SaveRow, results: list[control.JobResult], saved: control.SaveResult
-    ) -> None:
-        if save.version is None or save.kind is None:
-            raise AssertionError("only a save with a version is scored")
-        refused, keys = saved.refused, 0
+    def _scored(self, current: PassRow, save: SaveRow) -> None:
+        refused, keys = saved_of(save).refused, 0
         if not refused:
             try:
-                samples = self._coordinator.samples_of(current.ordinal)
-                live = np.frombuffer(saved.live, "<f4")
-                published = np.frombuffer(saved.published, "<f4")
-                auc_live, auc_published = judge(live, published, samples, self._config.max_publish_loss)
-                manifest = self._manifest(current, save, results, saved, auc_live, auc_published)
+                manifest = self._manifest(current, save)
                 keys = manifest.keys
                 commit_version(self._store, manifest)
             except PublishRefused as wrong:
                 refused = str(wrong)
         if save.kind == "base":
             # After the version: no recovery may return to before the base that this checkpoint follows.
-            self._commit_checkpoint(current, save, results, refused=bool(refused))
+            self._commit_checkpoint(current, save, refused=bool(refused))
         self._coordinator.version_committed(save, keys, refused=refused)
 
-    def _manifest(
-        self,
-        current: PassRow,
-        save: SaveRow,
-        results: list[control.JobResult],
-        saved: control.SaveResult,
-        auc_live: float | None,
-        auc_published: float | None,
-    ) -> VersionManifest:
-        version, kind = save.version or 0, save.kind or "base"
+    def _manifest(self, current: PassRow, save: SaveRow) -> VersionManifest:
+        """Raises PublishRefused."""
+        if save.version is None or save.kind is None:
+            raise AssertionError("only a save with a version is scored")
+        model, saved = self._settings.model, saved_of(save)
+        live, published = np.frombuffer(saved.live, "<f4"), np.frombuffer(saved.published, "<f4")
+        samples = self._coordinator.samples_of(current.ordinal)
+        auc_live, auc_published = judge(live, published, samples, self._settings.master.max_publish_loss)
         with self._coordinator.locked() as ledger:
-            follows, base = ledger.facts.follows, ledger.facts.base
-        files = [f for result in results for f in result.files if f.path.startswith(layout.cube_folder(version, kind))]
-        cube_files = entries(files)
-        if len(cube_files) != self._model.partitions:
+            facts = ledger.facts
+        folder, is_base = layout.cube_folder(save.version, save.kind), save.kind == "base"
+        cube_files = entries(f for each in results_of(save) for f in each.files if f.path.startswith(folder))
+        if len(cube_files) != model.partitions:
             raise AssertionError(
-                f"version {version} has {len(cube_files)} files for {self._model.partitions} partitions"
+                f"version {save.version} has {len(cube_files)} files for {model.partitions} partitions"
             )
         return VersionManifest(
-            version=version,
-            kind="base" if kind == "base" else "delta",
-            base=version if kind == "base" else base,
-            parent=None if kind == "base" else follows,
+            version=save.version,
+            kind="base" if is_base else "delta",
+            base=save.version if is_base else facts.base,
+            parent=None if is_base else facts.follows,
             pass_id=current.id,
             event_time_max=current.event_time_max,
             created_at=round(time.time(), 3),
-            partitions=self._model.partitions,
-            dim=self._model.embedding_dim,
+            partitions=model.partitions,
+            dim=model.embedding_dim,
             keys=sum(entry.records for entry in cube_files),
-            slots=self._data.slots,
-            sparse_dim=self._model.sparse_dim,
-            network=self._model.network,
+            slots=self._settings.data.slots,
+            sparse_dim=model.sparse_dim,
+            network=model.network,
             cube_files=cube_files,
             model_files=entries(saved.model_files),
-            samples=len(np.frombuffer(saved.live, "<f4")),
+            samples=len(live),
             auc_live=auc_live,
             auc_published=auc_published,
-            left_out=self._coordinator.left_out(save),
+            left_out=self._left_out(save),
         )
 
-    def _commit_checkpoint(
-        self, current: PassRow, save: SaveRow, results: list[control.JobResult], *, refused: bool = False
-    ) -> None:
+    def _commit_checkpoint(self, current: PassRow, save: SaveRow, *, refused: bool = False) -> None:
         if save.checkpoint is None:
             return
         with self._coordinator.locked() as ledger:
@@ -159,7 +146,7 @@ class Publisher:
         if with_version:
             follows = base = save.version
         folder = layout.checkpoint_folder(save.checkpoint)
-        mine = [result for result in results if any(f.path.startswith(folder + "/") for f in result.files)]
+        mine = [each for each in results_of(save) if any(f.path.startswith(folder + "/") for f in each.files)]
         manifest = CheckpointManifest(
             name=save.checkpoint,
             pass_id=current.id,
@@ -167,7 +154,7 @@ class Publisher:
             follows_version=follows,
             base_version=base,
             created_at=round(time.time(), 3),
-            partitions=self._model.partitions,
+            partitions=self._settings.model.partitions,
             rows=merged_rows(mine),
             files=entries(f for result in mine for f in result.files),
         )

@@ -245,14 +245,6 @@ class Schedule:
         self._ledger.set_pass(current.ordinal, state="stopped", reason=reason)
         log.error("pass %s is stopped: %s", current.id, reason)
 
-    def look_again(self, stopped: PassRow) -> None:
-        """From the start: its files may have been mended."""
-        self._ledger.set_pass(stopped.ordinal, state="waiting", epoch=0, reason="")
-
-    def save_again(self, stopped: PassRow) -> None:
-        """The training of the pass is kept; its save is planned again."""
-        self._ledger.set_pass(stopped.ordinal, state="saving", reason="")
-
     def finish(self, current: PassRow) -> None:
         self._ledger.set_pass(current.ordinal, state="done", done_at=self._clock())
         self._ledger.forget()
@@ -297,9 +289,6 @@ class Schedule:
     def was_extended(self) -> bool:
         """All was done, and data.end has been moved since."""
         return self.finished and self._behind(self._ledger.passes()) is not None
-
-    def go_on(self) -> None:
-        self._ledger.set_facts(finished=False)
 
 
 class Part:

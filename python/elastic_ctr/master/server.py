@@ -110,7 +110,7 @@ class Master:
             raise
         self._queries = StoreQueries(store)
         self._coordinator = Coordinator(self._ledger, settings, self._queries)
-        self._publisher = Publisher(self._coordinator, store, data, settings.model, config)
+        self._publisher = Publisher(self._coordinator, store, settings)
         self._looked_at = 0.0
         self._changed = ChangedFiles(source, data)
         self._waiting_for = ""
@@ -280,13 +280,8 @@ def _pass(each: PassRow, counts: Mapping[str, int], versions: Mapping[int, dict[
         "state": each.state,
         "epoch": each.epoch,
         "reason": each.reason,
-        "records": counts["records"],
-        "refused": counts["refused"],
-        "ignored": counts["ignored"],
-        "padding": counts["padding"],
-        "repeated": counts["repeated"],
+        **{name: counts[name] for name in ("records", "refused", "ignored", "padding", "repeated", "tasks")},
         "parked": counts["parked_tasks"],
-        "tasks": counts["tasks"],
         "tasksDone": counts["done"],
         "aucBefore": each.auc_before,
         "auc": each.auc,

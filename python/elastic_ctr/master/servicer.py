@@ -127,8 +127,8 @@ def start_server(servicer: ControlServicer, host: str, port: int) -> grpc.Server
     control_pb2_grpc.add_ControlServicer_to_server(servicer, server)
     try:
         bound = server.add_insecure_port(f"{host}:{port}")
-    except RuntimeError as taken:
-        raise OSError(f"{host}:{port} is in use; free it or set master.config.port") from taken
+    except RuntimeError:
+        bound = 0
     if not bound:
         raise OSError(f"{host}:{port} is in use; free it or set master.config.port")
     server.start()

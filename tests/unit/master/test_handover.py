@@ -252,7 +252,7 @@ def test_a_pod_that_is_told_to_end_in_a_training_that_goes_on_goes_at_once(tmp_p
     assert trainer.gone
     assert pserver.gone
     assert not orders.leave
-    assert orders.patience_seconds == 30
+    assert orders.leave_timeout_seconds == 30
 
 
 def test_a_later_loss_goes_back_to_the_middle_of_the_pass_and_keeps_what_was_saved(tmp_path: Path) -> None:

@@ -365,7 +365,7 @@ class World:
             handover_seconds=self.handover_seconds,
         )
         self.coordinator = Coordinator(self.ledger, self.settings, Asked(self), lambda: self.now)
-        self.publisher = Publisher(self.coordinator, self.store, self.data, MODEL, self.config)
+        self.publisher = Publisher(self.coordinator, self.store, self.settings)
 
     def fill(self, task: control.Task, result: control.TaskResult) -> None:
         if task.phase == control.CHECK:
