@@ -203,5 +203,5 @@ async def test_predict_says_in_a_sentence_why_it_has_no_answer(
     gone = await predict("-", "--address", f"127.0.0.1:{running.port}", given="1 0 5:0\n")
 
     assert (early.returncode, gone.returncode) == (2, 2)
-    assert "answered 503: no version is live yet" in early.stderr
+    assert "answers 503: no version is live yet" in early.stderr
     assert "does not answer" in gone.stderr

@@ -389,6 +389,8 @@ class Connection(asyncio.Protocol):
     def _linger(self) -> None:
         """Close our half and drop what still comes: closing at once would reset an answer still on its way."""
         self._discarding = True
+        # No answer follows the last one, also when requests were pipelined before a drain began.
+        self._answers.clear()
         self.deadline = self._loop.time() + self._limits.linger_seconds
         self._update_reading()
         if self._transport.can_write_eof():
