@@ -18,9 +18,9 @@ export METRICS_SERVER ?=
 KIND_UP ?= tests/cluster/kind-up
 # The tests of `make cluster-test`.
 CLUSTER_TESTS ?= tests/cluster
-# How many test files run at once: some more than cores, because tests wait, too. The file that takes longest is the first.
+# How many test files run at once: one more than cores, because tests wait, too. The file that takes longest is the first.
 LONGEST = tests/contract/test_bounds_checking.py
-JOBS ?= $(shell echo $$(($$(nproc) + 2)))
+JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 # A folder with `hdfs`, which starts NameNode and DataNode, and `lib`, Hadoop's jars; empty: no image of HDFS.
 HDFS_CONTEXT ?=
 

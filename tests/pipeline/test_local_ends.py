@@ -16,6 +16,7 @@ from pipeline.test_whole_run import COMMAND
 
 def started(folder: Path, processes: int) -> "tuple[subprocess.Popen[bytes], list[psutil.Process]]":
     """`local up` at the moment when so many of its processes are there."""
+    (folder / "data").mkdir()
     values = values_for(folder / "data", ["0"], "20200401/00", "20200401/00")
     (folder / "values.yaml").write_text(yaml.safe_dump(values))
     up = subprocess.Popen(
@@ -38,7 +39,7 @@ def nothing_is_left(folder: Path, seen: list[psutil.Process]) -> None:
     assert RunFolder(folder / "run").runner() is None
 
 
-@pytest.mark.parametrize("processes", [2, 6, 11, 16])
+@pytest.mark.parametrize("processes", [2, 6, 9, 13])
 def test_a_runner_killed_while_it_starts_leaves_no_process(tmp_path: Path, processes: int) -> None:
     up, seen = started(tmp_path, processes)
     try:

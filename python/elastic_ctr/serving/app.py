@@ -199,7 +199,7 @@ class ServingMetrics(Collector):
 _TOTALS = {
     "rows": "Instances answered.",
     "batches": "Batches: one lookup and one call of the network each.",
-    "keys": "UniqueKeys keys looked up.",
+    "keys": "Distinct keys looked up.",
     "missing_keys": "Of these, keys that the version does not know.",
     "ignored_features": "Features of slots that the model has not, in lines; training ignores them, too.",
     "switches": "Changes of the version that a worker answers with.",
