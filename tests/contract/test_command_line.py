@@ -88,7 +88,7 @@ def test_predictions_that_nobody_reads_on_end_without_a_word() -> None:
         if path.endswith("/ready"):
             return 200, {}
         if method == "GET":
-            return 200, {"inputs": [{"name": "5", "datatype": "UINT64"}]}
+            return 200, {"inputs": [{"name": "5", "datatype": "UINT64"}], "versions": ["7"]}
         count = body["inputs"][0]["shape"][0]
         outputs = [{"name": "probability", "data": [0.5] * count}, {"name": "version", "data": [7] * count}]
         return 200, {"outputs": outputs}
