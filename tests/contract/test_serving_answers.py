@@ -172,7 +172,7 @@ async def test_predict_prints_a_probability_a_line_and_says_how_good_they_are(
         address = ("--address", f"127.0.0.1:{running.port}")
 
         plain = await predict(str(file), *address, "--batch", "7")
-        written = await predict("-", *address, "--output", str(tmp_path / "out"), given="".join(lines))
+        written = await predict("-", *address, "--batch", "7", "--output", str(tmp_path / "out"), given="".join(lines))
         bare = await predict("-", "--no-clicks", "--json", *address, given=line_of(FEATURES[0]) + "\n")
         bad = await predict("-", *address, given=f"{lines[0]}1 2 5:0\n1 0\n\n{lines[1]}")
 
