@@ -17,8 +17,7 @@ from cluster.conftest import BUILD, small_values
 from cluster.hadoop import Hadoop
 from cluster.kube import Kube, eventually, name_of
 from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
-from elastic_ctr.config.load import settings
-from elastic_ctr.config.values_file import Values as LocalValues
+from elastic_ctr.cli.local import load_values
 from elastic_ctr.local.endpoints import EndpointUnavailable, predict
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session
@@ -55,9 +54,9 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> Laptop:
     hours = folder / "hours"
     synth = ["synth", "--hours", str(len(HOURS)), "--rows", str(ROWS), "--seed", "1", "--force", str(hours)]
     subprocess.run([sys.executable, "-m", "elastic_ctr", *synth], check=True, capture_output=True)
-    data: Values = yaml.safe_load((hours / "values.yaml").read_text())
-    values = merged(merged(data, SHARED), {"data": {"sleepSeconds": 1}})
-    places = Places(folder / "run", settings(LocalValues, values, "values"))
+    shared = folder / "shared.yaml"
+    shared.write_text(yaml.safe_dump(merged(SHARED, {"data": {"sleepSeconds": 1}})))
+    places = Places(folder / "run", load_values([hours / "values.yaml", shared], None))
     with Session(places).running() as session:
 
         def live() -> int | None:
@@ -82,7 +81,8 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> Laptop:
             return probabilities if set(versions) == {version} else None
 
         probabilities = eventually("serving answers on this machine", answered, 60)
-    return Laptop(hours, data["data"], store, version, lines, probabilities, passes)
+    data: Values = yaml.safe_load((hours / "values.yaml").read_text())["data"]
+    return Laptop(hours, data, store, version, lines, probabilities, passes)
 
 
 @pytest.mark.timeout(600)
