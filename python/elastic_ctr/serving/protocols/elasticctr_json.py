@@ -10,7 +10,9 @@ is int64, so a negative feasign is the same 64 bits as a u64. A refusal has err_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,8 @@ def parse_inference(body: bytes, slots: SlotList, max_instances: int) -> Instanc
         for values in by_slot:
             lengths.append(len(values))
             feasigns += values
-    return Instances(feasign_array(feasigns, _place_in(instances, slots)), np.array(lengths, np.int64), len(instances))
+    where = partial(_place_of, instances, slots)
+    return Instances(feasign_array(feasigns, where), np.array(lengths, np.int64), len(instances))
 
 
 def inference_answer(probabilities: Floats) -> bytes:
@@ -49,8 +52,8 @@ def inference_refusal(refusal: RequestError) -> bytes:
     return orjson.dumps({"predictions": [], "err_code": -1, "err_msg": refusal.sentence, "error": refusal.sentence})
 
 
-def _slots_of(instance: Any, number: int, slots: SlotList) -> Iterator[tuple[int, str, list[Any]]]:
-    """Index, place in the request and feasigns of each slot of an instance, in the request's order."""
+def _slots_of(instance: Any, number: int, slots: SlotList) -> Iterator[tuple[int, int, list[Any]]]:
+    """Index, place in the instance and feasigns of each slot of an instance, in the request's order."""
     where = f"instances[{number}]"
     given = items(fields(instance, where, ("slots",))["slots"], f"{where}.slots")
     for place, slot in enumerate(given):
@@ -58,31 +61,27 @@ def _slots_of(instance: Any, number: int, slots: SlotList) -> Iterator[tuple[int
         if type(slot) is dict and len(slot) == 2:
             name, values = slot.get("slot_name"), slot.get("feasigns")
             if type(name) is str and type(values) is list and name in slots:
-                yield slots.index(name), f"{where}.slots[{place}]", values
+                yield slots.index(name), place, values
                 continue
         here = f"{where}.slots[{place}]"
         checked = fields(slot, here, ("slot_name",), ("feasigns",))
         name = text(checked["slot_name"], f"{here}.slot_name")
         if name not in slots:
             raise BadRequest(f"{here}.slot_name {short_repr(name)} is not a slot of the model; it has {named(slots)}")
-        yield slots.index(name), here, items(checked.get("feasigns", []), f"{here}.feasigns")
+        yield slots.index(name), place, items(checked.get("feasigns", []), f"{here}.feasigns")
 
 
-def _place_in(instances: list[Any], slots: SlotList) -> Callable[[int], str]:
-    """From the place of a feasign among all of them to its name in the request."""
-
-    def where(index: int) -> str:
-        for number, instance in enumerate(instances):
-            by_slot: list[list[str]] = [[] for _ in slots]
-            for slot, here, values in _slots_of(instance, number, slots):
-                by_slot[slot] += [f"{here}.feasigns[{place}]" for place in range(len(values))]
-            total = sum(map(len, by_slot))
-            if index < total:
-                return [name for names in by_slot for name in names][index]
-            index -= total
-        raise IndexError(index)
-
-    return where
+def _place_of(instances: list[Any], slots: SlotList, index: int) -> str:
+    """The name in the request of a feasign, by its place among all of them."""
+    for number, instance in enumerate(instances):
+        by_slot: list[list[str]] = [[] for _ in slots]
+        for slot, place, values in _slots_of(instance, number, slots):
+            by_slot[slot] += [f"instances[{number}].slots[{place}].feasigns[{each}]" for each in range(len(values))]
+        names = list(chain.from_iterable(by_slot))
+        if index < len(names):
+            return names[index]
+        index -= len(names)
+    raise IndexError(index)
 
 
 def named(slots: SlotList) -> str:
