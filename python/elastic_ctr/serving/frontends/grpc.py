@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 # gRPC's core writes to stderr whenever a peer goes away. Read when grpc is first imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -69,6 +68,7 @@ _CONTENTS = {
     "UINT32": "uint_contents",
     "UINT64": "uint64_contents",
 }
+_ANSWER_CONTENTS = {**_CONTENTS, "FP32": "fp32_contents"}
 # Wire types of protobuf, and numbers of fields in open_inference.proto: inputs of a request is contents of an input.
 _VARINT, _LENGTH_DELIMITED, _FIXED = 0, 2, {1: 8, 5: 4}
 _NESTED, _OUTPUTS, _SHAPE, _BYTES_CONTENTS = 5, 6, 3, 8
@@ -99,26 +99,22 @@ class GrpcFrontend:
             ],
             maximum_concurrent_rpcs=_MAX_CALLS,
         )
-        calls = {
-            "ServerLive": self._server_live,
-            "ServerReady": self._server_ready,
-            "ModelReady": self._model_ready,
-            "ServerMetadata": self._server_metadata,
-            "ModelMetadata": self._model_metadata,
-            "ModelInfer": self._model_infer,
+        inference = {
+            "ServerLive": self._small(messages.ServerLiveRequest, self._server_live),
+            "ServerReady": self._small(messages.ServerReadyRequest, self._server_ready),
+            "ModelReady": self._small(messages.ModelReadyRequest, self._model_ready),
+            "ServerMetadata": self._small(messages.ServerMetadataRequest, self._server_metadata),
+            "ModelMetadata": self._small(messages.ModelMetadataRequest, self._model_metadata),
+            "ModelInfer": self._handler(self._model_infer),
         }
+        probes = {
+            "Check": self._small(health.HealthCheckRequest, self._check),
+            "List": self._small(health.HealthListRequest, self._list),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+        }
+        services = {SERVICE: inference, HEALTH: probes}
         self._server.add_generic_rpc_handlers(
-            (
-                grpc.method_handlers_generic_handler(SERVICE, {name: self._handler(do) for name, do in calls.items()}),
-                grpc.method_handlers_generic_handler(
-                    HEALTH,
-                    {
-                        "Check": self._handler(self._check),
-                        "List": self._handler(self._list),
-                        "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
-                    },
-                ),
-            )
+            [grpc.method_handlers_generic_handler(name, methods) for name, methods in services.items()]
         )
         reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), self._server)
         bound = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
@@ -153,50 +149,38 @@ class GrpcFrontend:
 
     # -- small answers
 
-    async def _server_live(self, request: bytes) -> Message:
-        _read(messages.ServerLiveRequest, request)
+    def _small(self, kind: Any, do: Callable[[Any], Message]) -> Any:
+        async def call(request: bytes) -> Message:
+            return do(_read(kind, request))
+
+        return self._handler(call)
+
+    def _server_live(self, _asked: Any) -> Message:
         return messages.ServerLiveResponse(live=True)
 
-    async def _server_ready(self, request: bytes) -> Message:
-        _read(messages.ServerReadyRequest, request)
+    def _server_ready(self, _asked: Any) -> Message:
         return messages.ServerReadyResponse(ready=self._service.version() is not None)
 
-    async def _model_ready(self, request: bytes) -> Message:
-        asked = _read(messages.ModelReadyRequest, request)
+    def _model_ready(self, asked: Any) -> Message:
         self._named(asked.name)
         live = self._service.version()
         return messages.ModelReadyResponse(ready=live is not None and asked.version in {"", str(live)})
 
-    async def _server_metadata(self, request: bytes) -> Message:
-        _read(messages.ServerMetadataRequest, request)
+    def _server_metadata(self, _asked: Any) -> Message:
         return messages.ServerMetadataResponse(name="elastic-ctr", version=self._service.package_version)
 
-    async def _model_metadata(self, request: bytes) -> Message:
-        asked = _read(messages.ModelMetadataRequest, request)
+    def _model_metadata(self, asked: Any) -> Message:
         self._named(asked.name)
         self._versioned(asked.version)
-        told = self._service.model_metadata()
-        inputs, outputs = (
-            [messages.ModelMetadataResponse.TensorMetadata(**each) for each in told[kind]]
-            for kind in ("inputs", "outputs")
-        )
-        return messages.ModelMetadataResponse(
-            name=told["name"],
-            versions=told["versions"],
-            platform=told["platform"],
-            inputs=inputs,
-            outputs=outputs,
-            properties={"max_instances": str(self._service.max_instances)},
-        )
+        properties = {"max_instances": str(self._service.max_instances)}
+        return messages.ModelMetadataResponse(**self._service.model_metadata(), properties=properties)
 
-    async def _check(self, request: bytes) -> Message:
-        name = _read(health.HealthCheckRequest, request).service
-        if name not in {"", SERVICE}:
-            raise RequestError(404, f"{short_repr(name)} is not a service of this server; {SERVICE} is")
+    def _check(self, asked: Any) -> Message:
+        if asked.service not in {"", SERVICE}:
+            raise RequestError(404, f"{short_repr(asked.service)} is not a service of this server; {SERVICE} is")
         return self._health()
 
-    async def _list(self, request: bytes) -> Message:
-        _read(health.HealthListRequest, request)
+    def _list(self, _asked: Any) -> Message:
         return health.HealthListResponse(statuses={name: self._health() for name in ("", SERVICE)})
 
     async def _watch(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
@@ -312,21 +296,18 @@ def _wire_fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, 
     """(number, start, stop) of each field; start is stop where the value has no length."""
     while at < end:
         tag, at = _varint(message, at, end)
-        number, kind = tag >> 3, tag & 7
-        start = stop = at
-        if kind == _VARINT:
-            _, stop = _varint(message, at, end)
-            start = stop
-        elif kind == _LENGTH_DELIMITED:
+        kind, length = tag & 7, 0
+        if kind == _LENGTH_DELIMITED:
             length, start = _varint(message, at, end)
-            stop = start + length
-        elif kind in _FIXED:
-            start = stop = at + _FIXED[kind]
+        elif kind == _VARINT:
+            _, start = _varint(message, at, end)
         else:
-            stop = end + 1
+            # Groups are not read.
+            start = at + _FIXED.get(kind, end + 1)
+        stop = start + length
         if stop > end:
             raise BadRequest(NO_MESSAGE.format(messages.ModelInferRequest.DESCRIPTOR.full_name))
-        yield number, start, stop
+        yield tag >> 3, start, stop
         at = stop
 
 
@@ -364,7 +345,8 @@ def inference_of(asked: Any, max_instances: int) -> Inference:
         else:
             where_data = f"{where}.contents"
             data = _contents(given.contents, given.datatype, where_data)
-        open_inference.add_tensor(tensors, given.name, list(given.shape), given.datatype, data, where, where_data)
+        tensor = Tensor(given.name, list(given.shape), given.datatype, data, where, where_data)
+        open_inference.add_tensor(tensors, tensor)
     return Inference(
         asked.id or None, open_inference.outputs_named([(each.name, f"outputs[{place}].name") for place, each in enumerate(asked.outputs)]), tensors
     )  # fmt: skip
@@ -372,22 +354,13 @@ def inference_of(asked: Any, max_instances: int) -> Inference:
 
 def answer_of(asked: Any, inference: Inference, probabilities: Floats, version: int) -> Message:
     """The ModelInferResponse: raw to a raw request."""
-    rows = len(probabilities)
-    response = messages.ModelInferResponse(
-        model_name=asked.model_name, model_version=str(version), id=asked.id
-    )  # fmt: skip
-    known: dict[str, tuple[str, str, npt.NDArray[Any]]] = {
-        "probability": ("FP32", "fp32_contents", probabilities.astype("<f4", copy=False)),
-        "version": ("UINT64", "uint64_contents", np.full(rows, version, dtype="<u8")),
-        open_inference.KNOWN_KEYS: ("UINT32", "uint_contents", inference.known_keys()),
-    }
-    for name in inference.outputs:
-        datatype, field, values = known[name]
-        output = response.outputs.add(name=name, datatype=datatype, shape=[rows])
+    response = messages.ModelInferResponse(model_name=asked.model_name, model_version=str(version), id=asked.id)
+    for name, datatype, values in inference.answers(probabilities, version):
+        output = response.outputs.add(name=name, datatype=datatype, shape=[len(probabilities)])
         if asked.raw_input_contents:
             response.raw_output_contents.append(values.tobytes())
         else:
-            getattr(output.contents, field).extend(values.tolist())
+            getattr(output.contents, _ANSWER_CONTENTS[datatype]).extend(values.tolist())
     return response
 
 

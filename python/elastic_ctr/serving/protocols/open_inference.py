@@ -13,7 +13,9 @@ Values stand in `data`, or little-endian behind the JSON (the binary tensor data
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,11 +40,12 @@ from elastic_ctr.serving.request_error import BadRequest, RequestError, short_re
 LINE = "line"
 LENGTHS = "/lengths"
 ALL_FEASIGNS, ALL_LENGTHS = "feasigns", "lengths"
-OUTPUTS = ("probability", "version")
 KNOWN_KEYS = "known_keys"
+_OUTPUTS = {"probability": "FP32", "version": "UINT64", KNOWN_KEYS: "UINT32"}
+# Of a request that names none.
+_USUAL_OUTPUTS = ("probability", "version")
 NO_INPUTS = f"inputs is empty; give a BYTES tensor {LINE!r}, or a UINT64 tensor for each slot"
 
-_COUNT_TYPES = ("INT32", "INT64", "UINT32", "UINT64", "UINT16")
 RAW = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8", "UINT16": "<u2"}
 _ELEMENT_LENGTH_BYTES = 4
 _FEASIGN_TYPES = ("UINT64", "INT64")
@@ -74,64 +77,49 @@ class Inference:
 
     def instances(self, slots: SlotList, max_instances: int) -> Instances:
         """Raises RequestError."""
-        found = self._instances(slots, max_instances)
-        self.known.clear()
-        return replace(found, known=self.known) if KNOWN_KEYS in self.outputs else found
-
-    def known_keys(self) -> npt.NDArray[np.uint32]:
-        """By instance, once they are answered; where it is no output, of none."""
-        return np.concatenate(self.known).astype("<u4") if self.known else np.empty(0, "<u4")
-
-    def _instances(self, slots: SlotList, max_instances: int) -> Instances:
         if self.slot_list_check not in (None, slots.check()):
             raise RequestError(
                 409, f"the slot list is not that of the model, which has {len(slots)} slots; ask for it again"
             )
-        if self.tensors.keys() == {ALL_FEASIGNS, ALL_LENGTHS} and not (ALL_FEASIGNS in slots and ALL_LENGTHS in slots):
-            return _of_arrays(self.tensors, slots, max_instances)
         line = self.tensors.get(LINE)
-        if line is not None and (line.datatype == "BYTES" or LINE not in slots):
-            return _of_lines(self.tensors, slots, max_instances)
-        return _of_slots(self.tensors, slots, max_instances)
+        if self.tensors.keys() == {ALL_FEASIGNS, ALL_LENGTHS} and not (ALL_FEASIGNS in slots and ALL_LENGTHS in slots):
+            found = _of_arrays(self.tensors, slots, max_instances)
+        elif line is not None and (line.datatype == "BYTES" or LINE not in slots):
+            found = _of_lines(self.tensors, slots, max_instances)
+        else:
+            found = _of_slots(self.tensors, slots, max_instances)
+        self.known.clear()
+        return replace(found, known=self.known) if KNOWN_KEYS in self.outputs else found
 
-
-class _Behind:
-    """The bytes behind the JSON, which the inputs take one after the other."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._at = 0
-
-    def take(self, size: int, where: str) -> bytes:
-        end = self._at + size
-        if end > len(self._data):
-            raise BadRequest(f"{where} is {size}; {len(self._data) - self._at} bytes are left behind the JSON")
-        found = bytes(self._data[self._at : end])
-        self._at = end
-        return found
-
-    def check_end(self) -> None:
-        if self._at != len(self._data):
-            raise BadRequest(f"{len(self._data) - self._at} bytes behind the JSON belong to no input")
+    def answers(self, probabilities: Floats, version: int) -> Iterator[tuple[str, str, npt.NDArray[Any]]]:
+        """Name, datatype and values, one of each instance, of the outputs wanted."""
+        values = {
+            "probability": np.ascontiguousarray(probabilities, "<f4"),
+            "version": np.full(len(probabilities), version, "<u8"),
+            KNOWN_KEYS: np.concatenate(self.known).astype("<u4") if self.known else np.empty(0, "<u4"),
+        }
+        for name in self.outputs:
+            yield name, _OUTPUTS[name], values[name]
 
 
 def parse_infer(body: bytes, json_length: int | None = None, max_elements: int = MAX_FEASIGNS) -> Inference:
     """`json_length` is that of the JSON in front of binary tensors; None of a body without them. Raises RequestError."""
     if json_length is not None and json_length > len(body):
         raise BadRequest(f"Inference-Header-Content-Length is {json_length}; the body has {len(body)} bytes")
-    behind = _Behind(memoryview(body)[len(body) if json_length is None else json_length :])
-    document = fields(json_object(body if json_length is None else body[:json_length]), "", ("inputs",), None)
+    unread = BytesIO(body)
+    document = fields(json_object(unread.read(json_length)), "", ("inputs",), None)
     given = items(document["inputs"], "inputs")
     if not given:
         raise BadRequest(NO_INPUTS)
     tensors: dict[str, Tensor] = {}
     for place, each in enumerate(given):
-        _add_json(tensors, each, f"inputs[{place}]", behind, max_elements)
-    behind.check_end()
+        _add_json(tensors, each, f"inputs[{place}]", unread, max_elements)
+    if left := unread.read():
+        raise BadRequest(f"{len(left)} bytes behind the JSON belong to no input")
     identity = document.get("id")
     parameters = _parameters(document, "")
     check = parameters.get("slot_list_check")
-    outputs, binary = _outputs(items(document.get("outputs") or [], "outputs"), parameters.get("binary_data_output"))
+    outputs, binary = _wanted(items(document.get("outputs") or [], "outputs"), parameters.get("binary_data_output"))
     return Inference(
         None if identity is None else text(identity, "id"),
         outputs,
@@ -143,20 +131,13 @@ def parse_infer(body: bytes, json_length: int | None = None, max_elements: int =
 
 def infer_answer(request: Inference, model: str, probabilities: Floats, version: int) -> tuple[bytes, int | None]:
     """The body, and the length of its JSON when binary tensors stand behind it."""
-    rows = len(probabilities)
-    known = {
-        "probability": ("FP32", np.ascontiguousarray(probabilities, "<f4")),
-        "version": ("UINT64", np.full(rows, version, dtype="<u8")),
-        KNOWN_KEYS: ("UINT32", request.known_keys()),
-    }
     answer: dict[str, Any] = {"model_name": model, "model_version": str(version)}
     if request.id is not None:
         answer["id"] = request.id
     outputs: list[dict[str, Any]] = []
     behind: list[bytes] = []
-    for name in request.outputs:
-        datatype, values = known[name]
-        output: dict[str, Any] = {"name": name, "datatype": datatype, "shape": [rows]}
+    for name, datatype, values in request.answers(probabilities, version):
+        output: dict[str, Any] = {"name": name, "datatype": datatype, "shape": [len(probabilities)]}
         if name in request.binary_outputs:
             behind.append(values.tobytes())
             output["parameters"] = {"binary_data_size": len(behind[-1])}
@@ -174,60 +155,50 @@ def server_metadata(version: str) -> bytes:
 
 def model_metadata(model: str, version: int | None, slots: SlotList | None) -> dict[str, Any]:
     """As JSON; gRPC's message has the same fields."""
-    inputs = [{"name": LINE, "datatype": "BYTES", "shape": [-1]}]
+
+    def described(tensors: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+        return [{"name": name, "datatype": datatype, "shape": [-1]} for name, datatype in tensors]
+
+    inputs = [(LINE, "BYTES")]
     for slot in slots or ():
-        inputs.append({"name": slot, "datatype": "UINT64", "shape": [-1]})
-        inputs.append({"name": slot + LENGTHS, "datatype": "INT32", "shape": [-1]})
+        inputs += [(slot, "UINT64"), (slot + LENGTHS, "INT32")]
     return {
         "name": model,
         "versions": [] if version is None else [str(version)],
         "platform": "elastic-ctr",
-        "inputs": inputs,
-        "outputs": [
-            {"name": "probability", "datatype": "FP32", "shape": [-1]},
-            {"name": "version", "datatype": "UINT64", "shape": [-1]},
-            {"name": KNOWN_KEYS, "datatype": "UINT32", "shape": [-1]},
-        ],
+        "inputs": described(inputs),
+        "outputs": described(_OUTPUTS.items()),
     }
 
 
-def add_tensor(
-    tensors: dict[str, Tensor],
-    name: str,
-    shape: list[int],
-    datatype: str,
-    data: list[Any] | npt.NDArray[Any],
-    given: str,
-    where: str,
-) -> None:
-    """Check an input by itself and take it in. `given` and `where` name it and its data. Raises RequestError."""
+def add_tensor(tensors: dict[str, Tensor], given: Tensor) -> None:
+    """Check an input by itself and take it in. Raises RequestError."""
+    shape = given.shape
     if len(shape) not in (1, 2):
-        raise BadRequest(f"{given}.shape has {len(shape)} dimensions; it must have one or two")
+        raise BadRequest(f"{given.input}.shape has {len(shape)} dimensions; it must have one or two")
     for place, size in enumerate(shape):
-        count(size, f"{given}.shape[{place}]")
+        count(size, f"{given.input}.shape[{place}]")
     size = shape[0] * (shape[1] if len(shape) == 2 else 1)
-    if len(data) != size:
-        raise BadRequest(f"{where} has {len(data)} values; its shape {shape} says {size}")
-    if name in tensors:
-        raise BadRequest(f"{given}.name {short_repr(name)} is there twice")
-    tensors[name] = Tensor(name, shape, datatype, data, given, where)
+    if len(given.data) != size:
+        raise BadRequest(f"{given.where} has {len(given.data)} values; its shape {shape} says {size}")
+    if given.name in tensors:
+        raise BadRequest(f"{given.input}.name {short_repr(given.name)} is there twice")
+    tensors[given.name] = given
 
 
 def outputs_named(asked: list[tuple[str, str]]) -> tuple[str, ...]:
-    """The outputs wanted, each with its place in the request; OUTPUTS when none is named. Raises RequestError."""
+    """The outputs wanted, each with its place in the request; the usual ones when none is named. Raises RequestError."""
     for name, where in asked:
-        if name not in (*OUTPUTS, KNOWN_KEYS):
-            raise BadRequest(
-                f"{where} {short_repr(name)} is not an output; there are {', '.join((*OUTPUTS, KNOWN_KEYS))}"
-            )
-    return tuple(dict.fromkeys(name for name, _ in asked)) or OUTPUTS
+        if name not in _OUTPUTS:
+            raise BadRequest(f"{where} {short_repr(name)} is not an output; there are {', '.join(_OUTPUTS)}")
+    return tuple(dict.fromkeys(name for name, _ in asked)) or _USUAL_OUTPUTS
 
 
 def _parameters(of: dict[str, Any], where: str) -> dict[str, Any]:
     return fields(of.get("parameters") or {}, f"{where}.parameters" if where else "parameters", (), None)
 
 
-def _outputs(asked: list[Any], all_binary: Any) -> tuple[tuple[str, ...], frozenset[str]]:
+def _wanted(asked: list[Any], all_binary: Any) -> tuple[tuple[str, ...], frozenset[str]]:
     """The outputs wanted, and those of them that are answered as binary tensors."""
     names: list[tuple[str, str]] = []
     told: dict[str, Any] = {}
@@ -240,7 +211,8 @@ def _outputs(asked: list[Any], all_binary: Any) -> tuple[tuple[str, ...], frozen
     return wanted, frozenset(name for name in wanted if told.get(name, all_binary) is True)
 
 
-def _add_json(tensors: dict[str, Tensor], given: Any, where: str, behind: _Behind, max_elements: int) -> None:
+def _add_json(tensors: dict[str, Tensor], given: Any, where: str, unread: BytesIO, max_elements: int) -> None:
+    """Take in an input of the JSON; binary data is the next of what is unread behind it."""
     tensor = fields(given, where, ("name", "shape", "datatype"), None)
     name = text(tensor["name"], f"{where}.name")
     datatype = text(tensor["datatype"], f"{where}.datatype")
@@ -252,13 +224,15 @@ def _add_json(tensors: dict[str, Tensor], given: Any, where: str, behind: _Behin
         data = items(fields(tensor, where, ("data",), None)["data"], f"{where}.data")
         if len(shape) == 2 and data and type(data[0]) is list:
             data = _flattened(data, shape, where)
-        add_tensor(tensors, name, shape, datatype, data, where, f"{where}.data")
+        add_tensor(tensors, Tensor(name, shape, datatype, data, where, f"{where}.data"))
         return
     where_size = f"{where}.parameters.binary_data_size"
     if "data" in tensor:
         raise BadRequest(f"{where}.data stands beside {where_size}; give one of them")
-    raw = behind.take(count(size, where_size), where_size)
-    add_tensor(tensors, name, shape, datatype, raw_values(raw, datatype, where, max_elements), where, where)
+    raw = unread.read(count(size, where_size))
+    if len(raw) < size:
+        raise BadRequest(f"{where_size} is {size}; {len(raw)} bytes are left behind the JSON")
+    add_tensor(tensors, Tensor(name, shape, datatype, raw_values(raw, datatype, where, max_elements), where, where))
 
 
 def raw_values(data: bytes, datatype: str, where: str, max_elements: int) -> list[Any] | npt.NDArray[Any]:
@@ -312,19 +286,16 @@ def _of_lines(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
     rows = []
     ignored = 0
     for place, line in enumerate(tensor.data):
-        encoded = line if type(line) is bytes else _encoded(line, f"{tensor.where}[{place}]")
+        where = f"{tensor.where}[{place}]"
+        # A surrogate cannot be encoded; it is no printable ASCII either, and refused as such.
+        encoded = line if type(line) is bytes else text(line, where).encode("utf-8", "replace")
         try:
             read = parse_features(encoded, slots, None)
         except LineRefused as refused:
-            raise BadRequest(f"{tensor.where}[{place}] is refused, {refused}") from None
+            raise BadRequest(f"{where} is refused, {refused}") from None
         rows.append(read.keys)
         ignored += read.ignored
     return replace(instances_of(rows, len(slots)), ignored=ignored)
-
-
-def _encoded(line: Any, where: str) -> bytes:
-    # A surrogate cannot be encoded; it is no printable ASCII either, and refused as such.
-    return text(line, where).encode("utf-8", "replace")
 
 
 def _of_slots(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -> Instances:
@@ -337,32 +308,27 @@ def _of_slots(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
             raise BadRequest(
                 f"{where}.name {short_repr(name)} gives lengths of {short_repr(slot)}, which is not among the inputs"
             )
-    rows, first = _rows(tensors, slots)
+    given = [(index, tensors[slot], tensors.get(slot + LENGTHS)) for index, slot in enumerate(slots) if slot in tensors]
+    # The tensors of the first slot say how many instances there are.
+    deciding = given[0][2] or given[0][1]
+    rows, first = deciding.shape[0], deciding.input
     enough_instances(rows, max_instances, first)
-    values = np.empty(0, dtype=np.uint64)
-    columns = []
+    columns, owners = [], []
     lengths = np.zeros((rows, len(slots)), dtype=np.int64)
-    for index, slot in enumerate(slots):
-        if slot not in tensors:
-            continue
-        tensor = tensors[slot]
+    for index, tensor, its_lengths in given:
         _typed(tensor, _FEASIGN_TYPES)
-        lengths[:, index] = _lengths(tensor, tensors.get(slot + LENGTHS), rows, first)
-        columns.append((index, _feasigns(tensor)))
-    if columns:
-        # By slot in the request, by row in a batch: a stable sort by (row, slot) keeps the order inside a slot.
-        values = np.concatenate([column for _, column in columns])
-        owners = np.concatenate(
-            [np.repeat(np.arange(rows) * len(slots) + index, lengths[:, index]) for index, _ in columns]
-        )
-        values = values[np.argsort(owners, kind="stable")]
-    return Instances(values, lengths.reshape(-1), rows)
+        lengths[:, index] = _lengths(tensor, its_lengths, rows, first)
+        columns.append(_feasigns(tensor))
+        owners.append(np.repeat(np.arange(rows) * len(slots) + index, lengths[:, index]))
+    # By slot in the request, by row in a batch: a stable sort by (row, slot) keeps the order inside a slot.
+    order = np.argsort(np.concatenate(owners), kind="stable")
+    return Instances(np.concatenate(columns)[order], lengths.reshape(-1), rows)
 
 
 def _of_arrays(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -> Instances:
     feasigns, lengths = tensors[ALL_FEASIGNS], tensors[ALL_LENGTHS]
     _typed(feasigns, _FEASIGN_TYPES)
-    _typed(lengths, _COUNT_TYPES)
+    _typed(lengths, tuple(RAW))
     if len(lengths.shape) != 2 or lengths.shape[1] != len(slots):
         raise BadRequest(
             f"{lengths.input}.shape is {lengths.shape}; the model has {len(slots)} slots: it must be [n, {len(slots)}]"
@@ -380,13 +346,6 @@ def _feasigns(tensor: Tensor) -> Any:
     return feasign_array(tensor.data, lambda place: f"{tensor.where}[{place}] of {short_repr(tensor.name)}")
 
 
-def _rows(tensors: dict[str, Tensor], slots: SlotList) -> tuple[int, str]:
-    """Instances that the first slot's tensors speak of, and what says so."""
-    first = next(slot for slot in slots if slot in tensors)
-    deciding = tensors.get(first + LENGTHS) or tensors[first]
-    return deciding.shape[0], deciding.input
-
-
 def _lengths(tensor: Tensor, lengths: Tensor | None, rows: int, first: str) -> Lengths:
     deciding = tensor if lengths is None else lengths
     where = deciding.input
@@ -394,7 +353,7 @@ def _lengths(tensor: Tensor, lengths: Tensor | None, rows: int, first: str) -> L
         raise BadRequest(f"{where} speaks of {deciding.shape[0]} instances and {first} of {rows}; they must be as many")
     if lengths is None:
         return np.full(rows, tensor.shape[1] if len(tensor.shape) == 2 else 1, dtype=np.int64)
-    _typed(lengths, _COUNT_TYPES)
+    _typed(lengths, tuple(RAW))
     if len(lengths.shape) == 2 and lengths.shape[1] != 1:
         raise BadRequest(f"{where}.shape of {short_repr(lengths.name)} is {lengths.shape}; it must be [n]")
     return _counts(lengths, tensor)
