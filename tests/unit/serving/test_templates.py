@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.serving.frontends.http_batches import _known
 from elastic_ctr.serving.frontends.http_syntax import RequestHead, read_head
 from elastic_ctr.serving.frontends.templates import (
     END,
@@ -21,6 +20,7 @@ from elastic_ctr.serving.frontends.templates import (
     LearnResult,
     Template,
     Templates,
+    _known,
     head_template,
     tensors_template,
 )

@@ -12,16 +12,7 @@ from numpy.typing import NDArray
 from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled
 from elastic_ctr.machine_code.intrinsics import load_u32
-from elastic_ctr.machine_code.sockets import (
-    BROKEN,
-    CLOSED,
-    IN,
-    INPUT,
-    OUT_AT,
-    OUT_END,
-    STATE,
-    reserve,
-)
+from elastic_ctr.machine_code.sockets import BROKEN, CLOSED, IN, INPUT, OUT_AT, OUT_END, STATE
 
 # Columns behind those of every connection. OWED: reply bytes of requests under way. SINCE: milliseconds, when its time began.
 # PENDING_INPUT: its input may hold whole requests that epoll does not announce again. HALF_CLOSED: the peer sends no more.
@@ -37,13 +28,6 @@ WIDTH = sockets.WIDTH + 13
 # connections with pending input, and ACCEPT_PAUSED: the process has no descriptor left for a connection that comes.
 NEXT_SERIAL, OPENED, PENDING_BYTES, ASIDE, PENDING_INPUTS, ACCEPT_PAUSED = range(6)
 SHARED_WIDTH = 6
-
-# A batch's totals, i64: lengths, feasigns, requests, bytes of bodies.
-LENGTHS, FEASIGNS, REQUESTS, BODIES = range(4)
-TAKEN_WIDTH = 4
-# A request of the batch, i64: its connection, its rows, its body, and the bytes of JSON in front of binary tensors; 0: it has none.
-REQUEST_FD, REQUEST_SERIAL, REQUEST_ROWS, BODY_AT, BODY_BYTES, JSON_BYTES = range(6)
-REQUEST_WIDTH = 6
 
 # A connection set aside for Python, and the reason: one of `http_batches`, or that there is no row for it.
 ASIDE_FD, ASIDE_SERIAL, ASIDE_WHY = range(3)
@@ -63,27 +47,6 @@ class Buffers(NamedTuple):
     least_reply: int  # bytes that any reply is owed: it may become a refusal
     max_in_flight: int
     max_pending: int
-
-
-class Batch(NamedTuple):
-    """Requests that are asked as one request."""
-
-    taken: NDArray[np.int64]  # [TAKEN_WIDTH]
-    feasigns: NDArray[np.uint64]
-    lengths: NDArray[np.int64]  # rows x slots
-    requests: NDArray[np.int64]  # [most, REQUEST_WIDTH]
-    bodies: NDArray[np.uint8]  # of HTTP
-
-
-def new_batch(requests: int, feasigns: int, lengths: int, bodies: int) -> Batch:
-    """Room for so many, at least one of each; it takes memory where it is used."""
-    return Batch(
-        np.zeros(TAKEN_WIDTH, np.int64),
-        reserve(8 * max(feasigns, 1)).view(np.uint64),
-        reserve(8 * max(lengths, 1)).view(np.int64),
-        np.zeros((requests, REQUEST_WIDTH), np.int64),
-        reserve(max(bodies, 1)),
-    )
 
 
 @compiled
@@ -148,6 +111,17 @@ def set_pending_input(b: Any, row: Any, value: Any) -> None:
 
 
 @compiled
+def set_aside(b: Any, fd: Any, serial: Any, why: Any) -> Any:
+    """Leave it to Python; False when there is no room for that."""
+    number = b.shared[ASIDE]
+    if number == b.aside.shape[0]:
+        return False
+    b.aside[number, ASIDE_FD], b.aside[number, ASIDE_SERIAL], b.aside[number, ASIDE_WHY] = fd, serial, why
+    b.shared[ASIDE] = number + 1
+    return True
+
+
+@compiled
 def accept(b: Any, now: Any) -> None:
     while True:
         fd = sockets.accept(b.sockets)
@@ -158,10 +132,7 @@ def accept(b: Any, now: Any) -> None:
         if fd < 0:
             return
         if fd >= b.sockets.connections.shape[0]:
-            if b.shared[ASIDE] < b.aside.shape[0]:
-                b.aside[b.shared[ASIDE], ASIDE_FD], b.aside[b.shared[ASIDE], ASIDE_WHY] = fd, NO_ROW
-                b.shared[ASIDE] += 1
-            else:
+            if not set_aside(b, fd, 0, NO_ROW):
                 sockets.turn_away(fd)
             continue
         row = b.sockets.connections[fd]

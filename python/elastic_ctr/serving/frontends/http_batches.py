@@ -10,74 +10,28 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_ctr.machine_code.compiled import bounds_checked, compiled
-from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u16, load_u32, load_u64, store_f32
-from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, taken
-from elastic_ctr.serving.frontends import connections
-from elastic_ctr.serving.frontends.connections import (
-    ACCOUNTED,
-    ASIDE,
-    ASIDE_FD,
-    ASIDE_SERIAL,
-    ASIDE_WHY,
-    BODIES,
-    BODY_AT,
-    BODY_BYTES,
-    BODY_FORM,
-    FEASIGNS,
-    HALF_CLOSED,
-    HANDING_OVER,
-    HEAD,
-    IN_FLIGHT,
-    JSON_BYTES,
-    LENGTHS,
-    OWED,
-    PENDING_BYTES,
-    PENDING_INPUT,
-    REQUEST_FD,
-    REQUEST_ROWS,
-    REQUEST_SERIAL,
-    REQUESTS,
-    SERIAL,
-    SINCE,
-    WHOLE,
-    account_input,
-    hang_up,
-    has_output_budget,
-    ready,
-    send,
-    set_pending_input,
-    update_interest,
-)
-from elastic_ctr.serving.frontends.templates import (
-    END,
-    FEASIGN_BYTES,
-    FEASIGN_COUNT,
-    FIRST_NUMBER,
-    JSON_LENGTH,
-    LENGTH,
-    LENGTH_BYTES,
-    LONGEST_HEAD,
-    ROWS,
-    TENSORS,
-    TemplateTable,
-)
+from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u16, load_u32, store_f32
+from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, reserve, taken
+from elastic_ctr.serving.frontends import connections, templates
 from elastic_ctr.serving.protocols.json_scanner import SHORTEST_FEASIGN, SHORTEST_INSTANCE, scan
 
 # Why something is set aside: its head is not known, or the JSON in front of its tensors; it goes to the asyncio frontend; no
 # version is live, to a request in JSON or one in tensors.
 UNKNOWN, UNKNOWN_TENSORS, HANDS_OVER, NO_VERSION, NO_VERSION_TENSORS = range(5)
+# A batch's totals, i64: lengths, feasigns, requests, bytes of bodies.
+LENGTHS, FEASIGNS, REQUESTS, BODIES = range(4)
+TAKEN_WIDTH = 4
+# A request of the batch, i64: its connection, its rows, its body, and the bytes of JSON in front of binary tensors; 0: it has none.
+REQUEST_FD, REQUEST_SERIAL, REQUEST_ROWS, BODY_AT, BODY_BYTES, JSON_BYTES = range(6)
+REQUEST_WIDTH = 6
 # Of a reply: all but its rows, one row, and what may be said instead.
 REPLY_BYTES, ROW_BYTES = 200, 70
 LEAST_REPLY = 4096
 
-_CHECKED = bounds_checked()
 _PASSES = 8
 _NONE = -1
-_MOST_DIGITS = 9
-_TAB, _SPACE, _TILDE = np.uint8(ord("\t")), np.uint8(ord(" ")), np.uint8(ord("~"))
-_ZERO, _NINE = np.uint8(ord("0")), np.uint8(ord("9"))
-_OPEN, _CLOSE, _COMMA = np.uint8(ord("[")), np.uint8(ord("]")), np.uint8(ord(","))
+_ZERO, _CLOSE, _COMMA = (np.uint8(ord(sign)) for sign in "0],")
 
 
 def _text(text: bytes) -> NDArray[np.uint8]:
@@ -96,13 +50,34 @@ _PROB0, _PROB1, _ROW_END = _text(b'{"prob0":'), _text(b',"prob1":'), _text(b"}")
 _ROW_MORE = _PROB0.size + _PROB1.size + _ROW_END.size - len("[,]")
 
 
+class Batch(NamedTuple):
+    """Requests that are asked as one request."""
+
+    taken: NDArray[np.int64]  # [TAKEN_WIDTH]
+    feasigns: NDArray[np.uint64]
+    lengths: NDArray[np.int64]  # rows x slots
+    requests: NDArray[np.int64]  # [most, REQUEST_WIDTH]
+    bodies: NDArray[np.uint8]  # of HTTP
+
+
+def new_batch(requests: int, feasigns: int, lengths: int, bodies: int) -> Batch:
+    """Room for so many, at least one of each; it takes memory where it is used."""
+    return Batch(
+        np.zeros(TAKEN_WIDTH, np.int64),
+        reserve(8 * max(feasigns, 1)).view(np.uint64),
+        reserve(8 * max(lengths, 1)).view(np.int64),
+        np.zeros((requests, REQUEST_WIDTH), np.int64),
+        reserve(max(bodies, 1)),
+    )
+
+
 class Rules(NamedTuple):
     """The slot list that requests are read for, known heads, and what a request may have."""
 
     names: NDArray[np.uint8]
     ends: NDArray[np.int64]  # [slots]; none: no version is live
-    heads: TemplateTable
-    tensors: TemplateTable  # the JSON in front of binary tensors, of this slot list
+    heads: templates.TemplateTable
+    tensors: templates.TemplateTable  # the JSON in front of binary tensors, of this slot list
     numbers: NDArray[np.int64]  # [MOST_NUMBERS] of the text that was read last
     max_body: int
     max_rows: int
@@ -125,80 +100,17 @@ def owed(rows: Any) -> Any:
 
 
 @compiled
-def _same(data: Any, at: Any, pieces: Any, number: Any, from_: Any, size: Any) -> Any:
-    """Whether `size` bytes of the input are those of a piece; there are as many of both, and eight more to read."""
-    one = np.uint64(data.ctypes.data) + np.uint64(at)
-    other = np.uint64(pieces.ctypes.data) + np.uint64(number * pieces.shape[1] + from_)
-    words = size // 8
-    for word in range(words):
-        step = np.uint64(8 * word)
-        if load_u64(one + step) != load_u64(other + step):
-            return False
-    i = 8 * words
-    while i < size and data[at + i] == pieces[number, from_ + i]:
-        i += 1
-    return i >= size
-
-
-@compiled
-def _known(data: Any, at: Any, have: Any, exact: Any, table: Any, number: Any, numbers: Any) -> Any:
-    """Bytes of the text that begins there when it has the numbered form, whose numbers are written then; else -1.
-
-    `exact`: the text has all of the `have` bytes.
-    """
-    whole = have
-    # No text is longer, so no value is looked through beyond that.
-    have = min(have, LONGEST_HEAD)
-    place, from_ = np.int64(0), np.int64(0)
-    for piece in range(table.sizes.shape[1]):
-        size = table.sizes[number, piece]
-        if size == 0 or have - place < size or not _same(data, at + place, table.pieces, number, from_, size):
-            return np.int64(_NONE)
-        place += size
-        from_ += size
-        hole = table.holes[number, piece]
-        if hole == END:
-            return place if not exact or place == whole else np.int64(_NONE)
-        begin = place
-        if hole >= FIRST_NUMBER:
-            value = np.int64(0)
-            while place < have and place - begin < _MOST_DIGITS and _ZERO <= data[at + place] <= _NINE:
-                value = value * 10 + np.int64(data[at + place] - _ZERO)
-                place += 1
-            if place == begin or data[at + begin] == _ZERO:
-                return np.int64(_NONE)
-            numbers[hole - FIRST_NUMBER] = value
-        else:
-            while place < have and (_SPACE <= data[at + place] <= _TILDE or data[at + place] == _TAB):
-                place += 1
-    return np.int64(_NONE)
-
-
-@compiled
-def _find(data: Any, at: Any, have: Any, exact: Any, table: Any, row: Any, last: Any, numbers: Any) -> Any:
-    """As `_known`, of whichever form it is; the one that the connection had last, in that column, is looked at first."""
-    size = _known(data, at, have, exact, table, row[last], numbers)
-    number = np.int64(0)
-    while size < 0 and number < table.sizes.shape[0]:
-        size = _known(data, at, have, exact, table, number, numbers)
-        if size >= 0:
-            row[last] = number
-        number += 1
-    return size
-
-
-@compiled
 def _tensors(data: Any, at: Any, size: Any, rules: Any, row: Any, feasigns: Any, lengths: Any) -> Any:
     """(Rows, feasigns) of the `size` bytes of two tensors whose form was found, read into the arrays; (-1, 0) of any other."""
     nothing = np.int64(_NONE), np.int64(0)
-    rows, n = rules.numbers[ROWS - FIRST_NUMBER], rules.numbers[FEASIGN_COUNT - FIRST_NUMBER]
-    kind = rules.tensors.kinds[row[BODY_FORM]]
+    rows, n = rules.numbers[templates.ROWS], rules.numbers[templates.FEASIGN_COUNT]
+    kind = rules.tensors.kinds[row[connections.BODY_FORM]]
     width = abs(kind)
     cells = rows * rules.ends.size
     if (
         rows > rules.max_rows or n > feasigns.size or cells > lengths.size
-        or rules.numbers[FEASIGN_BYTES - FIRST_NUMBER] != 8 * n
-        or rules.numbers[LENGTH_BYTES - FIRST_NUMBER] != width * cells
+        or rules.numbers[templates.FEASIGN_BYTES] != 8 * n
+        or rules.numbers[templates.LENGTH_BYTES] != width * cells
         or size != 8 * n + width * cells
     ):  # fmt: skip
         return nothing
@@ -217,14 +129,6 @@ def _tensors(data: Any, at: Any, size: Any, rules: Any, row: Any, feasigns: Any,
 
 
 @compiled
-def _set_aside(b: Any, fd: Any, why: Any) -> None:
-    number = b.shared[ASIDE]
-    b.aside[number, ASIDE_FD], b.aside[number, ASIDE_SERIAL] = fd, b.sockets.connections[fd, SERIAL]
-    b.aside[number, ASIDE_WHY] = why
-    b.shared[ASIDE] = number + 1
-
-
-@compiled
 def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
     """Take every whole request that the connection has sent; True when the batch is full before that."""
     row = b.sockets.connections[fd]
@@ -235,35 +139,39 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
     at = np.int64(0)
     full = False
     stopped = False
-    row[WHOLE] = 0
-    while row[HANDING_OVER] == 0 and at < have:
-        if not has_output_budget(b, row, LEAST_REPLY):
+    row[connections.WHOLE] = 0
+    while row[connections.HANDING_OVER] == 0 and at < have:
+        if not connections.has_output_budget(b, row, LEAST_REPLY):
             stopped = True
             break
         if (
-            b.shared[ASIDE] == b.aside.shape[0] or batch.taken[REQUESTS] == batch.requests.shape[0]
+            b.shared[connections.ASIDE] == b.aside.shape[0] or batch.taken[REQUESTS] == batch.requests.shape[0]
             or batch.taken[BODIES] > rules.max_scanned
         ):  # fmt: skip
             full = True
             break
-        head = _find(data, base + at, have - at, False, rules.heads, row, HEAD, rules.numbers)
+        head = templates.find_form(data, base + at, have - at, False, rules.heads, row, connections.HEAD, rules.numbers)
         if head < 0:
-            _set_aside(b, fd, UNKNOWN)
+            connections.set_aside(b, fd, row[connections.SERIAL], UNKNOWN)
             stopped = True
             break
-        length = rules.numbers[LENGTH - FIRST_NUMBER]
-        json = rules.numbers[JSON_LENGTH - FIRST_NUMBER] if rules.heads.kinds[row[HEAD]] == TENSORS else np.int64(0)
+        length = rules.numbers[templates.LENGTH]
+        json = (
+            rules.numbers[templates.JSON_LENGTH]
+            if rules.heads.kinds[row[connections.HEAD]] == templates.TENSORS
+            else np.int64(0)
+        )
         if length > rules.max_body or head + length > b.sockets.input_bytes:
-            row[HANDING_OVER] = 1
+            row[connections.HANDING_OVER] = 1
             break
         if have - at < head + length:
-            row[WHOLE] = head + length
+            row[connections.WHOLE] = head + length
             break
         if slots == 0:
-            _set_aside(b, fd, NO_VERSION if json == 0 else NO_VERSION_TENSORS)
-            row[OWED] += LEAST_REPLY
-            row[IN_FLIGHT] += 1
-            row[SINCE] = now
+            connections.set_aside(b, fd, row[connections.SERIAL], NO_VERSION if json == 0 else NO_VERSION_TENSORS)
+            row[connections.OWED] += LEAST_REPLY
+            row[connections.IN_FLIGHT] += 1
+            row[connections.SINCE] = now
             at += head + length
             continue
         if batch.taken[REQUESTS] > 0 and batch.taken[BODIES] + length > batch.bodies.size:
@@ -274,9 +182,13 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         if json == 0:
             rows, n = scan(body, rules.names, rules.ends, rules.max_rows, feasigns, lengths)
         elif (
-            json > length or _find(data, base + at + head, json, True, rules.tensors, row, BODY_FORM, rules.numbers) < 0
+            json > length
+            or templates.find_form(
+                data, base + at + head, json, True, rules.tensors, row, connections.BODY_FORM, rules.numbers
+            )
+            < 0
         ):
-            _set_aside(b, fd, UNKNOWN_TENSORS)
+            connections.set_aside(b, fd, row[connections.SERIAL], UNKNOWN_TENSORS)
             stopped = True
             break
         else:
@@ -288,15 +200,15 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
                 full = True
                 break
         if rows < 0 or length > batch.bodies.size:
-            row[HANDING_OVER] = 1
+            row[connections.HANDING_OVER] = 1
             break
         reply = owed(rows)
-        if not has_output_budget(b, row, reply):
+        if not connections.has_output_budget(b, row, reply):
             # Alone it fits: so many rows are allowed.
             stopped = True
             break
         number = batch.taken[REQUESTS]
-        batch.requests[number, REQUEST_FD], batch.requests[number, REQUEST_SERIAL] = fd, row[SERIAL]
+        batch.requests[number, REQUEST_FD], batch.requests[number, REQUEST_SERIAL] = fd, row[connections.SERIAL]
         batch.requests[number, REQUEST_ROWS] = rows
         batch.requests[number, BODY_AT], batch.requests[number, BODY_BYTES] = batch.taken[BODIES], length
         batch.requests[number, JSON_BYTES] = json
@@ -309,18 +221,23 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         batch.taken[LENGTHS] += rows * slots
         batch.taken[FEASIGNS] += n
         batch.taken[BODIES] += length
-        row[OWED] += reply
-        row[IN_FLIGHT] += 1
-        row[SINCE] = now
+        row[connections.OWED] += reply
+        row[connections.IN_FLIGHT] += 1
+        row[connections.SINCE] = now
         at += head + length
     taken(b.sockets, fd, at)
-    account_input(b, fd)
-    if b.shared[PENDING_BYTES] > b.max_pending and row[ACCOUNTED] > 0 and not full and not stopped:
+    connections.account_input(b, fd)
+    if (
+        b.shared[connections.PENDING_BYTES] > b.max_pending
+        and row[connections.ACCOUNTED] > 0
+        and not full
+        and not stopped
+    ):
         # The asyncio frontend counts what all bodies together may take.
-        row[HANDING_OVER] = 1
-    set_pending_input(b, row, 1 if full or stopped else 0)
+        row[connections.HANDING_OVER] = 1
+    connections.set_pending_input(b, row, 1 if full or stopped else 0)
     _hand_over(b, fd)
-    update_interest(b, fd, now)
+    connections.update_interest(b, fd, now)
     return full
 
 
@@ -328,76 +245,75 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
 def _hand_over(b: Any, fd: Any) -> None:
     """Set it aside if it goes, as one does that ends in the middle of a request."""
     row = b.sockets.connections[fd]
-    if row[HALF_CLOSED] != 0 and row[PENDING_INPUT] == 0 and row[INPUT] > 0:
-        row[HANDING_OVER] = 1
-    if row[HANDING_OVER] == 0:
-        return
-    if b.shared[ASIDE] == b.aside.shape[0]:
-        hang_up(b, fd)
-    else:
-        _set_aside(b, fd, HANDS_OVER)
+    if row[connections.HALF_CLOSED] != 0 and row[connections.PENDING_INPUT] == 0 and row[INPUT] > 0:
+        row[connections.HANDING_OVER] = 1
+    if row[connections.HANDING_OVER] != 0 and not connections.set_aside(b, fd, row[connections.SERIAL], HANDS_OVER):
+        connections.hang_up(b, fd)
 
 
 @compiled
 def gather(b: Any, batch: Any, rules: Any, now: Any) -> None:
     """Fill an empty batch with what every ready connection has sent; never waits. `now` is in milliseconds."""
     batch.taken[:] = 0
-    b.shared[ASIDE] = 0
+    b.shared[connections.ASIDE] = 0
     full = False
-    more = True
-    passes = 0
-    while more and not full and passes < _PASSES:
-        passes += 1
-        found, more = ready(b, now)
+    for _ in range(_PASSES):
+        found, more = connections.ready(b, now)
         for number in range(found):
             fd = b.ready[number, 0]
             row = b.sockets.connections[fd]
-            if full or row[STATE] == CLOSED or row[HANDING_OVER] != 0:
+            if full or row[STATE] == CLOSED or row[connections.HANDING_OVER] != 0:
                 continue
             if b.ready[number, 1] == 0:
                 full = _take(b, batch, rules, fd, now)
                 continue
             # The rest of a body that has begun is often there already.
             again = True
-            while again and connections.receive(b, fd, max(LARGE, row[WHOLE]), now):
+            while again and connections.receive(b, fd, max(LARGE, row[connections.WHOLE]), now):
                 full = _take(b, batch, rules, fd, now)
-                again = row[STATE] != CLOSED and row[WHOLE] > LARGE and row[INPUT] < row[WHOLE]
-            if row[STATE] != CLOSED and row[HANDING_OVER] == 0:
+                again = row[STATE] != CLOSED and row[connections.WHOLE] > LARGE and row[INPUT] < row[connections.WHOLE]
+            if row[STATE] != CLOSED and row[connections.HANDING_OVER] == 0:
                 _hand_over(b, fd)
-
-
-@compiled
-def _put(to: Any, at: Any, piece: Any) -> Any:
-    for i in range(piece.size):
-        to[at + i] = piece[i]
-    return at + piece.size
-
-
-@compiled
-def _put_number(to: Any, at: Any, number: Any) -> Any:
-    """A whole number above 0, in decimals."""
-    digits = 0
-    left = number
-    while left > 0:
-        digits += 1
-        left //= 10
-    for i in range(digits):
-        to[at + digits - 1 - i] = np.uint8(_ZERO + np.uint8(number % 10))
-        number //= 10
-    return at + digits
-
-
-@compiled
-def _end_of(text: Any, at: Any, sign: Any) -> Any:
-    while at < text.size and text[at] != sign:
-        at += 1
-    return at
+        if full or not more:
+            break
 
 
 @compiled
 def _copy(to: Any, at: Any, text: Any, begin: Any, end: Any) -> Any:
     for i in range(begin, end):
         to[at] = text[i]
+        at += 1
+    return at
+
+
+@compiled
+def _put(to: Any, at: Any, piece: Any) -> Any:
+    return _copy(to, at, piece, 0, piece.size)
+
+
+@compiled
+def _digits(number: Any) -> Any:
+    """How many decimals a whole number has."""
+    found = np.int64(1)
+    while number >= 10:
+        number //= 10
+        found += 1
+    return found
+
+
+@compiled
+def _put_number(to: Any, at: Any, number: Any) -> Any:
+    """A whole number above 0, in decimals."""
+    end = at + _digits(number)
+    for i in range(1, end - at + 1):
+        to[end - i] = np.uint8(_ZERO + np.uint8(number % 10))
+        number //= 10
+    return end
+
+
+@compiled
+def _end_of(text: Any, at: Any, sign: Any) -> Any:
+    while at < text.size and text[at] != sign:
         at += 1
     return at
 
@@ -410,7 +326,7 @@ def _reply(to: Any, at: Any, date: Any, text: Any, value: Any, rows: Any) -> Any
         end = _end_of(text, end, _CLOSE) + 1
     # With a comma between rows in both.
     length = _BEGIN.size + (end - value) + rows * _ROW_MORE + _END.size
-    if at + REPLY_BYTES + length > to.size:
+    if at < 0 or at + REPLY_BYTES + length > to.size:
         return np.int64(_NONE), end + 1
     at = _put_number(to, _put(to, _put(to, _put(to, at, _REPLY_HEAD), date), _CONTENT_LENGTH), length)
     at = _put(to, _put(to, at, _REPLY_HEAD_END), _BEGIN)
@@ -428,19 +344,10 @@ def _reply(to: Any, at: Any, date: Any, text: Any, value: Any, rows: Any) -> Any
 
 
 @compiled
-def _digits(number: Any) -> Any:
-    found = np.int64(1)
-    while number >= 10:
-        number //= 10
-        found += 1
-    return found
-
-
-@compiled
 def _tensor_reply(to: Any, at: Any, replies: Any, probabilities: Any, first: Any, rows: Any) -> Any:
     """Where the reply ends that gives `rows` probabilities from the first on; -1 when there is no room for it."""
     json = replies.tensors.size + _digits(rows) + _TENSORS_MIDDLE.size + _digits(4 * rows) + _TENSORS_END.size
-    if at + 2 * REPLY_BYTES + json + 4 * rows > to.size:
+    if at < 0 or at + 2 * REPLY_BYTES + json + 4 * rows > to.size:
         return np.int64(_NONE)
     at = _put(to, _put_number(to, _put(to, at, _TENSORS_HEAD), json), _LINE_END)
     at = _put_number(to, _put(to, _put(to, at, replies.date), _CONTENT_LENGTH), json + 4 * rows)
@@ -469,19 +376,16 @@ def answer(b: Any, batch: Any, begin: Any, end: Any, replies: Any, probabilities
         ):  # fmt: skip
             rows = batch.requests[number, REQUEST_ROWS]
             if batch.requests[number, JSON_BYTES] > 0:
-                if size >= 0:
-                    size = _tensor_reply(b.replies, size, replies, probabilities, first, rows)
-            elif size >= 0:
-                size, value = _reply(b.replies, size, replies.date, replies.pairs, value, rows)
+                size = _tensor_reply(b.replies, size, replies, probabilities, first, rows)
             else:
-                value = _reply(b.replies, b.replies.size, replies.date, replies.pairs, value, rows)[1]
+                size, value = _reply(b.replies, size, replies.date, replies.pairs, value, rows)
             first += rows
             due += owed(rows)
             flights += 1
             number += 1
-        if b.sockets.connections[fd, SERIAL] != serial:
+        if b.sockets.connections[fd, connections.SERIAL] != serial:
             continue
         if size < 0:
-            hang_up(b, fd)
+            connections.hang_up(b, fd)
         else:
-            send(b, fd, out, size, due, flights, now)
+            connections.send(b, fd, out, size, due, flights, now)

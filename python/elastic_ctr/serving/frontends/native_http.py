@@ -22,52 +22,20 @@ from typing import NamedTuple
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import anew_if_stale
-from elastic_ctr.machine_code.sockets import (
-    EVENTS,
-    INPUT,
-    LARGE,
-    OTHER_DESCRIPTORS,
-    OUT_AT,
-    OUT_END,
-    new_sockets,
-    open_descriptors,
-    reserve,
-)
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats, warm_pooling
-from elastic_ctr.serving.frontends import connections, http_batches
+from elastic_ctr.serving.frontends import connections, http_batches, templates
 from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, HttpFrontend, Request, date_line, response
-from elastic_ctr.serving.frontends.connections import Batch, Buffers, new_batch
-from elastic_ctr.serving.frontends.http_batches import (
-    HANDS_OVER,
-    LEAST_REPLY,
-    NO_VERSION_TENSORS,
-    REPLY_BYTES,
-    ROW_BYTES,
-    UNKNOWN,
-    UNKNOWN_TENSORS,
-    Replies,
-    Rules,
-    owed,
-)
+from elastic_ctr.serving.frontends.http_batches import Batch, Replies, Rules
 from elastic_ctr.serving.frontends.http_syntax import HEAD_END, read_head
-from elastic_ctr.serving.frontends.templates import (
-    LONGEST_HEAD,
-    MOST_NUMBERS,
-    SOURCE,
-    TENSORS,
-    LearnResult,
-    Templates,
-    head_template,
-    tensors_template,
-)
+from elastic_ctr.serving.frontends.templates import LONGEST_HEAD, LearnResult, Templates
 from elastic_ctr.serving.protocols.elasticctr_json import inference_refusal
 from elastic_ctr.serving.protocols.json_scanner import SHORTEST_FEASIGN, slot_names, warm_scan
 from elastic_ctr.serving.request_error import RequestError, request_error_of
@@ -122,7 +90,7 @@ class SubmittedBatch:
 
     def halves(self) -> list[SubmittedBatch]:
         """Two of about as many rows; one, if one request has most of them."""
-        rows = np.cumsum(self.batch.requests[self.begin : self.end, connections.REQUEST_ROWS])
+        rows = np.cumsum(self.batch.requests[self.begin : self.end, http_batches.REQUEST_ROWS])
         count = int(np.searchsorted(rows, self.instances.rows // 2)) + 1
         middle = self.begin + count
         if middle == self.end:
@@ -148,32 +116,32 @@ class NativeHttpFrontend:
         # A thread parses larger bodies, for the asyncio frontend.
         max_body = min(PARSED_INLINE, behind.limits.max_body_bytes)
         feasigns, bodies = (_SCANNED + max_body) // SHORTEST_FEASIGN, _SCANNED + max_body
-        self._free = [new_batch(_REQUESTS, feasigns, limits.max_rows, bodies) for _ in range(_BATCHES)]
+        self._free = [http_batches.new_batch(_REQUESTS, feasigns, limits.max_rows, bodies) for _ in range(_BATCHES)]
         # In the order of submission, which is that of the answers.
         self._under_way: deque[SubmittedBatch] = deque()
         self._sweeping: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
-        own = new_sockets(
-            limits.max_connections + OTHER_DESCRIPTORS,
+        own = sockets.new_sockets(
+            limits.max_connections + sockets.OTHER_DESCRIPTORS,
             connections.WIDTH,
-            max(LONGEST_HEAD + max_body, LARGE),
-            REPLY_BYTES + ROW_BYTES * limits.max_rows + _LEAST_OUTPUT,
+            max(LONGEST_HEAD + max_body, sockets.LARGE),
+            http_batches.REPLY_BYTES + http_batches.ROW_BYTES * limits.max_rows + _LEAST_OUTPUT,
             self._epoll.fileno(),
         )
-        self._buffers = Buffers(
+        self._buffers = connections.Buffers(
             sockets=own,
             shared=np.zeros(connections.SHARED_WIDTH, np.int64),
-            ready=np.zeros((own.connections.shape[0] + EVENTS, 2), np.int64),
+            ready=np.zeros((own.connections.shape[0] + sockets.EVENTS, 2), np.int64),
             aside=np.zeros((_ASIDE, 3), np.int64),
-            replies=reserve(own.output_bytes),
-            least_reply=LEAST_REPLY,
+            replies=sockets.reserve(own.output_bytes),
+            least_reply=http_batches.LEAST_REPLY,
             max_in_flight=behind.limits.max_pipelined,
             max_pending=limits.max_pending_bytes,
         )
-        paths = {SOURCE_PATH: SOURCE, routes.infer_path: TENSORS}
-        self._heads = Templates(partial(head_template, paths=paths, max_headers=behind.limits.max_headers))
+        paths = {SOURCE_PATH: templates.SOURCE, routes.infer_path: templates.TENSORS}
+        self._heads = Templates(partial(templates.head_template, paths=paths, max_headers=behind.limits.max_headers))
         self._tensors = Templates(lambda _: None)
-        numbers = np.zeros(MOST_NUMBERS, np.int64)
+        numbers = np.zeros(templates.MOST_NUMBERS, np.int64)
         self._rules = Rules(
             *slot_names(None), self._heads.table, self._tensors.table, numbers, max_body, limits.max_rows, _SCANNED
         )
@@ -211,7 +179,7 @@ class NativeHttpFrontend:
                     self._epoll.unregister(self._listener.fileno())
                 self._listener.close()
                 self._listener = None
-            for descriptor in open_descriptors(self._buffers.sockets):
+            for descriptor in sockets.open_descriptors(self._buffers.sockets):
                 self._hand_over(descriptor)
             self._move_idle()
             if self.opened:
@@ -223,7 +191,7 @@ class NativeHttpFrontend:
         await self._behind.stop(max(ends - time.monotonic(), 0.0))
 
     def _cut(self) -> None:
-        for descriptor in open_descriptors(self._buffers.sockets):
+        for descriptor in sockets.open_descriptors(self._buffers.sockets):
             connections.hang_up(self._buffers, descriptor)
         if self._sweeping is not None:
             self._sweeping.cancel()
@@ -259,14 +227,20 @@ class NativeHttpFrontend:
             return
         pinned = self.batcher.pinned
         model = None if pinned is None else self.batcher.versions[pinned]
-        self._read_for(None if model is None else model.slots)
-        batch = self._batch_for(1 if model is None else len(model.slots))
+        slots = None if model is None else model.slots
+        if slots is not self._slots:
+            self._read_for(slots)
+        batch = self._free.pop()
+        # A length for each slot of each row.
+        wanted = self._rules.max_rows * (1 if slots is None else len(slots))
+        if batch.lengths.size != wanted:
+            batch = batch._replace(lengths=sockets.reserve(8 * wanted).view(np.int64))
         try:
             more = self._fill(batch)
         except BaseException:
             self._free.append(batch)
             raise
-        if batch.taken[connections.REQUESTS]:
+        if batch.taken[http_batches.REQUESTS]:
             assert model is not None
             self._submit(batch, model)
             return
@@ -279,11 +253,10 @@ class NativeHttpFrontend:
             self._arm()
 
     def _read_for(self, slots: SlotList | None) -> None:
-        if slots is not self._slots:
-            self._slots = slots
-            names, ends = slot_names(slots)
-            self._tensors = Templates(partial(tensors_template, slots=slots) if slots is not None else lambda _: None)
-            self._rules = self._rules._replace(names=names, ends=ends, tensors=self._tensors.table)
+        self._slots = slots
+        names, ends = slot_names(slots)
+        self._tensors = Templates(lambda text: None if slots is None else templates.tensors_template(text, slots))
+        self._rules = self._rules._replace(names=names, ends=ends, tensors=self._tensors.table)
 
     def _fill(self, batch: Batch) -> bool:
         """Gather requests, and handle the connections set aside; whether there may be more of those."""
@@ -292,22 +265,16 @@ class NativeHttpFrontend:
             set_aside = int(self._buffers.shared[connections.ASIDE])
             if set_aside:
                 self._handle_exceptions(set_aside)
-            if batch.taken[connections.REQUESTS] or not set_aside:
+            if batch.taken[http_batches.REQUESTS] or not set_aside:
                 return False
         return True
-
-    def _batch_for(self, slots: int) -> Batch:
-        """A free one, with a length for each slot of each row."""
-        batch = self._free.pop()
-        wanted = self._rules.max_rows * slots
-        return batch if batch.lengths.size == wanted else batch._replace(lengths=reserve(8 * wanted).view(np.int64))
 
     def _submit(self, batch: Batch, model: ModelVersion) -> None:
         """In two pieces where there is enough for two batches of the batcher."""
         taken = batch.taken.tolist()
-        lengths, feasigns = batch.lengths[: taken[connections.LENGTHS]], batch.feasigns[: taken[connections.FEASIGNS]]
+        lengths, feasigns = batch.lengths[: taken[http_batches.LENGTHS]], batch.feasigns[: taken[http_batches.FEASIGNS]]
         instances = Instances(feasigns, lengths, len(lengths) // len(model.slots))
-        whole = SubmittedBatch(batch, 0, taken[connections.REQUESTS], instances, model, time.perf_counter())
+        whole = SubmittedBatch(batch, 0, taken[http_batches.REQUESTS], instances, model, time.perf_counter())
         pieces = whole.halves() if instances.rows >= self.batcher.shared_rows else [whole]
         self._under_way.extend(pieces)
         for piece in pieces:
@@ -332,19 +299,17 @@ class NativeHttpFrontend:
 
         def send() -> None:
             for number, (descriptor, serial, rows, *_) in enumerate(requests):
-                self._put(descriptor, serial, replies[number], owed(rows))
+                self._put(descriptor, serial, replies[number], http_batches.owed(rows))
 
-        def submit(number: int, body: bytes, json: int) -> None:
-            def reply(status: int, payload: bytes, headers: bytes = JSON_TYPE, /) -> None:
-                replies[number] = response(status, payload, headers)
-                if len(replies) == len(requests):
-                    self._send_in_order(piece, send)
-
-            path = self._routes.infer_path if json else SOURCE_PATH
-            self._routes.handle(Request("POST", path, body, json or None), reply)
+        def reply(number: int, status: int, payload: bytes, headers: bytes = JSON_TYPE, /) -> None:
+            replies[number] = response(status, payload, headers)
+            if len(replies) == len(requests):
+                self._send_in_order(piece, send)
 
         for number, (*_, begin, size, json) in enumerate(requests):
-            submit(number, bytes(piece.batch.bodies[begin : begin + size]), json)
+            path = self._routes.infer_path if json else SOURCE_PATH
+            body = bytes(piece.batch.bodies[begin : begin + size])
+            self._routes.handle(Request("POST", path, body, json or None), partial(reply, number))
 
     # -- answers
 
@@ -361,15 +326,15 @@ class NativeHttpFrontend:
                 for descriptor, serial, *_ in first.requests:
                     if self._buffers.sockets.connections[descriptor, connections.SERIAL] == serial:
                         connections.hang_up(self._buffers, descriptor)
-            if first.end == first.batch.taken[connections.REQUESTS]:
+            if first.end == first.batch.taken[http_batches.REQUESTS]:
                 self._free.append(first.batch)
         self._move_idle()
         self.batcher.wake()
 
     def _answer(self, piece: SubmittedBatch, probabilities: Floats, version: int) -> None:
         table = piece.batch.requests[piece.begin : piece.end]
-        in_json = table[:, connections.JSON_BYTES] == 0
-        rows = np.repeat(in_json, table[:, connections.REQUEST_ROWS])
+        in_json = table[:, http_batches.JSON_BYTES] == 0
+        rows = np.repeat(in_json, table[:, http_batches.REQUEST_ROWS])
         replies = self._replies(probabilities[rows], version)
         http_batches.answer(self._buffers, piece.batch, piece.begin, piece.end, replies, probabilities, _now())
         sources = int(np.count_nonzero(in_json))
@@ -387,13 +352,20 @@ class NativeHttpFrontend:
                 "outputs": [{"name": "probability", "datatype": "FP32", "shape": []}],
             }
         ).removesuffix(b"]}]}")
-        date = date_line(int(time.time()))
-        return Replies(np.frombuffer(date, np.uint8), _pairs(in_json), np.frombuffer(begin, np.uint8))
+        pairs = np.empty((len(in_json), 2))
+        pairs[:, 1] = in_json
+        pairs[:, 0] = 1.0 - pairs[:, 1]
+        return Replies(
+            date=np.frombuffer(date_line(int(time.time())), np.uint8),
+            # The numbers as `elasticctr_json.inference_answer` would write them.
+            pairs=np.frombuffer(orjson.dumps(pairs, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8),
+            tensors=np.frombuffer(begin, np.uint8),
+        )
 
     def _refuse(self, piece: SubmittedBatch, error: Exception) -> None:
         refusal = request_error_of(error)
         for descriptor, serial, rows, _, _, json in piece.requests:
-            self._put(descriptor, serial, self._refusal(refusal, tensors=json > 0), owed(rows))
+            self._put(descriptor, serial, self._refusal(refusal, tensors=json > 0), http_batches.owed(rows))
 
     def _refusal(self, refusal: RequestError, *, tensors: bool) -> bytes:
         self._routes.count(OPEN_INFERENCE if tensors else PREDICTIONS, refusal.status)
@@ -411,16 +383,16 @@ class NativeHttpFrontend:
                 self._move(socket.socket(fileno=descriptor), b"")
             elif self._buffers.sockets.connections[descriptor, connections.SERIAL] != serial:
                 continue
-            elif why == UNKNOWN:
+            elif why == http_batches.UNKNOWN:
                 self._classify_head(descriptor)
-            elif why == UNKNOWN_TENSORS:
+            elif why == http_batches.UNKNOWN_TENSORS:
                 self._classify_tensors(descriptor)
-            elif why == HANDS_OVER:
+            elif why == http_batches.HANDS_OVER:
                 self._hand_over(descriptor)
             else:
                 refusal = RequestError(503, f"no version is live yet: {self.batcher.stage}")
-                reply = self._refusal(refusal, tensors=why == NO_VERSION_TENSORS)
-                self._put(descriptor, serial, reply, LEAST_REPLY)
+                reply = self._refusal(refusal, tensors=why == http_batches.NO_VERSION_TENSORS)
+                self._put(descriptor, serial, reply, http_batches.LEAST_REPLY)
 
     def _classify_head(self, descriptor: int) -> None:
         row = self._buffers.sockets.connections[descriptor]
@@ -441,9 +413,9 @@ class NativeHttpFrontend:
         json = read_head(data[:end], self._behind.limits.max_headers).json_length or 0
         self._learn(descriptor, self._tensors, data[end : end + json])
 
-    def _learn(self, descriptor: int, templates: Templates, text: bytes) -> None:
+    def _learn(self, descriptor: int, known: Templates, text: bytes) -> None:
         row = self._buffers.sockets.connections[descriptor]
-        learned = templates.learn(text)
+        learned = known.learn(text)
         # A template that others have pushed out of the table is not a new one.
         row[connections.NEW_TEMPLATES] += learned == LearnResult.NEW
         if learned == LearnResult.NOT or row[connections.NEW_TEMPLATES] > _MOST_NEW_TEMPLATES:
@@ -452,7 +424,7 @@ class NativeHttpFrontend:
     def _input_of(self, descriptor: int, most: int) -> bytes:
         own = self._buffers.sockets
         begin = descriptor * own.input_bytes
-        return bytes(own.inputs[begin : begin + min(int(own.connections[descriptor, INPUT]), most)])
+        return bytes(own.inputs[begin : begin + min(int(own.connections[descriptor, sockets.INPUT]), most)])
 
     # -- handing over to the asyncio frontend
 
@@ -470,7 +442,7 @@ class NativeHttpFrontend:
             row = self._buffers.sockets.connections[descriptor]
             if row[connections.SERIAL] != serial:
                 del self._leaving[descriptor]
-            elif row[connections.IN_FLIGHT] == 0 and row[OUT_END] == row[OUT_AT]:
+            elif row[connections.IN_FLIGHT] == 0 and row[sockets.OUT_END] == row[sockets.OUT_AT]:
                 del self._leaving[descriptor]
                 data = self._input_of(descriptor, self._buffers.sockets.input_bytes)
                 connections.detach(self._buffers, descriptor)
@@ -506,7 +478,7 @@ class NativeHttpFrontend:
         if self._buffers.shared[connections.ACCEPT_PAUSED] and self._listener is not None:
             connections.resume_accept(self._buffers)
         now = _now()
-        for descriptor in open_descriptors(self._buffers.sockets):
+        for descriptor in sockets.open_descriptors(self._buffers.sockets):
             self._check_deadline(descriptor, now)
         self._move_idle()
         self._sweeping = asyncio.get_running_loop().call_later(_SLOW_SECONDS, self._sweep)
@@ -515,12 +487,12 @@ class NativeHttpFrontend:
         limits = self._behind.limits
         row = self._buffers.sockets.connections[descriptor]
         passed = (now - int(row[connections.SINCE])) / 1000
-        if row[OUT_END] > row[OUT_AT]:
+        if row[sockets.OUT_END] > row[sockets.OUT_AT]:
             if passed > limits.request_seconds:
                 connections.hang_up(self._buffers, descriptor)
         elif row[connections.IN_FLIGHT] or row[connections.HANDING_OVER]:
             return
-        elif row[INPUT]:
+        elif row[sockets.INPUT]:
             # The asyncio frontend knows how slowly a request may come.
             if passed > _SLOW_SECONDS:
                 self._hand_over(descriptor)
@@ -544,14 +516,6 @@ async def _no_version() -> None:
 def _read_again(slots: SlotList) -> Instances:
     """The batcher calls this when it answers with another slot list than the batch was read for."""
     raise _SlotsChanged(503, f"the slot list has changed, to {len(slots)} slots; ask again")
-
-
-def _pairs(probabilities: Floats) -> NDArray[np.uint8]:
-    """`[[prob0,prob1],…]` as `elasticctr_json.inference_answer` would write the numbers."""
-    pairs = np.empty((len(probabilities), 2))
-    pairs[:, 1] = probabilities
-    pairs[:, 0] = 1.0 - pairs[:, 1]
-    return np.frombuffer(orjson.dumps(pairs, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8)
 
 
 def _now() -> int:

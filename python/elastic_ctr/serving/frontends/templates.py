@@ -18,6 +18,8 @@ import orjson
 from numpy.typing import NDArray
 
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.intrinsics import load_u64
 from elastic_ctr.serving.frontends.http_syntax import HEAD_END, read_head
 from elastic_ctr.serving.request_error import RequestError
 
@@ -26,15 +28,15 @@ LONGEST_HEAD = 2048
 UNUSUAL = frozenset([b"expect", b"content-encoding", b"transfer-encoding", b"upgrade"])
 # Headers whose values are checked: another value is another head.
 _TELLING = frozenset([b"connection", b"host"])
-# All programs read these characters alike.
-_VALUE = re.compile(rb"[\t\x20-\x7e]*")
-_LENGTH = re.compile(rb"([ \t]*)([1-9][0-9]{0,8})([ \t]*)")
+# The blanks around a hole belong to the pieces. All programs read the characters of a value alike.
+_VALUE = re.compile(rb"()[\t\x20-\x7e]*()")
+_LENGTH = re.compile(rb"([ \t]*)[1-9][0-9]{0,8}([ \t]*)")
 # After a piece stands nothing more, any value, or a number. Numbers of a head, and of the JSON in front of binary tensors:
-END, VALUE = range(2)
-LENGTH, JSON_LENGTH = 2, 3
-FEASIGN_COUNT, ROWS, FEASIGN_BYTES, LENGTH_BYTES = range(2, 6)
-FIRST_NUMBER = 2
+END, VALUE = -2, -1
+LENGTH, JSON_LENGTH = range(2)
+FEASIGN_COUNT, ROWS, FEASIGN_BYTES, LENGTH_BYTES = range(4)
 MOST_NUMBERS = 4
+_NUMBERS = {b"content-length": LENGTH, b"inference-header-content-length": JSON_LENGTH}
 # Kinds of heads: the source's JSON, and binary tensors. The kind of a JSON is the bytes of a length, negative where lengths stand
 # before feasigns.
 SOURCE, TENSORS = range(2)
@@ -43,6 +45,8 @@ _KEPT = 64
 _MOST_DIGITS = 9
 _SEEN = 65_536
 _PADDING = 8
+_NONE = -1
+_TAB, _SPACE, _TILDE, _ZERO, _NINE = (np.uint8(ord(sign)) for sign in "\t ~09")
 
 
 class Template(NamedTuple):
@@ -71,42 +75,35 @@ def head_template(head: bytes, paths: Mapping[str, int], max_headers: int) -> Te
     except RequestError:
         return None
     kind = paths.get(read.path)
-    everyday = (
-        read.method == "POST"
-        and kind is not None
-        and read.length > 0
-        and not read.last
-        and not read.kept_alive
-        and UNUSUAL.isdisjoint(read.names)
-        and (read.json_length is not None) == (kind == TENSORS)
-    )
-    return _split_head(head, read.names, kind) if everyday and kind is not None else None
-
-
-_NUMBERS = {b"content-length": LENGTH, b"inference-header-content-length": JSON_LENGTH}
-
-
-def _split_head(head: bytes, names: tuple[bytes, ...], kind: int) -> Template | None:
-    """The form of a head in which httptools has found headers of these names; None where its lines are others."""
+    if (
+        read.method != "POST"
+        or kind is None
+        or read.length == 0
+        or read.last
+        or read.kept_alive
+        or not UNUSUAL.isdisjoint(read.names)
+        or (read.json_length is not None) != (kind == TENSORS)
+    ):
+        return None
     line, *lines = head.removesuffix(HEAD_END).split(b"\r\n")
-    if tuple(each.partition(b":")[0].lower() for each in lines) != names:
+    # httptools may have found others.
+    if tuple(each.partition(b":")[0].lower() for each in lines) != read.names:
         return None
     pieces: list[bytes] = []
     holes: list[int] = []
     piece = line
-    for name, each in zip(names, lines, strict=True):
+    for name, each in zip(read.names, lines, strict=True):
         begin, colon, value = each.partition(b":")
         piece += b"\r\n" + begin + colon
         if name in _TELLING:
             piece += value
             continue
-        hole = _NUMBERS.get(name, VALUE)
-        number = _LENGTH.fullmatch(value) if hole != VALUE else None
-        if _VALUE.fullmatch(value) is None or (hole != VALUE and number is None):
+        found = (_LENGTH if name in _NUMBERS else _VALUE).fullmatch(value)
+        if found is None:
             return None
-        pieces.append(piece if number is None else piece + number[1])
-        holes.append(hole)
-        piece = b"" if number is None else number[3]
+        pieces.append(piece + found[1])
+        holes.append(_NUMBERS.get(name, VALUE))
+        piece = found[2]
     pieces.append(piece + HEAD_END)
     holes.append(END)
     return Template(tuple(pieces), tuple(holes), kind) if len(pieces) <= MOST_PIECES else None
@@ -197,7 +194,7 @@ class Templates:
             np.zeros(_KEPT, np.int64),
         )
         self.read = read
-        self._on_result: list[Template | None] = [None] * _KEPT
+        self._forms: list[Template | None] = [None] * _KEPT
         # Hashes, of those that were forgotten too.
         self._seen: set[int] = set()
         self._next = 0
@@ -207,7 +204,7 @@ class Templates:
         form = self.read(text)
         if form is None:
             return LearnResult.NOT
-        if form in self._on_result:
+        if form in self._forms:
             # Many connections may have been read before the first of them was looked at.
             return LearnResult.AGAIN
         self._keep(form)
@@ -222,10 +219,73 @@ class Templates:
     def _keep(self, form: Template) -> None:
         row, count = self._next, len(form.pieces)
         self._next = (row + 1) % _KEPT
-        self._on_result[row] = form
+        self._forms[row] = form
         joined = b"".join(form.pieces)
         self.table.pieces[row, : len(joined)] = np.frombuffer(joined, np.uint8)
         self.table.sizes[row] = 0
         self.table.sizes[row, :count] = [len(piece) for piece in form.pieces]
         self.table.holes[row, :count] = form.holes
         self.table.kinds[row] = form.kind
+
+
+@compiled
+def _same(data: Any, at: Any, pieces: Any, number: Any, from_: Any, size: Any) -> Any:
+    """Whether `size` bytes of the input are those of a piece; there are as many of both, and eight more to read."""
+    one = np.uint64(data.ctypes.data) + np.uint64(at)
+    other = np.uint64(pieces.ctypes.data) + np.uint64(number * pieces.shape[1] + from_)
+    words = size // 8
+    for word in range(words):
+        step = np.uint64(8 * word)
+        if load_u64(one + step) != load_u64(other + step):
+            return False
+    i = 8 * words
+    while i < size and data[at + i] == pieces[number, from_ + i]:
+        i += 1
+    return i >= size
+
+
+@compiled
+def _known(data: Any, at: Any, have: Any, exact: Any, table: Any, number: Any, numbers: Any) -> Any:
+    """Bytes of the text that begins there when it has the numbered form, whose numbers are written then; else -1.
+
+    `exact`: the text has all of the `have` bytes.
+    """
+    whole = have
+    # No text is longer, so no value is looked through beyond that.
+    have = min(have, LONGEST_HEAD)
+    place, from_ = np.int64(0), np.int64(0)
+    for piece in range(table.sizes.shape[1]):
+        size = table.sizes[number, piece]
+        if size == 0 or have - place < size or not _same(data, at + place, table.pieces, number, from_, size):
+            return np.int64(_NONE)
+        place += size
+        from_ += size
+        hole = table.holes[number, piece]
+        if hole == END:
+            return place if not exact or place == whole else np.int64(_NONE)
+        begin = place
+        if hole >= 0:
+            value = np.int64(0)
+            while place < have and place - begin < _MOST_DIGITS and _ZERO <= data[at + place] <= _NINE:
+                value = value * 10 + np.int64(data[at + place] - _ZERO)
+                place += 1
+            if place == begin or data[at + begin] == _ZERO:
+                return np.int64(_NONE)
+            numbers[hole] = value
+        else:
+            while place < have and (_SPACE <= data[at + place] <= _TILDE or data[at + place] == _TAB):
+                place += 1
+    return np.int64(_NONE)
+
+
+@compiled
+def find_form(data: Any, at: Any, have: Any, exact: Any, table: Any, row: Any, last: Any, numbers: Any) -> Any:
+    """As `_known`, of whichever form it is; the one that the connection had last, in that column, is looked at first."""
+    size = _known(data, at, have, exact, table, row[last], numbers)
+    number = np.int64(0)
+    while size < 0 and number < table.sizes.shape[0]:
+        size = _known(data, at, have, exact, table, number, numbers)
+        if size >= 0:
+            row[last] = number
+        number += 1
+    return size
