@@ -195,8 +195,7 @@ class Connection(asyncio.Protocol):
             self._adopted = b""
             self._loop.call_soon(self._apply_pause)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
+    def connection_lost(self, _exc: Exception | None) -> None:
         self._discarding = True
         self._discard_input()
         for answer in self._answers:
@@ -337,16 +336,16 @@ class Connection(asyncio.Protocol):
         answers = self._answers
         if self._transport.is_closing():
             return
-        ready = []
-        while answers and answers[0].payload is not None:
-            answer = answers.popleft()
-            ready.append(cast("bytes", answer.payload))
-            if answer.last:
-                self._transport.write(b"".join(ready))
-                self._linger()
-                return
+        ready: list[bytes] = []
+        last = False
+        while not last and answers and (payload := answers[0].payload) is not None:
+            ready.append(payload)
+            last = answers.popleft().last
         if ready:
             self._transport.write(b"".join(ready))
+        if last:
+            self._linger()
+            return
         if not answers:
             self.begin_idle()
         self._update_reading()
@@ -393,10 +392,7 @@ class Connection(asyncio.Protocol):
         self._answers.clear()
         self.deadline = self._loop.time() + self._limits.linger_seconds
         self._update_reading()
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-        else:
-            self._transport.close()
+        self._transport.write_eof()
 
     def on_deadline(self) -> None:
         """The deadline is over."""

@@ -80,19 +80,27 @@ def read_head(head: bytes, max_headers: int) -> RequestHead:
     values: dict[bytes, list[bytes]] = {}
     for name, value in headers:
         values.setdefault(name, []).append(value)
-    _check_hosts(values.get(b"host", []), minor)
+    hosts = values.get(b"host", [])
+    if len(hosts) > 1 or (minor == 1 and not hosts):
+        raise BadRequest(f"the head has {len(hosts)} Host headers; HTTP/1.1 needs one")
+    if hosts and _HOST.fullmatch(hosts[0]) is None:
+        raise BadRequest(f"the Host header {_quoted(hosts[0])} is not host or host:port")
     length, chunked = _framing(values, minor)
     tokens = {token.strip().lower() for each in values.get(b"connection", ()) for token in each.split(b",")}
     kept_alive = minor == 0 and b"keep-alive" in tokens and b"close" not in tokens
+    path = _path(method, target)
+    # RFC 9110 10.1.1: the expectation of an HTTP/1.0 client is ignored.
+    expected = values.get(b"expect", []) if minor == 1 else []
+    if any(each.lower() != b"100-continue" for each in expected):
+        raise RequestError(417, "only the expectation 100-continue is understood")
     return RequestHead(
         method,
-        _path(method, target),
+        path,
         length,
         chunked,
         last=b"close" in tokens or (minor == 0 and not kept_alive),
         kept_alive=kept_alive,
-        # RFC 9110 10.1.1: the expectation of an HTTP/1.0 client is ignored.
-        expects_continue=minor == 1 and _expects(values.get(b"expect", [])),
+        expects_continue=bool(expected),
         encoding=_encoding(values.get(b"content-encoding", [])),
         json_length=_number("Inference-Header-Content-Length", values.get(b"inference-header-content-length", [])),
         names=tuple(name for name, _ in headers),
@@ -118,7 +126,7 @@ def _request_line(line: bytes) -> tuple[str, bytes, int]:
     """Method, target and minor version."""
     found = _REQUEST_LINE.fullmatch(line)
     if found is None:
-        raise BadRequest("this is not an HTTP/1.1 request: the first line must have a method, a target and a version")
+        raise BadRequest(_NOT_HTTP)
     if found[3] not in (b"HTTP/1.1", b"HTTP/1.0"):
         http = found[3].startswith(b"HTTP/")
         raise RequestError(505 if http else 400, f"{_quoted(found[3])} is not spoken here; HTTP/1.1 is")
@@ -139,13 +147,6 @@ def _headers(head: bytes) -> list[tuple[bytes, bytes]]:
     if reading.heads != 1 or reading.bodies:
         raise BadRequest("this is not an HTTP/1.1 request")
     return reading.headers
-
-
-def _check_hosts(hosts: list[bytes], minor: int) -> None:
-    if len(hosts) > 1 or (minor == 1 and not hosts):
-        raise BadRequest(f"the head has {len(hosts)} Host headers; HTTP/1.1 needs one")
-    if hosts and _HOST.fullmatch(hosts[0]) is None:
-        raise BadRequest(f"the Host header {_quoted(hosts[0])} is not host or host:port")
 
 
 def _framing(values: dict[bytes, list[bytes]], minor: int) -> tuple[int, bool]:
@@ -170,12 +171,6 @@ def _path(method: str, target: bytes) -> str:
     if not target.startswith(b"/") or method == "CONNECT":
         raise BadRequest("the request's target is not a path")
     return re.split(rb"[?#]", target, maxsplit=1)[0].decode("ascii")
-
-
-def _expects(values: list[bytes]) -> bool:
-    if any(each.lower() != b"100-continue" for each in values):
-        raise RequestError(417, "only the expectation 100-continue is understood")
-    return bool(values)
 
 
 def _encoding(values: list[bytes]) -> str:
@@ -203,7 +198,10 @@ def _quoted(given: bytes) -> str:
 
 
 class ChunkedBody:
-    """Takes the body out of the input as it comes, and drops chunk extensions and trailers. `size` is the bytes of `body`, and of the chunk that has begun."""
+    """Takes the body out of the input as it comes, and drops chunk extensions and trailers.
+
+    `size` is the bytes of `body`, and of the chunk that has begun.
+    """
 
     def __init__(self, max_framing_bytes: int, max_trailers: int) -> None:
         self.body = bytearray()
@@ -213,18 +211,18 @@ class ChunkedBody:
         self._framing = 0
         self._trailers = 0
         self._state = _SIZE
-        self._close_idle = 0
+        self._left = 0
 
     def take(self, data: bytearray) -> bool:
         """Take from the front of `data` what belongs to the body; whether that was all. Raises RequestError."""
         at = 0
         while True:
             if self._state == _DATA:
-                part = min(self._close_idle, len(data) - at)
+                part = min(self._left, len(data) - at)
                 self.body += data[at : at + part]
                 at += part
-                self._close_idle -= part
-                if self._close_idle:
+                self._left -= part
+                if self._left:
                     break
                 self._state = _DATA_END
             elif self._state == _DATA_END:
@@ -257,10 +255,10 @@ class ChunkedBody:
         line = _CHUNK_LINE.fullmatch(data, at, end)
         if line is None:
             raise BadRequest("a chunk of the body does not begin with its size")
-        self._close_idle = int(line[1], 16)
-        self.size += self._close_idle
-        self._framing += self._count(end - at, _USUAL_FRAMING + 2 * self._close_idle)
-        self._state = _DATA if self._close_idle else _TRAILERS
+        self._left = int(line[1], 16)
+        self.size += self._left
+        self._framing += self._count(end - at, _USUAL_FRAMING + 2 * self._left)
+        self._state = _DATA if self._left else _TRAILERS
 
     def _count(self, size: int, usual: int) -> int:
         """Bytes of framing beyond the usual."""
