@@ -12,7 +12,6 @@ from elastic_ctr.serving.frontends.templates import (
     END,
     LENGTH,
     LONGEST_HEAD,
-    MOST_NUMBERS,
     MOST_PIECES,
     SOURCE,
     TENSORS,
@@ -93,9 +92,9 @@ def known(head: bytes, heads: Templates) -> tuple[int, int]:
 
 
 def found(text: bytes, forms: Templates) -> tuple[int, list[int]]:
-    numbers = np.zeros(MOST_NUMBERS, np.int64)
     data = np.frombuffer(b"?" + text + bytes(8), np.uint8)
-    return int(_known(data, 1, len(text), False, forms.table, 0, numbers)), [int(each) for each in numbers]
+    size = int(_known(data, 1, len(text), False, forms.table, 0))
+    return size, forms.table.numbers.tolist()
 
 
 values = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=40).map(str.encode)

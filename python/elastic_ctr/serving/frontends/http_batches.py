@@ -78,7 +78,6 @@ class Rules(NamedTuple):
     ends: NDArray[np.int64]  # [slots]; none: no version is live
     heads: templates.TemplateTable
     tensors: templates.TemplateTable  # the JSON in front of binary tensors, of this slot list
-    numbers: NDArray[np.int64]  # [MOST_NUMBERS] of the text that was read last
     max_body: int
     max_rows: int
     max_scanned: int  # bytes of bodies in one batch
@@ -103,14 +102,14 @@ def owed(rows: Any) -> Any:
 def _tensors(data: Any, at: Any, size: Any, rules: Any, row: Any, feasigns: Any, lengths: Any) -> Any:
     """(Rows, feasigns) of the `size` bytes of two tensors whose form was found, read into the arrays; (-1, 0) of any other."""
     nothing = np.int64(_NONE), np.int64(0)
-    rows, n = rules.numbers[templates.ROWS], rules.numbers[templates.FEASIGN_COUNT]
+    numbers = rules.tensors.numbers
+    rows, n = numbers[templates.ROWS], numbers[templates.FEASIGN_COUNT]
     kind = rules.tensors.kinds[row[connections.BODY_FORM]]
     width = abs(kind)
     cells = rows * rules.ends.size
     if (
         rows > rules.max_rows or n > feasigns.size or cells > lengths.size
-        or rules.numbers[templates.FEASIGN_BYTES] != 8 * n
-        or rules.numbers[templates.LENGTH_BYTES] != width * cells
+        or numbers[templates.FEASIGN_BYTES] != 8 * n or numbers[templates.LENGTH_BYTES] != width * cells
         or size != 8 * n + width * cells
     ):  # fmt: skip
         return nothing
@@ -150,17 +149,15 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         ):  # fmt: skip
             full = True
             break
-        head = templates.find_form(data, base + at, have - at, False, rules.heads, row, connections.HEAD, rules.numbers)
+        head = templates.find_form(data, base + at, have - at, False, rules.heads, row, connections.HEAD)
         if head < 0:
             connections.set_aside(b, fd, row[connections.SERIAL], UNKNOWN)
             stopped = True
             break
-        length = rules.numbers[templates.LENGTH]
-        json = (
-            rules.numbers[templates.JSON_LENGTH]
-            if rules.heads.kinds[row[connections.HEAD]] == templates.TENSORS
-            else np.int64(0)
-        )
+        length = rules.heads.numbers[templates.LENGTH]
+        json = np.int64(0)
+        if rules.heads.kinds[row[connections.HEAD]] == templates.TENSORS:
+            json = rules.heads.numbers[templates.JSON_LENGTH]
         if length > rules.max_body or head + length > b.sockets.input_bytes:
             row[connections.HANDING_OVER] = 1
             break
@@ -177,22 +174,19 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         if batch.taken[REQUESTS] > 0 and batch.taken[BODIES] + length > batch.bodies.size:
             full = True
             break
-        body = data[base + at + head : base + at + head + length]
+        begin = base + at + head
+        body = data[begin : begin + length]
         feasigns, lengths = batch.feasigns[batch.taken[FEASIGNS] :], batch.lengths[batch.taken[LENGTHS] :]
         if json == 0:
             rows, n = scan(body, rules.names, rules.ends, rules.max_rows, feasigns, lengths)
         elif (
-            json > length
-            or templates.find_form(
-                data, base + at + head, json, True, rules.tensors, row, connections.BODY_FORM, rules.numbers
-            )
-            < 0
+            json > length or templates.find_form(data, begin, json, True, rules.tensors, row, connections.BODY_FORM) < 0
         ):
             connections.set_aside(b, fd, row[connections.SERIAL], UNKNOWN_TENSORS)
             stopped = True
             break
         else:
-            rows, n = _tensors(data, base + at + head + json, length - json, rules, row, feasigns, lengths)
+            rows, n = _tensors(data, begin + json, length - json, rules, row, feasigns, lengths)
         if rows < 0 and batch.taken[REQUESTS] > 0:
             # No more than this can be in it: where there is room for that, room was not what it lacked.
             most = min(length // (SHORTEST_INSTANCE if json == 0 else 2 * slots) + 1, rules.max_rows)
@@ -212,11 +206,8 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         batch.requests[number, REQUEST_ROWS] = rows
         batch.requests[number, BODY_AT], batch.requests[number, BODY_BYTES] = batch.taken[BODIES], length
         batch.requests[number, JSON_BYTES] = json
-        copy_bytes(
-            np.uint64(batch.bodies.ctypes.data) + np.uint64(batch.taken[BODIES]),
-            np.uint64(body.ctypes.data),
-            np.uint64(length),
-        )
+        to = np.uint64(batch.bodies.ctypes.data) + np.uint64(batch.taken[BODIES])
+        copy_bytes(to, np.uint64(body.ctypes.data), np.uint64(length))
         batch.taken[REQUESTS] = number + 1
         batch.taken[LENGTHS] += rows * slots
         batch.taken[FEASIGNS] += n
@@ -227,15 +218,11 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         at += head + length
     taken(b.sockets, fd, at)
     connections.account_input(b, fd)
-    if (
-        b.shared[connections.PENDING_BYTES] > b.max_pending
-        and row[connections.ACCOUNTED] > 0
-        and not full
-        and not stopped
-    ):
+    more = full or stopped
+    if b.shared[connections.PENDING_BYTES] > b.max_pending and row[connections.ACCOUNTED] > 0 and not more:
         # The asyncio frontend counts what all bodies together may take.
         row[connections.HANDING_OVER] = 1
-    connections.set_pending_input(b, row, 1 if full or stopped else 0)
+    connections.set_pending_input(b, row, 1 if more else 0)
     _hand_over(b, fd)
     connections.update_interest(b, fd, now)
     return full

@@ -141,9 +141,8 @@ class NativeHttpFrontend:
         paths = {SOURCE_PATH: templates.SOURCE, routes.infer_path: templates.TENSORS}
         self._heads = Templates(partial(templates.head_template, paths=paths, max_headers=behind.limits.max_headers))
         self._tensors = Templates(lambda _: None)
-        numbers = np.zeros(templates.MOST_NUMBERS, np.int64)
         self._rules = Rules(
-            *slot_names(None), self._heads.table, self._tensors.table, numbers, max_body, limits.max_rows, _SCANNED
+            *slot_names(None), self._heads.table, self._tensors.table, max_body, limits.max_rows, _SCANNED
         )
         self._slots: SlotList | None = None
         # Descriptors to be handed over, and the serial numbers of their connections.

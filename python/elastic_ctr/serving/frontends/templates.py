@@ -35,7 +35,7 @@ _LENGTH = re.compile(rb"([ \t]*)[1-9][0-9]{0,8}([ \t]*)")
 END, VALUE = -2, -1
 LENGTH, JSON_LENGTH = range(2)
 FEASIGN_COUNT, ROWS, FEASIGN_BYTES, LENGTH_BYTES = range(4)
-MOST_NUMBERS = 4
+_MOST_NUMBERS = 4
 _NUMBERS = {b"content-length": LENGTH, b"inference-header-content-length": JSON_LENGTH}
 # Kinds of heads: the source's JSON, and binary tensors. The kind of a JSON is the bytes of a length, negative where lengths stand
 # before feasigns.
@@ -64,6 +64,7 @@ class TemplateTable(NamedTuple):
     sizes: NDArray[np.int64]  # [kept, MOST_PIECES] bytes of each; the first is 0 where none is kept
     holes: NDArray[np.int64]  # [kept, MOST_PIECES]
     kinds: NDArray[np.int64]  # [kept]
+    numbers: NDArray[np.int64]  # [_MOST_NUMBERS] of the text that was found last
 
 
 def head_template(head: bytes, paths: Mapping[str, int], max_headers: int) -> Template | None:
@@ -192,6 +193,7 @@ class Templates:
             np.zeros((_KEPT, MOST_PIECES), np.int64),
             np.zeros((_KEPT, MOST_PIECES), np.int64),
             np.zeros(_KEPT, np.int64),
+            np.zeros(_MOST_NUMBERS, np.int64),
         )
         self.read = read
         self._forms: list[Template | None] = [None] * _KEPT
@@ -245,7 +247,7 @@ def _same(data: Any, at: Any, pieces: Any, number: Any, from_: Any, size: Any) -
 
 
 @compiled
-def _known(data: Any, at: Any, have: Any, exact: Any, table: Any, number: Any, numbers: Any) -> Any:
+def _known(data: Any, at: Any, have: Any, exact: Any, table: Any, number: Any) -> Any:
     """Bytes of the text that begins there when it has the numbered form, whose numbers are written then; else -1.
 
     `exact`: the text has all of the `have` bytes.
@@ -271,7 +273,7 @@ def _known(data: Any, at: Any, have: Any, exact: Any, table: Any, number: Any, n
                 place += 1
             if place == begin or data[at + begin] == _ZERO:
                 return np.int64(_NONE)
-            numbers[hole] = value
+            table.numbers[hole] = value
         else:
             while place < have and (_SPACE <= data[at + place] <= _TILDE or data[at + place] == _TAB):
                 place += 1
@@ -279,12 +281,12 @@ def _known(data: Any, at: Any, have: Any, exact: Any, table: Any, number: Any, n
 
 
 @compiled
-def find_form(data: Any, at: Any, have: Any, exact: Any, table: Any, row: Any, last: Any, numbers: Any) -> Any:
+def find_form(data: Any, at: Any, have: Any, exact: Any, table: Any, row: Any, last: Any) -> Any:
     """As `_known`, of whichever form it is; the one that the connection had last, in that column, is looked at first."""
-    size = _known(data, at, have, exact, table, row[last], numbers)
+    size = _known(data, at, have, exact, table, row[last])
     number = np.int64(0)
     while size < 0 and number < table.sizes.shape[0]:
-        size = _known(data, at, have, exact, table, number, numbers)
+        size = _known(data, at, have, exact, table, number)
         if size >= 0:
             row[last] = number
         number += 1
