@@ -73,8 +73,6 @@ _ANSWER_CONTENTS = {**_CONTENTS, "FP32": "fp32_contents"}
 _VARINT, _LENGTH_DELIMITED, _FIXED = 0, 2, {1: 8, 5: 4}
 _NESTED, _OUTPUTS, _SHAPE, _BYTES_CONTENTS = 5, 6, 3, 8
 
-Context = Any
-
 
 class GrpcFrontend:
     """Answers calls on one port. `max_bytes` bounds a message."""
@@ -130,7 +128,7 @@ class GrpcFrontend:
         self._parser.shutdown(wait=False)
 
     def _handler(self, do: Callable[[bytes], Awaitable[Message]]) -> Any:
-        async def call(request: bytes, context: Context) -> bytes:
+        async def call(request: bytes, context: Any) -> bytes:
             try:
                 answer = await do(request)
             except Exception as error:
@@ -183,7 +181,7 @@ class GrpcFrontend:
     def _list(self, _asked: Any) -> Message:
         return health.HealthListResponse(statuses={name: self._health() for name in ("", SERVICE)})
 
-    async def _watch(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
+    async def _watch(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
         """The status now, and each time it changes, until the client goes."""
         try:
             name = _read(health.HealthCheckRequest, request).service

@@ -7,6 +7,7 @@ httptools gets exactly one head and never a body: this module alone decides wher
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import httptools
@@ -51,23 +52,6 @@ class RequestHead(NamedTuple):
     encoding: str
     json_length: int | None
     names: tuple[bytes, ...]
-
-
-class _Reading:
-    """Takes the callbacks of httptools."""
-
-    def __init__(self) -> None:
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.heads = self.bodies = 0
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value.strip(b" \t")))
-
-    def on_headers_complete(self) -> None:
-        self.heads += 1
-
-    def on_body(self, _: bytes) -> None:
-        self.bodies += 1
 
 
 def read_head(head: bytes, max_headers: int) -> RequestHead:
@@ -135,8 +119,15 @@ def _request_line(line: bytes) -> tuple[str, bytes, int]:
 
 def _headers(head: bytes) -> list[tuple[bytes, bytes]]:
     """Names in lower case, and values."""
-    reading = _Reading()
-    parser: Any = httptools.HttpRequestParser(reading)
+    headers: list[tuple[bytes, bytes]] = []
+    heads: list[None] = []
+    bodies: list[bytes] = []
+    callbacks = SimpleNamespace(
+        on_header=lambda name, value: headers.append((name.lower(), value.strip(b" \t"))),
+        on_headers_complete=lambda: heads.append(None),
+        on_body=bodies.append,
+    )
+    parser: Any = httptools.HttpRequestParser(callbacks)
     try:
         parser.feed_data(head)
     except httptools.HttpParserUpgrade as upgrade:
@@ -144,9 +135,9 @@ def _headers(head: bytes) -> list[tuple[bytes, bytes]]:
             raise BadRequest("this is not an HTTP/1.1 request") from None
     except httptools.HttpParserError as wrong:
         raise BadRequest(f"this is not an HTTP/1.1 request: {wrong}") from None
-    if reading.heads != 1 or reading.bodies:
+    if len(heads) != 1 or bodies:
         raise BadRequest("this is not an HTTP/1.1 request")
-    return reading.headers
+    return headers
 
 
 def _framing(values: dict[bytes, list[bytes]], minor: int) -> tuple[int, bool]:

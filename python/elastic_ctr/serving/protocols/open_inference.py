@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from io import BytesIO
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -223,7 +224,10 @@ def _add_json(tensors: dict[str, Tensor], given: Any, where: str, unread: BytesI
     if size is None:
         data = items(fields(tensor, where, ("data",), None)["data"], f"{where}.data")
         if len(shape) == 2 and data and type(data[0]) is list:
-            data = _flattened(data, shape, where)
+            for place, row in enumerate(data):
+                if len(items(row, f"{where}.data[{place}]")) != shape[1]:
+                    raise BadRequest(f"{where}.data[{place}] has {len(row)} values; its shape {shape} says {shape[1]}")
+            data = list(chain.from_iterable(data))
         add_tensor(tensors, Tensor(name, shape, datatype, data, where, f"{where}.data"))
         return
     where_size = f"{where}.parameters.binary_data_size"
@@ -256,15 +260,6 @@ def raw_values(data: bytes, datatype: str, where: str, max_elements: int) -> lis
         if len(elements) > max_elements:
             raise RequestError(413, f"{where} has more than {max_elements} elements; send several requests")
     return elements
-
-
-def _flattened(data: list[Any], shape: list[int], where: str) -> list[Any]:
-    flat: list[Any] = []
-    for place, row in enumerate(data):
-        if len(items(row, f"{where}.data[{place}]")) != shape[1]:
-            raise BadRequest(f"{where}.data[{place}] has {len(row)} values; its shape {shape} says {shape[1]}")
-        flat += row
-    return flat
 
 
 def _typed(tensor: Tensor, allowed: tuple[str, ...]) -> None:
