@@ -19,7 +19,7 @@ from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, Reply, Request
 from elastic_ctr.serving.protocols import elasticctr_json, open_inference
-from elastic_ctr.serving.protocols.json_scanner import Scanner
+from elastic_ctr.serving.protocols.elasticctr_json import Scanner
 from elastic_ctr.serving.request_error import BadRequest, RequestError, request_error_of, short_repr
 from elastic_ctr.serving.worker_counters import Counters
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.batching.instances import Instances
-from elastic_ctr.serving.protocols.elasticctr_json import parse_inference
-from elastic_ctr.serving.protocols.json_scanner import Scanner
+from elastic_ctr.serving.protocols.elasticctr_json import Scanner, parse_inference
 from elastic_ctr.serving.request_error import RequestError
 
 SLOTS = SlotList(("0", "1", "11", "user"))

@@ -1,6 +1,6 @@
 """A batch that is asked as two questions: each request whole in one of them, nothing lost between."""
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from hypothesis import given
@@ -19,7 +19,7 @@ def test_the_halves_of_a_batch_are_the_batch(rows: list[int], random: Any) -> No
     feasigns = np.arange(lengths.sum(), dtype=np.uint64)
     batch = new_batch(len(rows), 1, 1, 1)
     batch.requests[:, REQUEST_ROWS] = rows
-    whole = SubmittedBatch(batch, 0, len(rows), Instances(feasigns, lengths, sum(rows)), cast("Any", None), 0.0)
+    whole = SubmittedBatch(batch, 0, len(rows), Instances(feasigns, lengths, sum(rows)), 0.0)
 
     halves = whole.halves()
 

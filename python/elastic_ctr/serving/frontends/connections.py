@@ -21,13 +21,11 @@ from elastic_ctr.machine_code.sockets import BROKEN, CLOSED, IN, INPUT, OUT_AT, 
     sockets.WIDTH, sockets.WIDTH + 9
 )
 # Bytes of the request that has begun, the templates of the head and of the body it had last, and how many of them were new.
-WHOLE, HEAD, BODY_FORM, NEW_TEMPLATES = range(sockets.WIDTH + 9, sockets.WIDTH + 13)
-WIDTH = sockets.WIDTH + 13
+WHOLE, HEAD, BODY_FORM, NEW_TEMPLATES, WIDTH = range(sockets.WIDTH + 9, sockets.WIDTH + 14)
 
 # The frontend's row, i64: the serial number of the last connection, how many are open, bytes of large inputs, rows of `aside`,
 # connections with pending input, and ACCEPT_PAUSED: the process has no descriptor left for a connection that comes.
-NEXT_SERIAL, OPENED, PENDING_BYTES, ASIDE, PENDING_INPUTS, ACCEPT_PAUSED = range(6)
-SHARED_WIDTH = 6
+NEXT_SERIAL, OPENED, PENDING_BYTES, ASIDE, PENDING_INPUTS, ACCEPT_PAUSED, SHARED_WIDTH = range(7)
 
 # A connection set aside for Python, and the reason: one of `http_batches`, or that there is no row for it.
 ASIDE_FD, ASIDE_SERIAL, ASIDE_WHY = range(3)

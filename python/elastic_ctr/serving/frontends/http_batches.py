@@ -1,6 +1,6 @@
 """The batches of the native HTTP frontend: everyday requests are recognized and read in one call, and answered in one.
 
-HTTP is not parsed here: a head is one that `http_syntax` has read before (`templates`), a body is one that `json_scanner` reads, or the
+HTTP is not parsed here: a head is one that `http_syntax` has read before (`templates`), a body is one that `elasticctr_json.scan` reads, or the
 connection goes to the asyncio frontend with all that it has sent. Nothing that a peer sends is used before its length was
 checked.
 """
@@ -14,17 +14,15 @@ from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u16, load_u32, store_f32
 from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, reserve, taken
 from elastic_ctr.serving.frontends import connections, templates
-from elastic_ctr.serving.protocols.json_scanner import SHORTEST_FEASIGN, SHORTEST_INSTANCE, scan
+from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, SHORTEST_INSTANCE, scan
 
 # Why something is set aside: its head is not known, or the JSON in front of its tensors; it goes to the asyncio frontend; no
 # version is live, to a request in JSON or one in tensors.
 UNKNOWN, UNKNOWN_TENSORS, HANDS_OVER, NO_VERSION, NO_VERSION_TENSORS = range(5)
 # A batch's totals, i64: lengths, feasigns, requests, bytes of bodies.
-LENGTHS, FEASIGNS, REQUESTS, BODIES = range(4)
-TAKEN_WIDTH = 4
+LENGTHS, FEASIGNS, REQUESTS, BODIES, TAKEN_WIDTH = range(5)
 # A request of the batch, i64: its connection, its rows, its body, and the bytes of JSON in front of binary tensors; 0: it has none.
-REQUEST_FD, REQUEST_SERIAL, REQUEST_ROWS, BODY_AT, BODY_BYTES, JSON_BYTES = range(6)
-REQUEST_WIDTH = 6
+REQUEST_FD, REQUEST_SERIAL, REQUEST_ROWS, BODY_AT, BODY_BYTES, JSON_BYTES, REQUEST_WIDTH = range(7)
 # Of a reply: all but its rows, one row, and what may be said instead.
 REPLY_BYTES, ROW_BYTES = 200, 70
 LEAST_REPLY = 4096

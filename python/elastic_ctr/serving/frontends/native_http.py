@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.machine_code import sockets
@@ -36,8 +37,7 @@ from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, HttpFrontend, 
 from elastic_ctr.serving.frontends.http_batches import Batch, Replies, Rules
 from elastic_ctr.serving.frontends.http_syntax import HEAD_END, read_head
 from elastic_ctr.serving.frontends.templates import LONGEST_HEAD, LearnResult, Templates
-from elastic_ctr.serving.protocols.elasticctr_json import inference_refusal
-from elastic_ctr.serving.protocols.json_scanner import SHORTEST_FEASIGN, slot_names, warm_scan
+from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, inference_refusal, slot_names, warm_scan
 from elastic_ctr.serving.request_error import RequestError, request_error_of
 from elastic_ctr.serving.routes import OPEN_INFERENCE, PARSED_INLINE, PREDICTIONS, SOURCE_PATH, Routes, error_body
 from elastic_ctr.serving.worker_counters import Counters
@@ -78,19 +78,17 @@ class SubmittedBatch:
     begin: int
     end: int
     instances: Instances
-    model: ModelVersion
     started: float
     send: Callable[[], None] | None = None
 
     @property
-    def requests(self) -> list[list[int]]:
-        """The rows of the batch's table."""
-        requests: list[list[int]] = self.batch.requests[self.begin : self.end].tolist()
-        return requests
+    def requests(self) -> NDArray[np.int64]:
+        """[requests, REQUEST_WIDTH]."""
+        return self.batch.requests[self.begin : self.end]
 
     def halves(self) -> list[SubmittedBatch]:
         """Two of about as many rows; one, if one request has most of them."""
-        rows = np.cumsum(self.batch.requests[self.begin : self.end, http_batches.REQUEST_ROWS])
+        rows = np.cumsum(self.requests[:, http_batches.REQUEST_ROWS])
         count = int(np.searchsorted(rows, self.instances.rows // 2)) + 1
         middle = self.begin + count
         if middle == self.end:
@@ -184,19 +182,16 @@ class NativeHttpFrontend:
             if self.opened:
                 # A client that does not read its answers must not take the time of all.
                 await wait_event(self._emptied, grace_seconds / 2)
-            self._cut()
+            for descriptor in sockets.open_descriptors(self._buffers.sockets):
+                connections.hang_up(self._buffers, descriptor)
+            if self._sweeping is not None:
+                self._sweeping.cancel()
+            if self._armed:
+                asyncio.get_running_loop().remove_reader(self._epoll.fileno())
+            self._epoll.close()
         while self._moving:
             await asyncio.wait(self._moving)
         await self._behind.stop(max(ends - time.monotonic(), 0.0))
-
-    def _cut(self) -> None:
-        for descriptor in sockets.open_descriptors(self._buffers.sockets):
-            connections.hang_up(self._buffers, descriptor)
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-        if self._armed:
-            asyncio.get_running_loop().remove_reader(self._epoll.fileno())
-        self._epoll.close()
 
     def close(self) -> None:
         """Of a frontend that has never listened."""
@@ -273,7 +268,7 @@ class NativeHttpFrontend:
         taken = batch.taken.tolist()
         lengths, feasigns = batch.lengths[: taken[http_batches.LENGTHS]], batch.feasigns[: taken[http_batches.FEASIGNS]]
         instances = Instances(feasigns, lengths, len(lengths) // len(model.slots))
-        whole = SubmittedBatch(batch, 0, taken[http_batches.REQUESTS], instances, model, time.perf_counter())
+        whole = SubmittedBatch(batch, 0, taken[http_batches.REQUESTS], instances, time.perf_counter())
         pieces = whole.halves() if instances.rows >= self.batcher.shared_rows else [whole]
         self._under_way.extend(pieces)
         for piece in pieces:
@@ -293,7 +288,7 @@ class NativeHttpFrontend:
 
     def _resubmit_each(self, piece: SubmittedBatch) -> None:
         """Each body for itself, read for the current slot list."""
-        requests = piece.requests
+        requests = piece.requests.tolist()
         replies: dict[int, bytes] = {}
 
         def send() -> None:
@@ -322,7 +317,7 @@ class NativeHttpFrontend:
                     first.send()
             except Exception:
                 log.exception("answers could not be sent; the connections of their clients are closed")
-                for descriptor, serial, *_ in first.requests:
+                for descriptor, serial, *_ in first.requests.tolist():
                     if self._buffers.sockets.connections[descriptor, connections.SERIAL] == serial:
                         connections.hang_up(self._buffers, descriptor)
             if first.end == first.batch.taken[http_batches.REQUESTS]:
@@ -331,17 +326,16 @@ class NativeHttpFrontend:
         self.batcher.wake()
 
     def _answer(self, piece: SubmittedBatch, probabilities: Floats, version: int) -> None:
-        table = piece.batch.requests[piece.begin : piece.end]
-        in_json = table[:, http_batches.JSON_BYTES] == 0
-        rows = np.repeat(in_json, table[:, http_batches.REQUEST_ROWS])
+        in_json = piece.requests[:, http_batches.JSON_BYTES] == 0
+        rows = np.repeat(in_json, piece.requests[:, http_batches.REQUEST_ROWS])
         replies = self._replies(probabilities[rows], version)
         http_batches.answer(self._buffers, piece.batch, piece.begin, piece.end, replies, probabilities, _now())
         sources = int(np.count_nonzero(in_json))
-        for name, times in ((PREDICTIONS, sources), (OPEN_INFERENCE, len(table) - sources)):
+        for name, times in ((PREDICTIONS, sources), (OPEN_INFERENCE, len(in_json) - sources)):
             if times:
                 self._routes.count(name, 200, times)
         seconds = time.perf_counter() - piece.started
-        self._routes.counters.histograms["request_seconds"].observe_many(seconds, len(table))
+        self._routes.counters.histograms["request_seconds"].observe_many(seconds, len(in_json))
 
     def _replies(self, in_json: Floats, version: int) -> Replies:
         begin = orjson.dumps(
@@ -363,7 +357,7 @@ class NativeHttpFrontend:
 
     def _refuse(self, piece: SubmittedBatch, error: Exception) -> None:
         refusal = request_error_of(error)
-        for descriptor, serial, rows, _, _, json in piece.requests:
+        for descriptor, serial, rows, _, _, json in piece.requests.tolist():
             self._put(descriptor, serial, self._refusal(refusal, tensors=json > 0), http_batches.owed(rows))
 
     def _refusal(self, refusal: RequestError, *, tensors: bool) -> bytes:
@@ -476,27 +470,23 @@ class NativeHttpFrontend:
     def _sweep(self) -> None:
         if self._buffers.shared[connections.ACCEPT_PAUSED] and self._listener is not None:
             connections.resume_accept(self._buffers)
-        now = _now()
+        limits, now = self._behind.limits, _now()
         for descriptor in sockets.open_descriptors(self._buffers.sockets):
-            self._check_deadline(descriptor, now)
+            row = self._buffers.sockets.connections[descriptor]
+            passed = (now - int(row[connections.SINCE])) / 1000
+            if row[sockets.OUT_END] > row[sockets.OUT_AT]:
+                if passed > limits.request_seconds:
+                    connections.hang_up(self._buffers, descriptor)
+            elif row[connections.IN_FLIGHT] or row[connections.HANDING_OVER]:
+                continue
+            elif row[sockets.INPUT]:
+                # The asyncio frontend knows how slowly a request may come.
+                if passed > _SLOW_SECONDS:
+                    self._hand_over(descriptor)
+            elif passed > limits.idle_seconds:
+                connections.hang_up(self._buffers, descriptor)
         self._move_idle()
         self._sweeping = asyncio.get_running_loop().call_later(_SLOW_SECONDS, self._sweep)
-
-    def _check_deadline(self, descriptor: int, now: int) -> None:
-        limits = self._behind.limits
-        row = self._buffers.sockets.connections[descriptor]
-        passed = (now - int(row[connections.SINCE])) / 1000
-        if row[sockets.OUT_END] > row[sockets.OUT_AT]:
-            if passed > limits.request_seconds:
-                connections.hang_up(self._buffers, descriptor)
-        elif row[connections.IN_FLIGHT] or row[connections.HANDING_OVER]:
-            return
-        elif row[sockets.INPUT]:
-            # The asyncio frontend knows how slowly a request may come.
-            if passed > _SLOW_SECONDS:
-                self._hand_over(descriptor)
-        elif passed > limits.idle_seconds:
-            connections.hang_up(self._buffers, descriptor)
 
 
 def precompile() -> None:

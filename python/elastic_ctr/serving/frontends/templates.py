@@ -209,16 +209,6 @@ class Templates:
         if form in self._forms:
             # Many connections may have been read before the first of them was looked at.
             return LearnResult.AGAIN
-        self._keep(form)
-        mark = hash(form)
-        if mark in self._seen:
-            return LearnResult.AGAIN
-        if len(self._seen) >= _SEEN:
-            self._seen.clear()
-        self._seen.add(mark)
-        return LearnResult.NEW
-
-    def _keep(self, form: Template) -> None:
         row, count = self._next, len(form.pieces)
         self._next = (row + 1) % _KEPT
         self._forms[row] = form
@@ -228,6 +218,13 @@ class Templates:
         self.table.sizes[row, :count] = [len(piece) for piece in form.pieces]
         self.table.holes[row, :count] = form.holes
         self.table.kinds[row] = form.kind
+        mark = hash(form)
+        if mark in self._seen:
+            return LearnResult.AGAIN
+        if len(self._seen) >= _SEEN:
+            self._seen.clear()
+        self._seen.add(mark)
+        return LearnResult.NEW
 
 
 @compiled

@@ -6,6 +6,11 @@
 `prob1` is the probability of a click. Unlike the source: slots may come in any order, be absent, or stand twice (their
 feasigns add up), instances may differ in their slots, and a feasign may be a number or decimal text. The proto's field
 is int64, so a negative feasign is the same 64 bits as a u64. A refusal has err_code -1, err_msg, and a 4xx status.
+
+`scan` reads the everyday request in machine code, straight from the body's bytes to instances: these keys in this order,
+blanks anywhere between, slots of an instance rising in the order of the slot list, feasigns as whole numbers or decimal
+text. Whatever else comes, a wrong request above all, is left to `parse_inference`, which says the same of everything that
+`scan` reads: it is the oracle of the tests.
 """
 
 from __future__ import annotations
@@ -16,13 +21,45 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.serving.batching.instances import Instances, feasign_array
+from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.intrinsics import load_u64, trailing_zeros
+from elastic_ctr.serving.batching.instances import MAX_FEASIGNS, Instances, feasign_array
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.protocols.json_fields import enough_instances, fields, items, json_object, text
 from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
+
+_INSTANCES = np.frombuffer(b'"instances"', np.uint8)
+_SLOTS = np.frombuffer(b'"slots"', np.uint8)
+_NAME = np.frombuffer(b'"slot_name"', np.uint8)
+_FEASIGNS = np.frombuffer(b'"feasigns"', np.uint8)
+_QUOTE, _COMMA, _COLON, _OPEN, _CLOSE, _BEGIN, _END = (np.uint8(ord(sign)) for sign in '",:[]{}')
+_ZERO, _NINE = np.uint8(ord("0")), np.uint8(ord("9"))
+_NOT_READ = -1
+_KEPT = 256 << 10
+SHORTEST_INSTANCE = len('{"slots":[]},')
+SHORTEST_FEASIGN = len("1,")
+# Ten times what one value before the last digit of a u64 may be.
+_TENTH = np.uint64((2**64 - 1) // 10)
+_LAST_DIGIT = np.uint64((2**64 - 1) % 10)
+_LARGEST = np.uint64(2**64 - 1)
+_ZEROS = np.uint64(0x3030303030303030)
+_TENS = 10 ** np.arange(5, dtype=np.uint64)
+_SAFE_DIGITS = 19  # before the twentieth nothing overflows
+
+
+def _ends(text: bytes) -> tuple[np.uint64, np.uint64]:
+    """The first and the last eight of 14 bytes, as words are read."""
+    assert len(text) == 14
+    return np.uint64(int.from_bytes(text[:8], "little")), np.uint64(int.from_bytes(text[6:], "little"))
+
+
+# As most programs write them; with blanks they are read piece by piece.
+_TO_NAME_FIRST, _TO_NAME_LAST = _ends(b'{"slot_name":"')
+_TO_FEASIGNS_FIRST, _TO_FEASIGNS_LAST = _ends(b'","feasigns":[')
 
 
 def parse_inference(body: bytes, slots: SlotList, max_instances: int) -> Instances:
@@ -88,3 +125,250 @@ def named(slots: SlotList) -> str:
     """The slot names for a sentence, at most ten."""
     names = list(slots)
     return ", ".join(names[:10]) + (f" … ({len(names)} in all)" if len(names) > 10 else "")
+
+
+# -- in machine code
+
+
+@compiled
+def _blanks(data: Any, at: Any) -> Any:
+    while at < data.size and (data[at] == 32 or data[at] == 10 or data[at] == 13 or data[at] == 9):
+        at += 1
+    return at
+
+
+@compiled
+def _sign(data: Any, at: Any, sign: Any) -> Any:
+    """Past the sign and the blanks before it; -1 when something else is there, or before."""
+    if at < 0:
+        return at
+    at = _blanks(data, at)
+    return at + 1 if at < data.size and data[at] == sign else np.int64(_NOT_READ)
+
+
+@compiled
+def _key(data: Any, at: Any, name: Any) -> Any:
+    """Past the name of a field, its colon, and the blanks around; -1 as above."""
+    if at < 0:
+        return at
+    at = _blanks(data, at)
+    if at + name.size > data.size:
+        return np.int64(_NOT_READ)
+    for i in range(name.size):
+        if data[at + i] != name[i]:
+            return np.int64(_NOT_READ)
+    return _sign(data, at + name.size, _COLON)
+
+
+@compiled
+def _next(data: Any, at: Any, close: Any) -> Any:
+    """After an element of a list: (past the comma or the closing sign, whether it is closed); -1 as above."""
+    if at < 0:
+        return at, True
+    at = _blanks(data, at)
+    if at < data.size and data[at] == _COMMA:
+        return at + 1, False
+    if at < data.size and data[at] == close:
+        return at + 1, True
+    return np.int64(_NOT_READ), True
+
+
+@compiled
+def _slot(data: Any, at: Any, names: Any, ends: Any, first: Any) -> Any:
+    """(Past a name and its quote, the index of that slot, `first` or later); (-1, 0) when there is none."""
+    if at < 0:
+        return at, np.int64(0)
+    for slot in range(first, ends.size):
+        begin = ends[slot - 1] if slot > 0 else np.int64(0)
+        length = ends[slot] - begin
+        if at + length < data.size and data[at + length] == _QUOTE:
+            same = True
+            for i in range(length):
+                if data[at + i] != names[begin + i]:
+                    same = False
+                    break
+            if same:
+                return at + length + 1, np.int64(slot)
+    return np.int64(_NOT_READ), np.int64(0)
+
+
+@compiled
+def _digits(word: Any) -> Any:
+    """Whether the eight bytes of a little-endian word are decimal digits."""
+    high = np.uint64(0xF0F0F0F0F0F0F0F0)
+    return word & high == _ZEROS and (word + np.uint64(0x0606060606060606)) & high == _ZEROS
+
+
+@compiled
+def _number(word: Any) -> Any:
+    """The number that eight digits say: neighbours are joined to pairs, then those, then those."""
+    word -= _ZEROS
+    word = word * np.uint64(10) + (word >> np.uint64(8))
+    pairs = np.uint64(0x000000FF000000FF)
+    left = (word & pairs) * np.uint64(100 + (1_000_000 << 32))
+    right = ((word >> np.uint64(16)) & pairs) * np.uint64(1 + (10_000 << 32))
+    return (left + right) >> np.uint64(32)
+
+
+@compiled
+def _long(data: Any, at: Any) -> Any:
+    """(Past a number of 16 to 20 digits that fits, the number); (at, 0) when anything else is there."""
+    nothing = at, np.uint64(0)
+    if at + 24 > data.size or data[at] == _ZERO:
+        return nothing
+    address = np.uint64(data.ctypes.data) + np.uint64(at)
+    first, second = load_u64(address), load_u64(address + np.uint64(8))
+    if not _digits(first) or not _digits(second):
+        return nothing
+    value = _number(first) * np.uint64(100_000_000) + _number(second)
+    # The others at once by their number, 3 or 4: a loop would make the CPU guess which, and a wrong guess is expensive.
+    rest = load_u64(address + np.uint64(16))
+    strange = (rest ^ _ZEROS) | ((rest ^ _ZEROS) + np.uint64(0x7676767676767676))
+    digits = trailing_zeros(strange & np.uint64(0x8080808080808080)) >> np.uint64(3)
+    if digits > 4 or (digits == 4 and value >= _LARGEST // np.uint64(10_000)):
+        return nothing
+    if digits > 0:
+        below = np.uint64(64) - np.uint64(8) * digits
+        # Zeros in front of them.
+        value = value * _TENS[digits] + _number((rest << below) | (_ZEROS >> (np.uint64(64) - below)))
+    return at + 16 + np.int64(digits), value
+
+
+@compiled
+def _starts(data: Any, at: Any, first: Any, last: Any) -> Any:
+    """Whether the next 14 bytes are those of which `first` and `last` are the first and the last eight."""
+    if at < 0 or at + 14 > data.size:
+        return False
+    address = np.uint64(data.ctypes.data) + np.uint64(at)
+    return load_u64(address) == first and load_u64(address + np.uint64(6)) == last
+
+
+@compiled
+def _to_name(data: Any, at: Any) -> Any:
+    """Past what stands before a slot's name, its quote included; -1 as above."""
+    if _starts(data, at, _TO_NAME_FIRST, _TO_NAME_LAST):
+        return at + 14
+    return _sign(data, _key(data, _sign(data, at, _BEGIN), _NAME), _QUOTE)
+
+
+@compiled
+def _to_feasigns(data: Any, at: Any) -> Any:
+    """Past what stands between a slot's name, quote included, and its first feasign; -1 as above."""
+    if _starts(data, at - 1, _TO_FEASIGNS_FIRST, _TO_FEASIGNS_LAST):
+        return at + 13
+    return _sign(data, _key(data, _sign(data, at, _COMMA), _FEASIGNS), _OPEN)
+
+
+@compiled
+def _feasign(data: Any, at: Any) -> Any:
+    """(Past a whole number or decimal text, the number); (-1, 0) when it is anything else."""
+    at = _blanks(data, at)
+    quoted = at < data.size and data[at] == _QUOTE
+    if quoted:
+        at += 1
+    begin = at
+    at, value = _long(data, at)
+    while at < data.size and _ZERO <= data[at] <= _NINE:
+        digit = np.uint64(data[at] - _ZERO)
+        if at - begin >= _SAFE_DIGITS and (value > _TENTH or (value == _TENTH and digit > _LAST_DIGIT)):
+            return np.int64(_NOT_READ), value
+        value = value * np.uint64(10) + digit
+        at += 1
+    # JSON's numbers have no leading zeros; a point or an exponent ends the list in _next.
+    if at == begin or (data[begin] == _ZERO and at - begin > 1):
+        return np.int64(_NOT_READ), value
+    if quoted:
+        if at >= data.size or data[at] != _QUOTE:
+            return np.int64(_NOT_READ), value
+        at += 1
+    return at, value
+
+
+@compiled
+def scan(data: Any, names: Any, ends: Any, max_rows: Any, feasigns: Any, lengths: Any) -> Any:
+    """(Rows, feasigns) read into the two arrays; (-1, 0) when the body is not the everyday one, or does not fit."""
+    slots = ends.size
+    rows = np.int64(0)
+    n = np.int64(0)
+    nothing = np.int64(_NOT_READ), np.int64(0)
+    at = _sign(data, _key(data, _sign(data, np.int64(0), _BEGIN), _INSTANCES), _OPEN)
+    closed = False
+    while not closed:
+        at = _sign(data, _key(data, _sign(data, at, _BEGIN), _SLOTS), _OPEN)
+        if at < 0 or rows == max_rows or (rows + 1) * slots > lengths.size:
+            return nothing
+        base = rows * slots
+        for slot in range(slots):
+            lengths[base + slot] = 0
+        last = np.int64(-1)
+        empty = _sign(data, at, _CLOSE)
+        slots_closed = empty >= 0
+        if slots_closed:
+            at = empty
+        while not slots_closed:
+            at, slot = _slot(data, _to_name(data, at), names, ends, last + 1)
+            at = _to_feasigns(data, at)
+            if at < 0:
+                return nothing
+            last = slot
+            first = n
+            none = _sign(data, at, _CLOSE)
+            feasigns_closed = none >= 0
+            if feasigns_closed:
+                at = none
+            while not feasigns_closed:
+                at, value = _feasign(data, at)
+                if at < 0 or n == feasigns.size:
+                    return nothing
+                feasigns[n] = value
+                n += 1
+                at, feasigns_closed = _next(data, at, _CLOSE)
+            lengths[base + slot] = n - first
+            at, slots_closed = _next(data, _sign(data, at, _END), _CLOSE)
+        at = _sign(data, at, _END)
+        rows += 1
+        at, closed = _next(data, at, _CLOSE)
+    at = _sign(data, at, _END)
+    if at < 0 or _blanks(data, at) != data.size:
+        return nothing
+    return rows, n
+
+
+def slot_names(slots: SlotList | None) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The slots as `scan` takes them: their names one after the other, and where each ends; none of no list."""
+    names = () if slots is None else slots.names
+    return np.frombuffer(bytearray("".join(names), "ascii"), np.uint8), np.cumsum(
+        [len(name) for name in names], dtype=np.int64
+    )
+
+
+class Scanner:
+    """For one slot list and one thread: what it reads small bodies into is used again."""
+
+    def __init__(self, slots: SlotList, max_instances: int) -> None:
+        self._slots = len(slots)
+        self._max_instances = max_instances
+        self._names, self._ends = slot_names(slots)
+        self._feasigns: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
+        self._lengths: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+    def read(self, body: bytes) -> Instances | None:
+        """None: it is for `elasticctr_json.parse_inference` to read or to refuse."""
+        feasigns = min(len(body) // SHORTEST_FEASIGN, MAX_FEASIGNS)
+        rows = min(len(body) // SHORTEST_INSTANCE + 1, self._max_instances)
+        into, lengths = self._feasigns, self._lengths
+        if into.size < feasigns or lengths.size < rows * self._slots:
+            into, lengths = np.empty(feasigns, np.uint64), np.empty(rows * self._slots, np.int64)
+            if len(body) <= _KEPT:
+                self._feasigns, self._lengths = into, lengths
+        found, n = scan(np.frombuffer(body, np.uint8), self._names, self._ends, self._max_instances, into, lengths)
+        if found < 0:
+            return None
+        return Instances(into[:n].copy(), lengths[: found * self._slots].copy(), int(found))
+
+
+def warm_scan() -> None:
+    """Compile now, not under the first request."""
+    assert (
+        Scanner(SlotList(("0",)), 1).read(b'{"instances":[{"slots":[{"slot_name":"0","feasigns":[1]}]}]}') is not None
+    )
