@@ -103,7 +103,7 @@ class HttpFrontend:
         self.read_cached = lru_cache(_MOST_CACHED)(partial(read_head, max_headers=self.limits.max_headers))
         self._server: asyncio.Server | None = None
         self._looking: asyncio.TimerHandle | None = None
-        self._emptied = asyncio.Event()
+        self.emptied = asyncio.Event()
 
     async def listen(self, socket: socket.socket) -> None:
         """Accept on a bound socket."""
@@ -135,17 +135,12 @@ class HttpFrontend:
         self.begin_drain(grace_seconds)
         if self.connections:
             # It may have been empty before: others have been adopted since.
-            self._emptied.clear()
-            await wait_event(self._emptied, grace_seconds)
+            self.emptied.clear()
+            await wait_event(self.emptied, grace_seconds)
         for connection in list(self.connections):
             connection.abort()
         if self._looking is not None:
             self._looking.cancel()
-
-    def on_closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        if self.stopping and not self.connections:
-            self._emptied.set()
 
     def _watch_deadlines(self) -> None:
         if self._looking is None:
@@ -201,7 +196,9 @@ class Connection(asyncio.Protocol):
         for answer in self._answers:
             self._frontend.pending_bytes -= answer.body_bytes
             answer.body_bytes = 0
-        self._frontend.on_closed(self)
+        self._frontend.connections.discard(self)
+        if self._frontend.stopping and not self._frontend.connections:
+            self._frontend.emptied.set()
 
     def eof_received(self) -> bool:
         """A client may close its half after asking; it still gets what it asked for."""

@@ -98,7 +98,7 @@ class GrpcFrontend:
             maximum_concurrent_rpcs=_MAX_CALLS,
         )
         inference = {
-            "ServerLive": self._small(messages.ServerLiveRequest, self._server_live),
+            "ServerLive": self._small(messages.ServerLiveRequest, lambda _: messages.ServerLiveResponse(live=True)),
             "ServerReady": self._small(messages.ServerReadyRequest, self._server_ready),
             "ModelReady": self._small(messages.ModelReadyRequest, self._model_ready),
             "ServerMetadata": self._small(messages.ServerMetadataRequest, self._server_metadata),
@@ -153,9 +153,6 @@ class GrpcFrontend:
 
         return self._handler(call)
 
-    def _server_live(self, _asked: Any) -> Message:
-        return messages.ServerLiveResponse(live=True)
-
     def _server_ready(self, _asked: Any) -> Message:
         return messages.ServerReadyResponse(ready=self._service.version() is not None)
 
@@ -189,32 +186,28 @@ class GrpcFrontend:
             await context.abort(_CODES[refusal.status], refusal.sentence)
             raise
         told = None
+        unknown = health.HealthCheckResponse(status=_STATUS.SERVICE_UNKNOWN)
         while True:
-            now = (
-                self._health() if name in {"", SERVICE} else health.HealthCheckResponse(status=_STATUS.SERVICE_UNKNOWN)
-            )
+            now = self._health() if name in {"", SERVICE} else unknown
             if now != told:
                 yield now.SerializeToString()
                 told = now
             await asyncio.sleep(_WATCH_SECONDS)
 
     def _health(self) -> health.HealthCheckResponse:
-        return health.HealthCheckResponse(
-            status=_STATUS.NOT_SERVING if self._service.version() is None else _STATUS.SERVING
-        )
+        status = _STATUS.NOT_SERVING if self._service.version() is None else _STATUS.SERVING
+        return health.HealthCheckResponse(status=status)
 
     def _named(self, name: str) -> None:
-        if name != self._service.model_name:
-            raise RequestError(
-                404, f"the model {short_repr(name)} is not here; this is {short_repr(self._service.model_name)}"
-            )
+        here = self._service.model_name
+        if name != here:
+            raise RequestError(404, f"the model {short_repr(name)} is not here; this is {short_repr(here)}")
 
     def _versioned(self, version: str) -> None:
-        live = self._service.version()
+        live, asked = self._service.version(), short_repr(version)
         if version and version != str(live):
             raise RequestError(
-                404,
-                f"the version {short_repr(version)} is not the live one, which is {live}; leave model_version empty",
+                404, f"the version {asked} is not the live one, which is {live}; leave model_version empty"
             )
 
     # -- predictions

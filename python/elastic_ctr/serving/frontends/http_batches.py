@@ -5,6 +5,7 @@ connection goes to the asyncio frontend with all that it has sent. Nothing that 
 checked.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,10 +33,7 @@ _NONE = -1
 _ZERO, _CLOSE, _COMMA = (np.uint8(ord(sign)) for sign in "0],")
 
 
-def _text(text: bytes) -> NDArray[np.uint8]:
-    return np.frombuffer(text, np.uint8).copy()
-
-
+_text = partial(np.frombuffer, dtype=np.uint8)
 _REPLY_HEAD = _text(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
 _CONTENT_LENGTH = _text(b"content-length: ")
 _REPLY_HEAD_END = _text(b"\r\n\r\n")
@@ -355,7 +353,7 @@ def answer(b: Any, batch: Any, begin: Any, end: Any, replies: Any, probabilities
         fd, serial = batch.requests[number, REQUEST_FD], batch.requests[number, REQUEST_SERIAL]
         size = np.int64(0)
         due = np.int64(0)
-        flights = np.int64(0)
+        begun = number
         while (
             number < end and batch.requests[number, REQUEST_FD] == fd and batch.requests[number, REQUEST_SERIAL] == serial
         ):  # fmt: skip
@@ -366,11 +364,10 @@ def answer(b: Any, batch: Any, begin: Any, end: Any, replies: Any, probabilities
                 size, value = _reply(b.replies, size, replies.date, replies.pairs, value, rows)
             first += rows
             due += owed(rows)
-            flights += 1
             number += 1
         if b.sockets.connections[fd, connections.SERIAL] != serial:
             continue
         if size < 0:
             connections.hang_up(b, fd)
         else:
-            connections.send(b, fd, out, size, due, flights, now)
+            connections.send(b, fd, out, size, due, number - begun, now)

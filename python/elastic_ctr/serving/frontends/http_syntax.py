@@ -196,13 +196,10 @@ class ChunkedBody:
 
     def __init__(self, max_framing_bytes: int, max_trailers: int) -> None:
         self.body = bytearray()
-        self.size = 0
         self._max_framing_bytes = max_framing_bytes
         self._max_trailers = max_trailers
-        self._framing = 0
-        self._trailers = 0
         self._state = _SIZE
-        self._left = 0
+        self.size = self._left = self._framing = self._trailers = 0
 
     def take(self, data: bytearray) -> bool:
         """Take from the front of `data` what belongs to the body; whether that was all. Raises RequestError."""

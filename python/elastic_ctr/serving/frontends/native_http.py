@@ -503,7 +503,6 @@ async def _no_version() -> None:
 
 
 def _read_again(slots: SlotList) -> Instances:
-    """The batcher calls this when it answers with another slot list than the batch was read for."""
     raise _SlotsChanged(503, f"the slot list has changed, to {len(slots)} slots; ask again")
 
 

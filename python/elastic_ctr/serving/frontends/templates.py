@@ -113,9 +113,7 @@ def head_template(head: bytes, paths: Mapping[str, int], max_headers: int) -> Te
 class LearnResult(Enum):
     """The result of learning a text."""
 
-    NOT = 0
-    NEW = 1
-    AGAIN = 2
+    NOT, NEW, AGAIN = range(3)
 
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[0-9]+')
