@@ -169,10 +169,8 @@ def _encoding(values: list[bytes]) -> str:
     named = b", ".join(values).lower().decode("latin-1")
     named = {"identity": "", "x-gzip": "gzip"}.get(named, named)
     if named and named not in ENCODINGS:
-        understood = " and ".join(ENCODINGS)
-        raise RequestError(
-            415, f"content-encoding {short_repr(named)} is not understood; {understood} are, or send the body plain"
-        )
+        given, known = short_repr(named), " and ".join(ENCODINGS)
+        raise RequestError(415, f"content-encoding {given} is not understood; {known} are, or send the body plain")
     return named
 
 

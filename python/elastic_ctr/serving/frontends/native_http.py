@@ -193,10 +193,6 @@ class NativeHttpFrontend:
             await asyncio.wait(self._moving)
         await self._behind.stop(max(ends - time.monotonic(), 0.0))
 
-    def close(self) -> None:
-        """Of a frontend that has never listened."""
-        self._epoll.close()
-
     def _compile(self) -> None:
         """Compile now, not under the first request."""
         warm_scan()
@@ -338,13 +334,8 @@ class NativeHttpFrontend:
         self._routes.counters.histograms["request_seconds"].observe_many(seconds, len(in_json))
 
     def _replies(self, in_json: Floats, version: int) -> Replies:
-        begin = orjson.dumps(
-            {
-                "model_name": self._routes.model_name,
-                "model_version": str(version),
-                "outputs": [{"name": "probability", "datatype": "FP32", "shape": []}],
-            }
-        ).removesuffix(b"]}]}")
+        output = {"name": "probability", "datatype": "FP32", "shape": []}
+        tensors = {"model_name": self._routes.model_name, "model_version": str(version), "outputs": [output]}
         pairs = np.empty((len(in_json), 2))
         pairs[:, 1] = in_json
         pairs[:, 0] = 1.0 - pairs[:, 1]
@@ -352,7 +343,7 @@ class NativeHttpFrontend:
             date=np.frombuffer(date_line(int(time.time())), np.uint8),
             # The numbers as `elasticctr_json.inference_answer` would write them.
             pairs=np.frombuffer(orjson.dumps(pairs, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8),
-            tensors=np.frombuffer(begin, np.uint8),
+            tensors=np.frombuffer(orjson.dumps(tensors).removesuffix(b"]}]}"), np.uint8),
         )
 
     def _refuse(self, piece: SubmittedBatch, error: Exception) -> None:
@@ -495,7 +486,7 @@ def precompile() -> None:
         Batcher(InlineExecutor("paddle"), _no_version, Counters()), Counters(), ThreadPoolExecutor(1),
         model_name="none", version="0", max_instances=1,
     )  # fmt: skip
-    anew_if_stale(partial(NativeHttpFrontend, routes, HttpFrontend(routes.handle), NativeLimits())).close()
+    anew_if_stale(partial(NativeHttpFrontend, routes, HttpFrontend(routes.handle), NativeLimits()))
 
 
 async def _no_version() -> None:

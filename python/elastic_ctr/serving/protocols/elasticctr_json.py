@@ -80,9 +80,8 @@ def parse_inference(body: bytes, slots: SlotList, max_instances: int) -> Instanc
 
 
 def inference_answer(probabilities: Floats) -> bytes:
-    return orjson.dumps(
-        {"predictions": [{"prob0": 1.0 - p, "prob1": p} for p in probabilities.tolist()], "err_code": 0}
-    )
+    predictions = [{"prob0": 1.0 - p, "prob1": p} for p in probabilities.tolist()]
+    return orjson.dumps({"predictions": predictions, "err_code": 0})
 
 
 def inference_refusal(refusal: RequestError) -> bytes:
@@ -337,9 +336,8 @@ def scan(data: Any, names: Any, ends: Any, max_rows: Any, feasigns: Any, lengths
 def slot_names(slots: SlotList | None) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """The slots as `scan` takes them: their names one after the other, and where each ends; none of no list."""
     names = () if slots is None else slots.names
-    return np.frombuffer(bytearray("".join(names), "ascii"), np.uint8), np.cumsum(
-        [len(name) for name in names], dtype=np.int64
-    )
+    ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+    return np.frombuffer(bytearray("".join(names), "ascii"), np.uint8), ends
 
 
 class Scanner:
@@ -369,6 +367,5 @@ class Scanner:
 
 def warm_scan() -> None:
     """Compile now, not under the first request."""
-    assert (
-        Scanner(SlotList(("0",)), 1).read(b'{"instances":[{"slots":[{"slot_name":"0","feasigns":[1]}]}]}') is not None
-    )
+    body = b'{"instances":[{"slots":[{"slot_name":"0","feasigns":[1]}]}]}'
+    assert Scanner(SlotList(("0",)), 1).read(body) is not None

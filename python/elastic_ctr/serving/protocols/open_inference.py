@@ -117,9 +117,8 @@ def parse_infer(body: bytes, json_length: int | None = None, max_elements: int =
         _add_json(tensors, each, f"inputs[{place}]", unread, max_elements)
     if left := unread.read():
         raise BadRequest(f"{len(left)} bytes behind the JSON belong to no input")
-    identity = document.get("id")
     parameters = _parameters(document, "")
-    check = parameters.get("slot_list_check")
+    identity, check = document.get("id"), parameters.get("slot_list_check")
     outputs, binary = _wanted(items(document.get("outputs") or [], "outputs"), parameters.get("binary_data_output"))
     return Inference(
         None if identity is None else text(identity, "id"),
@@ -217,9 +216,8 @@ def _add_json(tensors: dict[str, Tensor], given: Any, where: str, unread: BytesI
     tensor = fields(given, where, ("name", "shape", "datatype"), None)
     name = text(tensor["name"], f"{where}.name")
     datatype = text(tensor["datatype"], f"{where}.datatype")
-    shape = [
-        count(size, f"{where}.shape[{place}]") for place, size in enumerate(items(tensor["shape"], f"{where}.shape"))
-    ]
+    sizes = items(tensor["shape"], f"{where}.shape")
+    shape = [count(size, f"{where}.shape[{place}]") for place, size in enumerate(sizes)]
     size = _parameters(tensor, where).get("binary_data_size")
     if size is None:
         data = items(fields(tensor, where, ("data",), None)["data"], f"{where}.data")
