@@ -36,15 +36,13 @@ _INSTANCES = np.frombuffer(b'"instances"', np.uint8)
 _SLOTS = np.frombuffer(b'"slots"', np.uint8)
 _NAME = np.frombuffer(b'"slot_name"', np.uint8)
 _FEASIGNS = np.frombuffer(b'"feasigns"', np.uint8)
-_QUOTE, _COMMA, _COLON, _OPEN, _CLOSE, _BEGIN, _END = (np.uint8(ord(sign)) for sign in '",:[]{}')
-_ZERO, _NINE = np.uint8(ord("0")), np.uint8(ord("9"))
+_QUOTE, _COMMA, _COLON, _OPEN, _CLOSE, _BEGIN, _END, _ZERO, _NINE = (np.uint8(ord(sign)) for sign in '",:[]{}09')
 _NOT_READ = -1
 _KEPT = 256 << 10
 SHORTEST_INSTANCE = len('{"slots":[]},')
 SHORTEST_FEASIGN = len("1,")
 # Ten times what one value before the last digit of a u64 may be.
-_TENTH = np.uint64((2**64 - 1) // 10)
-_LAST_DIGIT = np.uint64((2**64 - 1) % 10)
+_TENTH, _LAST_DIGIT = map(np.uint64, divmod(2**64 - 1, 10))
 _LARGEST = np.uint64(2**64 - 1)
 _ZEROS = np.uint64(0x3030303030303030)
 _TENS = 10 ** np.arange(5, dtype=np.uint64)
