@@ -14,7 +14,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats
-from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
+from elastic_ctr.serving.frontends.asyncio_http import Connection, HttpFrontend, Limits
 from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend, NativeLimits
 from elastic_ctr.serving.routes import Routes
 from elastic_ctr.serving.worker_counters import Counters
@@ -97,6 +97,20 @@ class _Behind:
             self.parser.shutdown()
 
 
+class ListeningHttpFrontend(HttpFrontend):
+    """The asyncio frontend on a socket of its own; in a worker it adopts the connections of the native one."""
+
+    async def listen(self, socket: socket.socket) -> None:
+        self.server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self), sock=socket, backlog=2048
+        )
+        self.check_deadlines()
+
+    def begin_drain(self, grace_seconds: float) -> None:
+        self.server.close()
+        super().begin_drain(grace_seconds)
+
+
 HTTP_KINDS = ("numba", "python")
 
 
@@ -110,7 +124,10 @@ async def http_standing(
 ) -> AsyncIterator[Standing[NativeHttpFrontend | HttpFrontend]]:
     behind = _Behind()
     service = Routes(behind.batcher, behind.counters, behind.parser, model_name="ctr", version="0", max_instances=64)
-    in_python = HttpFrontend(service.handle, limits)
-    door = in_python if kind == "python" else NativeHttpFrontend(service, in_python, own or NativeLimits(max_rows=64))
+    door: HttpFrontend | NativeHttpFrontend
+    if kind == "python":
+        door = ListeningHttpFrontend(service.handle, limits)
+    else:
+        door = NativeHttpFrontend(service, HttpFrontend(service.handle, limits), own or NativeLimits(max_rows=64))
     async with behind.standing(door, live) as it:
         yield it

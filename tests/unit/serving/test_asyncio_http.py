@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.serving.frontends.asyncio_http import Connection, HttpFrontend, Limits, Reply, Request
+from serving.frontends import ListeningHttpFrontend
 
 REQUESTS = (
     b"POST /first?x=1 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
@@ -294,7 +295,7 @@ async def listening() -> AsyncIterator[Callable[..., Any]]:
     doors = []
 
     async def listen(handle: Callable[[Request, Reply], None], limits: Limits = Limits()) -> tuple[HttpFrontend, int]:  # noqa: B008
-        door = HttpFrontend(handle, limits)
+        door = ListeningHttpFrontend(handle, limits)
         bound = socket.socket()
         bound.bind(("127.0.0.1", 0))
         await door.listen(bound)

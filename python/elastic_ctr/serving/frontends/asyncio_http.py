@@ -101,20 +101,13 @@ class HttpFrontend:
         self.pending_bytes = 0
         self.drain_idle = 0.0
         self.read_cached = lru_cache(_MOST_CACHED)(partial(read_head, max_headers=self.limits.max_headers))
-        self._server: asyncio.Server | None = None
         self._looking: asyncio.TimerHandle | None = None
         self.emptied = asyncio.Event()
 
-    async def listen(self, socket: socket.socket) -> None:
-        """Accept on a bound socket."""
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self), sock=socket, backlog=2048
-        )
-        self._watch_deadlines()
-
     async def adopt_connection(self, peer: socket.socket, came: bytes) -> None:
         """Take a connection that another frontend has accepted, and what was read of it. Raises OSError."""
-        self._watch_deadlines()
+        if self._looking is None:
+            self.check_deadlines()
         await asyncio.get_running_loop().connect_accepted_socket(lambda: Connection(self, came), peer)
 
     def begin_drain(self, grace_seconds: float) -> None:
@@ -122,13 +115,11 @@ class HttpFrontend:
         if not self.stopping:
             self.drain_idle = min(self.limits.drain_idle_seconds, grace_seconds / 2)
             self.stopping = True
-            if self._server is not None:
-                self._server.close()
             for connection in list(self.connections):
                 connection.begin_idle()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Accept no more, answer what has been asked and what idle clients ask while it drains, close.
+        """Answer what has been asked and what idle clients ask while it drains, close.
 
         Every answer says that the connection closes after it. The rest is cut after the grace.
         """
@@ -142,18 +133,14 @@ class HttpFrontend:
         if self._looking is not None:
             self._looking.cancel()
 
-    def _watch_deadlines(self) -> None:
-        if self._looking is None:
-            self._check_deadlines()
-
-    def _check_deadlines(self) -> None:
+    def check_deadlines(self) -> None:
         """Deadlines are looked at twice as often as the shortest of them."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in list(self.connections):
             if connection.deadline is not None and connection.deadline < now:
                 connection.on_deadline()
-        self._looking = loop.call_later(min(_LONGEST_CHECK, self.limits.head_seconds / 2), self._check_deadlines)
+        self._looking = loop.call_later(min(_LONGEST_CHECK, self.limits.head_seconds / 2), self.check_deadlines)
 
 
 class Connection(asyncio.Protocol):
