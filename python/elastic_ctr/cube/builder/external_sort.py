@@ -5,15 +5,12 @@ each group is sorted by itself; the order of the output is the same. Hashes are 
 them. Rows are copied by address: callers pass C-contiguous arrays of the documented shapes, and values with contiguous rows.
 """
 
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
 
 from elastic_ctr.cube.dictionary.format import EMPTY_KEY, MIX_1, MIX_2, Flags, Keys, Values
 from elastic_ctr.cube.dictionary.format import mix as mix_array
@@ -202,7 +199,7 @@ class Sorted(NamedTuple):
 
 
 class ExternalSorter:
-    """The distinct records of a build. A context manager: leaving it removes the group files."""
+    """The distinct records of a build. The folder is its own, for the group files; the caller removes it."""
 
     def __init__(self, dim: int, folder: Path, memory_bytes: int, *, keep_deleted: bool) -> None:
         self._dim = dim
@@ -212,21 +209,12 @@ class ExternalSorter:
         self._held: list[Block] = []
         self._held_keys = 0
         self._folder = folder
-        self._spill: tempfile.TemporaryDirectory[str] | None = None
+        self._spilled = False
         self._memory: Sorted | None = None
         self._groups: list[int] = []
         self.keys = 0
         self.deletions = 0
         self.empty_key: tuple[Values, bool] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._spill is not None:
-            self._spill.cleanup()
 
     def collect(self, blocks: Iterable[Block]) -> None:
         """Take all blocks, the later winning, and settle what remains. Raises ValueError for a wrong shape."""
@@ -237,7 +225,7 @@ class ExternalSorter:
             self._held_keys += block.keys.size
             if self._held_keys > self._limit:
                 self._spill_held()
-        if self._spill is None:
+        if not self._spilled:
             whole = _joined(self._held, self._dim)
             self._held = []
             self._memory = Sorted(*self._settled(whole), whole.values, whole.deleted)
@@ -297,14 +285,12 @@ class ExternalSorter:
         return mixed, origin
 
     def _file(self, group: int, what: str) -> Path:
-        assert self._spill is not None
-        return Path(self._spill.name) / f"{group:03d}.{what}"
+        return self._folder / f"{group:03d}.{what}"
 
     def _spill_held(self) -> None:
-        if self._spill is None:
-            self._spill = tempfile.TemporaryDirectory(prefix=".build-", dir=self._folder)
-            # From now on all goes to the files: there is no use in holding much.
-            self._limit = min(self._limit, SPILLED_KEYS)
+        self._spilled = True
+        # From now on all goes to the files: there is no use in holding much.
+        self._limit = min(self._limit, SPILLED_KEYS)
         for keys, values, deleted in self._held:
             rows = np.empty((keys.size, self._dim + _ROW_EXTRA), np.uint32)
             ends = np.zeros(GROUPS, np.int64)

@@ -1,7 +1,7 @@
 """Dictionary parts from records: pure functions of their input, byte-identical for the same input.
 
-Each writes a temporary file beside the target and renames it, so that a part is there whole or not at all. Files are not
-synced, because a build that a crash interrupts is repeated.
+Each writes to a temporary folder beside the target and renames the file, so that a part is there whole or not at all.
+Files are not synced, because a build that a crash interrupts is repeated.
 """
 
 import os
@@ -58,7 +58,7 @@ def build_full(
 ) -> PartFile:
     """A full part from blocks of keys u64[n] and values f32[n, dim]; of a repeated key the last stays.
 
-    Memory is bounded by about memory_bytes; beyond it sorted runs go to a folder beside out. Raises ValueError for a
+    Memory is bounded by about memory_bytes; beyond it group files go to the temporary folder. Raises ValueError for a
     key of another partition or a block of another dim.
     """
     return _build("full", identity, _present(blocks), out, memory_bytes)
@@ -153,19 +153,15 @@ def _build(kind: Kind, identity: Identity, blocks: Iterable[Block], out: Path, m
     if not 0 <= identity.partition < identity.partitions:
         raise ValueError(f"partition {identity.partition} is not one of {identity.partitions}")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with ExternalSorter(identity.dim, out.parent, memory_bytes, keep_deleted=kind == "overlay") as runs:
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=out.parent) as folder:
+        runs = ExternalSorter(identity.dim, Path(folder), memory_bytes, keep_deleted=kind == "overlay")
         runs.collect(_checked(blocks, identity))
-        handle, name = tempfile.mkstemp(prefix=f".{out.name}-", dir=out.parent)
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "w+b") as stream:
-                header = _write(stream, kind, identity, runs)
-            sha256 = digest_of(temporary)[1]
-            temporary.chmod(0o644)
-            temporary.replace(out)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        temporary = Path(folder) / out.name
+        with temporary.open("w+b") as stream:
+            header = _write(stream, kind, identity, runs)
+        sha256 = digest_of(temporary)[1]
+        temporary.chmod(0o644)
+        temporary.replace(out)
     return PartFile(out, header.file_bytes, sha256, header.keys)
 
 
@@ -201,16 +197,11 @@ def _joined(pieces: list[Sorted]) -> Sorted:
     return Sorted(mixed, np.arange(mixed.size, dtype=np.uint32), values, deleted)
 
 
-def _counts(runs: ExternalSorter, sub_parts: int) -> Keys:
+def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: ExternalSorter) -> PartHeader:
+    sub_parts = perfect_hash.sub_parts_for(runs.keys)
     counts = np.zeros(sub_parts, np.int64)
     for mixed in runs.hashes():
         counts += np.diff(sub_part_bounds(mixed, sub_parts))
-    return counts.astype(np.uint64)
-
-
-def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: ExternalSorter) -> PartHeader:
-    sub_parts = perfect_hash.sub_parts_for(runs.keys)
-    counts = _counts(runs, sub_parts)
     fullest = int(counts.max())
     slots, buckets = perfect_hash.slots_for(fullest), perfect_hash.buckets_for(fullest)
     stride = stride_for(identity.dim)
@@ -236,7 +227,7 @@ def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: ExternalSorte
             mark(presence, piece.mixed)
             tombstones[at + np.int64(number * slots)] = piece.deleted[piece.origin]
     bodies = {
-        "sub_parts": np.stack([seeds, counts], axis=1).tobytes(),
+        "sub_parts": np.stack([seeds, counts.astype(np.uint64)], axis=1).tobytes(),
         "pilots": pilots.tobytes(),
         "presence": presence.tobytes(),
         "tombstones": np.packbits(tombstones, bitorder="little").tobytes() if runs.deletions else b"",
