@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from elastic_ctr.config.role_files import CubeBuilderFile
 from elastic_ctr.cube.builder.job import (
-    BuildRefused,
+    BuildFailed,
     Outcome,
     Plan,
     Step,
@@ -43,14 +43,6 @@ from elastic_ctr.store import NotInStore, StoreError, open_store
 from elastic_ctr.versions.manifest import FileEntry, ManifestDamaged, read_dictionary
 
 log = logging.getLogger(__name__)
-
-
-class BuildFailed(Exception):
-    """A build that did not come to its end; `final` as in BuildProgress."""
-
-    def __init__(self, sentence: str, *, final: bool) -> None:
-        super().__init__(sentence)
-        self.final = final
 
 
 class CubeBuilder:
@@ -110,8 +102,8 @@ class CubeBuilder:
             return
         try:
             plan = plan_build(version, self._store)
-        except (BuildRefused, ManifestDamaged) as refused:
-            raise BuildFailed(str(refused), final=True) from refused
+        except ManifestDamaged as damaged:
+            raise BuildFailed(str(damaged), final=True) from damaged
         scratch = fresh_scratch(self._scratch, version)
         full = plan.ancestor is None
         parts = self._all("full" if full else "overlay", plan, scratch, "building")
@@ -132,11 +124,12 @@ class CubeBuilder:
             spawn = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self._settings.builder_jobs, spawn, die_with_parent, (os.getpid(),))
         # One bound for all of them, however many work side by side.
-        task = Task(
-            self._config.store, plan, step, 0, scratch, self._token, MEMORY_BYTES // self._settings.builder_jobs
-        )
+        memory = MEMORY_BYTES // self._settings.builder_jobs
         futures = [
-            self._pool.submit(run_task, task._replace(partition=p, part=parts[p] if parts else None))
+            self._pool.submit(
+                run_task,
+                Task(self._config.store, plan, step, p, scratch, self._token, memory, parts[p] if parts else None),
+            )
             for p in range(partitions)
         ]
         try:

@@ -9,14 +9,12 @@ files and on which ancestors are built, on nothing else: a build that was cut of
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.cube.builder.input import read_blocks
@@ -31,7 +29,6 @@ from elastic_ctr.versions.manifest import (
     FileEntry,
     ManifestDamaged,
     VersionManifest,
-    check,
     checked_file,
     read_dictionary,
     read_version,
@@ -44,8 +41,12 @@ Stage = Literal["reading", "building", "publishing"]
 _PATIENCE_SECONDS = 60.0
 
 
-class BuildRefused(ValueError):
-    """The version can never be built from what is published: which file, why. Final."""
+class BuildFailed(Exception):
+    """A build that did not come to its end: which file, why. `final` as in BuildProgress."""
+
+    def __init__(self, sentence: str, *, final: bool) -> None:
+        super().__init__(sentence)
+        self.final = final
 
 
 class Plan(NamedTuple):
@@ -62,7 +63,7 @@ class Plan(NamedTuple):
 
 
 def plan_build(version: int, store: Store) -> Plan:
-    """Raises NotInStore, StoreError, ManifestDamaged, BuildRefused."""
+    """Raises NotInStore, StoreError, ManifestDamaged, and BuildFailed where the version can never be built."""
     manifests = {version: read_version(store, version)}
     dictionaries: dict[int, DictionaryManifest] = {}
     oldest = manifests[version]
@@ -74,27 +75,24 @@ def plan_build(version: int, store: Store) -> Plan:
             oldest = read_version(store, oldest.parent)
             manifests[oldest.version] = oldest
     try:
-        chain = unbuilt_chain(version, manifests, dictionaries)
+        unbuilt = unbuilt_chain(version, manifests, dictionaries)
     except LookupError as gap:
-        raise BuildRefused(str(gap)) from gap
-    parent = manifests[chain[0]].parent
-    ancestor = dictionaries.get(parent) if parent is not None and manifests[chain[0]].kind == "delta" else None
-    plan = Plan(manifests[version], ancestor, tuple(manifests[each] for each in chain))
-    _check_shapes(plan)
-    return plan
-
-
-def _check_shapes(plan: Plan) -> None:
-    own = plan.manifest
-    others: list[tuple[int, int, int]] = [(each.version, each.dim, each.partitions) for each in plan.inputs]
-    if plan.ancestor is not None:
-        others.append((plan.ancestor.version, plan.ancestor.dim, plan.ancestor.partitions))
-    for version, dim, partitions in others:
-        if (dim, partitions) != (own.dim, own.partitions):
-            raise BuildRefused(
-                f"version {own.version} has dim {own.dim} over {own.partitions} partitions, version {version} that it "
-                f"stands on has dim {dim} over {partitions}; a model keeps both for life: publish a new base"
+        raise BuildFailed(str(gap), final=True) from gap
+    first = manifests[unbuilt[0]]
+    ancestor = dictionaries.get(first.parent) if first.parent is not None and first.kind == "delta" else None
+    own, inputs = manifests[version], tuple(manifests[each] for each in unbuilt)
+    others: list[VersionManifest | DictionaryManifest] = [*inputs]
+    if ancestor is not None:
+        others.append(ancestor)
+    for below in others:
+        if (below.dim, below.partitions) != (own.dim, own.partitions):
+            raise BuildFailed(
+                f"version {own.version} has dim {own.dim} over {own.partitions} partitions, version {below.version} that "
+                f"it stands on has dim {below.dim} over {below.partitions}; a model keeps both for life: publish a new "
+                "base",
+                final=True,
             )
+    return Plan(own, ancestor, inputs)
 
 
 class Task(NamedTuple):
@@ -129,7 +127,7 @@ def run_task(task: Task) -> Outcome:
         opened = open_store(task.store.url, user=task.store.user, token=task.store_token, retry=patience)
         with closing(opened) as store:
             outcome.entry = _done(task, store, outcome.seconds)
-    except (ManifestDamaged, SequenceFileDamaged, DictionaryDamaged, BuildRefused) as damaged:
+    except (ManifestDamaged, SequenceFileDamaged, DictionaryDamaged, BuildFailed) as damaged:
         outcome.failed, outcome.final = str(damaged), True
     except StoreError as failed:
         outcome.failed = str(failed)
@@ -163,12 +161,16 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
         seconds["reading"] = time.monotonic() - began
         part = merge_full(full, out, out, manifest.version, memory_bytes=task.memory_bytes)
     else:
-        files = [checked_file(store, input_file(each, partition), folder) for each in plan.inputs]
+        entries = [input_file(each, partition) for each in plan.inputs]
+        files = [checked_file(store, entry, folder) for entry in entries]
         parent = None
         if plan.ancestor is not None and plan.ancestor.kind == "overlay":
             parent = ancestor_file(store, plan.ancestor.version, plan.ancestor, partition, folder)
         seconds["reading"] = time.monotonic() - began
-        blocks = _blocks(plan, partition, files)
+        blocks = chain.from_iterable(
+            read_blocks(file, name=entry.path, records=entry.records, dim=manifest.dim)
+            for file, entry in zip(files, entries, strict=True)
+        )
         identity = Identity(manifest.version, partition, manifest.partitions, manifest.dim)
         if task.step == "full":
             part = build_full(blocks, out, identity, task.memory_bytes)
@@ -179,19 +181,15 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
     return part
 
 
-def _blocks(plan: Plan, partition: int, files: list[Path]) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.float32]]]:
-    for manifest, file in zip(plan.inputs, files, strict=True):
-        entry = input_file(manifest, partition)
-        yield from read_blocks(file, name=entry.path, records=entry.records, dim=plan.manifest.dim)
-
-
 def input_file(manifest: VersionManifest, partition: int) -> FileEntry:
-    """A partition's SequenceFile. Raises BuildRefused when the manifest names none."""
+    """A partition's SequenceFile. Raises BuildFailed when the manifest names none."""
     path = layout.cube_file(manifest.version, manifest.kind, partition, manifest.partitions)
     for entry in manifest.cube_files:
         if entry.path == path:
             return entry
-    raise BuildRefused(f"the manifest of version {manifest.version} names no file {path}; publish the version again")
+    raise BuildFailed(
+        f"the manifest of version {manifest.version} names no file {path}; publish the version again", final=True
+    )
 
 
 def ancestor_file(
@@ -221,11 +219,7 @@ def publish_again(store: Store, source: Path, entry: FileEntry) -> None:
     except AlreadyPublished:
         with tempfile.TemporaryDirectory(dir=source.parent) as name:
             try:
-                found = store.local_path(entry.path)
-                if found is None:
-                    found = Path(name) / "part"
-                    store.get(entry.path, found)
-                check(store, entry, found)
+                checked_file(store, entry, Path(name))
             except ManifestDamaged:
                 store.delete(entry.path)
                 store.put(source, entry.path)

@@ -7,7 +7,7 @@ import pytest
 from cube.published import DIM, PARTITIONS, Keys, keys_of, publish_version, values_of
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.cube.builder.job import (
-    BuildRefused,
+    BuildFailed,
     Outcome,
     Step,
     Task,
@@ -242,14 +242,14 @@ def test_a_delta_of_another_dim_is_refused_before_anything_is_built(store: FileS
     publish_version(store, tmp_path / "work", 10, MANY)
     publish_version(store, tmp_path / "work", 11, MANY[:3], parent=10, base=10, dim=7)
 
-    with pytest.raises(BuildRefused, match=r"version 11 has dim 7 .* version 10 that it stands on has dim 2"):
+    with pytest.raises(BuildFailed, match=r"version 11 has dim 7 .* version 10 that it stands on has dim 2"):
         plan_build(11, store)
 
 
 def test_a_delta_that_is_its_own_parent_is_refused(store: FileStore, tmp_path: Path) -> None:
     publish_version(store, tmp_path / "work", 11, MANY[:3], parent=11, base=10)
 
-    with pytest.raises(BuildRefused, match="names no earlier parent"):
+    with pytest.raises(BuildFailed, match="names no earlier parent"):
         plan_build(11, store)
 
 

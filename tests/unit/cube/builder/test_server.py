@@ -11,7 +11,8 @@ import pytest
 from cube.published import PARTITIONS, publish_version
 from elastic_ctr.config.role_files import CubeBuilderFile
 from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
-from elastic_ctr.cube.builder.build_server import BuildFailed, CubeBuilder, builder_metrics, builder_routes
+from elastic_ctr.cube.builder.build_server import CubeBuilder, builder_metrics, builder_routes
+from elastic_ctr.cube.builder.job import BuildFailed
 from elastic_ctr.cube.release import BuildProgress
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application
