@@ -213,7 +213,7 @@ def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: ExternalSorte
         "sub_parts": sub_parts, "slots": slots, "buckets": buckets, "stride": stride,
         "presence_bits": presence.size * 64, "tombstones": runs.deletions,
     }  # fmt: skip
-    places, length = lay_out(shape)
+    places, length = lay_out(**shape)
     os.ftruncate(stream.fileno(), length)
     stream.seek(places["records"][0])
     records = xxhash.xxh3_64()

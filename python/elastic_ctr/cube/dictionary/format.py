@@ -9,8 +9,8 @@
     records       [key u64 | dim f32 | padding] every `stride` bytes; an empty slot has the all-ones key
 
 A full part answers for every key of its partition; an overlay answers for the keys it has, the full part below it for
-the rest. Where a key stands is defined by `mix`, the constants here and `kernel`: a change of those is a new format version. Bytes between sections are zero. The same records give the same
-bytes, whatever their order was.
+the rest. Where a key stands is defined by `mix`, the constants here and `kernel`: a change of those is a new format
+version. Bytes between sections are zero. The same records give the same bytes, whatever their order was.
 """
 
 import errno
@@ -49,8 +49,7 @@ PRESENCE_BITS_PER_KEY = 64
 
 _FLOAT32 = 1
 _KINDS: dict[int, Kind] = {1: "full", 2: "overlay"}
-_KIND_CODES: dict[Kind, int] = {name: code for code, name in _KINDS.items()}
-_ABSENT, _PRESENT, _DELETED = 0, 1, 2
+_EMPTY_KEY_STATES = ("absent", "present", "deleted")
 
 # magic, format, header bytes, dim, dtype, stride, kind, version, base, partition, partitions, keys, sub-parts,
 # slots, buckets, state of the all-ones key, presence bits, tombstones, file bytes
@@ -77,8 +76,6 @@ class DictionaryDamaged(ValueError):
 
     def __init__(self, path: Path | str, reason: str) -> None:
         super().__init__(f"dictionary part {path} is damaged: {reason}; fetch or build it again")
-        self.path = Path(path)
-        self.reason = reason
 
 
 class Section(NamedTuple):
@@ -113,10 +110,10 @@ class PartHeader:
     sections: dict[str, Section]
 
     def pack(self) -> bytes:
-        state = {"absent": _ABSENT, "present": _PRESENT, "deleted": _DELETED}[self.empty_key]
+        kind, state = 1 if self.kind == "full" else 2, _EMPTY_KEY_STATES.index(self.empty_key)
         head = bytearray(HEADER_BYTES)
         _FIXED.pack_into(
-            head, 0, MAGIC, FORMAT_VERSION, HEADER_BYTES, self.dim, _FLOAT32, self.stride, _KIND_CODES[self.kind],
+            head, 0, MAGIC, FORMAT_VERSION, HEADER_BYTES, self.dim, _FLOAT32, self.stride, kind,
             self.version, self.base, self.partition, self.partitions, self.keys, self.sub_parts, self.slots,
             self.buckets, state, self.presence_bits, self.tombstones, self.file_bytes,
         )  # fmt: skip
@@ -133,35 +130,30 @@ def stride_for(dim: int) -> int:
 
 
 def presence_bits_for(keys: int) -> int:
-    bits = PRESENCE_BITS_PER_KEY
-    while bits < PRESENCE_BITS_PER_KEY * keys:
-        bits *= 2
-    return bits
+    return PRESENCE_BITS_PER_KEY << (max(keys, 1) - 1).bit_length()
 
 
-def records_alignment(length: int) -> int:
-    """Large sections start on a huge page, where half a page of padding is nothing; small ones on a page."""
-    return 2 << 20 if length >= 32 << 20 else 4096
-
-
-def lay_out(header_fields: dict[str, int]) -> tuple[dict[str, tuple[int, int]], int]:
+def lay_out(
+    sub_parts: int, slots: int, buckets: int, stride: int, presence_bits: int, tombstones: int
+) -> tuple[dict[str, tuple[int, int]], int]:
     """Offsets and lengths of the sections, and the length of the file. The one place that knows the order."""
-    f = header_fields
-    slots = f["sub_parts"] * f["slots"]
     lengths = {
-        "sub_parts": f["sub_parts"] * SUB_PART_BYTES,
-        "pilots": 2 * f["sub_parts"] * f["buckets"],
-        "presence": f["presence_bits"] // 8,
-        "tombstones": -(-slots // 8) if f["tombstones"] else 0,
-        "records": slots * f["stride"],
+        "sub_parts": sub_parts * SUB_PART_BYTES,
+        "pilots": 2 * sub_parts * buckets,
+        "presence": presence_bits // 8,
+        "tombstones": -(-sub_parts * slots // 8) if tombstones else 0,
+        "records": sub_parts * slots * stride,
     }
     at = HEADER_BYTES
     places: dict[str, tuple[int, int]] = {}
-    for name in _SECTIONS:
-        alignment = records_alignment(lengths[name]) if name == "records" else 64
+    for name, length in lengths.items():
+        alignment = 64
+        if name == "records":
+            # Large sections start on a huge page, where half a page of padding is nothing; small ones on a page.
+            alignment = 2 << 20 if length >= 32 << 20 else 4096
         at = -(-at // alignment) * alignment
-        places[name] = (at, lengths[name])
-        at += lengths[name]
+        places[name] = (at, length)
+        at += length
     return places, at
 
 
@@ -171,8 +163,6 @@ def read_header(data: bytes, path: Path, file_bytes: int) -> PartHeader:
     def refuse(reason: str) -> DictionaryDamaged:
         return DictionaryDamaged(path, reason)
 
-    if len(data) < HEADER_BYTES:
-        raise refuse(f"{len(data)} bytes are less than a header")
     if data[:8] != MAGIC:
         raise refuse("it does not start as a dictionary part")
     fields = _FIXED.unpack_from(data)
@@ -186,24 +176,20 @@ def read_header(data: bytes, path: Path, file_bytes: int) -> PartHeader:
         raise refuse(f"dim {dim} or number type {dtype} is unknown")
     if stride < stride_for(dim) or stride % 8:
         raise refuse(f"a stride of {stride} bytes does not hold records of dim {dim}")
-    if kind not in _KINDS or state not in {_ABSENT, _PRESENT, _DELETED}:
+    if kind not in _KINDS or state >= len(_EMPTY_KEY_STATES):
         raise refuse(f"kind {kind} or all-ones state {state} is unknown")
     if not partition < partitions:
         raise refuse(f"partition {partition} is not one of {partitions}")
     if min(sub_parts, slots, buckets) < 1 or keys > sub_parts * slots + 1:
         raise refuse(f"{keys} keys do not fit {sub_parts} sub-parts of {slots} slots")
-    full = _KINDS[kind] == "full"
-    if full and (presence_bits or tombstones or base or state == _DELETED):
+    full, empty_key = _KINDS[kind] == "full", cast("Any", _EMPTY_KEY_STATES[state])
+    if full and (presence_bits or tombstones or base or empty_key == "deleted"):
         raise refuse("a full part has no presence filter, no tombstones and no base")
     if not full and (presence_bits < 64 or presence_bits & (presence_bits - 1)):
         raise refuse(f"a presence filter of {presence_bits} bits is not a power of two")
     if length != file_bytes:
         raise refuse(f"it has {file_bytes} bytes, its header says {length}")
-    shape = {
-        "sub_parts": sub_parts, "slots": slots, "buckets": buckets, "stride": stride,
-        "presence_bits": presence_bits, "tombstones": tombstones,
-    }  # fmt: skip
-    places, end = lay_out(shape)
+    places, end = lay_out(sub_parts, slots, buckets, stride, presence_bits, tombstones)
     sections = {
         name: Section(*_SECTION.unpack_from(data, _FIXED.size + number * _SECTION.size))
         for number, name in enumerate(_SECTIONS)
@@ -213,9 +199,8 @@ def read_header(data: bytes, path: Path, file_bytes: int) -> PartHeader:
     return PartHeader(
         kind=_KINDS[kind], dim=dim, stride=stride, version=version, base=base, partition=partition,
         partitions=partitions, keys=keys, sub_parts=sub_parts, slots=slots, buckets=buckets,
-        presence_bits=presence_bits, tombstones=tombstones, file_bytes=length,
-        empty_key=cast("Any", ("absent", "present", "deleted")[state]),
-        empty_key_values=data[_EMPTY_KEY_VALUES : _EMPTY_KEY_VALUES + 4 * dim] if state == _PRESENT else b"",
+        presence_bits=presence_bits, tombstones=tombstones, file_bytes=length, empty_key=empty_key,
+        empty_key_values=data[_EMPTY_KEY_VALUES : _EMPTY_KEY_VALUES + 4 * dim] if empty_key == "present" else b"",
         sections=sections,
     )  # fmt: skip
 
@@ -254,9 +239,7 @@ class DictionaryPart:
         with path.open("rb") as stream:
             size = stream.seek(0, 2)
             if size < HEADER_BYTES:
-                # Perhaps too short to be mapped.
-                stream.seek(0)
-                read_header(stream.read(size), path, size)
+                raise DictionaryDamaged(path, f"{size} bytes are less than a header")
             inode = os.fstat(stream.fileno()).st_ino
             mapped = mmap.mmap(stream.fileno(), size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         # Before any byte is read: the kernel reads in small pages until it knows this.

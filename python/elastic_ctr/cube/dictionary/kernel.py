@@ -9,7 +9,6 @@ mapped files: `table` builds the rows and answers for them. With NUMBA_BOUNDSCHE
 """
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -57,8 +56,6 @@ _0, _1, _2, _3, _6, _7, _8, _16 = (np.uint64(number) for number in (0, 1, 2, 3, 
 _ROW_BYTES = np.uint64(8 * WIDTH)
 _29, _32, _63, _64 = (np.uint64(number) for number in (29, 32, 63, 64))
 
-Lookup = Callable[..., int]
-
 
 @compiled
 def mix(key: Any) -> Any:
@@ -93,11 +90,8 @@ def _placed(row: Any, at: Any, mixed: Any) -> Any:
     """(address of the pilot, second hash, first slot of the sub-part) of a mixed key, in the full part (at 0) or the overlay (at
     OVERLAY).
     """
-    sub_parts, seed_at, buckets = (
-        _column(row, at + SUB_PART_COUNT),
-        _column(row, at + SUB_PARTS),
-        _column(row, at + BUCKETS),
-    )
+    sub_parts, seed_at = _column(row, at + SUB_PART_COUNT), _column(row, at + SUB_PARTS)
+    buckets = _column(row, at + BUCKETS)
     bucket, first = _0, _0
     # Most partitions are one sub-part.
     if sub_parts != _1:
@@ -281,8 +275,7 @@ def look_up(
     return lost
 
 
-@cache
-def lookup_kernel(dim: int, stride: int, *, accumulate: bool) -> Lookup:
+def lookup_kernel(dim: int, stride: int, *, accumulate: bool) -> Callable[..., int]:
     """The lookup for parts of that dim and stride.
 
     It is called as lookup(table u64[partitions, WIDTH], reciprocal u64, overlaid bool, keys u64[>= count], count, out

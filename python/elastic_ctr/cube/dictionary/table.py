@@ -5,7 +5,7 @@ answered with zeros and its flag; a key of a partition without a part is an erro
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -26,8 +26,6 @@ class PartsDoNotFit(ValueError):
 class PartitionNotHeld(LookupError):
     def __init__(self, version: int, partition: int) -> None:
         super().__init__(f"partition {partition} of version {version} is not held here; ask another holder")
-        self.version = version
-        self.partition = partition
 
 
 class Parts(NamedTuple):
@@ -70,38 +68,34 @@ _NO_RECORDS = np.full(MAX_DIM + 8, EMPTY_KEY, np.uint64)
 _NO_PRESENCE = np.zeros(1, np.uint64)
 
 
-def _address(array: NDArray[Any]) -> int:
-    return int(array.ctypes.data)
-
-
 def _table_rows(partitions: int, parts: Mapping[int, Parts]) -> NDArray[np.uint64]:
     """The kernel's view: addresses and sizes per partition. The parts must outlive it."""
     from elastic_ctr.cube.dictionary import kernel
 
     rows = np.zeros((partitions, kernel.WIDTH), np.uint64)
     for at in (0, kernel.OVERLAY):
-        rows[:, at + kernel.PILOTS] = _address(_NO_PILOTS)
-        rows[:, at + kernel.RECORDS] = _address(_NO_RECORDS)
-        rows[:, at + kernel.SUB_PARTS] = _address(_NO_SUB_PARTS)
+        rows[:, at + kernel.PILOTS] = _NO_PILOTS.ctypes.data
+        rows[:, at + kernel.RECORDS] = _NO_RECORDS.ctypes.data
+        rows[:, at + kernel.SUB_PARTS] = _NO_SUB_PARTS.ctypes.data
         rows[:, [at + kernel.SUB_PART_COUNT, at + kernel.SLOTS, at + kernel.BUCKETS]] = 1
-    rows[:, kernel.PRESENCE] = _address(_NO_PRESENCE)
+    rows[:, kernel.PRESENCE] = _NO_PRESENCE.ctypes.data
     for partition, pair in parts.items():
         row = rows[partition]
         for at, part in ((0, pair.full), (kernel.OVERLAY, pair.overlay)):
             if part is None:
                 continue
-            row[at + kernel.PILOTS] = _address(part.pilots)
-            row[at + kernel.RECORDS] = _address(part.records)
-            row[at + kernel.SUB_PARTS] = _address(part.sub_parts)
+            row[at + kernel.PILOTS] = part.pilots.ctypes.data
+            row[at + kernel.RECORDS] = part.records.ctypes.data
+            row[at + kernel.SUB_PARTS] = part.sub_parts.ctypes.data
             row[at + kernel.SUB_PART_COUNT] = part.header.sub_parts
             row[at + kernel.SLOTS] = part.header.slots
             row[at + kernel.BUCKETS] = part.header.buckets
-            row[at + kernel.EMPTY_KEY_AT] = _address(part.empty_key_values) if part.empty_key_values.size else 0
+            row[at + kernel.EMPTY_KEY_AT] = part.empty_key_values.ctypes.data if part.empty_key_values.size else 0
             row[at + kernel.EMPTY_KEY_DELETED] = part.header.empty_key == "deleted"
         if pair.overlay is not None:
-            row[kernel.PRESENCE] = _address(pair.overlay.presence)
+            row[kernel.PRESENCE] = pair.overlay.presence.ctypes.data
             row[kernel.PRESENCE_MASK] = pair.overlay.header.presence_bits - 1
-            row[kernel.TOMBSTONES] = _address(pair.overlay.tombstones) if pair.overlay.tombstones.size else 0
+            row[kernel.TOMBSTONES] = pair.overlay.tombstones.ctypes.data if pair.overlay.tombstones.size else 0
     return rows
 
 
@@ -172,7 +166,8 @@ class VersionTable:
         values = np.empty((keys.size, self.dim), np.float32)
         missing = np.empty(keys.size, np.uint8)
         places = np.arange(0, keys.size * 4 * self.dim, 4 * self.dim, dtype=np.int64)
-        self._run(self._copy, keys, values.reshape(-1).view(np.uint8), places, missing)
+        out, scratch = values.reshape(-1).view(np.uint8), np.empty(_SCRATCH, np.uint64)
+        self._copy(self.rows, self.reciprocal, self.overlaid, keys, keys.size, out, places, missing, scratch)
         return values, missing.view(np.bool_)
 
     def lookup_pooled(self, keys: Keys, offsets: Offsets, out: Values | None = None) -> Values:
@@ -202,7 +197,9 @@ class VersionTable:
             starts = (starts[:, None] + np.arange(size, dtype=np.int64) * step).reshape(-1)
         reach = int(starts.max()) + 4 * self.dim
         flat = as_strided(out.view(np.uint8), shape=(reach,), strides=(1,))
-        self._run(add, keys, flat, np.repeat(starts, lengths), np.empty(keys.size, np.uint8))
+        places, missing = np.repeat(starts, lengths), np.empty(keys.size, np.uint8)
+        scratch = np.empty(_SCRATCH, np.uint64)
+        add(self.rows, self.reciprocal, self.overlaid, keys, keys.size, flat, places, missing, scratch)
         return out
 
     def _checked(self, keys: Keys) -> Keys:
@@ -212,14 +209,3 @@ class VersionTable:
         if (partition := self.not_held(keys)) is not None:
             raise PartitionNotHeld(self.version, partition)
         return keys
-
-    def _run(
-        self,
-        kernel: Callable[..., int],
-        keys: Keys,
-        out: NDArray[np.uint8],
-        places: Offsets,
-        missing: NDArray[np.uint8],
-    ) -> None:
-        scratch = np.empty(_SCRATCH, np.uint64)
-        kernel(self.rows, self.reciprocal, self.overlaid, keys, keys.size, out, places, missing, scratch)
