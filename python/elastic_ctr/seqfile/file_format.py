@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -99,15 +100,8 @@ def record_dtype(dim: int, *, inner_lengths: bool = True) -> np.dtype[np.void]:
     """
     if dim < 1:
         raise ValueError(f"a value has at least one float, not {dim}.")
-    lengths = [("key_length", ">i4")] if inner_lengths else []
-    value_lengths = [("value_length", ">i4")] if inner_lengths else []
-    return np.dtype(
-        [
-            ("record_bytes", ">i4"),
-            ("key_bytes", ">i4"),
-            *lengths,
-            ("key", "<u8"),
-            *value_lengths,
-            ("value", "<f4", (dim,)),
-        ]
-    )
+    outer: list[Any] = [("record_bytes", ">i4"), ("key_bytes", ">i4")]
+    key, value = ("key", "<u8"), ("value", "<f4", (dim,))
+    if not inner_lengths:
+        return np.dtype([*outer, key, value])
+    return np.dtype([*outer, ("key_length", ">i4"), key, ("value_length", ">i4"), value])

@@ -6,10 +6,10 @@ it is used, and memory is bounded by what one record or block may hold.
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -105,9 +105,7 @@ class SequenceFileReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _check_count(self, count: int) -> None:
@@ -150,22 +148,18 @@ class SequenceFileReader:
         return value // 4
 
     def _gathered(self) -> Iterator[Arrays]:
-        keys: list[bytes] = []
-        values: list[bytes] = []
         size = 0
-        for start, key, value in self._raw():
-            size = size or len(value)
-            if len(key) != 8 or len(value) != size or not size or size % 4:
-                raise self._from.damaged(
-                    f"a record of {len(key)} and {len(value)} bytes is not a u64 and {size // 4} floats.", start
-                )
-            keys.append(key)
-            values.append(value)
-            if len(keys) == _GATHERED_RECORDS:
-                yield _arrays(keys, values)
-                keys, values = [], []
-        if keys:
-            yield _arrays(keys, values)
+        raw = self._raw()
+        while records := list(itertools.islice(raw, _GATHERED_RECORDS)):
+            for start, key, value in records:
+                size = size or len(value)
+                if len(key) != 8 or len(value) != size or not size or size % 4:
+                    raise self._from.damaged(
+                        f"a record of {len(key)} and {len(value)} bytes is not a u64 and {size // 4} floats.", start
+                    )
+            keys = np.frombuffer(b"".join(key for _, key, _ in records), dtype="<u8")
+            values = np.frombuffer(b"".join(value for _, _, value in records), dtype="<f4")
+            yield keys.astype(np.uint64), values.astype(np.float32).reshape(len(records), -1)
 
     def _raw(self) -> Iterator[tuple[int, bytes, bytes]]:
         if self.header.compression is Compression.BLOCK:
@@ -305,13 +299,6 @@ class _Source:
 
     def damaged(self, reason: str, offset: int | None = None) -> SequenceFileDamaged:
         return SequenceFileDamaged(self._name, self.offset if offset is None else offset, reason)
-
-
-def _arrays(keys: list[bytes], values: list[bytes]) -> Arrays:
-    return (
-        np.frombuffer(b"".join(keys), dtype="<u8").astype(np.uint64),
-        np.frombuffer(b"".join(values), dtype="<f4").astype(np.float32).reshape(len(keys), -1),
-    )
 
 
 def _read_header(source: _Source) -> SequenceFileHeader:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -44,7 +43,6 @@ class SequenceFileWriter:
         self._escape = ESCAPE + marker
         self._interval = sync_interval
         self._last_sync = 0
-        self._dtype: np.dtype[np.void] | None = None
         self._dim: int | None = None
         self.records = 0
         self.bytes = 0
@@ -64,14 +62,14 @@ class SequenceFileWriter:
             raise ValueError(f"records are u64 and float32, not {keys.dtype} and {values.dtype}.")
         if keys.ndim != 1 or values.ndim != 2 or len(keys) != len(values):
             raise ValueError(f"keys of shape {keys.shape} do not fit values of shape {values.shape}.")
-        if self._dim is None:
-            self._dim, self._dtype = values.shape[1], record_dtype(values.shape[1])
-        if values.shape[1] != self._dim:
-            raise ValueError(f"the file holds vectors of {self._dim} floats, these have {values.shape[1]}.")
-        assert self._dtype is not None
-        step = max(_SLICE_BYTES // self._dtype.itemsize, 1)
+        dim = values.shape[1]
+        if self._dim not in {None, dim}:
+            raise ValueError(f"the file holds vectors of {self._dim} floats, these have {dim}.")
+        dtype = record_dtype(dim)
+        self._dim = dim
+        step = max(_SLICE_BYTES // dtype.itemsize, 1)
         for start in range(0, len(keys), step):
-            self._append(keys[start : start + step], values[start : start + step], self._dtype)
+            self._append(keys[start : start + step], values[start : start + step], dtype)
 
     def close(self) -> None:
         """Close the file, if it was opened here."""
@@ -81,9 +79,7 @@ class SequenceFileWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _append(self, keys: npt.NDArray[np.uint64], values: npt.NDArray[np.float32], dtype: np.dtype[np.void]) -> None:
