@@ -219,10 +219,15 @@ class ExternalSorter:
     def collect(self, blocks: Iterable[Block]) -> None:
         """Take all blocks, the later winning, and settle what remains. Raises ValueError for a wrong shape."""
         for block in blocks:
-            self._check(block)
+            keys, values, _ = block
+            if keys.dtype != np.uint64 or values.dtype != np.float32 or values.shape != (keys.size, self._dim):
+                raise ValueError(
+                    f"a block has keys {keys.dtype}{keys.shape} and values {values.dtype}{values.shape}; "
+                    f"keys must be uint64[n] and values float32[n, {self._dim}]"
+                )
             # Rows are copied by address, so they lie one behind the other.
             self._held.append(Block(*map(np.ascontiguousarray, block)))
-            self._held_keys += block.keys.size
+            self._held_keys += keys.size
             if self._held_keys > self._limit:
                 self._spill_held()
         if not self._spilled:
@@ -257,16 +262,6 @@ class ExternalSorter:
             for what in ("rows", "mixed", "origin"):
                 self._file(group, what).unlink()
             yield Sorted(mixed, origin, block.values, block.deleted)
-
-    def _check(self, block: Block) -> None:
-        keys, values, deleted = block
-        if keys.dtype != np.uint64 or values.dtype != np.float32 or values.shape != (keys.size, self._dim):
-            raise ValueError(
-                f"a block has keys {keys.dtype}{keys.shape} and values {values.dtype}{values.shape}; "
-                f"keys must be uint64[n] and values float32[n, {self._dim}]"
-            )
-        if deleted.shape != keys.shape:
-            raise ValueError(f"a block has {keys.size} keys and {deleted.size} deletion flags")
 
     def _settled(self, block: Block) -> tuple[Keys, Origins]:
         """Of each key the last record, as hash and place, without the all-ones key and what is not to be kept."""

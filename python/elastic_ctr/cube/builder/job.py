@@ -157,7 +157,7 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
     out = _scratch_part(task.scratch, partition)
     if task.step == "merge":
         assert plan.ancestor is not None
-        full = ancestor_file(store, plan.full_version, plan.ancestor, partition, folder)
+        full = checked_file(store, _full_below(plan.ancestor, store).part(partition), folder)
         seconds["reading"] = time.monotonic() - began
         part = merge_full(full, out, out, manifest.version, memory_bytes=task.memory_bytes)
     else:
@@ -165,7 +165,7 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
         files = [checked_file(store, entry, folder) for entry in entries]
         parent = None
         if plan.ancestor is not None and plan.ancestor.kind == "overlay":
-            parent = ancestor_file(store, plan.ancestor.version, plan.ancestor, partition, folder)
+            parent = checked_file(store, plan.ancestor.part(partition), folder)
         seconds["reading"] = time.monotonic() - began
         blocks = chain.from_iterable(
             read_blocks(file, name=entry.path, records=entry.records, dim=manifest.dim)
@@ -192,22 +192,14 @@ def input_file(manifest: VersionManifest, partition: int) -> FileEntry:
     )
 
 
-def ancestor_file(
-    store: Store, full_or_overlay: int, ancestor: DictionaryManifest, partition: int, folder: Path
-) -> Path:
-    """A built part of the ancestor, or of the full version below it."""
-    manifest = ancestor if full_or_overlay == ancestor.version else read_dictionary(store, full_or_overlay)
-    return checked_file(store, manifest.part(partition), folder)
+def _full_below(ancestor: DictionaryManifest, store: Store) -> DictionaryManifest:
+    """The dictionary whose full parts the ancestor has, which may be its own."""
+    return ancestor if ancestor.version == ancestor.full_version else read_dictionary(store, ancestor.full_version)
 
 
 def past_share(plan: Plan, overlay_keys: int, store: Store, overlay_share: float) -> bool:
     """Whether the overlay of a version has grown so large that full parts are better."""
-    below = plan.ancestor
-    if below is None:
-        return False
-    if below.version != below.full_version:
-        below = read_dictionary(store, below.full_version)
-    return overlay_keys > overlay_share * below.keys
+    return plan.ancestor is not None and overlay_keys > overlay_share * _full_below(plan.ancestor, store).keys
 
 
 def publish_again(store: Store, source: Path, entry: FileEntry) -> None:

@@ -239,10 +239,10 @@ def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: ExternalSorte
         stream.write(body)
     values, gone = runs.empty_key if runs.empty_key is not None else (None, False)
     header = PartHeader(
-        kind=kind, version=identity.version, base=identity.base, partition=identity.partition,
-        partitions=identity.partitions, dim=identity.dim, keys=runs.keys + (values is not None), file_bytes=length,
+        kind=kind, keys=runs.keys + (values is not None), file_bytes=length,
         empty_key="absent" if values is None else "deleted" if gone else "present",
-        empty_key_values=b"" if values is None or gone else values.tobytes(), sections=sections, **shape,
+        empty_key_values=b"" if values is None or gone else values.tobytes(), sections=sections,
+        **identity._asdict(), **shape,
     )  # fmt: skip
     stream.seek(0)
     stream.write(header.pack())
