@@ -51,19 +51,12 @@ class SequenceFileDamaged(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SequenceFileHeader:
-    """The header of a file.
-
-    Attributes:
-        sync: the 16 bytes that follow each escape.
-        body: offset of the first record.
-    """
-
     key_class: str
     value_class: str
     compression: Compression
     codec: str | None
-    sync: bytes
-    body: int
+    sync: bytes  # the 16 that follow each escape
+    body: int  # offset of the first record
     metadata: dict[str, str] = field(default_factory=dict)
 
 

@@ -44,16 +44,9 @@ _GATHERED_RECORDS = 1 << 16
 class SequenceFileReader:
     """Reads a file once, from its beginning: either iterate for arrays, or take `records()`.
 
-    A file that was cut off between two records looks whole; `expected_records` detects that.
-
-    Args:
-        source: a path, or a stream, which is left open.
-        name: what errors call the file; by default its path.
-        inner_lengths: False for files of the old cube builder, which leave BytesWritable's own lengths out.
-        expected_records: another number of records is damage.
-
-    Raises:
-        SequenceFileDamaged: the header is not right; so do all methods for what follows.
+    Another number than `expected_records` is damage: a file that was cut off between two records looks whole. Files of
+    the old cube builder leave BytesWritable's own lengths out: `inner_lengths` is False for them. Errors call the file
+    `name`, by default its path; a stream is left open. Raises SequenceFileDamaged, as all methods do.
     """
 
     def __init__(
@@ -80,8 +73,7 @@ class SequenceFileReader:
     def __iter__(self) -> Iterator[Arrays]:
         """Blocks of (keys u64[n], values f32[n, dim]), n above 0.
 
-        Raises:
-            SequenceFileDamaged: also for a key that is not 8 bytes, or a value that is not dim floats in all records.
+        A key that is not 8 bytes is damage too, and a value that is not dim floats in all records.
         """
         count = 0
         for keys, values in self._fixed() if self.header.compression is Compression.NONE else self._gathered():

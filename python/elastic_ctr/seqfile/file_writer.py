@@ -19,11 +19,8 @@ _SLICE_BYTES = 8 << 20
 class SequenceFileWriter:
     """Writes records in the order given; the same records and seed give the same bytes.
 
-    Args:
-        target: a path, which is created or replaced, or a stream, which is left open.
-        seed: of the sync marker; the name of the file is a good one.
-        sync: the sync marker itself, instead of a seed.
-        sync_interval: bytes between sync markers, Hadoop's default.
+    A path is created or replaced; a stream is left open. The sync marker is made from `seed`, of which the name of the
+    file is a good one, or is `sync` itself; it stands every `sync_interval` bytes, by default as often as Hadoop's.
     """
 
     def __init__(
@@ -49,15 +46,7 @@ class SequenceFileWriter:
         self._put(header)
 
     def write(self, keys: npt.NDArray[np.uint64], values: npt.NDArray[np.float32]) -> None:
-        """Append n records.
-
-        Args:
-            keys: u64[n].
-            values: f32[n, dim]; dim is that of the first call, and the same from then on.
-
-        Raises:
-            ValueError: the shapes or types are others.
-        """
+        """Append n records: keys u64[n], values f32[n, dim] of one dim in all calls. Raises ValueError for others."""
         if keys.dtype != np.uint64 or values.dtype != np.float32:
             raise ValueError(f"records are u64 and float32, not {keys.dtype} and {values.dtype}.")
         if keys.ndim != 1 or values.ndim != 2 or len(keys) != len(values):
