@@ -63,10 +63,3 @@ def inlined(function: Function) -> Function:
     from numba import njit
 
     return cast("Function", njit(nogil=True, inline="always", error_model="numpy")(function))
-
-
-def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that emits LLVM instructions itself; it is called without its first parameter."""
-    from numba.extending import intrinsic as numba_intrinsic
-
-    return cast("Callable[..., Any]", numba_intrinsic(prefer_literal=True)(function))

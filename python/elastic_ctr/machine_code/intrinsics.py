@@ -4,12 +4,14 @@ of 1.
 """
 # ruff: noqa: ARG001  (numba reads the parameters of an intrinsic by their number; LLVM gets them as args)
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import extending, types
 
-from elastic_ctr.machine_code.compiled import intrinsic
+# Of a function that emits LLVM instructions itself; it is called without its first parameter.
+intrinsic: Callable[[Callable[..., Any]], Callable[..., Any]] = extending.intrinsic(prefer_literal=True)
 
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 _BYTE = ir.IntType(8)
