@@ -18,13 +18,11 @@ it out.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -150,6 +148,9 @@ class CubeServer:
         assigned = self._workers.assigned
         self._scrubber.keep_only(assigned.files())
         self._activity.look({version: own.place for version, own in assigned.versions.items()})
+        self._partitions.clear()
+        for version, numbers in assigned.by_version().items():
+            self._partitions.labels(version).set(len(numbers))
 
     def _on_damage(self, path: Path, sentence: str) -> None:
         asyncio.run_coroutine_threadsafe(self._drop(path, sentence), self._loop)
@@ -183,35 +184,29 @@ class CubeServer:
         }
         for name, (text, value) in gauges.items():
             metrics.gauge(name, text).set_function(value)
-        metrics.registry.register(_LoadedPartitions(workers))
+        self._partitions = metrics.gauge("loaded_partitions", "Partitions loaded, by version.", ("version",))
         return metrics
 
     def _sum(self, column: int) -> int:
         return int(self._workers.counts[:, column].sum())
 
     async def loaded(self, _: Request) -> Response:
-        self._look()
         return JSONResponse(self._loaded())
 
     def _loaded(self) -> dict[str, Any]:
+        self._look()
+        damaged: dict[int, dict[int, str]] = {}
+        for (version, number), sentence in sorted(self._workers.damaged.items()):
+            damaged.setdefault(version, {})[number] = sentence
         return {
-            "versions": {str(version): numbers for version, numbers in self._workers.assigned.by_version().items()},
-            "damaged": self._damaged(),
-            "lastAskedSeconds": {
-                str(version): seconds for version, seconds in self._activity.last_asked_seconds().items()
-            },
+            "versions": self._workers.assigned.by_version(),
+            "damaged": damaged,
+            "lastAskedSeconds": self._activity.last_asked_seconds(),
             "draining": self._workers.draining,
             "lastLookupSeconds": self._activity.last_lookup_seconds(),
         }
 
-    def _damaged(self) -> dict[str, dict[str, str]]:
-        found: dict[str, dict[str, str]] = {}
-        for (version, number), sentence in sorted(self._workers.damaged.items()):
-            found.setdefault(str(version), {})[str(number)] = sentence
-        return found
-
     def _status(self) -> dict[str, Any]:
-        self._look()
         shapes = {(own.dim, own.partitions) for own in self._workers.assigned.versions.values()}
         dim, partitions = next(iter(shapes), (None, None))
         return {
@@ -241,26 +236,24 @@ class CubeServer:
         parts = await asyncio.to_thread(_open, body.partitions, body.dim, paths)
         await self._workers.change(rule)
         self._scrubber.watch(parts)
-        self._forget_damage(body.version, paths)
-        self._look()
-        return JSONResponse({"versions": self._loaded()["versions"]})
+        return self._changed(body.version, paths)
 
     async def unload(self, request: Request) -> Response:
         body = await read_record(request, Unload)
         await self._workers.change(lambda assigned: assigned.unloaded(body.version, body.partitions))
-        self._forget_damage(body.version, body.partitions)
-        self._look()
-        return JSONResponse({"versions": self._loaded()["versions"]})
+        return self._changed(body.version, body.partitions)
 
     async def drain(self, request: Request) -> Response:
         body = await read_record(request, Drain)
         await self._workers.drain(draining=body.draining)
         return JSONResponse({"draining": self._workers.draining})
 
-    def _forget_damage(self, version: int, partitions: Collection[int] | None) -> None:
+    def _changed(self, version: int, partitions: Collection[int] | None) -> Response:
+        """The answer to a load or unload, which ends the damage of those partitions (None: all of the version)."""
         for each, number in list(self._workers.damaged):
             if each == version and (partitions is None or number in partitions):
                 del self._workers.damaged[each, number]
+        return JSONResponse({"versions": self._loaded()["versions"]})
 
     def _paths(self, files: PartFiles) -> Paths:
         def checked(name: str) -> Path:
@@ -284,19 +277,6 @@ class CubeServer:
                 raise RequestRefused(422, str(refused)) from refused
 
         return answer
-
-
-class _LoadedPartitions(Collector):
-    def __init__(self, workers: Workers) -> None:
-        self._workers = workers
-
-    def collect(self) -> Iterable[Metric]:
-        partitions = GaugeMetricFamily(
-            "elastic_ctr_cube_loaded_partitions", "Partitions loaded, by version.", labels=["version"]
-        )
-        for version, numbers in self._workers.assigned.by_version().items():
-            partitions.add_metric([str(version)], len(numbers))
-        yield partitions
 
 
 def _open(partitions: int, dim: int, paths: Mapping[int, Paths]) -> list[DictionaryPart]:

@@ -33,11 +33,6 @@ _BACKLOG = 1024
 _OTHER_FILES = 128
 
 
-def allowed_connections(wanted: int) -> int:
-    """Raise the limit of open files as far as allowed; out of descriptors, accepting would spin."""
-    return max(1, min(wanted, raise_fd_limit(wanted + _OTHER_FILES) - _OTHER_FILES))
-
-
 def execute_command(loop: LookupLoop, order: dict[str, Any]) -> dict[str, Any]:
     """Carry out one order. A refused one has changed nothing."""
     try:
@@ -81,7 +76,7 @@ class CommandLoop:
                 with self._executing:
                     self._busy = True
                     # Before the order begins: on a slow disk, reading files keeps the interpreter for long.
-                    self._say_alive()
+                    self._say()
                     order = json.loads(line)
                     answer = execute_command(self._loop, order)
                 self._say({"id": order["id"], **answer})
@@ -98,25 +93,20 @@ class CommandLoop:
                         self._loop.replace(self._loop.holdings, draining=self._loop.draining)
                     finally:
                         self._executing.release()
-                self._say_alive()
+                self._say()
                 if self._over.wait(BEAT_SECONDS):
                     return
         except (BrokenPipeError, ConnectionResetError):
             pass  # the parent is gone; the thread that reads orders sees it too
 
-    def _say_alive(self) -> None:
+    def _say(self, answer: dict[str, Any] | None = None) -> None:
+        """Write the answer to an order, which then is over, or that this worker is alive."""
         with self._saying:
-            # Read under the lock, or a beat could follow an order with an outdated flag.
-            self._write({"event": "alive", "busy": self._busy})
-
-    def _say(self, answer: dict[str, Any]) -> None:
-        with self._saying:
-            self._busy = False
-            self._write({**answer, "busy": False})
-
-    def _write(self, line: dict[str, Any]) -> None:
-        self._answers.write(json.dumps(line).encode() + b"\n")
-        self._answers.flush()
+            # Under the lock, or a beat could follow an order with an outdated flag.
+            self._busy = self._busy and answer is None
+            line = {**(answer or {"event": "alive"}), "busy": self._busy}
+            self._answers.write(json.dumps(line).encode() + b"\n")
+            self._answers.flush()
 
 
 def _exit_on_thread_failure(failed: threading.ExceptHookArgs) -> None:
@@ -135,7 +125,9 @@ def _make_loop(row: counters.Counts, max_keys: int, busy_poll_us: int) -> Lookup
         from elastic_ctr.cube.server.loop import MAX_CONNECTIONS, LookupLoop
         from elastic_ctr.machine_code.compiled import anew_if_stale
 
-        connections = allowed_connections(MAX_CONNECTIONS)
+        # As many as descriptors are allowed: without a free one, accepting would spin.
+        files = raise_fd_limit(MAX_CONNECTIONS + _OTHER_FILES)
+        connections = max(1, min(MAX_CONNECTIONS, files - _OTHER_FILES))
         return anew_if_stale(lambda: LookupLoop(row, max_keys, connections, busy_poll_us))
     except Exception:  # noqa: BLE001 - whatever the compiler says, nothing else answers lookups
         _log.critical("lookups cannot be compiled here: install numba and LLVM for this machine", exc_info=True)

@@ -30,10 +30,6 @@ class WorkerRefused(WorkerFailed):
     """An order that could not be carried out; the text has the reason."""
 
 
-class CannotHold(WorkerRefused):
-    """A restarted worker cannot load the assigned parts."""
-
-
 class NoWorker(RuntimeError):
     """No worker serves."""
 
@@ -87,14 +83,14 @@ class Workers:
                 await self._until_one_serves()
             # Again, because other changes may have come in between.
             wanted = rule(self.assigned)
-            outcomes = await self._order_all(_hold(wanted, self.draining))
+            outcomes = await self._order_all(wanted)
             wrong = _refusals(outcomes)
             lost = sum(isinstance(each, WorkerLost) for each in outcomes)
             if lost == len(outcomes) and wanted.adds_to(self.assigned):
                 # Their replacements would end too, and the pod would answer nothing.
                 wrong.append(WorkerRefused("every worker that was to hold it ended over it; the log says how"))
             if wrong:
-                await self._order_all(_hold(self.assigned, self.draining))
+                await self._order_all(self.assigned)
                 raise wrong[0]
             self.assigned = wanted
 
@@ -117,10 +113,10 @@ class Workers:
         """
         before, self.draining = self.draining, draining
         async with self._changing:
-            wrong = _refusals(await self._order_all(_hold(self.assigned, self.draining)))
+            wrong = _refusals(await self._order_all(self.assigned))
             if wrong:
                 self.draining = before
-                await self._order_all(_hold(self.assigned, self.draining))
+                await self._order_all(self.assigned)
                 raise wrong[0]
 
     async def _until_one_serves(self) -> None:
@@ -132,8 +128,9 @@ class Workers:
                 f"no worker has come to answer lookups within {_NO_WORKER_SECONDS:.0f} s; the log says why; ask again"
             ) from None
 
-    async def _order_all(self, order: dict[str, Any]) -> list[dict[str, Any] | BaseException]:
-        """The answer or the error of each serving worker."""
+    async def _order_all(self, assigned: Assignments) -> list[dict[str, Any] | BaseException]:
+        """Have each serving worker hold these; the answer or the error of each."""
+        order = _hold(assigned, self.draining)
         return await asyncio.gather(
             *(_order(worker, order) for worker in self._serving.values()), return_exceptions=True
         )
@@ -155,10 +152,6 @@ class Workers:
             await self._let_serve(worker)
             _log.info("%s answers lookups", worker)
             await asyncio.wait([worker.ended])
-        except CannotHold:
-            if not self._serving:
-                self._refused[index] += 1
-            raise
         finally:
             self._serving.pop(index, None)
             self.counts[index, [counters.CONNECTIONS, counters.IN_FLIGHT]] = 0
@@ -170,8 +163,10 @@ class Workers:
             told = self.assigned, self.draining
             try:
                 await _order(worker, _hold(*told))
-            except WorkerRefused as refused:
-                raise CannotHold(str(refused)) from refused
+            except WorkerRefused:
+                if not self._serving:
+                    self._refused[worker.index] += 1
+                raise
             async with self._changing:
                 if told != (self.assigned, self.draining):
                     continue

@@ -18,17 +18,8 @@ from elastic_ctr.cube.server import event_loop
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.lookup_counters import CONNECTIONS, Counts
 from elastic_ctr.cube.wire import DRAINING, HELLO_BYTES, reply_bytes, request_bytes
-from elastic_ctr.machine_code.sockets import (
-    HELLO,
-    OTHER_DESCRIPTORS,
-    OUT_AT,
-    OUT_END,
-    STATE,
-    new_sockets,
-    open_descriptors,
-    pages,
-    reserve,
-)
+from elastic_ctr.machine_code import sockets
+from elastic_ctr.machine_code.sockets import HELLO, OTHER_DESCRIPTORS, OUT_AT, OUT_END, STATE
 
 _SLACK = 64 << 10  # small requests behind a large one
 _ROUND_BYTES = 4 << 20
@@ -70,20 +61,29 @@ class LookupLoop:
         self._busy_poll_us = busy_poll_us
         self._dim = _USUAL_DIM
         self._serve = event_loop.serve_loop(self._dim, stride_for(self._dim))
-        self._buffers = self._new_buffers(self._dim)
+        self._buffers = self._new_buffers(self._dim, self._descriptors)
         self._tables = _tables(self.holdings, self._dim, draining=False)
         self.try_out(self._serve, self._dim)
 
     def serve(self) -> None:
         """Answer lookups until the wake descriptor is readable."""
         self._hang_up_on_the_ungreeted()
-        own = self._buffers.sockets
-        if self.listener is not None and own.listener != self.listener.fileno():
-            self._buffers = self._buffers._replace(sockets=own._replace(listener=self.listener.fileno()))
         self._serve(self._buffers, self._tables, self.counts)
 
-    def _prepare(self, holdings: Holdings, *, draining: bool) -> Callable[[], None]:
-        """Prepare in the caller's thread; the returned function, run between two rounds, makes the change."""
+    def listen(self, listener: socket.socket) -> None:
+        """Accept connections from this listening socket; before start."""
+        listener.setblocking(False)
+        self.listener = listener
+        self.epoll.register(listener.fileno(), select.EPOLLIN)
+        own = self._buffers.sockets._replace(listener=listener.fileno())
+        self._buffers = self._buffers._replace(sockets=own)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def replace(self, holdings: Holdings, *, draining: bool) -> None:
+        """Answer from these holdings; returns when no reply comes from the former ones any more."""
+        # In the caller's thread: only the change itself runs between two rounds.
         dim = holdings.dim or self._dim
         serve = event_loop.serve_loop(dim, stride_for(dim))
         tables = _tables(holdings, dim, draining=draining)
@@ -96,27 +96,16 @@ class LookupLoop:
             self._serve, self._tables = serve, tables
             self.holdings, self.draining = holdings, draining
 
-        return put_in_force
-
-    def listen(self, listener: socket.socket) -> None:
-        """Accept connections from this listening socket; before start."""
-        listener.setblocking(False)
-        self.listener = listener
-        self.epoll.register(listener.fileno(), select.EPOLLIN)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def replace(self, holdings: Holdings, *, draining: bool) -> None:
-        """Answer from these holdings; returns when no reply comes from the former ones any more."""
-        self._run_on_loop(self._prepare(holdings, draining=draining))
+        self._run_on_loop(put_in_force)
 
     def stop(self) -> None:
         self._stopping = True
         if self._thread.is_alive():
             self._run_on_loop(lambda: None)
             self._thread.join()
-        self._hang_up()
+        for descriptor in sockets.open_descriptors(self._buffers.sockets):
+            os.close(descriptor)
+        self._buffers.sockets.connections[:] = 0
         self.epoll.close()
         os.close(self.wake)
 
@@ -157,27 +146,20 @@ class LookupLoop:
             connections[descriptor] = 0
             self.counts[CONNECTIONS] -= 1
 
-    def _hang_up(self) -> None:
-        """Close every connection; the loop has ended."""
-        for descriptor in open_descriptors(self._buffers.sockets):
-            os.close(descriptor)
-        self._buffers.sockets.connections[:] = 0
-
     def try_out(self, serve: Callable[..., None], dim: int) -> None:
         """Compile now, not under the first request: a round that finds itself woken returns at once."""
         # Separate sockets: the thread may be serving on the others.
         with select.epoll() as epoll:
             wake = os.eventfd(1)
             epoll.register(wake, select.EPOLLIN)
-            buffers = self._new_buffers(dim, descriptors=1)
+            buffers = self._new_buffers(dim, 1)
             buffers = buffers._replace(sockets=buffers.sockets._replace(epoll=epoll.fileno()), wake=wake)
             serve(buffers, _tables(Holdings(), dim, draining=False), np.zeros_like(self.counts))
             os.close(wake)
 
-    def _new_buffers(self, dim: int, descriptors: int | None = None) -> event_loop.Buffers:
+    def _new_buffers(self, dim: int, descriptors: int) -> event_loop.Buffers:
         n = self.max_keys
-        descriptors = self._descriptors if descriptors is None else descriptors
-        own = new_sockets(
+        own = sockets.new_sockets(
             descriptors,
             event_loop.CONNECTION_WIDTH,
             request_bytes(n) + HELLO_BYTES + _SLACK,
@@ -188,7 +170,7 @@ class LookupLoop:
         return event_loop.Buffers(
             sockets=own,
             round=np.zeros(4, np.int64),
-            replies=reserve(own.output_bytes + _ROUND_BYTES),
+            replies=sockets.reserve(own.output_bytes + _ROUND_BYTES),
             lookups=np.zeros((event_loop.MAX_LOOKUPS, event_loop.LOOKUP_WIDTH), np.int64),
             sends=np.zeros((event_loop.MAX_LOOKUPS, 3), np.int64),
             keys=np.zeros(round_keys, np.uint64),
@@ -203,10 +185,10 @@ class LookupLoop:
 
     def _resize(self, dim: int) -> None:
         """Another dim needs other output buffers; waiting output is kept."""
-        old, new = self._buffers.sockets, self._new_buffers(dim)
+        old, new = self._buffers.sockets, self._new_buffers(dim, self._descriptors)
         waiting = old.connections[:, OUT_END] - old.connections[:, OUT_AT]
-        size = max(new.sockets.output_bytes, pages(int(waiting.max())))
-        outputs = reserve(self._descriptors * size)
+        size = max(new.sockets.output_bytes, sockets.pages(int(waiting.max())))
+        outputs = sockets.reserve(self._descriptors * size)
         for descriptor in map(int, np.flatnonzero(waiting)):
             start = descriptor * old.output_bytes + int(old.connections[descriptor, OUT_AT])
             length = int(waiting[descriptor])

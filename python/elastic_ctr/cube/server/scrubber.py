@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, DictionaryPart
@@ -71,9 +71,14 @@ class Scrubber:
             pass
 
     def _verify(self, path: Path) -> None:
+        part = self._parts.get(path)
+        if part is None:
+            return
         try:
-            for part in self._mapped_as(path):
-                part.verify(self._pace)
+            part.verify(self._pace)
+            # A worker started since the file was replaced has mapped the new one.
+            if path.exists() and path.stat().st_ino != part.inode:
+                DictionaryPart.open(path).verify(self._pace)
         except DictionaryDamaged as damaged:
             self._say(path, str(damaged))
         except OSError as failed:
@@ -87,14 +92,6 @@ class Scrubber:
         if path in self._parts:
             _log.error("%s; it is answered no longer", sentence)
             self._on_damage(path, sentence)
-
-    def _mapped_as(self, path: Path) -> Iterator[DictionaryPart]:
-        """The loaded file and, if it was replaced, the new one that a worker started since has mapped."""
-        part = self._parts.get(path)
-        if part is not None:
-            yield part
-            if path.exists() and path.stat().st_ino != part.inode:
-                yield DictionaryPart.open(path)
 
     def _pace(self, count: int) -> None:
         self.verified_bytes += count
