@@ -22,15 +22,7 @@ from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES
 from elastic_ctr.cube.wire_native import greets, magic_number, put_head, put_hello
 from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled
-from elastic_ctr.machine_code.intrinsics import (
-    copy_bytes,
-    load_u8,
-    load_u16,
-    load_u32,
-    load_u64,
-    store_u8,
-    zero_bytes,
-)
+from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u8, load_u16, load_u32, load_u64, store_u8, zero_bytes
 from elastic_ctr.machine_code.sockets import (
     BROKEN,
     CLOSED,

@@ -13,6 +13,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
@@ -85,7 +86,8 @@ class CommandLoop:
             beating.join()
 
     def _beat(self) -> None:
-        try:
+        # The thread that reads orders sees, too, that the parent is gone.
+        with suppress(BrokenPipeError, ConnectionResetError):
             while True:
                 # Through the lookup thread and back, unless an order takes that way.
                 if self._executing.acquire(blocking=False):
@@ -96,8 +98,6 @@ class CommandLoop:
                 self._say()
                 if self._over.wait(BEAT_SECONDS):
                     return
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the parent is gone; the thread that reads orders sees it too
 
     def _say(self, answer: dict[str, Any] | None = None) -> None:
         """Write the answer to an order, which then is over, or that this worker is alive."""
@@ -152,11 +152,9 @@ def main() -> None:
         socket.socket(fileno=given.control) as control,
         control.makefile("rb") as orders,
         control.makefile("wb") as answers,
+        suppress(BrokenPipeError, ConnectionResetError),  # the parent is gone
     ):
-        try:
-            CommandLoop(loop, orders, answers).run()
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the parent is gone
+        CommandLoop(loop, orders, answers).run()
     loop.stop()
 
 
