@@ -219,8 +219,7 @@ class SequenceFileReader:
             if self._from.peek_int(0) != -1:
                 if block:
                     raise self._from.damaged("a block does not begin with a sync marker.")
-                self._from.fill(8)
-                if self._from.available < 8:
+                if self._from.fill(8) < 8:
                     raise self._from.damaged("the file ends within the lengths of a record.")
                 return True
             start = self._from.offset

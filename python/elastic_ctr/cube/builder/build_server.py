@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +95,8 @@ class CubeBuilder:
 
     def build(self, version: int) -> None:
         """Build and publish one dictionary; done already is done. Raises BuildFailed."""
-        try:
+        with suppress(NotInStore):
             read_dictionary(self._store, version)
-        except NotInStore:
-            pass
-        else:
             return
         try:
             plan = plan_build(version, self._store)
