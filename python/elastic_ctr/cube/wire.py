@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +30,6 @@ DRAINING = 1  # a reply's flag: the server is draining, so the next request shou
 _HELLO = struct.Struct("<4sHHII")
 _HEAD = struct.Struct("<IHHIQQ")
 _MAX_N = (0xFFFF_FFFF - AFTER_LENGTH) // 8
-_NONE = np.zeros(0, np.bool_)
 
 
 class WireError(ValueError):
@@ -154,28 +152,15 @@ def unpack_reply(frame: bytes | memoryview, dim: int) -> Reply:
         raise WireError(f"a refusal carries {n} values")
     if len(frame) != head.frame_bytes or len(frame) != reply_bytes(n, dim):
         raise WireError(f"a reply of {n} values of dim {dim} has {reply_bytes(n, dim)} bytes, not {head.frame_bytes}")
-    if n == 0:
-        return Reply(_STATUSES[head.code], bool(head.flags & DRAINING), head.id, head.version, _no_values(dim), _NONE)
     at = HEAD_BYTES + 4 * dim * n
     if n % 8 and frame[-1] >> n % 8:
         raise WireError("a reply marks keys as missing that it does not have")
-    values: Values = np.frombuffer(frame, "<f4", n * dim, HEAD_BYTES).reshape(n, dim)
+    values: Values = np.ndarray((n, dim), "<f4", frame, HEAD_BYTES)
     missing: Flags
     # Mostly nothing is missing, and small replies are made of such small steps.
     if int.from_bytes(frame[at:], "little"):
         missing = np.unpackbits(np.frombuffer(frame, np.uint8, offset=at), count=n, bitorder="little").view(np.bool_)
     else:
         missing = np.zeros(n, np.bool_)
-    return Reply(
-        _STATUSES[head.code],
-        bool(head.flags & DRAINING),
-        head.id,
-        head.version,
-        values.astype(np.float32, copy=False),
-        missing,
-    )
-
-
-@cache
-def _no_values(dim: int) -> Values:
-    return np.zeros((0, dim), np.float32)
+    values = values.astype(np.float32, copy=False)
+    return Reply(_STATUSES[head.code], bool(head.flags & DRAINING), head.id, head.version, values, missing)
