@@ -1,6 +1,7 @@
 """The rules of the release protocol as pure functions: assigned partitions, completeness, deletion."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
@@ -60,30 +61,21 @@ def holders_by_version(reports: Iterable[AgentReport]) -> dict[int, dict[str, Ho
 
 def lacking_partitions(holders: Holders, partitions: int, replicas: int) -> tuple[int, ...]:
     """Partitions with fewer than `replicas` holders that do not drain."""
-    counts = [0] * partitions
-    for holder in holders.values():
-        if not holder.draining:
-            for partition in set(holder.partitions):
-                if partition < partitions:
-                    counts[partition] += 1
-    return tuple(p for p, count in enumerate(counts) if count < replicas)
+    counts = Counter(p for holder in holders.values() if not holder.draining for p in set(holder.partitions))
+    return tuple(p for p in range(partitions) if counts[p] < replicas)
 
 
 def pods_lacking_parts(
     version: int, partitions: int, reports: Iterable[AgentReport], placement: Placement, holders: Holders
 ) -> tuple[str, ...]:
     """Pods that do not drain and lack an assigned partition of a version, in order."""
-    owed: dict[int, set[int]] = {}
-    for partition in range(partitions):
-        for shard in assigned_shards(partition, placement, holders):
-            owed.setdefault(shard, set()).add(partition)
-    return tuple(
-        sorted(
-            report.pod
-            for report in reports
-            if not report.draining and not owed.get(report.shard, set()).issubset(report.loaded.get(version, ()))
-        )
-    )
+    owing = [assigned_shards(partition, placement, holders) for partition in range(partitions)]
+
+    def lacks_parts(report: AgentReport) -> bool:
+        loaded = frozenset(report.loaded.get(version, ()))
+        return any(report.shard in shards and p not in loaded for p, shards in enumerate(owing))
+
+    return tuple(sorted(report.pod for report in reports if not report.draining and lacks_parts(report)))
 
 
 class Verdict(NamedTuple):
@@ -105,9 +97,8 @@ def readers_verdict(
         if version in reader.refused:
             return Verdict(validated=False, refused=f"{reader.pod}: {reader.refused[version]}", silent=())
     silent = tuple(each.pod for each in known if version not in each.validated)
-    all_validated = not silent
     enough_validated = len(silent) < len(known) and complete_seconds >= validation_timeout_seconds
-    return Verdict(validated=all_validated or enough_validated, refused=None, silent=silent)
+    return Verdict(validated=not silent or enough_validated, refused=None, silent=silent)
 
 
 def next_candidate(built: Iterable[int], live: int | None, refused: Collection[int]) -> int | None:
@@ -119,8 +110,7 @@ def next_to_build(
     usable: Iterable[int], built: Collection[int], live: int | None, refused: Collection[int]
 ) -> int | None:
     """The newest usable version, if it is newer than everything built and live: an older one would be skipped anyway."""
-    newest = max(*built, live or 0, 0)
-    return max((v for v in usable if v > newest and v not in refused), default=None)
+    return next_candidate(usable, max(*built, live or 0, 0), refused)
 
 
 def skipped_versions(
@@ -150,28 +140,26 @@ def unneeded_partitions(
     partitions of which the pod has not loaded the live version yet.
     """
     live = document.live
-    owed_live = frozenset[int]() if live is None else assigned_partitions(shard, live, document, partitions)
-    live_held = frozenset(held.get(live, ())) if live is not None else frozenset[int]()
+    lacking_live = frozenset[int]()
+    if live is not None:
+        lacking_live = assigned_partitions(shard, live, document, partitions) - frozenset(held.get(live, ()))
+
+    def loaded_elsewhere(partition: int, holders: Holders) -> bool:
+        owing = assigned_shards(partition, document.placement, holders)
+        return shard not in owing and any(
+            h.shard in owing and partition in h.partitions
+            for other, h in holders.items()
+            if other != address and not h.draining
+        )
+
     found: dict[int, frozenset[int]] = {}
     for version, parts in held.items():
         if version in document.wanted:
             holders = document.holders.get(version, {})
-            others = {a: h for a, h in holders.items() if a != address and not h.draining}
-
-            def answered(partition: int, holders: Holders = holders, others: Holders = others) -> bool:
-                owing = assigned_shards(partition, document.placement, holders)
-                return shard not in owing and any(
-                    h.shard in owing and partition in h.partitions for h in others.values()
-                )
-
-            free = frozenset(filter(answered, parts))
-        elif live is None:
-            free = frozenset()
-        else:
-            free = frozenset(p for p in parts if p not in owed_live or p in live_held)
-        if free:
-            found[version] = free
-    return found
+            found[version] = frozenset(p for p in parts if loaded_elsewhere(p, holders))
+        elif live is not None:
+            found[version] = frozenset(parts) - lacking_live
+    return {version: free for version, free in found.items() if free}
 
 
 def served_without(address: str, held: Mapping[int, Collection[int]], document: ReleaseDocument) -> bool:
