@@ -3,10 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import httpx
-from pydantic import ValidationError
 
 from elastic_ctr.cube.release import AgentReport, ReaderReport, ReleaseDocument
 from elastic_ctr.runtime.auth import bearer
@@ -40,20 +39,40 @@ class ReleaseClient:
         pause = _FIRST_PAUSE
         seen: ReleaseDocument | None = None
         while True:
-            # Without `after` at first and after every silence: a cube-transfer that lost its state counts from elsewhere.
-            after = (
-                {} if seen is None else {"generation": seen.generation, "after": seen.revision, "wait": WAIT_SECONDS}
-            )
-            seen = await self._poll(after)
+            seen = await self.refresh(seen)
             if self.error is None:
                 pause = _FIRST_PAUSE
             else:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def refresh(self) -> None:
-        """Ask at once. After an error the known document stays."""
-        await self._poll({})
+    async def refresh(self, seen: ReleaseDocument | None = None) -> ReleaseDocument | None:
+        """Ask at once, or wait for a newer document than the one seen. Returns the document in the answer: None when
+        there is nothing newer yet, or after an error; then the known document stays.
+        """
+        # Without `after` at first and after every silence: a cube-transfer that lost its state counts from elsewhere.
+        query = {} if seen is None else {"generation": seen.generation, "after": seen.revision, "wait": WAIT_SECONDS}
+        document = None
+        try:
+            answer = await self._client.get(f"{self.url}/release", params=query)
+            if answer.status_code != httpx.codes.NOT_MODIFIED:
+                answer.raise_for_status()
+                document = ReleaseDocument.model_validate_json(answer.content)
+        except (httpx.HTTPError, ValueError) as failed:
+            if self.error is None:
+                log.warning(
+                    "cube-transfer at %s does not give a release document: %r; the known one stays", self.url, failed
+                )
+            self.error = f"transfer at {self.url} does not answer ({type(failed).__name__})"
+            return None
+        if self.error is not None:
+            log.info("cube-transfer at %s answers again", self.url)
+        self.error = None
+        self.answered_at = time.monotonic()
+        if document is not None and document.is_newer_than(self.document):
+            self.document = document
+            self._on_document(document)
+        return document
 
     async def report(self, report: AgentReport | ReaderReport) -> None:
         path = "agents" if isinstance(report, AgentReport) else "readers"
@@ -72,27 +91,3 @@ class ReleaseClient:
 
     async def close(self) -> None:
         await self._client.aclose()
-
-    async def _poll(self, query: Mapping[str, float]) -> ReleaseDocument | None:
-        """The document in the answer. None when there is nothing newer yet, or after an error."""
-        document = None
-        try:
-            answer = await self._client.get(f"{self.url}/release", params=dict(query))
-            if answer.status_code != httpx.codes.NOT_MODIFIED:
-                answer.raise_for_status()
-                document = ReleaseDocument.model_validate_json(answer.content)
-        except (httpx.HTTPError, ValidationError, ValueError) as failed:
-            if self.error is None:
-                log.warning(
-                    "cube-transfer at %s does not give a release document: %r; the known one stays", self.url, failed
-                )
-            self.error = f"transfer at {self.url} does not answer ({type(failed).__name__})"
-            return None
-        if self.error is not None:
-            log.info("cube-transfer at %s answers again", self.url)
-        self.error = None
-        self.answered_at = time.monotonic()
-        if document is not None and document.is_newer_than(self.document):
-            self.document = document
-            self._on_document(document)
-        return document
