@@ -6,7 +6,6 @@
 """
 
 import errno
-import hashlib
 import os
 import shutil
 import threading
@@ -141,19 +140,14 @@ class Cache:
         if size > entry.bytes:
             partial.unlink()
             size = 0
-        digest = hashlib.sha256()
         # In large pieces, whatever the store gives: the kernel keeps what is written together in pages as large, if it can, and
         # lookups find records in huge pages faster.
-        with partial.open("a+b", buffering=_PIECE) as out:
-            out.seek(0)
-            while block := out.read(_PIECE):
-                digest.update(block)
+        with partial.open("ab", buffering=_PIECE) as out:
             if size < entry.bytes:
                 for block in self._store.read_from(entry.path, size):
                     if self.stopped.is_set():
                         raise FetchStopped(entry.path)
                     out.write(block)
-                    digest.update(block)
                     size += len(block)
                     self.fetched_bytes += len(block)
                     self._rate_limiter.spend(len(block), self.stopped)
@@ -161,7 +155,7 @@ class Cache:
             os.fsync(out.fileno())
         if size < entry.bytes and self._store.size(entry.path) >= entry.bytes:
             raise StoreError(f"{entry.path} ended after {size} of {entry.bytes} bytes; the rest is fetched next time")
-        if (size, digest.hexdigest()) != (entry.bytes, entry.sha256):
+        if digest_of(partial) != (entry.bytes, entry.sha256):
             partial.unlink()
             raise ManifestDamaged(
                 f"{entry.path} in {self._store.url} is not what the dictionary's manifest says; "
