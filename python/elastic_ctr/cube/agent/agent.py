@@ -15,7 +15,6 @@ from typing import Any
 from elastic_ctr.config.role_files import CubeAgentFile
 from elastic_ctr.cube.agent.cache import Cache, FetchStopped
 from elastic_ctr.cube.agent.drain_client import LONGEST_DRAIN_SECONDS
-from elastic_ctr.cube.agent.handoff import HandoffTimers
 from elastic_ctr.cube.agent.server_client import LoadedParts, Server, ServerGone, ServerRefused, ServerUnreachable
 from elastic_ctr.cube.placement import assigned_partitions, served_without, shard_of_pod, unneeded_partitions
 from elastic_ctr.cube.release import AgentReport, ReleaseDocument
@@ -35,6 +34,34 @@ _DAMAGED_TIMES = 3
 _TRANSFER_RESTART_SECONDS = 40.0
 # Damaged parts that an error names.
 _NAMED = 3
+
+
+Pair = tuple[int, int]
+
+
+class HandoffTimers:
+    """When to stop advertising partitions that another pod has taken over, and when to unload them, for each (version,
+    partition) pair. `seconds` is the pod's drainSeconds.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._unneeded_since: dict[Pair, float] = {}
+        self._unnamed_since: dict[Pair, float] = {}
+
+    def update(self, unneeded: Collection[Pair], named: Collection[Pair], now: float) -> None:
+        """Given are the pairs that are unneeded now, and those for which the release document lists this pod."""
+        self._unneeded_since = {pair: self._unneeded_since.get(pair, now) for pair in unneeded}
+        self._unnamed_since = {pair: self._unnamed_since.get(pair, now) for pair in unneeded if pair not in named}
+
+    def should_hide(self, pair: Pair, now: float) -> bool:
+        """Whether to stop advertising the pair. Not at once: DNS does not know a new pod everywhere yet."""
+        return now - self._unneeded_since.get(pair, now) >= self._seconds / 2
+
+    def may_unload(self, pair: Pair, now: float) -> bool:
+        """Whether all readers have had time to learn of the other holders."""
+        unneeded = now - self._unneeded_since.get(pair, now)
+        return unneeded >= self._seconds and now - self._unnamed_since.get(pair, now) >= self._seconds / 2
 
 
 class CubeAgent:
@@ -65,7 +92,7 @@ class CubeAgent:
         self._config = config.cube
         self._grace_seconds = grace_seconds
         self._server = Server(f"http://127.0.0.1:{config.cube.admin_port}", token)
-        self._cache = Cache(store, Path(config.cube.cache_dir), config.cube.fetch_bytes_per_second)
+        self.cache = Cache(store, Path(config.cube.cache_dir), config.cube.fetch_bytes_per_second)
         self._handoff = HandoffTimers(config.cube.drain_seconds)
         self._changed = asyncio.Event()
         self._report_now = asyncio.Event()
@@ -86,7 +113,7 @@ class CubeAgent:
             for task in done:
                 task.result()
         finally:
-            self._cache.stopped.set()
+            self.cache.stopped.set()
             for task in (ending, *work):
                 task.cancel()
             await asyncio.gather(ending, *work, return_exceptions=True)
@@ -103,10 +130,6 @@ class CubeAgent:
         """Current errors, as sentences."""
         found = (self.release.error, self.release.report_error, *self._errors.values())
         return [each for each in found if each is not None]
-
-    @property
-    def fetched_bytes(self) -> int:
-        return self._cache.fetched_bytes
 
     def loaded_partitions(self) -> int:
         return 0 if self.loaded is None else sum(map(len, self.loaded.versions.values()))
@@ -204,15 +227,12 @@ class CubeAgent:
                 await self._load(document, version)
             except FetchStopped:
                 return
-            except ManifestDamaged as damaged:
-                self._failed(version, str(damaged), damaged=True)
-            except (StoreError, ServerRefused) as failed:
-                self._failed(
-                    version, str(failed), damaged=isinstance(failed, NotInStore) and self._cache.is_published(version)
-                )
+            except ServerUnreachable:
+                raise
+            except (ManifestDamaged, StoreError, ServerRefused) as failed:
+                absent = isinstance(failed, NotInStore) and self.cache.is_published(version)
+                self._failed(version, str(failed), damaged=absent or isinstance(failed, ManifestDamaged))
             except OSError as failed:
-                if isinstance(failed, ServerUnreachable):
-                    raise
                 self._failed(version, f"version {version} cannot be kept on this disk: {failed.strerror or failed}")
             else:
                 self._failures.pop(version, None)
@@ -236,7 +256,7 @@ class CubeAgent:
 
         Raises StoreError, ManifestDamaged, ServerRefused, ServerUnreachable, OSError, FetchStopped.
         """
-        manifest = await asyncio.to_thread(self._cache.manifest, version)
+        manifest = await asyncio.to_thread(self.cache.manifest, version)
         self._partitions = manifest.partitions
         wrong: dict[int, OSError | ManifestDamaged] = {}
         most = manifest.partitions
@@ -250,10 +270,10 @@ class CubeAgent:
                 return
             if not missing:
                 break
-            self._cache.invalidate(version, held.damaged.get(version, {}).keys() & set(missing))
+            self.cache.invalidate(version, held.damaged.get(version, {}).keys() & set(missing))
             if missing == before:
                 raise ServerRefused(f"the cube-server took parts of version {version} and does not hold them")
-            there = await asyncio.to_thread(self._cache.cached_partitions, version)
+            there = await asyncio.to_thread(self.cache.cached_partitions, version)
             # Cached parts are loaded at once, the others batch by batch.
             batch = ([p for p in missing if p in there] or missing[:_BATCH])[:most]
             before = missing
@@ -271,14 +291,14 @@ class CubeAgent:
         parts: dict[int, tuple[Path, Path | None]] = {}
         for partition in batch:
             try:
-                parts[partition] = await asyncio.to_thread(self._cache.parts, manifest.version, partition)
+                parts[partition] = await asyncio.to_thread(self.cache.parts, manifest.version, partition)
             except (ManifestDamaged, NotInStore) as bad:  # noqa: PERF203 (a file is read in between)
                 wrong[partition] = bad
         if parts:
             try:
                 await self._server.load(manifest.version, manifest.dim, manifest.partitions, parts)
             except ServerRefused as refused:
-                self._cache.invalidate(manifest.version, parts)
+                self.cache.invalidate(manifest.version, parts)
                 return refused
         return None
 
@@ -313,13 +333,8 @@ class CubeAgent:
                 log.info("unloading %s partitions of version %s: nobody needs them here", len(due), version)
                 await self._server.unload(version, due)
         held = await self._look()
-        for version in await asyncio.to_thread(self._cache.forget, {*held.versions, *document.wanted}):
+        for version in await asyncio.to_thread(self.cache.forget, {*held.versions, *document.wanted}):
             log.info("the files of version %s are deleted from the cache", version)
-
-    def _named(self, version: int, document: ReleaseDocument) -> frozenset[int]:
-        """Partitions of a wanted version for which the document lists this pod."""
-        mine = document.holders.get(version, {}).get(self.address) if version in document.wanted else None
-        return frozenset() if mine is None else frozenset(mine.partitions)
 
     def _unneeded(self, held: LoadedParts, document: ReleaseDocument, now: float) -> Mapping[int, frozenset[int]]:
         """Loaded and unneeded partitions by version; their timers are updated."""
@@ -332,7 +347,8 @@ class CubeAgent:
             return {}
         free = unneeded_partitions(held.versions, document, self.shard, self.address, self._partitions)
         pairs = {(version, p) for version, parts in free.items() for p in parts}
-        named = {(version, p) for version in free for p in self._named(version, document)}
+        mine = {v: document.holders.get(v, {}).get(self.address) for v in document.wanted}
+        named = {(v, p) for v, holder in mine.items() if holder is not None for p in holder.partitions}
         self._handoff.update(pairs, named, now)
         return free
 

@@ -40,7 +40,7 @@ def agent_app(agent: CubeAgent, stop: asyncio.Event, token: str | None) -> Starl
         ("loaded_partitions", "Partitions that the server answers, over all versions.", agent.loaded_partitions),
     ):
         metrics.gauge(name, what).set_function(value)
-    metrics.counter_of("fetched_bytes", "Bytes of parts that came from the store.", lambda: agent.fetched_bytes)
+    metrics.counter_of("fetched_bytes", "Bytes of parts that came from the store.", lambda: agent.cache.fetched_bytes)
     routes = [Route("/drain", drain, methods=["POST"])]
     return application(routes, ready=agent.ready, status=agent.status, metrics=metrics)
 

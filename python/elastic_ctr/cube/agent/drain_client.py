@@ -51,10 +51,11 @@ def _ask(agent_url: str, method: str, path: str, token: str | None) -> None:
     finally:
         connection.close()
     if answer.status >= http.HTTPStatus.BAD_REQUEST and method == "POST":
-        raise DrainRefused(f"the agent at {agent_url} answers {answer.status}: {_sentence(text)}")
+        raise DrainRefused(f"the agent at {agent_url} answers {answer.status}: {error_sentence(text)}")
 
 
-def _sentence(text: bytes) -> str:
+def error_sentence(text: bytes) -> str:
+    """The sentence in the body of an error answer."""
     try:
         return str(json.loads(text)["error"])
     except (ValueError, KeyError, TypeError):

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 
+from elastic_ctr.cube.agent.drain_client import error_sentence
 from elastic_ctr.runtime.auth import bearer
 from elastic_ctr.versions.manifest import Record
 
@@ -82,9 +83,6 @@ class Server:
                 "it is asked again until it does"
             ) from failed
         if answer.status_code >= 400:
-            try:
-                reason = str(answer.json()["error"])
-            except (ValueError, KeyError, TypeError):
-                reason = answer.text[:200]
+            reason = error_sentence(answer.content)
             raise ServerRefused(f"the cube-server refused /{path} with {answer.status_code}: {reason}")
         return dict(answer.json())

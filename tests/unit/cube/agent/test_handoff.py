@@ -1,4 +1,4 @@
-from elastic_ctr.cube.agent.handoff import HandoffTimers
+from elastic_ctr.cube.agent.agent import HandoffTimers
 
 PAIR = (7, 2)
 
