@@ -6,7 +6,6 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,16 +21,8 @@ from elastic_ctr.features.keys import partitions_of
 if TYPE_CHECKING:
     from elastic_ctr.cube.client.busy_poll import Exchange
 
-
 # The id of every request: there is one at a time, and none on a connection that still owes an answer.
 _REQUEST = 1
-
-
-def _compiled_exchange(dim: int) -> "Exchange":
-    # Imported here, because loading numba takes a second or two.
-    from elastic_ctr.cube.client.busy_poll import Exchange
-
-    return Exchange(dim, _REQUEST)
 
 
 def _connected(address: str, timeout: float) -> socket.socket:
@@ -59,17 +50,22 @@ class _Server:
         self.address = address
         self._connect = connect
         self._busy_poll = busy_poll
+        self._quick: Exchange | None
         self._meet()
 
     def _meet(self) -> None:
         self.hello = self._open()
+        self._quick = None
         # A server without a dim has no parts and gets no request.
-        self._quick = _compiled_exchange(self.hello.dim) if self._busy_poll and self.hello.dim else None
+        if self._busy_poll and self.hello.dim:
+            # Imported here, because loading numba takes a second or two.
+            from elastic_ctr.cube.client.busy_poll import Exchange
+
+            self._quick = Exchange(self.hello.dim, _REQUEST)
 
     def greet_again(self) -> None:
         """The server may have parts now."""
         self.close()
-        self.in_sync = False
         with contextlib.suppress(CubeUnavailable):
             self._meet()
 
@@ -77,7 +73,11 @@ class _Server:
         self.in_sync = False
         self._socket = self._connect()
         try:
-            hello = self._greet()
+            self._socket.sendall(Hello().pack())
+            data = bytearray(HELLO_BYTES)
+            self._receive(memoryview(data), 0, HELLO_BYTES)
+            hello = Hello.unpack(data)
+            hello.check_protocol()
         except (OSError, WireError) as failed:
             self._socket.close()
             raise CubeUnavailable(f"{self.address} does not answer as a cube-server: {failed}") from failed
@@ -94,24 +94,15 @@ class _Server:
         self.in_sync = False
         try:
             answer = self._exchange(version, keys)
+            self.in_sync = True
         except BlockingIOError as late:
             raise CubeUnavailable(f"{self.address} did not answer in time") from late
         except (OSError, WireError) as failed:
             raise CubeUnavailable(f"{self.address} failed: {failed}") from failed
-        else:
-            self.in_sync = True
-            return answer
         finally:
             if not self.in_sync:
                 self._socket.close()
-
-    def _greet(self) -> Hello:
-        self._socket.sendall(Hello().pack())
-        data = bytearray(HELLO_BYTES)
-        self._receive(memoryview(data), 0, HELLO_BYTES)
-        hello = Hello.unpack(bytes(data))
-        hello.check_protocol()
-        return hello
+        return answer
 
     def _exchange(self, version: int, keys: Keys) -> tuple[Values, Flags] | Status:
         frame = np.empty(wire.reply_bytes(keys.size, self.hello.dim), np.uint8)
@@ -191,9 +182,7 @@ class BlockingCubeClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -219,10 +208,7 @@ class BlockingCubeClient:
             if isinstance(answer, str):
                 raise VersionNotHeld(version, answer)
             return answer
-        return self._spread(version, keys)
-
-    def _spread(self, version: int, keys: Keys) -> tuple[Values, Flags]:
-        """From those that held the partitions when last asked, each in one go; the rest partition by partition."""
+        # From those that held the partitions when last asked, each in one go; the rest partition by partition.
         values = np.empty((keys.size, self.dim), np.float32)
         missing = np.empty(keys.size, np.bool_)
         numbers = partitions_of(keys, self.partitions)
