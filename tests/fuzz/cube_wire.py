@@ -195,7 +195,7 @@ class CubeClient:
             hello = self._mutator.mutated(hello, ((0, 4), (4, 2), (6, 2), (8, 4), (12, 4)))
         connection.data_received(hello)
         attempts = []
-        if connection._greeted:
+        if connection.greeted:
             for _ in range(draw.randrange(1, 4)):
                 keys = KEYS[: draw.choice((1, 7, 8, 9, MAX_KEYS))]
                 attempts.append(Attempt(Kind.LOOKUP, draw.choice((FIRST, FIRST, SECOND)), keys, DIM, lambda _: None))

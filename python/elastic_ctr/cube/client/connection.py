@@ -71,19 +71,16 @@ class Attempt:
                 self.missing[start : start + missing.size] = missing
         self._left -= max(1, missing.size)
         if self._left == 0:
-            self._finish(Status.OK, "")
-
-    def refused(self, status: Status) -> None:
-        self._finish(status, f"answered {status.name.lower().replace('_', ' ')}")
+            self.finish(Status.OK, "")
 
     def failed(self, reason: str) -> None:
-        self._finish(None, reason)
+        self.finish(None, reason)
 
     def give_up(self) -> None:
         """Ignore the answer. The timer goes on, because a server that lost to a hedge may be hung."""
         self._done = None
 
-    def _finish(self, status: Status | None, reason: str) -> None:
+    def finish(self, status: Status | None, reason: str) -> None:
         done, self._done = self._done, None
         if self.timer is not None:
             self.timer.cancel()
@@ -118,6 +115,8 @@ class Connection(asyncio.Protocol):
         self.rank = random.random()  # noqa: S311 - only spreads
         self.named = False
         self.draining = False
+        # Whether a request would be sent at once.
+        self.greeted = False
         # On the loop's clock. A greeting does not count: a hung server may still greet.
         self.answered_at = float("-inf")
         self.frames = 0
@@ -130,7 +129,6 @@ class Connection(asyncio.Protocol):
         self._ungreeted = 0
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._greeted = False
         self._max_keys = 0
         self._data = bytearray()
         self._queue: list[Attempt] = []
@@ -160,11 +158,6 @@ class Connection(asyncio.Protocol):
         """Whether a lookup still waits for one of its answers."""
         return any(attempt.open for attempt in self._attempts())
 
-    @property
-    def greeted(self) -> bool:
-        """Whether a request would be sent at once."""
-        return self._greeted
-
     def prepare(self) -> None:
         """Connect before anything is asked."""
         if self._transport is None and self._connecting is None and not self._closed:
@@ -172,7 +165,7 @@ class Connection(asyncio.Protocol):
 
     def ask(self, attempt: Attempt) -> None:
         self._queue.append(attempt)
-        if self._greeted:
+        if self.greeted:
             self._plan_flush()
         else:
             self.prepare()
@@ -189,7 +182,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and self.idle:
             self._transport.abort()
             self._transport = None
-            self._greeted = False
+            self.greeted = False
             self._data.clear()
             self._stop_looking()
 
@@ -230,7 +223,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None:
             return  # renewed
         self._transport = None
-        self._greeted = False
+        self.greeted = False
         self._data.clear()
         self._stop_looking()
         if not self._closed:
@@ -268,7 +261,7 @@ class Connection(asyncio.Protocol):
         # The next connection may fail in the same way.
         self._suspect_until = self._loop.time() + _SUSPECT_SECONDS
         self._error = reason
-        self._greeted = False
+        self.greeted = False
         if self._transport is not None:
             self._transport.abort()
         self._fail_all(reason)
@@ -296,35 +289,30 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         """Send the requests of this turn: one frame per version, or more where the server's limit asks for it."""
         self._flush_planned = False
-        if not self._greeted or self._transport is None:
+        if not self.greeted or self._transport is None:
             return
         queue, self._queue = self._queue, []
         gathered: dict[int, list[_Piece]] = {}
-        sizes: dict[int, int] = {}
+        rooms: dict[int, int] = {}
         for attempt in queue:
-            version = attempt.version
+            version, keys = attempt.version, attempt.keys.size
             if not attempt.open:
                 attempt.failed("given up before it was sent")
                 continue
             if attempt.kind == Kind.KEEP_ALIVE:
                 self._send(attempt.kind, version, [_Piece(attempt, 0, 0)])
                 continue
-            start = 0
-            while True:
-                room = self._max_keys - sizes.get(version, 0)
-                size = min(room, attempt.keys.size - start)
+            for start in range(0, keys or 1, self._max_keys):
+                size = min(self._max_keys, keys - start)
+                if rooms.get(version, -1) < size:
+                    self._send(Kind.LOOKUP, version, gathered.pop(version, []))
+                    rooms[version] = self._max_keys
                 gathered.setdefault(version, []).append(_Piece(attempt, start, size))
-                sizes[version] = sizes.get(version, 0) + size
-                start += size
-                if start == attempt.keys.size:
-                    break
-                self._send(Kind.LOOKUP, version, gathered.pop(version))
-                sizes[version] = 0
+                rooms[version] -= size
         for version, pieces in gathered.items():
             self._send(Kind.LOOKUP, version, pieces)
 
     def _send(self, kind: Kind, version: int, pieces: list[_Piece]) -> None:
-        pieces = [piece for piece in pieces if piece.size or piece.attempt.keys.size == 0]
         if not pieces or self._transport is None:
             return
         parts = [attempt.keys[start : start + size] for attempt, start, size in pieces]
@@ -337,9 +325,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._data += data
         try:
-            if not self._greeted:
+            if not self.greeted:
                 self._take_hello()
-            if self._greeted:
+            if self.greeted:
                 self._take_replies()
         except WireError as wrong:
             self._drop(f"wrong reply: {wrong}")
@@ -356,7 +344,7 @@ class Connection(asyncio.Protocol):
         self._on_hello(hello)
         del self._data[:HELLO_BYTES]
         self._max_keys = hello.max_keys
-        self._greeted = True
+        self.greeted = True
         self._stop_looking()
         self._ungreeted = 0
         self._pause, self._down_until, self._error = FIRST_PAUSE, 0.0, "the server hung up"
@@ -383,27 +371,22 @@ class Connection(asyncio.Protocol):
             del self._frames[head.id]
             self.draining = reply.draining
             self.answered_at = self._loop.time()
-            if reply.status == Status.OK:
-                _deliver(frame, reply)
-            else:
-                self._refuse(frame, reply.status)
+            self._deliver(frame, reply)
         del data[:at]
 
-    def _refuse(self, frame: _Frame, status: Status) -> None:
-        """Where several attempts shared the frame, each is sent again alone: only one of them may be at fault."""
-        shared = len(frame.pieces) > 1 and status in _OF_KEYS
+    def _deliver(self, frame: _Frame, reply: wire.Reply) -> None:
+        # Where several attempts shared the frame, each is sent again alone: only one of them may be at fault.
+        shared = len(frame.pieces) > 1 and reply.status in _OF_KEYS
+        at = 0
         for piece in frame.pieces:
-            if shared and piece.attempt.open:
+            attempt, start, size = piece
+            if reply.status == Status.OK:
+                attempt.answered(start, reply.values[at : at + size], reply.missing[at : at + size])
+                at += size
+            elif shared and attempt.open:
                 self._send(Kind.LOOKUP, frame.version, [piece])
             else:
-                piece.attempt.refused(status)
-
-
-def _deliver(frame: _Frame, reply: wire.Reply) -> None:
-    at = 0
-    for attempt, start, size in frame.pieces:
-        attempt.answered(start, reply.values[at : at + size], reply.missing[at : at + size])
-        at += size
+                attempt.finish(reply.status, f"answered {reply.status.name.lower().replace('_', ' ')}")
 
 
 def as_keys(keys: Any) -> Keys:

@@ -169,27 +169,19 @@ class CubeClient:
         """Tell every holder of these versions that they are still read. Returns the confirming addresses by version;
         never raises.
         """
-        loop = asyncio.get_running_loop()
-        confirmed: dict[int, set[str]] = {}
-        waiting: list[asyncio.Future[None]] = []
+        confirmed: dict[int, set[str]] = {version: set() for version in versions}
 
-        def put(version: int, address: str) -> None:
-            future = loop.create_future()
+        async def confirm(version: int, address: str) -> None:
+            answered = asyncio.Event()
+            attempt = Attempt(Kind.KEEP_ALIVE, version, _NO_KEYS, self.dim, lambda _: answered.set())
+            self._put(attempt, address, self._timeout)
+            await answered.wait()
+            if attempt.status == Status.OK:
+                confirmed[version].add(address)
 
-            def done(attempt: Attempt) -> None:
-                if attempt.status == Status.OK:
-                    confirmed[version].add(address)
-                if not future.done():
-                    future.set_result(None)
-
-            self._put(Attempt(Kind.KEEP_ALIVE, version, _NO_KEYS, self.dim, done), address, self._timeout)
-            waiting.append(future)
-
-        for version in versions:
-            confirmed[version] = set()
-            for address in self._holders.get(version, {}):
-                put(version, address)
-        await asyncio.gather(*waiting)
+        await asyncio.gather(
+            *(confirm(version, address) for version in confirmed for address in self._holders.get(version, ()))
+        )
         return confirmed
 
     async def close(self) -> None:
@@ -215,17 +207,6 @@ class CubeClient:
             except (CubeUnavailable, VersionNotHeld):
                 if self._versions.get(version) is routes or loop.time() >= ends:
                     raise
-
-    def _should_retry(self, version: int, routes: _Routes | None, addresses: Iterable[str]) -> bool:
-        """Whether no other holder is listed and one of these answered recently."""
-        now = asyncio.get_running_loop().time()
-        return self._versions.get(version) is routes and any(
-            now - self._failing_since.get(address, now) < self._deadline for address in addresses
-        )
-
-    def _has_answered_since(self, time: float, address: str) -> bool:
-        connection = self._connections.get(address)
-        return connection is not None and connection.answered_at > time
 
     async def _lookup(self, version: int, keys: Keys) -> tuple[Values, Flags]:
         if self._closed:
@@ -402,12 +383,10 @@ class _Request:
         return any(attempt.open for attempt in self._asked[address])
 
     def _may_answer(self, address: str) -> bool:
-        client = self._client
-        return (
-            not self._asked[address]
-            or self._is_asked(address)
-            or client._has_answered_since(self._began - client._deadline, address)  # noqa: SLF001
-        )
+        if not self._asked[address] or self._is_asked(address):
+            return True
+        connection = self._client._connections.get(address)  # noqa: SLF001 - one thing in two classes
+        return connection is not None and connection.answered_at > self._began - self._client._deadline  # noqa: SLF001
 
     def _try(self) -> None:
         client = self._client
@@ -433,13 +412,11 @@ class _Request:
             return False
         if len(self._attempts) <= client._retries:  # noqa: SLF001
             return True
-        over = self._loop.time() - self._began >= client._deadline  # noqa: SLF001
-        return not over and client._should_retry(self._version, self._routes, self._asked)  # noqa: SLF001
-
-    def _pause(self) -> float:
-        """Seconds before the next attempt: none for retries, then twice as long each time."""
-        beyond = len(self._attempts) - self._client._retries - 1  # noqa: SLF001
-        return 0.0 if beyond < 0 else min(_FIRST_PAUSE * 2**beyond, _LONGEST_PAUSE)
+        # Beyond that only while no other holder is listed and one of these answered recently.
+        now, deadline, since = self._loop.time(), client._deadline, client._failing_since  # noqa: SLF001
+        listed_anew = client._versions.get(self._version) is not self._routes  # noqa: SLF001
+        recently = any(now - since.get(address, now) < deadline for address in self._asked)
+        return now - self._began < deadline and not listed_anew and recently
 
     def _done(self, attempt: Attempt, address: str) -> None:
         if self._future.done():
@@ -464,7 +441,10 @@ class _Request:
         # After a "not held", no holder gets two attempts at a time.
         elif self._may_try() and not (self._not_held and self._is_asked(self._next_address())):
             self._client.stats.retried += 1
-            self._again = self._loop.call_later(self._pause(), self._try_unless_done)
+            # Retries come at once; beyond them each pause is twice as long.
+            beyond = len(self._attempts) - self._client._retries - 1  # noqa: SLF001
+            pause = 0.0 if beyond < 0 else min(_FIRST_PAUSE * 2**beyond, _LONGEST_PAUSE)
+            self._again = self._loop.call_later(pause, self._try_unless_done)
         elif not any(other.open for other in self._attempts):
             self._fail()
 
