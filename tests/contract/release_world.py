@@ -283,7 +283,7 @@ class World:
         document = self.document()
 
         async def ask() -> tuple[Values, npt.NDArray[np.bool_]]:
-            client = CubeClient(DIM)
+            client = CubeClient(DIM, partitions=PARTITIONS)
             client.set_holders(document.addresses(), document.draining())
             try:
                 return await client.lookup(version, keys)

@@ -188,7 +188,7 @@ class CubeClient:
     def _one(self) -> int:
         draw = self._mutator.random
         transport = _Nowhere()
-        connection = Connection("127.0.0.1:1", DIM, lambda _: None, timeout=0.2, deadline=5.0)
+        connection = Connection("127.0.0.1:1", DIM, PARTITIONS, timeout=0.2, deadline=5.0)
         connection.connection_made(transport)
         hello = Hello(DIM, PARTITIONS, MAX_KEYS).pack()
         if draw.random() < 0.05:

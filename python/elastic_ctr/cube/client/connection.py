@@ -106,10 +106,8 @@ class Connection(asyncio.Protocol):
     `named`.
     """
 
-    def __init__(
-        self, address: str, dim: int, on_hello: Callable[[Hello], None], timeout: float, deadline: float
-    ) -> None:
-        """on_hello may raise WireError: such a server is not spoken to. timeout and deadline are a lookup's, in seconds."""
+    def __init__(self, address: str, dim: int, partitions: int, timeout: float, deadline: float) -> None:
+        """The timeout and deadline are a lookup's, in seconds."""
         self.address = address
         # Random, so that readers spread over replicas and each stays with one.
         self.rank = random.random()  # noqa: S311 - only spreads
@@ -122,7 +120,7 @@ class Connection(asyncio.Protocol):
         self.frames = 0
         self.drops = 0
         self._dim = dim
-        self._on_hello = on_hello
+        self._partitions = partitions
         self._timeout = timeout
         # A slow server has this long to answer; half of the deadline is left for a new connection.
         self._longest_silence = max(_HUNG_AFTER * timeout, deadline / 2)
@@ -177,15 +175,6 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and self._look is None:
             self._look_after(self._longest_silence - self._timeout)
 
-    def renew(self) -> None:
-        """Connect again at the next request, without a pause: the greeting may have changed."""
-        if self._transport is not None and self.idle:
-            self._transport.abort()
-            self._transport = None
-            self.greeted = False
-            self._data.clear()
-            self._stop_looking()
-
     def close(self, reason: str = "the client was closed") -> None:
         self._closed = True
         if self._connecting is not None:
@@ -220,8 +209,6 @@ class Connection(asyncio.Protocol):
         self._look = self._loop.call_later(seconds, self._drop_ungreeted, seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._transport is None:
-            return  # renewed
         self._transport = None
         self.greeted = False
         self._data.clear()
@@ -341,7 +328,8 @@ class Connection(asyncio.Protocol):
             raise WireError(f"it holds values of dim {hello.dim}, this client needs {self._dim}")
         if hello.max_keys < 1:
             raise WireError("it takes no keys")
-        self._on_hello(hello)
+        if hello.partitions not in {0, self._partitions}:
+            raise WireError(f"it spreads keys over {hello.partitions} partitions, this client over {self._partitions}")
         del self._data[:HELLO_BYTES]
         self._max_keys = hello.max_keys
         self.greeted = True

@@ -5,7 +5,7 @@ last. All values of an answer are of the requested version.
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.client.connection import Attempt, Connection, CubeUnavailable, VersionNotHeld, as_keys
 from elastic_ctr.cube.client.local_table import LocalTable
 from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
-from elastic_ctr.cube.wire import Hello, Kind, Status, WireError
+from elastic_ctr.cube.wire import Kind, Status
 from elastic_ctr.features.keys import PADDING_KEY, partitions_of
 
 __all__ = ["BlockingCubeClient", "ClientStats", "CubeClient", "CubeUnavailable", "LocalTable", "VersionNotHeld"]
@@ -39,37 +39,27 @@ class ClientStats:
     unavailable: int = 0
 
 
-class _Route(NamedTuple):
-    """Partitions with the same holders."""
+class _Routes(NamedTuple):
+    """The addresses of each group of partitions with the same holders; number_of[partition] is its group, -1 without a
+    holder. `alike`: all partitions have the same holders.
+    """
 
-    addresses: tuple[str, ...]
-    partitions: frozenset[int]
-
-
-@dataclass
-class _Routes:
-    """The routes of one version; number_of[partition] is the index in routes, -1 without a holder."""
-
-    routes: list[_Route]
-    number_of: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    addresses: list[tuple[str, ...]]
+    number_of: NDArray[np.int64]
+    alike: bool
 
     @classmethod
-    def of(cls, holders: Mapping[str, Sequence[int]]) -> "_Routes":
+    def of(cls, holders: Mapping[str, Sequence[int]], partitions: int) -> "_Routes":
         by_partition: dict[int, list[str]] = {}
-        for address, partitions in sorted(holders.items()):
-            for partition in partitions:
+        for address, theirs in sorted(holders.items()):
+            for partition in theirs:
                 by_partition.setdefault(int(partition), []).append(address)
-        groups: dict[tuple[str, ...], set[int]] = {}
+        numbers: dict[tuple[str, ...], int] = {}
+        number_of = np.full(partitions, -1, np.int64)
         for partition, addresses in by_partition.items():
-            groups.setdefault(tuple(addresses), set()).add(partition)
-        return cls([_Route(addresses, frozenset(numbers)) for addresses, numbers in sorted(groups.items())])
-
-    def spread(self, partitions: int) -> NDArray[np.int64]:
-        if self.number_of.size != partitions:
-            self.number_of = np.full(partitions, -1, np.int64)
-            for number, route in enumerate(self.routes):
-                self.number_of[[partition for partition in route.partitions if partition < partitions]] = number
-        return self.number_of
+            if partition < partitions:
+                number_of[partition] = numbers.setdefault(tuple(addresses), len(numbers))
+        return cls(list(numbers), number_of, alike=len(numbers) == 1 and bool((number_of == 0).all()))
 
 
 class CubeClient:
@@ -78,15 +68,14 @@ class CubeClient:
     After timeout_ms a first attempt is given up; after hedge_ms (None: never) a second holder is asked too, unless it
     drains. retries is how many attempts may follow the first. After these, holders that answered recently are retried
     with growing pauses until deadline_ms, over a new connection once this one has owed an answer for half of that.
-    After a "not held", holders that have not answered for deadline_ms are not asked again. partitions, when absent, is
-    learned from the first hello.
+    After a "not held", holders that have not answered for deadline_ms are not asked again.
     """
 
     def __init__(
         self,
         dim: int,
         *,
-        partitions: int | None = None,
+        partitions: int,
         timeout_ms: float = 200,
         hedge_ms: float | None = 20,
         retries: int = 2,
@@ -121,7 +110,9 @@ class CubeClient:
             for version, theirs in holders.items()
         }
         self._versions = {
-            version: self._versions[version] if self._holders.get(version) == theirs else _Routes.of(theirs)
+            version: self._versions[version]
+            if self._holders.get(version) == theirs
+            else _Routes.of(theirs, self.partitions)
             for version, theirs in changed.items()
         }
         self._holders = changed
@@ -212,28 +203,25 @@ class CubeClient:
         if self._closed:
             raise CubeUnavailable("this cube client is closed")
         routes = self._versions.get(version)
-        if routes is None or not routes.routes:
+        if routes is None or not routes.addresses:
             raise VersionNotHeld(version, "no holder of it is known")
         if keys.size == 0:
             return np.zeros((0, self.dim), np.float32), np.zeros(0, np.bool_)
-        if self.partitions is None:
-            await self._learn(version)
-        assert self.partitions is not None
-        if len(routes.routes) == 1 and len(routes.routes[0].partitions) == self.partitions:
-            return await self._ask(version, routes.routes[0], keys)
+        if routes.alike:
+            return await self._ask(version, routes.addresses[0], keys)
         partitions = partitions_of(keys, self.partitions).astype(np.int64)
-        numbers = routes.spread(self.partitions)[partitions]
+        numbers = routes.number_of[partitions]
         if (numbers < 0).any():
             partition = int(partitions[np.argmin(numbers)])
             raise VersionNotHeld(version, f"no holder of its partition {partition} is known")
         first = int(numbers[0])
         if (numbers == first).all():
-            return await self._ask(version, routes.routes[first], keys)
+            return await self._ask(version, routes.addresses[first], keys)
         values = np.empty((keys.size, self.dim), np.float32)
         missing = np.empty(keys.size, np.bool_)
         places = [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
         answers = await asyncio.gather(
-            *(self._ask(version, routes.routes[numbers[at[0]]], keys[at]) for at in places), return_exceptions=True
+            *(self._ask(version, routes.addresses[numbers[at[0]]], keys[at]) for at in places), return_exceptions=True
         )
         # "Not held" first, because the caller can handle it.
         if failures := [answer for answer in answers if isinstance(answer, BaseException)]:
@@ -243,20 +231,8 @@ class CubeClient:
             values[at], missing[at] = answer
         return values, missing
 
-    async def _ask(self, version: int, route: _Route, keys: Keys) -> tuple[Values, Flags]:
-        return await _Request(self, Kind.LOOKUP, version, keys, self._ordered(route.addresses)).answer()
-
-    async def _learn(self, version: int) -> None:
-        """Learn the number of partitions from the hello of any holder."""
-        addresses = self._ordered(tuple(self._holders[version]))
-        for _ in range(2):
-            await _Request(self, Kind.KEEP_ALIVE, version, _NO_KEYS, addresses).answer()
-            if self.partitions is not None:
-                return
-            # The server had no parts when it greeted: renew the greeting.
-            for address in addresses:
-                self._connection(address).renew()
-        raise VersionNotHeld(version, "those said to hold it hold nothing yet")
+    async def _ask(self, version: int, addresses: tuple[str, ...], keys: Keys) -> tuple[Values, Flags]:
+        return await _Request(self, version, keys, self._ordered(addresses)).answer()
 
     def _ordered(self, addresses: tuple[str, ...]) -> list[str]:
         """In the order of preference: trusted, not draining, connected, then by the connection's rank."""
@@ -282,7 +258,7 @@ class CubeClient:
     def _connection(self, address: str) -> Connection:
         connection = self._connections.get(address)
         if connection is None:
-            connection = Connection(address, self.dim, self._on_hello, self._timeout, self._deadline)
+            connection = Connection(address, self.dim, self.partitions, self._timeout, self._deadline)
             self._connections[address] = connection
         return connection
 
@@ -299,14 +275,6 @@ class CubeClient:
         self.stats.timeouts += 1
         attempt.failed(f"no reply within {timeout * 1000:.0f} ms")
         connection.timed_out()
-
-    def _on_hello(self, hello: Hello) -> None:
-        if hello.partitions == 0:
-            return
-        if self.partitions is None:
-            self.partitions = hello.partitions
-        elif hello.partitions != self.partitions:
-            raise WireError(f"it spreads keys over {hello.partitions} partitions, this client over {self.partitions}")
 
     def _close_left(self) -> None:
         loop = asyncio.get_running_loop()
@@ -344,9 +312,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 class _Request:
     """One request for keys of the same holders: sent to one of them and, if needed, to the others."""
 
-    def __init__(self, client: CubeClient, kind: Kind, version: int, keys: Keys, addresses: list[str]) -> None:
+    def __init__(self, client: CubeClient, version: int, keys: Keys, addresses: list[str]) -> None:
         self._client = client
-        self._kind = kind
         self._version = version
         self._keys = keys
         # The best first. After a "not held", only those that may still answer.
@@ -391,7 +358,7 @@ class _Request:
     def _try(self) -> None:
         client = self._client
         address = self._next_address()
-        attempt = Attempt(self._kind, self._version, self._keys, client.dim, lambda done: self._done(done, address))
+        attempt = Attempt(Kind.LOOKUP, self._version, self._keys, client.dim, lambda done: self._done(done, address))
         # Twice as long each time, because a busy server must not get more work.
         timeout = client._timeout * 2 ** len(self._asked[address])  # noqa: SLF001
         self._asked[address].append(attempt)
@@ -421,7 +388,7 @@ class _Request:
     def _done(self, attempt: Attempt, address: str) -> None:
         if self._future.done():
             return
-        if attempt.status == Status.OK or (self._kind == Kind.KEEP_ALIVE and attempt.status is not None):
+        if attempt.status == Status.OK:
             self._client._failing_since.pop(address, None)  # noqa: SLF001
             self._future.set_result((attempt.values, attempt.missing))
             return

@@ -28,7 +28,8 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def client_of(dim: int = DIM, **settings: object) -> AsyncIterator[CubeClient]:
-    client = CubeClient(dim, **{"timeout_ms": PATIENT, "hedge_ms": None, "deadline_ms": 0, **settings})  # type: ignore[arg-type]
+    usual = {"partitions": PARTITIONS, "timeout_ms": PATIENT, "hedge_ms": None, "deadline_ms": 0}
+    client = CubeClient(dim, **{**usual, **settings})  # type: ignore[arg-type]
     try:
         yield client
     finally:

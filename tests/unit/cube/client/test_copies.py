@@ -76,7 +76,7 @@ async def _asked_all_the_while(
 
 
 async def test_every_lookup_is_answered_while_either_of_two_copies_is_killed(copies: Copies) -> None:
-    client = CubeClient(DIM)
+    client = CubeClient(DIM, partitions=PARTITIONS)
     client.set_holders({1: {address: list(range(PARTITIONS)) for address in copies.addresses}})
 
     right, failures = await _asked_all_the_while(lambda: client.lookup(1, KEYS), copies.kill_each)
