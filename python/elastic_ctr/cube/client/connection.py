@@ -148,10 +148,6 @@ class Connection(asyncio.Protocol):
         return now >= self._down_until and now >= self._suspect_until
 
     @property
-    def idle(self) -> bool:
-        return not self._frames and not self._queue
-
-    @property
     def awaited(self) -> bool:
         """Whether a lookup still waits for one of its answers."""
         return any(attempt.open for attempt in self._attempts())

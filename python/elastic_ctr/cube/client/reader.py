@@ -28,15 +28,9 @@ _NO_KEYS = np.zeros(0, np.uint64)
 class ClientStats:
     """Counts since the client was made."""
 
-    lookups: int = 0
-    keys: int = 0
-    frames: int = 0
     hedged: int = 0
     retried: int = 0
     timeouts: int = 0
-    dropped_connections: int = 0
-    not_held: int = 0
-    unavailable: int = 0
 
 
 class _Routes(NamedTuple):
@@ -138,22 +132,13 @@ class CubeClient:
         says so or a needed partition has none, CubeUnavailable when no holder answers, ValueError.
         """
         keys = as_keys(keys)
-        self.stats.lookups += 1
-        self.stats.keys += keys.size
         padding = keys == np.uint64(PADDING_KEY)
-        try:
-            if not padding.any():
-                return await self._with_retries(version, keys)
-            values = np.zeros((keys.size, self.dim), np.float32)
-            missing = np.zeros(keys.size, np.bool_)
-            real = np.flatnonzero(~padding)
-            values[real], missing[real] = await self._with_retries(version, keys[real])
-        except VersionNotHeld:
-            self.stats.not_held += 1
-            raise
-        except CubeUnavailable:
-            self.stats.unavailable += 1
-            raise
+        if not padding.any():
+            return await self._with_retries(version, keys)
+        values = np.zeros((keys.size, self.dim), np.float32)
+        missing = np.zeros(keys.size, np.bool_)
+        real = np.flatnonzero(~padding)
+        values[real], missing[real] = await self._with_retries(version, keys[real])
         return values, missing
 
     async def keep_alive(self, versions: Iterable[int]) -> dict[int, set[str]]:
@@ -285,13 +270,6 @@ class CubeClient:
             self._leaving.discard(connection)
             connection.close("is named as a holder no more")
         self._closing = loop.call_later(self._timeout, self._close_left) if self._leaving else None
-
-    def refresh_stats(self) -> ClientStats:
-        """The stats with what the connections counted."""
-        connections = [*self._connections.values(), *self._leaving]
-        self.stats.frames = sum(connection.frames for connection in connections)
-        self.stats.dropped_connections = sum(connection.drops for connection in connections)
-        return self.stats
 
 
 def _merge_with_last_known_holders(

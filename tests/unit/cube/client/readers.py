@@ -150,6 +150,16 @@ def favour(client: CubeClient, best: str, other: str) -> None:
     ours.rank, theirs.rank = sorted((ours.rank, theirs.rank))
 
 
+def frames_of(client: CubeClient) -> int:
+    """Frames that it sent to the holders it knows."""
+    return sum(connection.frames for connection in client._connections.values())
+
+
+def drops_of(client: CubeClient) -> int:
+    """Connections to the holders it knows that it gave up."""
+    return sum(connection.drops for connection in client._connections.values())
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop run; the limit is only there to end a test that has failed."""
     loop = asyncio.get_running_loop()

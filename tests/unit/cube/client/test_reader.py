@@ -14,6 +14,7 @@ from cube.client.readers import (
     PARTITIONS,
     address,
     client_of,
+    frames_of,
     impostor,
     once_available,
     silent,
@@ -52,10 +53,10 @@ async def test_concurrent_lookups_share_frames(start: Callable[[], Running], tmp
     async with client_of() as client:
         client.set_holders({1: {address(server): ALL}}, set())
         await client.lookup(1, KEYS[:1])
-        before = client.refresh_stats().frames
+        before = frames_of(client)
         answers = await asyncio.gather(*(client.lookup(1, KEYS[at : at + 5]) for at in range(100)))
 
-        assert client.refresh_stats().frames - before == 1
+        assert frames_of(client) - before == 1
     for at, (values, missing) in enumerate(answers):
         assert values.tobytes() == values_for(KEYS[at : at + 5], DIM).tobytes()
         assert not missing.any()
@@ -353,7 +354,7 @@ async def test_a_lookup_under_way_ends_with_its_client() -> None:
     async with impostor(counted) as mute, client_of(partitions=PARTITIONS) as client:
         client.set_holders({1: {mute: ALL}})
         asked = asyncio.create_task(client.lookup(1, KEYS))
-        await until(lambda: client.refresh_stats().frames == 1)
+        await until(lambda: frames_of(client) == 1)
         await client.close()
 
         with pytest.raises(CubeUnavailable, match="the client was closed"):

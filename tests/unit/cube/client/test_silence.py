@@ -16,7 +16,9 @@ from cube.client.readers import (
     answering_once,
     client_of,
     client_of_two,
+    drops_of,
     favour,
+    frames_of,
     greet,
     impostor,
     planned,
@@ -84,7 +86,7 @@ async def test_a_holder_that_stays_silent_is_dropped_although_hedges_outrun_it(
             await client.lookup(1, KEYS)
 
         await until(lambda: client._connection(mute).drops > 0)
-        assert client._connection(mute).idle
+        assert not client._connection(mute)._attempts()
 
 
 async def test_a_holder_that_is_asked_no_more_is_still_dropped_for_what_it_owes(
@@ -103,7 +105,7 @@ async def test_a_holder_that_is_asked_no_more_is_still_dropped_for_what_it_owes(
         late.set()
 
         await until(lambda: client._connection(debtor).drops > 0)
-        assert client._connection(debtor).idle
+        assert not client._connection(debtor)._attempts()
 
 
 async def test_a_stall_that_many_questions_share_costs_a_holder_no_more_than_a_moment_of_suspicion(
@@ -126,9 +128,9 @@ async def test_a_stall_that_many_questions_share_costs_a_holder_no_more_than_a_m
             await client.lookup(1, KEYS)
         await until(lambda: client.stats.timeouts == 3)
         over.set()
-        await until(lambda: client._connection(stalling).idle)
+        await until(lambda: not client._connection(stalling)._attempts())
 
-        assert client.refresh_stats().dropped_connections == 0
+        assert drops_of(client) == 0
         await until(lambda: client._ordered((stalling, address(server)))[0] == stalling)
 
 
@@ -208,14 +210,14 @@ async def test_a_slow_holder_that_is_alone_answers_however_often_it_is_asked() -
     async with impostor(slow) as alone, client_of(**settings) as client:
         client.set_holders({1: {alone: ALL}})
         await until(lambda: client._connection(alone).greeted)
-        before = client.refresh_stats().dropped_connections
+        before = drops_of(client)
         asked = []
         for at in range(10):
             asked.append(asyncio.create_task(client.lookup(1, KEYS[at : at + 5])))
             await asyncio.sleep(0.05)
         answers = await asyncio.gather(*asked)
 
-        assert client.refresh_stats().dropped_connections == before
+        assert drops_of(client) == before
     for at, (values, _) in enumerate(answers):
         assert values.tobytes() == values_for(KEYS[at : at + 5], DIM).tobytes()
 
@@ -271,7 +273,7 @@ async def test_a_lookup_that_its_caller_gives_up_excuses_no_silence() -> None:
         client.set_holders({1: {mute: ALL}})
         await until(lambda: client._connection(mute).greeted)
         lookups = [asyncio.create_task(client.lookup(1, KEYS[:9])) for _ in range(3)]
-        await until(lambda: client.refresh_stats().frames == 1)
+        await until(lambda: frames_of(client) == 1)
         for lookup in lookups:
             lookup.cancel()
 
@@ -299,7 +301,7 @@ async def test_a_holder_that_is_no_holder_any_more_is_left_although_it_owes_an_a
     async with impostor(owing) as debtor, client_of(**settings) as client:
         client.set_holders({1: {debtor: ALL}})
         asked = asyncio.create_task(client.lookup(1, KEYS))
-        await until(lambda: client.refresh_stats().frames == 1)
+        await until(lambda: frames_of(client) == 1)
         asked.cancel()
         client.set_holders({})
         assert client._leaving
@@ -343,7 +345,7 @@ async def test_however_often_holders_change_one_timer_sees_to_those_who_left() -
     async with impostor(silent) as debtor, client_of(partitions=PARTITIONS, retries=0) as client:
         client.set_holders({1: {debtor: ALL}})
         asked = asyncio.create_task(client.lookup(1, KEYS))
-        await until(lambda: client.refresh_stats().frames == 1)
+        await until(lambda: frames_of(client) == 1)
         client.set_holders({})
         before = len(planned())
         for _ in range(10):
@@ -365,7 +367,7 @@ async def test_a_holder_that_drains_is_no_hedge(start: Callable[[], Running], tm
         client.set_holders({1: {slow: ALL, address(going): ALL}}, {address(going)})
         asyncio.get_running_loop().call_later(0.1, release.set)
         values, _ = await client.lookup(1, KEYS)
-        frames = client.refresh_stats().frames
+        frames = frames_of(client)
 
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
     assert frames == 1

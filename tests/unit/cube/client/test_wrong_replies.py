@@ -16,6 +16,7 @@ from cube.client.readers import (
     address,
     client_of,
     client_of_two,
+    drops_of,
     greet,
     impostor,
     prefer,
@@ -85,7 +86,7 @@ async def test_a_wrong_reply_drops_the_connection_and_never_becomes_an_answer(
         prefer(client, [liar, address(server)])
         values, _ = await client.lookup(1, KEYS)
         await hung_up.wait()
-        assert client.refresh_stats().dropped_connections == 1
+        assert drops_of(client) == 1
 
     assert values.tobytes() == values_for(KEYS, DIM).tobytes()
 
