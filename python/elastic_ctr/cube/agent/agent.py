@@ -35,7 +35,6 @@ _TRANSFER_RESTART_SECONDS = 40.0
 # Damaged parts that an error names.
 _NAMED = 3
 
-
 Pair = tuple[int, int]
 
 
@@ -85,6 +84,7 @@ class CubeAgent:
         self.shard = shard_of_pod(pod)
         self.address = address
         self.release = ReleaseClient(f"http://{config.transfer_address}", token, self._on_document)
+        self.cache = Cache(store, Path(config.cube.cache_dir), config.cube.fetch_bytes_per_second)
         self.loaded: LoadedParts | None = None
         self.draining = False
         self.drained = asyncio.Event()
@@ -92,7 +92,6 @@ class CubeAgent:
         self._config = config.cube
         self._grace_seconds = grace_seconds
         self._server = Server(f"http://127.0.0.1:{config.cube.admin_port}", token)
-        self.cache = Cache(store, Path(config.cube.cache_dir), config.cube.fetch_bytes_per_second)
         self._handoff = HandoffTimers(config.cube.drain_seconds)
         self._changed = asyncio.Event()
         self._report_now = asyncio.Event()

@@ -35,7 +35,9 @@ class Cache:
     ) -> None:
         self._store = store
         self._folder = folder.resolve()
-        self._rate_limiter = _RateLimiter(bytes_per_second, clock)
+        self._bytes_per_second = bytes_per_second
+        self._clock = clock
+        self._next_block_at = clock()
         self._checked: dict[Path, tuple[int, int]] = {}
         self._manifests: dict[int, DictionaryManifest] = {}
         self.fetched_bytes = 0
@@ -150,7 +152,10 @@ class Cache:
                     out.write(block)
                     size += len(block)
                     self.fetched_bytes += len(block)
-                    self._rate_limiter.spend(len(block), self.stopped)
+                    # The rate is an average since a fetch was last slower than that.
+                    now = self._clock()
+                    self._next_block_at = max(self._next_block_at, now) + len(block) / self._bytes_per_second
+                    self.stopped.wait(self._next_block_at - now)
             out.flush()
             os.fsync(out.fileno())
         if size < entry.bytes and self._store.size(entry.path) >= entry.bytes:
@@ -164,18 +169,3 @@ class Cache:
         partial.replace(target)
         found = target.stat()
         self._checked[target] = (found.st_size, found.st_mtime_ns)
-
-
-class _RateLimiter:
-    """Bytes a second, on average since a fetch was last slower than that."""
-
-    def __init__(self, bytes_per_second: float, clock: Callable[[], float]) -> None:
-        self._rate = bytes_per_second
-        self._clock = clock
-        self._free_at = clock()
-
-    def spend(self, count: int, stopped: threading.Event) -> None:
-        now = self._clock()
-        self._free_at = max(self._free_at, now) + count / self._rate
-        if self._free_at > now:
-            stopped.wait(self._free_at - now)
