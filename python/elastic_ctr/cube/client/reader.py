@@ -11,14 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_ctr.cube.client.blocking import BlockingCubeClient
 from elastic_ctr.cube.client.connection import Attempt, Connection, CubeUnavailable, VersionNotHeld, as_keys
-from elastic_ctr.cube.client.local_table import LocalTable
 from elastic_ctr.cube.dictionary.format import Flags, Keys, Values
 from elastic_ctr.cube.wire import Kind, Status
 from elastic_ctr.features.keys import PADDING_KEY, partitions_of
 
-__all__ = ["BlockingCubeClient", "ClientStats", "CubeClient", "CubeUnavailable", "LocalTable", "VersionNotHeld"]
+__all__ = ["ClientStats", "CubeClient", "CubeUnavailable", "VersionNotHeld"]
 
 _NOT_HELD = frozenset({Status.VERSION_NOT_HELD, Status.PARTITION_NOT_HELD})
 _NO_KEYS = np.zeros(0, np.uint64)
@@ -237,8 +235,7 @@ class CubeClient:
         return sorted(addresses, key=reluctance)
 
     def _drains(self, address: str) -> bool:
-        connection = self._connections.get(address)
-        return address in self._draining or (connection is not None and connection.draining)
+        return address in self._draining or self._connection(address).draining
 
     def _connection(self, address: str) -> Connection:
         connection = self._connections.get(address)
@@ -328,10 +325,9 @@ class _Request:
         return any(attempt.open for attempt in self._asked[address])
 
     def _may_answer(self, address: str) -> bool:
-        if not self._asked[address] or self._is_asked(address):
-            return True
-        connection = self._client._connections.get(address)  # noqa: SLF001 - one thing in two classes
-        return connection is not None and connection.answered_at > self._began - self._client._deadline  # noqa: SLF001
+        client = self._client
+        recently = client._connection(address).answered_at > self._began - client._deadline  # noqa: SLF001
+        return not self._asked[address] or self._is_asked(address) or recently
 
     def _try(self) -> None:
         client = self._client

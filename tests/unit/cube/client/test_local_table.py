@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from cube.parts import as_keys, values_for, write_parts
-from elastic_ctr.cube.client.reader import LocalTable, VersionNotHeld
+from elastic_ctr.cube.client.connection import VersionNotHeld
+from elastic_ctr.cube.client.local_table import LocalTable
 from elastic_ctr.cube.dictionary.table import Paths
 
 KEYS = np.arange(1, 101, dtype=np.uint64)
