@@ -30,8 +30,6 @@ class VersionNotHeld(LookupError):
 
     def __init__(self, version: int, reason: str = "") -> None:
         super().__init__(f"version {version} is not held{': ' + reason if reason else ''}")
-        self.version = version
-        self.reason = reason
 
 
 class CubeUnavailable(RuntimeError):
@@ -130,7 +128,6 @@ class Connection(asyncio.Protocol):
         self._max_keys = 0
         self._data = bytearray()
         self._queue: list[Attempt] = []
-        self._flush_planned = False
         self._frames: dict[int, _Frame] = {}
         self._next_id = 0
         self._pause = FIRST_PAUSE
@@ -159,10 +156,11 @@ class Connection(asyncio.Protocol):
 
     def ask(self, attempt: Attempt) -> None:
         self._queue.append(attempt)
-        if self.greeted:
-            self._plan_flush()
-        else:
+        if not self.greeted:
             self.prepare()
+        elif len(self._queue) == 1:
+            # One flush for all requests of this turn.
+            self._loop.call_soon(self._flush)
 
     def timed_out(self) -> None:
         """An attempt timed out: prefer other servers for a while, and drop this one when it stays silent."""
@@ -264,14 +262,8 @@ class Connection(asyncio.Protocol):
         for attempt in attempts:
             attempt.failed(reason)
 
-    def _plan_flush(self) -> None:
-        if not self._flush_planned:
-            self._flush_planned = True
-            self._loop.call_soon(self._flush)
-
     def _flush(self) -> None:
         """Send the requests of this turn: one frame per version, or more where the server's limit asks for it."""
-        self._flush_planned = False
         if not self.greeted or self._transport is None:
             return
         queue, self._queue = self._queue, []
@@ -333,7 +325,7 @@ class Connection(asyncio.Protocol):
         self._ungreeted = 0
         self._pause, self._down_until, self._error = FIRST_PAUSE, 0.0, "the server hung up"
         if self._queue:
-            self._plan_flush()
+            self._loop.call_soon(self._flush)
 
     def _take_replies(self) -> None:
         data = self._data
