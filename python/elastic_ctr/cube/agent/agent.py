@@ -105,17 +105,17 @@ class CubeAgent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until stop is set, then drain, report that nothing is loaded any more, and end."""
-        work = [asyncio.create_task(each) for each in (self.release.run(), self._work(), self._report_loop())]
-        ending = asyncio.create_task(self._drain_when_stopped(stop))
+        work = (self.release.run(), self._work(), self._report_loop(), self._drain_when_stopped(stop))
+        tasks = [asyncio.create_task(each) for each in work]
         try:
-            done, _ = await asyncio.wait([ending, *work], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
             self.cache.stopped.set()
-            for task in (ending, *work):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(ending, *work, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         await self._report({})
         await self.release.close()
         await self._server.close()
