@@ -120,16 +120,12 @@ class Reply(NamedTuple):
     missing: Flags
 
 
-def miss_bytes(n: int) -> int:
-    return (n + 7) // 8
-
-
 def request_bytes(n: int) -> int:
     return HEAD_BYTES + 8 * n
 
 
 def reply_bytes(n: int, dim: int) -> int:
-    return HEAD_BYTES + 4 * dim * n + miss_bytes(n)
+    return HEAD_BYTES + 4 * dim * n + (n + 7) // 8
 
 
 def pack_request(kind: Kind, request: int, version: int, keys: Keys) -> bytes:

@@ -1,4 +1,4 @@
-"""`frames` in machine code, at an address that the caller has checked."""
+"""`wire` in machine code, at an address that the caller has checked."""
 
 from typing import Any
 
