@@ -14,7 +14,7 @@ from elastic_ctr import __version__
 
 ROLES = "Roles (a container runs one)"
 COMMANDS: dict[str, tuple[str, str, str | None]] = {
-    # name: module, its command or group, panel of the help
+    # name: module (of a role the one that it runs), its command or group, panel of the help
     "local": ("elastic_ctr.cli.local", "app", None),
     "predict": ("elastic_ctr.cli.predict", "predict", None),
     "status": ("elastic_ctr.cli.status", "status", None),
@@ -29,14 +29,14 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "dict": ("elastic_ctr.cli.data_files", "dict_app", None),
     "seqfile": ("elastic_ctr.cli.data_files", "seqfile_app", None),
     "version": ("elastic_ctr.cli.main", "version", None),
-    "master": ("elastic_ctr.cli.master", "master", ROLES),
-    "trainer": ("elastic_ctr.cli.trainer", "trainer", ROLES),
-    "pserver": ("elastic_ctr.cli.pserver", "pserver", ROLES),
-    "cube-transfer": ("elastic_ctr.cli.cube_transfer", "cube_transfer", ROLES),
-    "cube-builder": ("elastic_ctr.cli.cube_builder", "cube_builder", ROLES),
-    "cube-agent": ("elastic_ctr.cli.cube_agent", "cube_agent", ROLES),
-    "cube-server": ("elastic_ctr.cli.cube_server", "cube_server", ROLES),
-    "serving": ("elastic_ctr.cli.serving", "serving", ROLES),
+    "master": ("elastic_ctr.master.server", "master", ROLES),
+    "trainer": ("elastic_ctr.trainer.supervisor", "trainer", ROLES),
+    "pserver": ("elastic_ctr.pserver.supervisor", "pserver", ROLES),
+    "cube-transfer": ("elastic_ctr.cube.transfer.transfer_api", "cube_transfer", ROLES),
+    "cube-builder": ("elastic_ctr.cube.builder.build_server", "cube_builder", ROLES),
+    "cube-agent": ("elastic_ctr.cube.agent.agent_api", "cube_agent", ROLES),
+    "cube-server": ("elastic_ctr.cube.server.lookup_server", "cube_server", ROLES),
+    "serving": ("elastic_ctr.serving.app", "serving", ROLES),
 }
 
 
@@ -87,7 +87,10 @@ def build(only: str | None = None) -> typer.Typer:
     for name, (module, attribute, panel) in COMMANDS.items():
         if only in (None, name):
             try:
-                command = getattr(import_module(module), attribute)
+                commands = import_module("elastic_ctr.cli.role_commands" if panel == ROLES else module)
+                # A role whose packages are not installed is refused here, not when its command imports them.
+                import_module(module)
+                command = getattr(commands, attribute)
             except ModuleNotFoundError as absent:
                 command = _absent(name, absent)
             if isinstance(command, typer.Typer):
