@@ -74,7 +74,7 @@ def stages(session: Session, transfer: dict[str, Any]) -> list[dict[str, Any]]:
                 "keys": one["keys"],
                 "stages": seconds,
                 "release": times,
-                "trainedToLive": round(session.seen.live_at[one["version"]] - one["trainedAt"], 2),
+                "trainedToLive": round(session.seen[one["version"]].live_at - one["trainedAt"], 2),
             }
         )
     return found

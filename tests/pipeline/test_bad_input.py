@@ -157,7 +157,7 @@ def test_a_disk_that_is_full_while_publishing_names_no_version_and_is_tried_agai
     with no_room_for([run.pid("ctr-pserver-0"), run.pid("ctr-pserver-1")], 20_000):
         [said, *_] = run.until(complaints, 90, "a pserver says that there is no room")
         shown = subprocess.run(
-            [COMMAND, "status", "--address", run.places.master_status.removeprefix("http://")],
+            [COMMAND, "status", "--address", run.places.info.master],
             capture_output=True, text=True, check=False, timeout=60,
         ).stdout  # fmt: skip
         assert run.state() == "20200401/00 saving"

@@ -73,7 +73,7 @@ def test_a_full_disk_costs_no_answer_and_room_is_all_it_takes(tmp_path: Path, st
     def answers_and_says(run: Run, name: str, hour: int) -> bool:
         [probability], _ = predict(run.places.serving, run.places.info.model, [line])
         assert 0 < probability < 1
-        said = DISKS[name](ask(f"{run.places.master_status}/status"), ask(f"http://{run.places.transfer}/status"))
+        said = DISKS[name](ask(f"http://{run.places.info.master}/status"), ask(f"http://{run.places.transfer}/status"))
         # The ledger's journal may have room for the hour.
         through = name == "state/master" and serves_all(run, hour)
         return through or SAYS.get(name, "No space left on device") in str(said)

@@ -42,7 +42,7 @@ def test_a_bad_hour_is_retried_and_a_damaged_checkpoint_is_passed_by(tmp_path: P
     bad.write_bytes(lines)
     retried = subprocess.run(
         [
-            COMMAND, "pass", "retry", "20200401/02", "--address", run.places.master_status.removeprefix("http://"),
+            COMMAND, "pass", "retry", "20200401/02", "--address", run.places.info.master,
             "--token-file", str(run.places.token_file),
         ],
         capture_output=True, text=True, check=False, timeout=60,

@@ -21,7 +21,7 @@ from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.report import table
-from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder, process_tree, still_running
+from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder, process_tree, still_running, write_json
 from elastic_ctr.local.run_view import following, stage
 from elastic_ctr.local.session import (
     RoleRefused,
@@ -29,9 +29,7 @@ from elastic_ctr.local.session import (
     Session,
     failure,
     find_ports_free,
-    master_status,
-    release_of,
-    write_report,
+    status_and_release,
 )
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure
@@ -168,7 +166,7 @@ def _tell_report(session: Session, file: Path | None) -> None:
     if session.status is None:
         return
     if file is not None:
-        write_report(file, session.report())
+        write_json(file, session.report())
     out = Console()
     # A table squeezed into 80 columns says nothing; a pipe has no width of its own.
     (out if out.is_terminal else Console(width=160)).print(table(session.report()))
@@ -257,8 +255,7 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
             console.print(sentence, highlight=False)
 
     while process.poll() is None:
-        status_ = master_status(places)
-        release = release_of(places)
+        status_, release = status_and_release(places)
         if status_ is not None:
             _go_on(process)
         say(stage(status_, None if release is None else release.candidate))

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic.alias_generators import to_camel
 
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.role_files import (
@@ -21,6 +23,7 @@ from elastic_ctr.config.role_files import (
     TrainerFile,
 )
 from elastic_ctr.config.roles import GENERATION_PORTS, CubeTransferConfig, StoreConfig
+from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.run_folder import RunInfo
 
@@ -29,31 +32,30 @@ CUBE_PORTS = 3
 SERVING_PORTS = 4
 _FIRST_PORT = CubeTransferConfig().port
 _LAST_PORT = 65535
+S = TypeVar("S", bound=Section)
+
+
+def _ports_of(config: Section) -> dict[str, int]:
+    """The port of each field that is one; 0 is a port that is not opened."""
+    return {field: getattr(config, field) for field in type(config).model_fields if field.endswith("port")}
 
 
 def ports(values: Values) -> Iterator[tuple[str, range]]:
     """The key of each port setting, and the ports that all its processes take on one machine."""
-    master, transfer = values.master.config, values.cube_transfer.config
-    cube, serving = values.cube.config, values.serving.config
-    pservers, copies = values.pserver.replicas, cube.shards * values.cube.replicas_per_shard
-    for name, first, count, step in (
-        ("cubeTransfer.config.port", transfer.port, 1, 1),
-        ("cubeTransfer.config.builderPort", transfer.builder_port, 1, 1),
-        ("serving.config.port", serving.port, values.serving.replicas, SERVING_PORTS),
-        ("serving.config.adminPort", serving.admin_port, values.serving.replicas, SERVING_PORTS),
-        ("serving.config.grpcPort", serving.grpc_port, values.serving.replicas, SERVING_PORTS),
-        ("cube.config.port", cube.port, copies, CUBE_PORTS),
-        ("cube.config.adminPort", cube.admin_port, copies, CUBE_PORTS),
-        ("cube.config.agentPort", cube.agent_port, copies, CUBE_PORTS),
-        ("master.config.port", master.port, 1, 1),
-        ("master.config.statusPort", master.status_port, 1, 1),
-        ("trainer.config.adminPort", values.trainer.config.admin_port, values.trainer.replicas, 1),
-        ("pserver.config.adminPort", values.pserver.config.admin_port, pservers, 1),
-        ("pserver.config.port", values.pserver.config.port, pservers * GENERATION_PORTS, 1),
+    pservers = values.pserver.replicas
+    for block, count, step in (
+        ("cube_transfer", 1, 1),
+        ("serving", values.serving.replicas, SERVING_PORTS),
+        ("cube", values.cube.config.shards * values.cube.replicas_per_shard, CUBE_PORTS),
+        ("master", 1, 1),
+        ("trainer", values.trainer.replicas, 1),
+        ("pserver", pservers, 1),
     ):
-        # 0 is a port that is not opened.
-        if first:
-            yield name, range(first, first + count * step, step)
+        for field, first in _ports_of(getattr(values, block).config).items():
+            if first and (block, field) != ("pserver", "port"):
+                yield f"{to_camel(block)}.config.{to_camel(field)}", range(first, first + count * step, step)
+    first = values.pserver.config.port
+    yield "pserver.config.port", range(first, first + pservers * GENERATION_PORTS)
 
 
 def at_port_base(values: Values) -> Values:
@@ -64,13 +66,12 @@ def at_port_base(values: Values) -> Values:
     blocks = {}
     for name in ("master", "trainer", "pserver", "cube", "cube_transfer", "serving"):
         block = getattr(values, name)
-        config = block.config
         moved = {
-            field: getattr(config, field) - _FIRST_PORT + base
-            for field in type(config).model_fields
-            if field.endswith("port") and field not in config.model_fields_set
+            field: port - _FIRST_PORT + base
+            for field, port in _ports_of(block.config).items()
+            if field not in block.config.model_fields_set
         }
-        blocks[name] = block.model_copy(update={"config": config.model_copy(update=moved)})
+        blocks[name] = block.model_copy(update={"config": block.config.model_copy(update=moved)})
     return values.model_copy(update=blocks)
 
 
@@ -83,6 +84,11 @@ class Role:
     file: RoleFile
     health: str | None
     ends: bool = False
+
+    @property
+    def pod(self) -> str:
+        """The pod's name: two containers of one pod share it."""
+        return self.name.partition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -153,10 +159,6 @@ class Places:
         return f"{HOST}:{self.values.master.config.port}"
 
     @property
-    def master_status(self) -> str:
-        return f"http://{HOST}:{self.values.master.config.status_port}"
-
-    @property
     def transfer(self) -> str:
         return f"{HOST}:{self.values.cube_transfer.config.port}"
 
@@ -169,7 +171,7 @@ class Places:
         """The addresses of the run, for its folder."""
         serving = self.values.serving.config
         return RunInfo(
-            master=self.master_status.removeprefix("http://"),
+            master=f"{HOST}:{self.values.master.config.status_port}",
             transfer=self.transfer,
             serving_admin=f"{HOST}:{serving.admin_port}",
             predictions=[f"{HOST}:{serving.port + SERVING_PORTS * n}" for n in range(self.values.serving.replicas)],
@@ -185,115 +187,60 @@ class Places:
 
 def roles(places: Places) -> Iterator[Role]:
     """In the order in which they are started; nothing depends on it."""
-    yield _master(places)
-    yield from _transfer(places)
-    yield from (_pserver(places, index) for index in range(places.values.pserver.replicas))
-    yield from (_trainer(places, index) for index in range(places.values.trainer.replicas))
-    copies = product(range(places.values.cube.config.shards), range(places.values.cube.replicas_per_shard))
-    for number, (shard, replica) in enumerate(copies):
-        yield from _cube_pod(places, f"ctr-cube-s{shard}-{replica}", number)
-    yield from (_serving(places, index) for index in range(places.values.serving.replicas))
+    values, common, training = places.values, places.common, places.training
+    pservers, shards, copies = values.pserver.replicas, values.cube.config.shards, values.cube.replicas_per_shard
+
+    master = _copy(values.master.config, state_dir=places.state("master"))
+    of_workers = {"trainer": values.trainer.config, "pservers": pservers}
+    file: RoleFile = MasterFile(**training, **of_workers, master=master, tracking=places.tracking)
+    yield Role("ctr-master-0", "master", file, _well(master.status_port))
+
+    transfer = _copy(
+        values.cube_transfer.config,
+        state_dir=places.state("cube-transfer"),
+        scratch_dir=places.scratch("cube-builder"),
+        state_recovery_seconds=min(values.cube_transfer.config.state_recovery_seconds, 2),
+    )
+    file = CubeTransferFile(**common, cube_transfer=transfer, shards=shards, replicas_per_shard=copies)
+    yield Role("ctr-cube-transfer-0", "cube-transfer", file, _well(transfer.port))
+    file = CubeBuilderFile(**common, cube_transfer=transfer)
+    yield Role("ctr-cube-builder-0", "cube-builder", file, _well(transfer.builder_port))
+
+    for index in range(pservers):
+        name, port = f"pserver-{index}", values.pserver.config.port + GENERATION_PORTS * index
+        pserver = _copy(values.pserver.config, index, port=port, scratch_dir=places.scratch(name))
+        file = PserverFile(**training, pserver=pserver, pservers=pservers, master_address=places.master)
+        yield Role(f"ctr-{name}", "pserver", file, _well(pserver.admin_port), ends=True)
+
+    for index in range(values.trainer.replicas):
+        name = f"trainer-{index}"
+        trainer = _copy(values.trainer.config, index, scratch_dir=places.scratch(name))
+        file = TrainerFile(**training, trainer=trainer, master_address=places.master, tracking=places.tracking)
+        yield Role(f"ctr-{name}", "trainer", file, _well(trainer.admin_port), ends=True)
+
+    reader = values.cube.config.of_pod
+    # Only readers of this run ask, and they end with it.
+    idle_seconds = min(reader.drain_idle_seconds, 0.5)
+    for number, (shard, replica) in enumerate(product(range(shards), range(copies))):
+        pod = f"ctr-cube-s{shard}-{replica}"
+        cube = _copy(reader, CUBE_PORTS * number, drain_idle_seconds=idle_seconds, cache_dir=places.state(pod))
+        file = CubeServerFile(host=HOST, auth=places.auth, model=values.model, cube=cube)
+        yield Role(f"{pod}.server", "cube-server", file, _well(cube.admin_port))
+        file = CubeAgentFile(**common, cube=cube, transfer_address=places.transfer)
+        yield Role(f"{pod}.agent", "cube-agent", file, _well(cube.agent_port))
+
+    for index in range(values.serving.replicas):
+        name = f"serving-{index}"
+        serving = _copy(values.serving.config, SERVING_PORTS * index, scratch_dir=places.scratch(name))
+        file = ServingFile(**common, model=values.model, serving=serving, cube=reader, transfer_address=places.transfer)
+        yield Role(f"ctr-{name}", "serving", file, _well(serving.admin_port))
+
+
+def _copy(config: S, ports_on: int = 0, **changes: object) -> S:
+    """The settings of one of several processes: each port that is opened lies so many further on."""
+    moved = {field: port + ports_on for field, port in _ports_of(config).items() if port}
+    return config.model_copy(update=moved | changes)
 
 
 def _well(port: int) -> str:
     return f"http://{HOST}:{port}/healthz"
-
-
-def _master(places: Places) -> Role:
-    values = places.values
-    master = values.master.config.model_copy(update={"state_dir": places.state("master")})
-    file = MasterFile(
-        **places.training,
-        master=master,
-        trainer=values.trainer.config,
-        pservers=values.pserver.replicas,
-        tracking=places.tracking,
-    )
-    return Role("ctr-master-0", "master", file, _well(master.status_port))
-
-
-def _transfer(places: Places) -> Iterator[Role]:
-    """Transfer and its builder."""
-    given, cube = places.values.cube_transfer.config, places.values.cube
-    transfer = given.model_copy(
-        update={
-            "state_dir": places.state("cube-transfer"),
-            "scratch_dir": places.scratch("cube-builder"),
-            "state_recovery_seconds": min(given.state_recovery_seconds, 2),
-        }
-    )
-    file = CubeTransferFile(
-        **places.common,
-        cube_transfer=transfer,
-        shards=cube.config.shards,
-        replicas_per_shard=cube.replicas_per_shard,
-    )
-    builder = CubeBuilderFile(**places.common, cube_transfer=transfer)
-    yield Role("ctr-cube-transfer-0", "cube-transfer", file, _well(transfer.port))
-    yield Role("ctr-cube-builder-0", "cube-builder", builder, _well(transfer.builder_port))
-
-
-def _pserver(places: Places, index: int) -> Role:
-    given, name = places.values.pserver.config, f"pserver-{index}"
-    pserver = given.model_copy(
-        update={
-            "port": given.port + GENERATION_PORTS * index,
-            "admin_port": given.admin_port + index,
-            "scratch_dir": places.scratch(name),
-        }
-    )
-    pservers = places.values.pserver.replicas
-    file = PserverFile(**places.training, pserver=pserver, pservers=pservers, master_address=places.master)
-    return Role(f"ctr-{name}", "pserver", file, _well(pserver.admin_port), ends=True)
-
-
-def _trainer(places: Places, index: int) -> Role:
-    given, name = places.values.trainer.config, f"trainer-{index}"
-    trainer = given.model_copy(update={"admin_port": given.admin_port + index, "scratch_dir": places.scratch(name)})
-    file = TrainerFile(**places.training, trainer=trainer, master_address=places.master, tracking=places.tracking)
-    return Role(f"ctr-{name}", "trainer", file, _well(trainer.admin_port), ends=True)
-
-
-def _cube_pod(places: Places, pod: str, number: int) -> Iterator[Role]:
-    """A server and its agent."""
-    given = places.values.cube.config.of_pod
-    cube = given.model_copy(
-        update={
-            "port": given.port + CUBE_PORTS * number,
-            "admin_port": given.admin_port + CUBE_PORTS * number,
-            "agent_port": given.agent_port + CUBE_PORTS * number,
-            # Only readers of this run ask, and they end with it.
-            "drain_idle_seconds": min(given.drain_idle_seconds, 0.5),
-            "cache_dir": places.state(pod),
-        }
-    )
-    server = CubeServerFile(host=HOST, auth=places.auth, model=places.values.model, cube=cube)
-    agent = CubeAgentFile(**places.common, cube=cube, transfer_address=places.transfer)
-    yield Role(f"{pod}.server", "cube-server", server, _well(cube.admin_port))
-    yield Role(f"{pod}.agent", "cube-agent", agent, _well(cube.agent_port))
-
-
-def _serving(places: Places, index: int) -> Role:
-    values, given = places.values, places.values.serving.config
-    name = f"serving-{index}"
-    serving = given.model_copy(
-        update={
-            "port": given.port + SERVING_PORTS * index,
-            "admin_port": given.admin_port + SERVING_PORTS * index,
-            "grpc_port": given.grpc_port and given.grpc_port + SERVING_PORTS * index,
-            "scratch_dir": places.scratch(name),
-        }
-    )
-    file = ServingFile(
-        **places.common,
-        model=values.model,
-        serving=serving,
-        cube=values.cube.config.of_pod,
-        transfer_address=places.transfer,
-    )
-    return Role(f"ctr-{name}", "serving", file, _well(serving.admin_port))
-
-
-def pod_of(role: Role) -> str:
-    """The pod's name: two containers of one pod share it."""
-    return role.name.partition(".")[0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastic_ctr.local.endpoints import answers
-from elastic_ctr.local.plan import Places, Role, pod_of
+from elastic_ctr.local.plan import Places, Role
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,10 @@ class _Running:
     done: bool = False
     restart: Restart | None = None
 
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
 
 @dataclass
 class Supervisor:
@@ -72,16 +76,11 @@ class Supervisor:
     def _start(self, each: _Running) -> None:
         log_file = self.places.log_file(each.role)
         log_file.parent.mkdir(parents=True, exist_ok=True)
-        command = [
-            str(Path(sys.executable).parent / "elastic-ctr"),
-            each.role.command,
-            "--config",
-            str(self.places.config_file(each.role)),
-        ]
-        environment = {**os.environ, **self.environment, "POD_NAME": pod_of(each.role)}
+        program, config = Path(sys.executable).parent / "elastic-ctr", self.places.config_file(each.role)
+        environment = {**os.environ, **self.environment, "POD_NAME": each.role.pod}
         with log_file.open("ab") as out:
             each.process = subprocess.Popen(
-                command,
+                [str(program), each.role.command, "--config", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -94,11 +93,7 @@ class Supervisor:
 
     def pids(self) -> dict[str, int]:
         """Name of each running role -> its process id."""
-        return {
-            name: each.process.pid
-            for name, each in self._all.items()
-            if each.process is not None and each.process.poll() is None
-        }
+        return {name: each.process.pid for name, each in self._all.items() if each.process and each.runs}
 
     def problems(self) -> list[str]:
         """A sentence for each role that does not run; it is started again after a pause all the same."""
@@ -117,7 +112,8 @@ class Supervisor:
         if each.process is not None:
             code = each.process.poll()
             if code is None:
-                if each.restart is not None and each.restart.seconds is None and self._is_healthy(each.role):
+                health = each.role.health
+                if each.restart is not None and each.restart.seconds is None and (health is None or answers(health)):
                     each.restart.seconds = round(now - each.restart.at, 3)
                 if now - each.started_at > _STABLE_SECONDS:
                     each.failures, each.problem = 0, ""
@@ -152,10 +148,6 @@ class Supervisor:
         each.restart = Restart(each.role.command, each.role.name, now, reason)
         self.restarts.append(each.restart)
 
-    @staticmethod
-    def _is_healthy(role: Role) -> bool:
-        return role.health is None or answers(role.health)
-
     def last_words(self, role: Role) -> str:
         try:
             lines = self.places.log_file(role).read_text(errors="replace").strip().splitlines()
@@ -166,7 +158,7 @@ class Supervisor:
     def stop(self, grace_seconds: float = 15.0) -> None:
         """SIGTERM to all, then SIGKILL to those that are still there. cube-transfer ends last: draining cube-agents ask it which pods take over."""
         with self._lock:
-            running = [each for each in self._all.values() if each.process is not None and each.process.poll() is None]
+            running = [each for each in self._all.values() if each.runs]
             ends = time.monotonic() + grace_seconds
             for last in (False, True):
                 _end([each.process for each in running if (each.role.command == _LAST) == last and each.process], ends)

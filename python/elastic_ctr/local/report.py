@@ -1,63 +1,49 @@
 """The report of a local run, as JSON and as a table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 
 from elastic_ctr.local.processes import Restart
 
+_OF_PASS = ("pass", "records", "refused", "repeated", "aucBefore", "auc", "version", "kind", "keys")
+
 
 @dataclass
 class SampleResult:
     """Predictions of a version's sample lines, asked over the network when it went live."""
 
+    live_at: float
     samples: int
     max_abs_diff: float
     auc: float | None
     auc_published: float | None
 
 
-@dataclass
-class Observed:
-    """Observations of the runner itself."""
-
-    live_at: dict[int, float] = field(default_factory=dict)
-    asked: dict[int, SampleResult] = field(default_factory=dict)
+Seen = dict[int, SampleResult]
+"""By version."""
 
 
-def build(status: Mapping[str, Any], live: int | None, seen: Observed, restarts: Sequence[Restart]) -> dict[str, Any]:
+def build(status: Mapping[str, Any], live: int | None, seen: Seen, restarts: Sequence[Restart]) -> dict[str, Any]:
     """The report file."""
     passes = []
     for each in status["passes"]:
         if each["state"] != "done":
             continue
-        version = each["version"]
-        went_live = seen.live_at.get(version) if version is not None else None
-        trained = each["trainedAt"]
-        asked = seen.asked.get(version) if version is not None else None
+        asked, trained = seen.get(each["version"]), each["trainedAt"]
         passes.append(
             {
-                "pass": each["pass"],
-                "records": each["records"],
-                "refused": each["refused"],
-                "repeated": each["repeated"],
-                "aucBefore": each["aucBefore"],
-                "auc": each["auc"],
-                "version": version,
-                "kind": each["kind"],
-                "keys": each["keys"],
-                "secondsToLive": None if went_live is None or trained is None else round(went_live - trained, 3),
+                **{name: each[name] for name in _OF_PASS},
+                "secondsToLive": None if asked is None or trained is None else round(asked.live_at - trained, 3),
                 "aucServed": None if asked is None else asked.auc,
                 "samplesServed": None if asked is None else asked.samples,
                 "maxAbsDiff": None if asked is None else asked.max_abs_diff,
                 "aucPublished": None if asked is None else asked.auc_published,
             }
         )
-    recoveries = [
-        {"role": r["role"], "at": r["at"], "seconds": r["seconds"], "reason": r["reason"]} for r in status["recoveries"]
-    ]
+    recoveries = [{name: each[name] for name in ("role", "at", "seconds", "reason")} for each in status["recoveries"]]
     recoveries += [
         {"role": r.role, "at": r.at, "seconds": r.seconds, "reason": f"{r.name} {r.reason}"} for r in restarts
     ]
@@ -65,8 +51,8 @@ def build(status: Mapping[str, Any], live: int | None, seen: Observed, restarts:
         "passes": passes,
         "live": live,
         "parity": {
-            "samples": sum(each.samples for each in seen.asked.values()),
-            "maxAbsDiff": max((each.max_abs_diff for each in seen.asked.values()), default=0.0),
+            "samples": sum(each.samples for each in seen.values()),
+            "maxAbsDiff": max((each.max_abs_diff for each in seen.values()), default=0.0),
         },
         "ledger": status["ledger"],
         "recoveries": sorted(recoveries, key=lambda each: each["at"]),

@@ -34,23 +34,11 @@ class RunFolder:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder.resolve()
-
-    @property
-    def token_file(self) -> Path:
-        return self.path / "token"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def runner_log(self) -> Path:
-        """The output of a runner in the background."""
-        return self.logs / "local.log"
-
-    @property
-    def _file(self) -> Path:
-        return self.path / "run.json"
+        self.token_file = self.path / "token"
+        self.logs = self.path / "logs"
+        # The output of a runner in the background.
+        self.runner_log = self.logs / "local.log"
+        self._file = self.path / "run.json"
 
     def read(self) -> RunInfo | None:
         """None where no run was ever started."""
@@ -60,9 +48,8 @@ class RunFolder:
             return None
 
     def write(self, info: RunInfo) -> None:
-        """Whole or not at all. Raises OSError."""
-        with appearing(self._file) as stream:
-            stream.write(json.dumps(asdict(info), indent=1).encode() + b"\n")
+        """Raises OSError."""
+        write_json(self._file, asdict(info))
 
     def runner(self) -> int | None:
         """The process that looks after the run, while there is one."""
@@ -84,6 +71,12 @@ class RunFolder:
         if not lines:
             return f"nothing runs in {self.path}; the run was killed"
         return f"nothing runs in {self.path}; the last words in {self.runner_log}, of {_shown(said_at)}: {' / '.join(lines)}"
+
+
+def write_json(path: Path, content: object) -> None:
+    """Whole or not at all. Raises OSError."""
+    with appearing(path) as stream:
+        stream.write(json.dumps(content, indent=1).encode() + b"\n")
 
 
 def _shown(moment: float) -> str:

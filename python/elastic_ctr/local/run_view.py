@@ -48,8 +48,8 @@ def troubles(status: dict[str, Any] | None) -> list[str]:
     """Errors that are retried: the reasons why a run stands still."""
     if status is None:
         return []
-    found = [f"pserver {each['index']}: {each['error']}" for each in status["pservers"] if each["error"]]
-    return found if not status["error"] else [status["error"], *found]
+    pservers = [f"pserver {each['index']}: {each['error']}" for each in status["pservers"] if each["error"]]
+    return pservers if not status["error"] else [status["error"], *pservers]
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def following(console: Console) -> Iterator[Callable[[Session], None]]:
             if text not in said:
                 said.insert(0, text)
                 console.print(text, style="yellow", highlight=False)
-        for version, asked in session.seen.asked.items():
+        for version, asked in session.seen.items():
             text = f"version {version} is live: {asked.samples} samples, largest difference {asked.max_abs_diff:.1e}"
             if text not in said:
                 said.insert(0, text)

@@ -1,14 +1,12 @@
 """One local run from start to end: starts the roles, watches them, and asks each version as it goes live."""
 
-import json
 import logging
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,14 +16,13 @@ from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.local.endpoints import EndpointUnavailable, predict, release_document, role_status
 from elastic_ctr.local.plan import HOST, Places, ports, roles
 from elastic_ctr.local.processes import Supervisor
-from elastic_ctr.local.report import Observed, SampleResult, build
+from elastic_ctr.local.report import SampleResult, Seen, build
 from elastic_ctr.local.run_folder import RunFolder
 from elastic_ctr.model.evaluation import weighted_auc
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import PortInUse, listen
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store import StoreError, open_store
-from elastic_ctr.store.temporary import appearing
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import ManifestDamaged, read_version
 
@@ -79,20 +76,14 @@ def failure(status: Mapping[str, Any] | None, release: ReleaseDocument | None) -
     return "" if refused is None else f"version {last} was refused: {refused}"
 
 
-def master_status(places: Places) -> dict[str, Any] | None:
-    """None while the master does not answer."""
-    try:
-        return role_status("master", places.info.master)
-    except EndpointUnavailable:
-        return None
-
-
-def release_of(places: Places) -> ReleaseDocument | None:
-    """None while cube-transfer does not answer."""
-    try:
-        return release_document(places.transfer)
-    except EndpointUnavailable:
-        return None
+def status_and_release(places: Places) -> tuple[dict[str, Any] | None, ReleaseDocument | None]:
+    """Of the master and of cube-transfer; None while that role does not answer."""
+    status = release = None
+    with suppress(EndpointUnavailable):
+        status = role_status("master", places.info.master)
+    with suppress(EndpointUnavailable):
+        release = release_document(places.transfer)
+    return status, release
 
 
 class Session:
@@ -102,7 +93,7 @@ class Session:
         self.places = places
         self._lock = StateLock(places.folder / "state")
         self.supervisor = Supervisor(places, list(roles(places)))
-        self.seen = Observed()
+        self.seen: Seen = {}
         self.status: dict[str, Any] | None = None
         self.release: ReleaseDocument | None = None
         self.run_folder = RunFolder(places.folder)
@@ -153,12 +144,11 @@ class Session:
         self.supervisor.watch()
         if (problems := self.supervisor.problems()) != self._info.problems:
             self._inform(problems=problems)
+        status, release = status_and_release(self.places)
         # While a role restarts, its last known answer stays.
-        self.status = master_status(self.places) or self.status
-        self.release = release_of(self.places) or self.release
-        live = self.live
-        if live is not None and live not in self.seen.asked:
-            self._ask_sample(live)
+        self.status, self.release = status or self.status, release or self.release
+        if self.live is not None and self.live not in self.seen:
+            self._ask_sample(self.live)
 
     @property
     def live(self) -> int | None:
@@ -181,9 +171,9 @@ class Session:
             return
         if set(versions) != {version}:
             return
-        self.seen.live_at[version] = time.time()
         differences = [abs(p - each.published) for p, each in zip(probabilities, lines, strict=True)]
-        self.seen.asked[version] = SampleResult(
+        self.seen[version] = SampleResult(
+            live_at=time.time(),
             samples=len(lines),
             max_abs_diff=max(differences, default=0.0),
             auc=weighted_auc(probabilities, [e.click for e in lines], [e.show for e in lines]),
@@ -198,7 +188,7 @@ class Session:
         if status is None or not status["finished"] or release is None or failure(status, release):
             return False
         published = [each["id"] for each in status["versions"] if each["state"] == "published"]
-        return not published or (self.live == max(published) and self.live in self.seen.asked)
+        return not published or (self.live == max(published) and self.live in self.seen)
 
     def problems(self) -> list[str]:
         """Problems that an operator must mend: of the processes, of training, of the last version."""
@@ -228,9 +218,3 @@ class Session:
             raise RoleRefused("\n".join(wrong))
         if wrong := self.problems():
             raise RunFailed("\n".join(wrong))
-
-
-def write_report(path: Path, report: Mapping[str, Any]) -> None:
-    """Whole or not at all."""
-    with appearing(path) as stream:
-        stream.write(json.dumps(report, indent=1).encode() + b"\n")

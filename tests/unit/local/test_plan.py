@@ -6,7 +6,7 @@ import pytest
 from elastic_ctr.config.load import ConfigRefused, dump, load
 from elastic_ctr.config.role_files import MasterFile, PserverFile, ServingFile
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.local.plan import HOST, Places, Role, pod_of, ports, roles
+from elastic_ctr.local.plan import HOST, Places, Role, ports, roles
 
 DATA = {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}
 
@@ -57,7 +57,7 @@ def test_the_defaults_are_one_process_for_each_container_of_a_cluster() -> None:
 def test_shards_and_replicas_are_pods_named_after_them() -> None:
     one = places(cube={"replicasPerShard": 2, "config": {"shards": 3}})
 
-    pods = {pod_of(role) for role in roles(one) if role.command.startswith("cube-") and "-s" in role.name}
+    pods = {role.pod for role in roles(one) if role.command.startswith("cube-") and "-s" in role.name}
 
     assert pods == {f"ctr-cube-s{shard}-{replica}" for shard in range(3) for replica in range(2)}
 
@@ -164,7 +164,7 @@ def test_a_port_base_moves_every_port_that_is_not_set_itself() -> None:
     some = places(local={"portBase": 12300}, master={"config": {"statusPort": 9999}})
 
     assert taken(moved) == {port + 4000 for port in first} - {8402 + 4000}
-    assert (some.master, some.master_status) == (f"{HOST}:12700", f"http://{HOST}:9999")
+    assert (some.master, some.info.master) == (f"{HOST}:12700", f"{HOST}:9999")
     assert (moved.info.predictions, moved.info.serving_admin) == ([f"{HOST}:12400"], f"{HOST}:12401")
     written = {port for role in roles(moved) for port in own_ports(role)} - {0}
     assert min(written) >= 12300

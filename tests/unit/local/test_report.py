@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 
 from elastic_ctr.local.processes import Restart
-from elastic_ctr.local.report import Observed, SampleResult, build, number, table
+from elastic_ctr.local.report import SampleResult, build, number, table
 
 
 def a_pass(name: str, **given: Any) -> dict[str, Any]:
@@ -29,9 +29,7 @@ def status(*passes: dict[str, Any], recoveries: Any = ()) -> dict[str, Any]:
     return {"passes": passes, "recoveries": list(recoveries), "ledger": {"records": 1001}}
 
 
-SEEN = Observed(
-    live_at={7: 103.25}, asked={7: SampleResult(samples=512, max_abs_diff=1e-6, auc=0.7, auc_published=0.71)}
-)
+SEEN = {7: SampleResult(live_at=103.25, samples=512, max_abs_diff=1e-6, auc=0.7, auc_published=0.71)}
 
 
 def test_a_pass_has_its_version_and_the_seconds_until_it_was_live() -> None:
@@ -53,7 +51,7 @@ def test_a_pass_without_a_version_or_one_that_never_went_live_has_none() -> None
 
 
 def test_only_passes_that_are_done_are_in_it() -> None:
-    report = build(status(a_pass("a"), a_pass("b", state="training")), None, Observed(), [])
+    report = build(status(a_pass("a"), a_pass("b", state="training")), None, {}, [])
 
     assert [one["pass"] for one in report["passes"]] == ["a"]
     assert report["parity"] == {"samples": 0, "maxAbsDiff": 0.0}
@@ -66,7 +64,7 @@ def test_recoveries_and_restarts_stand_in_the_order_of_time() -> None:
         Restart("pserver", "ctr-pserver-1", 10.0, "killed by SIGKILL", 0.5),
     ]
 
-    report = build(status(recoveries=[recovery]), None, Observed(), restarts)
+    report = build(status(recoveries=[recovery]), None, {}, restarts)
 
     assert report["recoveries"] == [
         {"role": "pserver", "at": 10.0, "seconds": 0.5, "reason": "ctr-pserver-1 killed by SIGKILL"},

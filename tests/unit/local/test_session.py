@@ -11,10 +11,11 @@ from elastic_ctr.cube.release import Placement, ReleaseDocument
 from elastic_ctr.local import session as module
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.report import SampleResult
-from elastic_ctr.local.session import RoleRefused, RunFailed, Session, failure, write_report
+from elastic_ctr.local.run_folder import write_json
+from elastic_ctr.local.session import RoleRefused, RunFailed, Session, failure
 from elastic_ctr.runtime.lock import StateInUse
 
-SAMPLE = SampleResult(512, 0.0, None, None)
+SAMPLE = SampleResult(0.0, 512, 0.0, None, None)
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_a_run_is_finished_once_its_last_version_is_live_and_has_answered(sessio
     session.status = status((7, "published"), (8, "published"))
     finished = []
     for document, asked in ((release(7), {}), (release(8), {}), (release(8), {8: SAMPLE})):
-        session.release, session.seen.asked = document, dict(asked)
+        session.release, session.seen = document, dict(asked)
         finished.append(session.finished())
 
     assert finished == [False, False, True]
@@ -87,7 +88,7 @@ def test_a_run_that_is_kept_goes_on_past_a_stopped_pass_and_leaves_the_problem_i
     stopped = status(current={"pass": "20200401/00", "state": "stopped", "reason": "3 lines"}, finished=False)
     mended = status((7, "published"))
     session.release = release(7)
-    session.seen.asked[7] = SAMPLE
+    session.seen[7] = SAMPLE
     looks = iter([stopped, stopped, mended])
     named: list[list[str]] = []
     monkeypatch.setattr(session, "look", lambda: setattr(session, "status", next(looks)))
@@ -112,7 +113,7 @@ def test_before_the_master_answers_nothing_has_failed() -> None:
 def test_abandoned_versions_are_not_waited_for(session: Session) -> None:
     session.status = status((7, "published"), (9, "abandoned"))
     session.release = release(7)
-    session.seen.asked[7] = SAMPLE
+    session.seen[7] = SAMPLE
 
     assert session.finished()
 
@@ -171,7 +172,7 @@ def test_a_report_without_a_master_says_so(session: Session) -> None:
 
 
 def test_a_report_is_written_whole(tmp_path: Path) -> None:
-    write_report(tmp_path / "new" / "report.json", {"live": 7})
+    write_json(tmp_path / "new" / "report.json", {"live": 7})
 
     assert (tmp_path / "new" / "report.json").read_text() == '{\n "live": 7\n}\n'
     assert list((tmp_path / "new").iterdir()) == [tmp_path / "new" / "report.json"]
