@@ -83,16 +83,11 @@ def settings(
     try:
         return kind.model_validate(given)
     except ValidationError as wrong:
-        named = [
-            f"{_holder(files or {}, error['loc']) or name}: {sentence}"
-            for error, sentence in zip(wrong.errors(), sentences(wrong, kind), strict=True)
-        ]
+        named = []
+        for error, sentence in zip(wrong.errors(), sentences(wrong, kind), strict=True):
+            holders = [each for each, content in (files or {}).items() if error["loc"] and _has(content, error["loc"])]
+            named.append(f"{holders[-1] if holders else name}: {sentence}")
         raise ConfigRefused("\n".join(named)) from wrong
-
-
-def _holder(files: Mapping[str, Mapping[str, Any]], place: tuple[int | str, ...]) -> str | None:
-    holders = [name for name, content in files.items() if place and _has(content, place)]
-    return holders[-1] if holders else None
 
 
 def _has(content: Any, place: tuple[int | str, ...]) -> bool:

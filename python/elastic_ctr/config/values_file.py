@@ -20,60 +20,18 @@ from elastic_ctr.config.roles import (
 from elastic_ctr.config.section import Count, Section
 
 # Keys of the chart that the program does not read; a test of the chart compares them with its schema.
-_KUBERNETES = frozenset(
-    [
-        "address",
-        "affinity",
-        "agentResources",
-        "autoscaling",
-        "builderResources",
-        "containerSecurityContext",
-        "enabled",
-        "extraEnv",
-        "extraVolumeMounts",
-        "extraVolumes",
-        "image",
-        "ingress",
-        "networkPolicy",
-        "nodeSelector",
-        "pdb",
-        "persistence",
-        "podAnnotations",
-        "podLabels",
-        "podSecurityContext",
-        "preStopSeconds",
-        "priorityClassName",
-        "probes",
-        "resources",
-        "service",
-        "terminationGracePeriodSeconds",
-        "tolerations",
-        "topologySpreadConstraints",
-    ]
-)
-_TOP = frozenset(
-    [
-        "auth",
-        "clusterDomain",
-        "dataVolume",
-        "enabled",
-        "extraObjects",
-        "fileServer",
-        "fullnameOverride",
-        "global",
-        "image",
-        "log",
-        "metrics",
-        "networkPolicy",
-        "podDefaults",
-        "priorityClasses",
-        "serviceAccount",
-        "tmpSizeLimit",
-        "tolerationSeconds",
-        "tracking",
-        "training",
-    ]
-)
+_KUBERNETES = frozenset([
+    "address", "affinity", "agentResources", "autoscaling", "builderResources", "containerSecurityContext",
+    "enabled", "extraEnv", "extraVolumeMounts", "extraVolumes", "image", "ingress", "networkPolicy", "nodeSelector",
+    "pdb", "persistence", "podAnnotations", "podLabels", "podSecurityContext", "preStopSeconds",
+    "priorityClassName", "probes", "resources", "service", "terminationGracePeriodSeconds", "tolerations",
+    "topologySpreadConstraints",
+])  # fmt: skip
+_TOP = frozenset([
+    "auth", "clusterDomain", "dataVolume", "enabled", "extraObjects", "fileServer", "fullnameOverride", "global",
+    "image", "log", "metrics", "networkPolicy", "podDefaults", "priorityClasses", "serviceAccount", "tmpSizeLimit",
+    "tolerationSeconds", "tracking", "training",
+])  # fmt: skip
 
 
 class Block(Section):
