@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -109,9 +109,6 @@ def until(look: Callable[[], Checked], wait: float) -> Checked:
         time.sleep(_BETWEEN_LOOKS)
 
 
-# -- serving -----------------------------------------------------------------------------------------------------------
-
-
 def verify_serving(address: str, model: str) -> Checked:
     """Raises CheckFailed."""
     try:
@@ -135,9 +132,6 @@ def verify_serving(address: str, model: str) -> Checked:
     }  # fmt: skip
     line = f"a line of {len(slots)} slots with {probability:.6g}, by version {version}"
     return Checked(f"serving at {address} answers {line}", facts)
-
-
-# -- cube --------------------------------------------------------------------------------------------------------------
 
 
 class _HolderRows(NamedTuple):
@@ -164,8 +158,13 @@ def verify_cube(transfer: str) -> Checked:
         raise CheckFailed(f"no cube-server holds the live version {live}", may_pass=True)
     holders = [_ask_holder(address, holder, live) for address, holder in named.items()]
     _require_agreement(holders, live)
-    _require_all_partitions(holders, live)
     partitions, dim = holders[0].partitions, holders[0].dim
+    lacking = sorted(set(range(partitions)) - {number for each in holders for number in each.rows})
+    if lacking:
+        shown = ", ".join(map(str, lacking[:8])) + (", …" if len(lacking) > 8 else "")
+        raise CheckFailed(
+            f"{len(lacking)} of {partitions} partitions of version {live} have no holder: {shown}", may_pass=True
+        )
     misses = [missing for each in holders for _, missing in each.rows.values()]
     facts = {
         "transfer": transfer,
@@ -209,12 +208,11 @@ def _ask_holder(address: str, holder: Holder, version: int) -> _HolderRows:
     return _HolderRows(address, holder.draining, partitions, dim, dict(zip(numbers, rows, strict=True)))
 
 
-def _require_agreement(holders: Iterable[_HolderRows], version: int) -> None:
+def _require_agreement(holders: list[_HolderRows], version: int) -> None:
     """Raises CheckFailed unless all holders have one shape, and copies of a partition one content."""
-    first: _HolderRows | None = None
+    first = holders[0]
     seen: dict[int, _HolderRows] = {}
     for each in holders:
-        first = first or each
         if (each.partitions, each.dim) != (first.partitions, first.dim):
             raise CheckFailed(
                 f"holders of version {version} differ: {first.address} has {first.partitions} partitions of {first.dim} "
@@ -226,14 +224,3 @@ def _require_agreement(holders: Iterable[_HolderRows], version: int) -> None:
                 raise CheckFailed(
                     f"{other.address} and {each.address} answer partition {number} of version {version} differently"
                 )
-
-
-def _require_all_partitions(holders: list[_HolderRows], version: int) -> None:
-    """Raises CheckFailed unless every partition has a holder."""
-    partitions = holders[0].partitions
-    lacking = sorted(set(range(partitions)) - {number for each in holders for number in each.rows})
-    if lacking:
-        shown = ", ".join(map(str, lacking[:8])) + (", …" if len(lacking) > 8 else "")
-        raise CheckFailed(
-            f"{len(lacking)} of {partitions} partitions of version {version} have no holder: {shown}", may_pass=True
-        )

@@ -6,8 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -191,48 +190,33 @@ def up(values: ValuesFile, folder: Folder = DEFAULT_FOLDER, set_file: SetFile = 
         refuse(f"{places.folder} is up already; `elastic-ctr local down --dir {folder}` ends it")
     try:
         find_ports_free(places)
-        with _runner(values, set_file, run_folder) as process:
+        process = _started(values, set_file, run_folder)
+        try:
             _follow_start(process, places, run_folder)
+        except KeyboardInterrupt:
+            if process.stdin is not None and not process.stdin.closed:
+                process.stdin.close()
+                process.wait()
+                refuse("stopped; everything that was started has ended", 130)
+            refuse(f"it goes on in the background; `elastic-ctr local down --dir {places.folder}` ends it", 130)
     except OSError as failed:
         refuse(reason_of(failed))
 
 
-@contextmanager
-def _runner(
-    values: list[Path], set_file: list[str] | None, run_folder: RunFolder
-) -> "Iterator[subprocess.Popen[bytes]]":
+def _started(values: list[Path], set_file: list[str] | None, run_folder: RunFolder) -> "subprocess.Popen[bytes]":
     """The runner in the background. It ends with this process until it is told to go on."""
-    command = [
-        str(Path(sys.executable).parent / "elastic-ctr"),
-        "local",
-        "run",
-        "--keep",
-        "--dir",
-        str(run_folder.path),
-    ]
+    program = str(Path(sys.executable).parent / "elastic-ctr")
+    command = [program, "local", "run", "--keep", "--dir", str(run_folder.path)]
     for file in values:
         command += ["--values", str(file.resolve())]
     for each in set_file or []:
         key, _, name = each.partition("=")
         command += ["--set-file", f"{key}={Path(name).resolve()}"]
+    environment = {**os.environ, _STARTED_BY_UP: "1"}
     with run_folder.runner_log.open("ab") as out:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-            env={**os.environ, _STARTED_BY_UP: "1"},
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True, env=environment
         )
-    assert process.stdin is not None
-    try:
-        yield process
-    except KeyboardInterrupt:
-        if not process.stdin.closed:
-            process.stdin.close()
-            process.wait()
-            refuse("stopped; everything that was started has ended", 130)
-        refuse(f"it goes on in the background; `elastic-ctr local down --dir {run_folder.path}` ends it", 130)
 
 
 def _go_on(process: "subprocess.Popen[bytes]") -> None:
@@ -247,6 +231,7 @@ def _go_on(process: "subprocess.Popen[bytes]") -> None:
 def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder: RunFolder) -> None:
     """Until predictions are answered, or cannot be."""
     console = Console(stderr=True)
+    model, predictions = places.info.model, places.info.predictions
     said: list[str] = []
 
     def say(sentence: str) -> None:
@@ -269,9 +254,10 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
         if live is not None:
             # A role that holds up predictions is one of these.
             problems = [each for each in problems if each.startswith(("ctr-serving", "ctr-cube"))]
-            if _all_answer(places, live):
-                console.print(f"predictions: http://{places.serving}, folder {places.folder}", highlight=False)
-                return
+            with suppress(CheckFailed):
+                if all(verify_serving(each, model).facts["version"] == live for each in predictions):
+                    console.print(f"predictions: http://{places.serving}, folder {places.folder}", highlight=False)
+                    return
         if problems:
             _go_on(process)
             refuse(
@@ -281,15 +267,6 @@ def _follow_start(process: "subprocess.Popen[bytes]", places: Places, run_folder
             )
         time.sleep(0.5)
     refuse(run_folder.absence())
-
-
-def _all_answer(places: Places, live: object) -> bool:
-    """Whether each serving process answers with the live version."""
-    info = places.info
-    try:
-        return all(verify_serving(each, info.model).facts["version"] == live for each in info.predictions)
-    except CheckFailed:
-        return False
 
 
 @app.command()

@@ -78,13 +78,17 @@ def logs(
     Exit codes: 0 printed (or ended by Ctrl-C); 2 kubectl refuses, or there is no such pod or run.
     """
     target = target_of(where, {})
-    cluster = target.cluster
+    cluster, component = target.cluster, None if role is None else role.component
     if cluster is None:
         _print_files(target, role, follow=follow, since=since, tail=tail, as_json=as_json)
         return
     try:
-        selector = _selector(cluster, role)
-        words = ["logs", "--selector", selector, "--prefix", "--ignore-errors", f"--tail={_lines(tail, since)}"]
+        if not cluster.pods(component):
+            # kubectl itself would print that with exit code 0.
+            refuse(f"release {cluster.release} has no pod of {component} just now")
+        # -1: all of them.
+        lines = tail if tail is not None else 100 if since is None else -1
+        words = ["logs", "--selector", cluster.selector_of(component), "--prefix", "--ignore-errors", f"--tail={lines}"]
         words += ["--all-containers"] if role is None or role.container is None else ["--container", role.container]
         words += [] if since is None else [f"--since={since}"]
         words += ["--follow", f"--max-log-requests={_MOST_FOLLOWED}"] if follow else []
@@ -126,25 +130,11 @@ def _print_files(
 def _print_line(name: str, line: str, *, as_json: bool) -> None:
     pod, _, container = name.partition(".")
     text = line.removesuffix("\n")
-    typer.echo(
-        json.dumps({"pod": pod, "container": container or None, "line": text}) if as_json else f"[{name}] {text}"
-    )
+    typer.echo(_object(pod, container or None, text) if as_json else f"[{name}] {text}")
 
 
-def _selector(cluster: Cluster, role: Role | None) -> str:
-    """Raises KubectlFailed when there is no pod: kubectl itself would print that with exit code 0."""
-    found = cluster.pods(None if role is None else role.component)
-    if not found:
-        assert role is not None
-        raise KubectlFailed(f"release {cluster.release} has no pod of {role.component} just now")
-    return cluster.selector_of(None if role is None else role.component)
-
-
-def _lines(tail: int | None, since: str | None) -> int:
-    """-1: all."""
-    if tail is not None:
-        return tail
-    return 100 if since is None else -1
+def _object(pod: str | None, container: str | None, line: str) -> str:
+    return json.dumps({"pod": pod, "container": container, "line": line})
 
 
 def _printed(cluster: Cluster, words: list[str], *, as_json: bool) -> int:
@@ -152,7 +142,10 @@ def _printed(cluster: Cluster, words: list[str], *, as_json: bool) -> int:
     process = cluster.kubectl.started(*words, **({"stdout": subprocess.PIPE} if as_json else {}))
     try:
         for line in process.stdout or ():
-            typer.echo(_object(line.removesuffix("\n")))
+            text = line.removesuffix("\n")
+            match = _PREFIX.match(text)
+            pod, container = (None, None) if match is None else match.groups()
+            typer.echo(_object(pod, container, text[match.end() :] if match else text))
         return process.wait()
     except KeyboardInterrupt:
         return 0
@@ -160,9 +153,3 @@ def _printed(cluster: Cluster, words: list[str], *, as_json: bool) -> int:
         end(process)
         if process.stdout is not None:
             process.stdout.close()
-
-
-def _object(line: str) -> str:
-    match = _PREFIX.match(line)
-    pod, container = (None, None) if match is None else match.groups()
-    return json.dumps({"pod": pod, "container": container, "line": line[match.end() :] if match else line})

@@ -4,15 +4,15 @@ import itertools
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
 from elastic_ctr.cli.cluster import target_of
-from elastic_ctr.cli.entrypoint import reason_of
+from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.kubectl import KubectlFailed
 from elastic_ctr.cli.shared_options import PREDICTIONS, ModelName, OutputFile, PredictionsAddress, Where, grouped
 from elastic_ctr.features.keys import PADDING_KEY
@@ -36,14 +36,6 @@ class Line(NamedTuple):
     reason: str = ""
 
 
-class Answer(NamedTuple):
-    """The prediction for a line; probability is NaN for a bad one."""
-
-    line: Line
-    probability: float
-    version: int | None
-
-
 @grouped
 def predict(
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="Lines as in training; - is standard input.")],
@@ -65,24 +57,26 @@ def predict(
     target = target_of(where, {"--address": address})
     try:
         with (
-            _lines_of(file) as lines,
-            _sink(output) as write,
+            nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as lines,
+            # The file appears when all is written.
+            nullcontext(sys.stdout.buffer) if output is None else appearing(output) as out,
             target.reached(PREDICTIONS, address) as found,
         ):
             serving, name = found.removeprefix("http://"), target.model(model)
             endpoints.ready(serving, name)
             slots = SlotList(tuple(endpoints.metadata(serving, name)[0]))
-            for chunk in _chunks(lines, batch):
+            numbered = enumerate(lines, 1)
+            while chunk := list(itertools.islice(numbered, batch)):
                 asked = [_read(number, line, slots, no_clicks=no_clicks) for number, line in chunk]
-                for answer in _ask(serving, name, asked):
-                    tally.add(answer)
-                    write(_written(answer, as_json=as_json))
+                for line, probability, version in _ask(serving, name, asked):
+                    tally.add(line, probability, version)
+                    out.write(_written(line, probability, version, as_json=as_json).encode())
+                out.flush()
     except BrokenPipeError:
         # The reader has closed the pipe, as in `… | head`: click ends the command without a message.
         raise
     except (KubectlFailed, OSError, ValueError) as failed:
-        typer.echo(reason_of(failed), err=True)
-        raise typer.Exit(UNAVAILABLE) from failed
+        refuse(reason_of(failed), UNAVAILABLE)
     tally.report(with_clicks=not no_clicks)
     if tally.bad:
         raise typer.Exit(BAD_LINES)
@@ -94,15 +88,14 @@ class _Tally:
         self._answers: list[tuple[float, int, int]] = []
         self._versions: Counter[int | None] = Counter()
 
-    def add(self, answer: Answer) -> None:
-        line = answer.line
+    def add(self, line: Line, probability: float, version: int | None) -> None:
         if line.features is None:
             self.bad += 1
             if self.bad <= _SHOWN:
                 typer.echo(f"line {line.number}: {line.reason}", err=True)
             return
-        self._answers.append((answer.probability, line.click, line.show))
-        self._versions[answer.version] += 1
+        self._answers.append((probability, line.click, line.show))
+        self._versions[version] += 1
 
     def report(self, *, with_clicks: bool) -> None:
         if self.bad > _SHOWN:
@@ -138,43 +131,16 @@ def _read(number: int, line: bytes, slots: SlotList, *, no_clicks: bool) -> Line
     return Line(number, instance.show, instance.click, features)
 
 
-def _ask(serving: str, model: str, lines: list[Line]) -> Iterator[Answer]:
-    """Answers in the order of the lines. Raises EndpointUnavailable."""
+def _ask(serving: str, model: str, lines: list[Line]) -> Iterator[tuple[Line, float, int | None]]:
+    """Each line with its probability, NaN for a bad one, and the version. Raises EndpointUnavailable."""
     good = [line.features for line in lines if line.features is not None]
     answers = zip(*endpoints.predict(serving, model, good), strict=True) if good else iter(())
     for line in lines:
-        probability, version = (float("nan"), None) if line.features is None else next(answers)
-        yield Answer(line, probability, version)
+        yield line, *((float("nan"), None) if line.features is None else next(answers))
 
 
-def _written(answer: Answer, *, as_json: bool) -> str:
+def _written(line: Line, probability: float, version: int | None, *, as_json: bool) -> str:
     if not as_json:
-        return f"{answer.probability:.9g}\n"
-    probability = None if answer.line.features is None else answer.probability
-    return json.dumps({"line": answer.line.number, "probability": probability, "version": answer.version}) + "\n"
-
-
-def _chunks(lines: Iterable[bytes], size: int) -> Iterator[list[tuple[int, bytes]]]:
-    numbered = enumerate(lines, 1)
-    while chunk := list(itertools.islice(numbered, size)):
-        yield chunk
-
-
-@contextmanager
-def _lines_of(file: str) -> Iterator[IO[bytes]]:
-    if file == "-":
-        yield sys.stdin.buffer
-        return
-    with Path(file).open("rb") as stream:
-        yield stream
-
-
-@contextmanager
-def _sink(output: Path | None) -> Iterator[Callable[[str], object]]:
-    """Standard output, or a file that appears when all is written."""
-    if output is None:
-        yield sys.stdout.write
-        sys.stdout.flush()
-        return
-    with appearing(output) as stream:
-        yield lambda text: stream.write(text.encode())
+        return f"{probability:.9g}\n"
+    found = None if line.features is None else probability
+    return json.dumps({"line": line.number, "probability": found, "version": version}) + "\n"

@@ -108,7 +108,9 @@ def metadata(address: str, model: str) -> tuple[list[str], list[int]]:
     document = ask(f"http://{address}/v2/models/{model}")
     with _open_inference(address):
         slots = [str(each["name"]) for each in document["inputs"] if each["datatype"] == "UINT64"]
-        return slots or _no_slots(), [int(each) for each in document["versions"]]
+        if not slots:
+            raise ValueError("the metadata name no slot")
+        return slots, [int(each) for each in document["versions"]]
 
 
 def predict(address: str, model: str, lines: list[str]) -> tuple[list[float], list[int]]:
@@ -129,7 +131,3 @@ def _open_inference(address: str) -> Iterator[None]:
         raise EndpointUnavailable(
             f"{address} does not answer as the Open Inference Protocol says ({wrong!r}); give the port for predictions"
         ) from wrong
-
-
-def _no_slots() -> list[str]:
-    raise ValueError("the metadata name no slot")

@@ -137,8 +137,6 @@ class Session:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(dump(role.file))
 
-    # -- looking ---------------------------------------------------------------------------------------------------
-
     def look(self) -> None:
         """One round of watching."""
         self.supervisor.watch()
@@ -179,8 +177,6 @@ class Session:
             auc=weighted_auc(probabilities, [e.click for e in lines], [e.show for e in lines]),
             auc_published=manifest.auc_published,
         )
-
-    # -- judging ---------------------------------------------------------------------------------------------------
 
     def finished(self) -> bool:
         """The last version there will be is live and has answered."""
