@@ -46,11 +46,17 @@ class Pod:
         metadata, spec, status = document["metadata"], document["spec"], document.get("status", {})
         conditions = {each["type"]: each for each in status.get("conditions", [])}
         statuses = status.get("containerStatuses", [])
+        phase = str(status.get("phase", "Unknown"))
+        waiting = (each.get("state", {}).get("waiting", {}).get("reason") for each in statuses)
+        reason = next((each for each in waiting if each), None)
+        unscheduled = conditions.get("PodScheduled", {})
+        if reason is None and unscheduled.get("status") == "False":
+            reason = unscheduled.get("message") or unscheduled.get("reason")
         return cls(
             metadata["name"],
             metadata.get("labels", {}).get(f"{_LABEL}/component", ""),
-            str(status.get("phase", "Unknown")),
-            _state(status, conditions, statuses),
+            phase,
+            phase if reason is None else f"{phase}: {reason}",
             conditions.get("Ready", {}).get("status") == "True",
             "deletionTimestamp" in metadata,
             sum(each.get("restartCount", 0) for each in statuses),
@@ -75,16 +81,6 @@ class Pod:
         )
 
 
-def _state(status: dict[str, Any], conditions: dict[str, Any], statuses: list[dict[str, Any]]) -> str:
-    waiting = (each.get("state", {}).get("waiting", {}).get("reason") for each in statuses)
-    unscheduled = conditions.get("PodScheduled", {})
-    reason = next((each for each in waiting if each), None)
-    if reason is None and unscheduled.get("status") == "False":
-        reason = unscheduled.get("message") or unscheduled.get("reason")
-    phase = str(status.get("phase", "Unknown"))
-    return phase if reason is None else f"{phase}: {reason}"
-
-
 @dataclass(frozen=True)
 class Cluster:
     """One release. Whatever it is asked raises KubectlFailed."""
@@ -102,9 +98,10 @@ class Cluster:
         found = self.kubectl.read("get", "pods", "--selector", self.selector_of(None))["items"]
         pods = sorted((Pod.read(each) for each in found), key=lambda each: each.name)
         if not pods:
-            raise KubectlFailed(
-                f"namespace {self.kubectl.namespace} has no pods of release {self.release}; {self._others()}"
-            )
+            found = self.kubectl.read("get", "pods", "--selector", _NAMED)["items"]
+            names = {each["metadata"].get("labels", {}).get(f"{_LABEL}/instance", "") for each in found} - {""}
+            others = f"there are {', '.join(sorted(names))}: say --release" if names else "is it another namespace?"
+            raise KubectlFailed(f"namespace {self.kubectl.namespace} has no pods of release {self.release}; {others}")
         return [each for each in pods if component in (None, each.component)]
 
     def pod(self, component: str) -> Pod:
@@ -130,11 +127,6 @@ class Cluster:
             raise KubectlFailed(f"the token is in Secret {name} ({failed}); say --token-file FILE instead") from failed
         except (KeyError, TypeError, ValueError, binascii.Error) as strange:
             raise KubectlFailed(f"Secret {name} holds no token under {key}; say --token-file FILE") from strange
-
-    def _others(self) -> str:
-        found = self.kubectl.read("get", "pods", "--selector", _NAMED)["items"]
-        names = sorted({each["metadata"].get("labels", {}).get(f"{_LABEL}/instance", "") for each in found} - {""})
-        return f"there are {', '.join(names)}: say --release" if names else "is it another namespace?"
 
 
 def _secret_of(pod: Pod) -> tuple[str, str]:
@@ -206,13 +198,12 @@ class Target:
             return endpoint.default
         if self.run.runner() is None:
             refuse(self.run.absence())
-        known = {
+        return {
             MASTER_STATUS: info.master,
             TRANSFER: info.transfer,
             SERVING_ADMIN: info.serving_admin,
             PREDICTIONS: info.predictions[0],
-        }
-        return known[endpoint]
+        }[endpoint]
 
     def model(self, given: str | None) -> str:
         """The name of the model at the forwards of serving."""
@@ -237,7 +228,12 @@ def target_of(where: Where, addresses: Mapping[str, str | None]) -> Target:
     if where.namespace is None:
         if where.release is not None or where.context is not None:
             refuse("--release and --context say which release of a --namespace is meant; say that as well")
-        return Target(None, _run_of(where.folder))
+        run = RunFolder(where.folder or DEFAULT_FOLDER)
+        if run.read() is None:
+            if where.folder is not None:
+                refuse(run.absence())
+            return Target(None, None)
+        return Target(None, run)
     if where.folder is not None:
         given.append("--dir")
     if given:
@@ -246,12 +242,3 @@ def target_of(where: Where, addresses: Mapping[str, str | None]) -> Target:
         return Target(Cluster(Kubectl.found(where.namespace, where.context), where.release or RELEASE), None)
     except KubectlFailed as failed:
         refuse(str(failed))
-
-
-def _run_of(folder: Path | None) -> RunFolder | None:
-    run = RunFolder(folder or DEFAULT_FOLDER)
-    if run.read() is not None:
-        return run
-    if folder is not None:
-        refuse(run.absence())
-    return None

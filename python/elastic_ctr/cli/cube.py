@@ -18,12 +18,6 @@ from elastic_ctr.local.endpoints import EndpointUnavailable, release_document
 
 app = typer.Typer(name="cube", help="Ask the cube, or end one of its pods in order.", no_args_is_help=True)
 
-EXIT_MISSING, EXIT_GRACE_OVER = 1, 1
-
-
-class NoLiveVersion(RuntimeError):
-    """No version is live, or cube-transfer or a holder is not known: one sentence."""
-
 
 @app.command()
 def seek(
@@ -60,7 +54,7 @@ def seek(
             asked, servers = _placed(transfer or target_of(Where(folder), {}).address(TRANSFER), version, given)
         with BlockingCubeClient(servers, busy_poll=False) as client:
             values, missing = client.lookup(asked, wanted)
-    except (ValueError, NoLiveVersion, CubeUnavailable, VersionNotHeld) as refused:
+    except (ValueError, CubeUnavailable, VersionNotHeld) as refused:
         refuse(str(refused))
     for key, row, absent in zip(wanted.tolist(), values, missing.tolist(), strict=True):
         if as_json:
@@ -69,24 +63,22 @@ def seek(
         else:
             typer.echo(f"{key}\t{asked}\t" + ("missing" if absent else " ".join(f"{value:.6g}" for value in row)))
     if missing.any():
-        raise typer.Exit(EXIT_MISSING)
+        raise typer.Exit(1)
 
 
 def _placed(transfer: str, version: int | None, given: list[str]) -> tuple[int, list[str]]:
-    """The version and its holders; the release document has what is not given. Raises NoLiveVersion."""
+    """The version and its holders; the release document has what is not given. Ends with a sentence."""
     try:
         document = release_document(transfer)
     except EndpointUnavailable as closed:
-        raise NoLiveVersion(
-            f"{closed}; say --transfer, or --version and --address to ask a cube-server without it"
-        ) from closed
+        refuse(f"{closed}; say --transfer, or --version and --address to ask a cube-server without it")
     asked = document.live if version is None else version
     if asked is None:
-        raise NoLiveVersion(f"no version is live yet at {transfer}; say --version for one that is held")
+        refuse(f"no version is live yet at {transfer}; say --version for one that is held")
     holders = document.holders.get(asked, {})
     if not given and not holders:
         held = ", ".join(str(each) for each in sorted(document.holders)) or "none"
-        raise NoLiveVersion(f"no cube-server holds version {asked}; held are: {held}")
+        refuse(f"no cube-server holds version {asked}; held are: {held}")
     return asked, given or sorted(holders, key=lambda each: (holders[each].draining, each))
 
 
@@ -113,7 +105,10 @@ def drain(
     Exit codes: 0 the agent has ended (or had before); 1 the grace was over first; 2 it cannot be asked.
     """
     try:
-        file = _file(config)
+        given = read_yaml(config)
+        # Both containers of a pod call this, each with its own file; only an agent knows transfer.
+        kind = CubeAgentFile if "transferAddress" in given else CubeServerFile
+        file: CubeAgentFile | CubeServerFile = settings(kind, given, str(config))
         token = token_of(file.auth)
         agent_url = f"http://{_reached(file.host)}:{file.cube.agent_port}"
         ended = run_cube_drain(agent_url=agent_url, token=token, grace_seconds=grace_seconds)
@@ -125,16 +120,7 @@ def drain(
         state = "has ended" if ended else f"still drains after {grace_seconds:g} s"
         typer.echo(f"the agent at {agent_url} {state}")
     if not ended:
-        raise typer.Exit(EXIT_GRACE_OVER)
-
-
-def _file(config: Path) -> CubeAgentFile | CubeServerFile:
-    """Raises ConfigRefused."""
-    given = read_yaml(config)
-    # Both containers of a pod call this, each with its own file; only an agent knows transfer.
-    if "transferAddress" in given:
-        return settings(CubeAgentFile, given, str(config))
-    return settings(CubeServerFile, given, str(config))
+        raise typer.Exit(1)
 
 
 def _reached(host: str) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from elastic_ctr.cli.entrypoint import reason_of
+from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, describe
 from elastic_ctr.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
@@ -79,5 +79,4 @@ def dump(
                 else:
                     typer.echo(f"{number}\t{' '.join(floats)}")
     except SequenceFileDamaged as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
+        refuse(str(error), 1)

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from elastic_ctr.cli.entrypoint import reason_of
+from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.shared_options import grouped
 from elastic_ctr.features.hours import VALUES, HoursRefused, HourTree, parse_hour
 from elastic_ctr.features.importers import (
@@ -21,7 +21,6 @@ from elastic_ctr.features.importers import (
     ImportRefused,
     LibfmFormat,
     Rows,
-    Summary,
     columns_of,
     criteo_rows,
     criteo_slots,
@@ -66,8 +65,8 @@ class Writing:
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Which columns of a CSV file are what."""
+class Csv:
+    """How a CSV file is written, and which of its columns are what."""
 
     fields: Annotated[
         str | None, typer.Option(metavar="A,B,…", help="Columns that become slots, with commas between.")
@@ -94,12 +93,6 @@ class Columns:
     max_hours: Annotated[
         int, typer.Option(min=1, help="More hours between the first and the last row are refused as a mistake.")
     ] = 24 * 366
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How a CSV file is written."""
-
     delimiter: Annotated[str, typer.Option(help="One character between columns, or tab.")] = ","
     quote: Annotated[
         str | None,
@@ -128,41 +121,41 @@ class Dialect:
 
 @app.command("csv")
 @grouped
-def csv_files(files: Files, out: Out, which: Columns, dialect: Dialect, writing: Writing) -> None:
+def csv_files(files: Files, out: Out, given: Csv, writing: Writing) -> None:
     """CSV files with a label, or with show and click; every other column may become a slot of the same name.
 
     Example: elastic-ctr import csv clicks.csv --label is_attributed --fields ip,app,os --time click_time hours
     """
     with _refusals():
-        if which.time is not None and writing.rows_per_hour is not None:
+        if given.time is not None and writing.rows_per_hour is not None:
             raise ImportRefused("--time and --rows-per-hour exclude each other; give one of them.")
-        if (which.fields is None) == (which.without is None):
+        if (given.fields is None) == (given.without is None):
             raise ImportRefused("say either --fields, or --except for every other column.")
         kind = CsvFormat(
-            fields=_names(which.fields or "") or _others(files[0], which, dialect),
-            label=which.label,
-            show=which.show,
-            click=which.click,
-            time=which.time,
-            time_format=which.time_format,
-            delimiter=dialect.between,
-            quote=dialect.around,
-            header=dialect.header,
-            columns=_names(dialect.columns),
+            fields=_names(given.fields or "") or _others(files[0], given),
+            label=given.label,
+            show=given.show,
+            click=given.click,
+            time=given.time,
+            time_format=given.time_format,
+            delimiter=given.between,
+            quote=given.around,
+            header=given.header,
+            columns=_names(given.columns),
         )
-        _import(files, kind.rows, kind.slots(), out, writing, which.max_hours)
+        _import(files, kind.rows, kind.slots(), out, writing, given.max_hours)
 
 
-def _others(file: Path, which: Columns, dialect: Dialect) -> tuple[str, ...]:
+def _others(file: Path, given: Csv) -> tuple[str, ...]:
     """Every column but those of --except, the label and the time."""
-    if which.without is None:
+    if given.without is None:
         return ()
-    first = columns_of(file, dialect.between, dialect.around)
-    names = first if dialect.header else list(_names(dialect.columns)) or [str(number) for number in range(len(first))]
-    left_out = _names(which.without)
+    first = columns_of(file, given.between, given.around)
+    names = first if given.header else list(_names(given.columns)) or [str(number) for number in range(len(first))]
+    left_out = _names(given.without)
     if unknown := [name for name in left_out if name not in names]:
         raise ImportRefused(f"{file} has no column {unknown[0]!r}; its columns are: {', '.join(names[:100])}.")
-    return tuple(name for name in names if name not in {*left_out, which.label, which.show, which.click, which.time})
+    return tuple(name for name in names if name not in {*left_out, given.label, given.show, given.click, given.time})
 
 
 @app.command()
@@ -206,7 +199,7 @@ def _import(
     writing: Writing,
     max_hours: int = 24 * 366 * 10,
 ) -> None:
-    first = parse_hour(writing.start)
+    start = parse_hour(writing.start)
     if writing.append and writing.force:
         raise ImportRefused("--append and --force exclude each other; give one of them.")
     with HourTree(out, force=writing.force, append=writing.append) as tree, _progress() as report:
@@ -215,7 +208,7 @@ def _import(
             lambda stream, name: _reported(rows(stream, name), name, report),
             slots,
             tree,
-            start=first,
+            start=start,
             rows_per_hour=writing.rows_per_hour,
             max_hours=max_hours,
             max_refused_share=writing.max_refused_share,
@@ -223,7 +216,15 @@ def _import(
     if writing.as_json:
         typer.echo(json.dumps({**summary.as_dict(), "deletedHours": tree.deleted}))
         return
-    typer.echo(_told(summary, out))
+    typer.echo(
+        f"{summary.records} of {summary.rows} rows are in {summary.hours} hours, {summary.start} to {summary.end}, of {out}:"
+    )
+    typer.echo(f"  {summary.shows} shows, {summary.clicks} clicks, {summary.slots} slots (slot.conf)")
+    if summary.refused:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in summary.refused.most_common())
+        typer.echo(f"  {summary.refused.total()} rows were refused: {reasons}. First:")
+        for example in summary.examples:
+            typer.echo(f"    {example}")
     if tree.deleted:
         typer.echo(f"  deleted before: {len(tree.deleted)} hours, {tree.deleted[0]} to {tree.deleted[-1]}")
     if writing.append:
@@ -252,18 +253,6 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda sentence: shown.update(task, description=sentence)
 
 
-def _told(summary: Summary, out: Path) -> str:
-    lines = [
-        f"{summary.records} of {summary.rows} rows are in {summary.hours} hours, {summary.start} to {summary.end}, of {out}:",
-        f"  {summary.shows} shows, {summary.clicks} clicks, {summary.slots} slots (slot.conf)",
-    ]
-    if summary.refused:
-        reasons = ", ".join(f"{reason} {count}" for reason, count in summary.refused.most_common())
-        lines.append(f"  {summary.refused.total()} rows were refused: {reasons}. First:")
-        lines += [f"    {example}" for example in summary.examples]
-    return "\n".join(lines)
-
-
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
@@ -273,5 +262,4 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except (ImportRefused, HoursRefused, OSError) as error:
-        typer.echo(reason_of(error), err=True)
-        raise typer.Exit(1) from error
+        refuse(reason_of(error), 1)

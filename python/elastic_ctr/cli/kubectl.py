@@ -10,7 +10,7 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -103,17 +103,15 @@ class PortForward:
         self._listening: SimpleQueue[int | None] = SimpleQueue()
         self._reader = threading.Thread(target=self._read, name=f"port-forward-{pod}", daemon=True)
         self._reader.start()
-        try:
-            local = self._listening.get(timeout=seconds)
-        except Empty:
-            self.close()
-            raise KubectlFailed(f"kubectl port-forward to {pod} does not listen within {seconds:g} s") from None
-        except BaseException:
-            self.close()
-            raise
-        if local is None:
-            self.close()
-            raise KubectlFailed(f"kubectl port-forward to {pod}: {_last_words(''.join(self._said))}")
+        with ExitStack() as stack:
+            stack.callback(self.close)
+            try:
+                local = self._listening.get(timeout=seconds)
+            except Empty:
+                raise KubectlFailed(f"kubectl port-forward to {pod} does not listen within {seconds:g} s") from None
+            if local is None:
+                raise KubectlFailed(f"kubectl port-forward to {pod}: {_last_words(''.join(self._said))}")
+            stack.pop_all()
         self.address = f"127.0.0.1:{local}"
 
     @property

@@ -2,8 +2,9 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
@@ -62,7 +63,10 @@ def status(
     given = {"--address": master, "--transfer": transfer, "--serving": serving}
     target = target_of(where, given)
     addresses = {role: address for role, address in zip(_ENDPOINTS, given.values(), strict=True) if address is not None}
-    with ending_in_order(), _looking(target, addresses) as look:
+    with ending_in_order(), ExitStack() as stack:
+        look: Look = partial(_local_snapshot, target, addresses)
+        if target.cluster is not None:
+            look = partial(_cluster_snapshot, stack.enter_context(port_forwards(target.cluster)))
         if watch:
             with suppress(KeyboardInterrupt):
                 _watch(look, as_json=as_json)
@@ -73,15 +77,6 @@ def status(
     else:
         _console().print(stages(*seen), highlight=False)
     raise typer.Exit(seen.exit_code)
-
-
-@contextmanager
-def _looking(target: Target, addresses: dict[str, str]) -> Iterator[Look]:
-    if target.cluster is None:
-        yield lambda: _local_snapshot(target, addresses)
-        return
-    with port_forwards(target.cluster) as forwards:
-        yield lambda: _cluster_snapshot(forwards)
 
 
 def _local_snapshot(target: Target, addresses: dict[str, str]) -> Snapshot:

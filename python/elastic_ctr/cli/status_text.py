@@ -157,26 +157,22 @@ def _shards(transfer: Answer) -> Iterator[RenderableType]:
                 shown.add_row(*named, "-", "-", "-", Text("no pod is up", "red"))
                 continue
             others = [f"{version}: {count}" for version, count in pod["loaded"].items() if version != live]
-            shown.add_row(
-                *named, pod["pod"], str(pod["loaded"].get(live, 0)), ", ".join(others[-3:]) or "-", _pod_state(pod)
-            )
+            state = Text("draining", "yellow") if pod["draining"] else Text("up")
+            if pod["errors"]:
+                state = Text("; ".join(pod["errors"]), "red")
+            shown.add_row(*named, pod["pod"], str(pod["loaded"].get(live, 0)), ", ".join(others[-3:]) or "-", state)
     yield _line("shards", "holders of the live version, and how many of its partitions each pod answers")
     yield Padding(shown, (0, 0, 0, _INDENT), expand=False)
-
-
-def _pod_state(pod: Answer) -> Text:
-    if pod["errors"]:
-        return Text("; ".join(pod["errors"]), "red")
-    if pod["draining"]:
-        return Text("draining", "yellow")
-    return Text("up")
 
 
 def _serving(transfer: Answer, serving: Answer | None) -> Iterator[RenderableType]:
     readers = transfer.get("readers", [])
     if serving is not None:
         which = f" of one of {len(readers)} pods" if len(readers) > 1 else ""
-        yield _line("serving", f"{serving['stage']}; {_load(serving)}{which}")
+        load = f"{serving['rows']:,} lines so far"
+        if serving["p50Seconds"] is not None and serving["p99Seconds"] is not None:
+            load += f", p50 ≤ {serving['p50Seconds'] * 1e3:.1f} ms, p99 ≤ {serving['p99Seconds'] * 1e3:.1f} ms"
+        yield _line("serving", f"{serving['stage']}; {load}{which}")
         if serving["lastRefusal"]:
             yield _more(f"last refusal: {serving['lastRefusal']}", "yellow")
         if serving["transfer"]["error"]:
@@ -200,15 +196,6 @@ def _serving(transfer: Answer, serving: Answer | None) -> Iterator[RenderableTyp
             "; ".join(f"{version}: {reason}" for version, reason in each["refused"].items()) or "-",
         )
     yield Padding(shown, (0, 0, 0, _INDENT), expand=False)
-
-
-def _load(serving: Answer) -> str:
-    if serving["p50Seconds"] is None or serving["p99Seconds"] is None:
-        return f"{serving['rows']:,} lines so far"
-    return (
-        f"{serving['rows']:,} lines so far, p50 ≤ {serving['p50Seconds'] * 1e3:.1f} ms, "
-        f"p99 ≤ {serving['p99Seconds'] * 1e3:.1f} ms"
-    )
 
 
 def _freshness(transfer: Answer) -> Iterator[RenderableType]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from elastic_ctr.cli.entrypoint import reason_of
+from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.shared_options import grouped
 from elastic_ctr.features.hours import HOUR, TRUTH, HoursRefused, HourTree, hour_name, parse_hour
 from elastic_ctr.features.synthetic import PRESETS, Truth, parts, probability_text
@@ -70,8 +70,7 @@ def synth(
                 clicks.append(lines.clicks)
             tree.publish(truth.slots, first, first + HOUR * (hours - 1))
     except (HoursRefused, OSError) as error:
-        typer.echo(reason_of(error), err=True)
-        raise typer.Exit(1) from error
+        refuse(reason_of(error), 1)
     scores, clicked = np.concatenate(probabilities), np.concatenate(clicks)
     summary = {
         "rows": rows,

@@ -1,6 +1,7 @@
 """elastic-ctr values: data.config, slot.conf and the options of elastic-control.sh, as a values file of the chart."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -180,9 +181,7 @@ def translate(data_config: File, slot_conf: File, sizes: Sizes) -> Translation:
         raise ValuesRefused(f"{data_config.name} {refused}") from refused
     if sizes.hdfs_address is not None:
         assignments["HDFS_ADDRESS"] = Assignment(0, sizes.hdfs_address, None)
-    found = (_wrong_with(name, each) for name, each in assignments.items())
-    wrong = [f"{data_config.name} {sentence}" for sentence in found if sentence is not None]
-    wrong += [f"{data_config.name} lacks {name}; add {name}=…" for name in _NEEDED if not _value(assignments, name)]
+    wrong = [f"{data_config.name} {sentence}" for sentence in _wrong_with(assignments)]
     try:
         slots = SlotList.parse(slot_conf.text)
     except ValueError as refused:
@@ -221,16 +220,17 @@ def text_of(values: dict[str, Any]) -> str:
     return _HEAD + yaml.dump(values, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=100)
 
 
-def _wrong_with(name: str, assignment: Assignment) -> str | None:
-    where = f"line {assignment.line}: {name}"
-    if name not in _KEYS:
-        return f"{where} is none of {', '.join(_KEYS)}; remove the line"
-    if assignment.variable is not None:
-        way_out = ", or say --hdfs-address" if name == "HDFS_ADDRESS" else ""
-        return f"{where} holds {assignment.variable}, which nothing here fills in; write the value itself{way_out}"
-    if name == "HDFS_UGI" and assignment.value.startswith(","):
-        return f"{where} names no user before its comma; write HDFS_UGI=user"
-    return None
+def _wrong_with(assignments: dict[str, Assignment]) -> Iterator[str]:
+    for name, each in assignments.items():
+        where = f"line {each.line}: {name}"
+        if name not in _KEYS:
+            yield f"{where} is none of {', '.join(_KEYS)}; remove the line"
+        elif each.variable is not None:
+            way_out = ", or say --hdfs-address" if name == "HDFS_ADDRESS" else ""
+            yield f"{where} holds {each.variable}, which nothing here fills in; write the value itself{way_out}"
+        elif name == "HDFS_UGI" and each.value.startswith(","):
+            yield f"{where} names no user before its comma; write HDFS_UGI=user"
+    yield from (f"lacks {name}; add {name}=…" for name in _NEEDED if not _value(assignments, name))
 
 
 def _value(assignments: dict[str, Assignment], name: str) -> str:
