@@ -67,8 +67,6 @@ class Worker(TrainingMember):
 
 
 class MasterFile(TrainingMember):
-    """master"""
-
     master: MasterConfig
     trainer: TrainerConfig
     pservers: Count
@@ -82,15 +80,11 @@ class MasterFile(TrainingMember):
 
 
 class TrainerFile(Worker):
-    """trainer"""
-
     trainer: TrainerConfig
     tracking: Tracking | None = None
 
 
 class PserverFile(Worker):
-    """pserver"""
-
     pserver: PserverConfig
     pservers: Count
     pod_domain: str | None = Field(
@@ -99,15 +93,11 @@ class PserverFile(Worker):
 
 
 class CubeServerFile(RoleFile):
-    """cube-server"""
-
     model: Model
     cube: CubePodConfig
 
 
 class CubeAgentFile(RoleFile):
-    """cube-agent"""
-
     store: StoreConfig
     cube: CubePodConfig
     transfer_address: str
@@ -127,15 +117,11 @@ class CubeTransferFile(RoleFile):
 
 
 class CubeBuilderFile(RoleFile):
-    """cube-builder"""
-
     store: StoreConfig
     cube_transfer: CubeTransferConfig
 
 
 class ServingFile(RoleFile):
-    """serving"""
-
     model: Model
     store: StoreConfig
     serving: ServingConfig

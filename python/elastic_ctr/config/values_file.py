@@ -77,10 +77,7 @@ class PserverBlock(Block):
     """pserver:"""
 
     replicas: int = Field(
-        default=2,
-        ge=1,
-        le=1024,
-        description="Number of parameter servers; a change replaces the training.",
+        default=2, ge=1, le=1024, description="Number of parameter servers; a change replaces the training."
     )
     config: PserverConfig = PserverConfig()
 
