@@ -10,15 +10,7 @@ from typing import Any
 
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.kubectl import Kubectl, KubectlFailed, PortForward, ending_in_order
-from elastic_ctr.cli.shared_options import (
-    MASTER_STATUS,
-    PREDICTIONS,
-    RELEASE,
-    SERVING_ADMIN,
-    TRANSFER,
-    Endpoint,
-    Where,
-)
+from elastic_ctr.cli.shared_options import MASTER_STATUS, PREDICTIONS, RELEASE, SERVING_ADMIN, TRANSFER, Endpoint, Where
 from elastic_ctr.config.roles import ServingConfig
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder
 from elastic_ctr.runtime.auth import read_token

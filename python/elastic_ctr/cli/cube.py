@@ -107,8 +107,10 @@ def drain(
     try:
         given = read_yaml(config)
         # Both containers of a pod call this, each with its own file; only an agent knows transfer.
-        kind = CubeAgentFile if "transferAddress" in given else CubeServerFile
-        file: CubeAgentFile | CubeServerFile = settings(kind, given, str(config))
+        is_agent, name = "transferAddress" in given, str(config)
+        file: CubeAgentFile | CubeServerFile = (
+            settings(CubeAgentFile, given, name) if is_agent else settings(CubeServerFile, given, name)
+        )
         token = token_of(file.auth)
         agent_url = f"http://{_reached(file.host)}:{file.cube.agent_port}"
         ended = run_cube_drain(agent_url=agent_url, token=token, grace_seconds=grace_seconds)

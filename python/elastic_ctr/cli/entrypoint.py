@@ -9,12 +9,9 @@ import typer
 from elastic_ctr.config.role_files import Auth
 from elastic_ctr.runtime.auth import read_token
 
-REFUSED = 2
-"""Exit code: the settings or this machine do not allow it; starting it again would not help."""
 
-
-def refuse(sentence: str, code: int = REFUSED) -> NoReturn:
-    """Print the sentence to stderr and end the command."""
+def refuse(sentence: str, code: int = 2) -> NoReturn:
+    """Print the sentence to stderr and end the command; code 2 says that starting it again would not help."""
     print(sentence, file=sys.stderr)  # noqa: T201 (the last words of a command)
     raise typer.Exit(code)
 

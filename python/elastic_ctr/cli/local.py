@@ -1,6 +1,7 @@
 """elastic-ctr local: the whole pipeline as processes of one machine."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,14 +23,7 @@ from elastic_ctr.local.plan import Places
 from elastic_ctr.local.report import table
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder, process_tree, still_running, write_json
 from elastic_ctr.local.run_view import following, stage
-from elastic_ctr.local.session import (
-    RoleRefused,
-    RunFailed,
-    Session,
-    failure,
-    find_ports_free,
-    status_and_release,
-)
+from elastic_ctr.local.session import RoleRefused, RunFailed, Session, failure, find_ports_free, status_and_release
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure
 from elastic_ctr.store import StoreError
@@ -64,11 +58,9 @@ def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, obj
 def _with_absolute_source(file: Path) -> dict[str, object]:
     """The values in a file, with a `data.source.url` such as `file:.` counted from the folder of the file."""
     values = read_yaml(file)
-    data = values.get("data")
-    source = data.get("source") if isinstance(data, dict) else None
-    url = source.get("url") if isinstance(source, dict) else None
-    if isinstance(source, dict) and isinstance(url, str) and url.startswith("file:") and not url.startswith("file:/"):
-        source["url"] = (file.resolve().parent / url.removeprefix("file:")).resolve().as_uri()
+    match values:
+        case {"data": {"source": {"url": str(url)} as source}} if re.match("file:(?!/)", url):
+            source["url"] = (file.resolve().parent / url.removeprefix("file:")).resolve().as_uri()
     return values
 
 

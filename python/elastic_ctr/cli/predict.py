@@ -22,7 +22,6 @@ from elastic_ctr.local import endpoints
 from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 from elastic_ctr.store.temporary import appearing
 
-BAD_LINES, UNAVAILABLE = 1, 2
 _SHOWN = 20
 
 
@@ -76,10 +75,10 @@ def predict(
         # The reader has closed the pipe, as in `… | head`: click ends the command without a message.
         raise
     except (KubectlFailed, OSError, ValueError) as failed:
-        refuse(reason_of(failed), UNAVAILABLE)
+        refuse(reason_of(failed))
     tally.report(with_clicks=not no_clicks)
     if tally.bad:
-        raise typer.Exit(BAD_LINES)
+        raise typer.Exit(1)
 
 
 class _Tally:

@@ -60,8 +60,7 @@ OutputFile = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write there, whole or not at all, instead of to stdout.")
 ]
 Folder = Annotated[
-    Path | None,
-    typer.Option("--dir", help="The folder of a run on this machine.", show_default=str(DEFAULT_FOLDER)),
+    Path | None, typer.Option("--dir", help="The folder of a run on this machine.", show_default=str(DEFAULT_FOLDER))
 ]
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -85,10 +84,7 @@ def grouped(command: C) -> C:
         of_group = get_type_hints(groups[name], include_extras=True)
         flat += [
             inspect.Parameter(
-                each.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=each.default,
-                annotation=of_group[each.name],
+                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=of_group[each.name]
             )
             for each in fields(groups[name])
         ]
@@ -107,8 +103,7 @@ class Where:
         str | None, typer.Option("--namespace", "-n", help="Where the release is.", rich_help_panel=_PANEL)
     ] = None
     release: Annotated[
-        str | None,
-        typer.Option("--release", help="Its name.", show_default=RELEASE, rich_help_panel=_PANEL),
+        str | None, typer.Option("--release", help="Its name.", show_default=RELEASE, rich_help_panel=_PANEL)
     ] = None
     context: Annotated[
         str | None, typer.Option("--context", help="Another context than kubectl's current.", rich_help_panel=_PANEL)

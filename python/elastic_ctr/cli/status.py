@@ -36,11 +36,6 @@ class Snapshot(NamedTuple):
     answers: dict[str, Any]
     errors: dict[str, str]
 
-    @property
-    def exit_code(self) -> int:
-        answered = self.answers.keys() & _ENDPOINTS.keys()
-        return 0 if not self.errors else 1 if answered else 2
-
 
 Look = Callable[[], Snapshot]
 
@@ -76,7 +71,8 @@ def status(
         typer.echo(_json(seen))
     else:
         _console().print(stages(*seen), highlight=False)
-    raise typer.Exit(seen.exit_code)
+    some = seen.answers.keys() & _ENDPOINTS.keys()
+    raise typer.Exit(0 if not seen.errors else 1 if some else 2)
 
 
 def _local_snapshot(target: Target, addresses: dict[str, str]) -> Snapshot:

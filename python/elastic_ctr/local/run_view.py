@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from elastic_ctr.local.report import build, table
+from elastic_ctr.local.report import table
 from elastic_ctr.local.session import Session
 
 _STATES = {
@@ -32,11 +32,8 @@ def stage(status: dict[str, Any] | None, candidate: int | None) -> str:
     current = status["current"]
     if current is not None:
         one = next(each for each in status["passes"] if each["pass"] == current["pass"])
-        tasks = (
-            f" ({one['tasksDone']} of {one['tasks']} tasks done)"
-            if one["state"] in ("checking", "training", "evaluating")
-            else ""
-        )
+        by_tasks = one["state"] in ("checking", "training", "evaluating")
+        tasks = f" ({one['tasksDone']} of {one['tasks']} tasks done)" if by_tasks else ""
         epoch = f", epoch {current['epoch']}" if current["epoch"] > 1 else ""
         return f"pass {current['pass']} {_STATES.get(current['state'], current['state'])}{epoch}{tasks}"
     if candidate is not None:
@@ -84,7 +81,7 @@ def following(console: Console) -> Iterator[Callable[[Session], None]]:
 def _picture(session: Session) -> Group:
     parts: list[Any] = []
     if session.status is not None:
-        parts.append(table(build(session.status, session.live, session.seen, session.supervisor.restarts)))
+        parts.append(table(session.report()))
     restarts = len(session.supervisor.restarts)
     parts.append(
         Text(stage(session.status, session.candidate) + (f"; {restarts} restarts" if restarts else ""), style="cyan")
