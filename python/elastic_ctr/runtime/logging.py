@@ -39,8 +39,9 @@ def configure(role: str, level: str = "INFO", log_format: LogFormat = "text", st
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level)
-    # Paddle sets the root's level when it is imported; ours is ours.
-    logging.getLogger("elastic_ctr").setLevel(level)
+    # Paddle sets the root's level when it is imported; ours is ours. A module that `python -m` runs logs as __main__.
+    for ours in ("elastic_ctr", "__main__"):
+        logging.getLogger(ours).setLevel(level)
     # A line for each request of a poll every second is noise, as are the start-up lines of libraries.
     for noisy in ("httpx", "httpcore", "uvicorn", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))

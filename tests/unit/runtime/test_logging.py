@@ -41,12 +41,13 @@ def test_an_event_is_one_line_with_utc_time_level_role_and_message() -> None:
 
 
 @pytest.mark.usefixtures("restored")
-def test_a_library_that_sets_the_roots_level_does_not_silence_us() -> None:
+@pytest.mark.parametrize("name", ["elastic_ctr.trainer.process", "__main__"])
+def test_a_library_that_sets_the_roots_level_does_not_silence_us(name: str) -> None:
     out = io.StringIO()
     configure("trainer", stream=out)
 
     logging.getLogger().setLevel(logging.WARNING)
-    logging.getLogger("elastic_ctr.trainer.process").info("trainer 3 works in generation 1")
+    logging.getLogger(name).info("trainer 3 works in generation 1")
 
     assert "trainer 3 works in generation 1" in out.getvalue()
 
