@@ -371,7 +371,7 @@ async def test_serving_that_can_keep_no_workers_ends_with_the_reason(
     async def spawn(self: WorkerPool, index: int) -> Worker:
         raise RuntimeError("nobody thought of this")
 
-    monkeypatch.setattr(WorkerPool, "_spawn", spawn)
+    monkeypatch.setattr(WorkerPool, "_start_worker", spawn)
 
     with pytest.raises(RuntimeError, match="nobody thought of this"):
         async with serving(store, transfer, scratch) as running:

@@ -15,6 +15,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -229,10 +230,15 @@ class ProcessPool(Generic[AnyWorker]):
     ) -> None:
         self.count = count
         self.running: dict[int, AnyWorker] = {}
-        self.restarts = 0
+        # Of each index.
+        self._restarts = Counter[int]()
         self._spawn = spawn
         self._run = run
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def restarts(self) -> int:
+        return self._restarts.total()
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(self._keep(index)) for index in range(self.count)]
@@ -275,7 +281,7 @@ class ProcessPool(Generic[AnyWorker]):
             if asyncio.get_running_loop().time() - began > _STEADY_SECONDS:
                 pause = _FIRST_PAUSE
             _log.warning("%s ended with code %d; another is started in %.1f s", worker, code, pause)
-            self.restarts += 1
+            self._restarts[index] += 1
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -7,20 +7,21 @@ import logging
 import shutil
 import time
 from collections.abc import Iterable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from elastic_ctr.config.role_files import ServingFile
-from elastic_ctr.cube.release import ReaderReport, ReleaseDocument
+from elastic_ctr.cube.release import ReaderReport
 from elastic_ctr.cube.release_client import ReleaseClient
 from elastic_ctr.runtime.http import HttpServer, application
 from elastic_ctr.runtime.lifecycle import reserve, stop_on_signal_async, wait_event
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.serving.rollout import Rollout, send_document
-from elastic_ctr.serving.worker_counters import Counters
 from elastic_ctr.serving.worker_pool import Worker, WorkerPool
 from elastic_ctr.store import Store
 from elastic_ctr.versions.manifest import freshness_seconds
@@ -45,7 +46,7 @@ class ServingProcess:
             shutil.rmtree(old, ignore_errors=True)
         self.workers = WorkerPool(config, self._on_not_held)
         self.rollout = Rollout(store, scratch, self.workers)
-        self.release_client = ReleaseClient(f"http://{config.transfer_address}", token, self._follow)
+        self.release_client = ReleaseClient(f"http://{config.transfer_address}", token, self.rollout.on_document)
         metrics = Metrics("serving")
         metrics.registry.register(ServingMetrics(self))
         app = application([], ready=self.rollout.ready, status=self.status, metrics=metrics)
@@ -67,7 +68,7 @@ class ServingProcess:
         )  # fmt: skip
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         # Following and reporting go on until the last answer: its version's holders may change, and transfer must keep it.
-        await self.workers.stop(self.config.grace_seconds)
+        await self.workers.finish(self.config.grace_seconds)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -78,9 +79,6 @@ class ServingProcess:
         for task in done:
             # Only stop ends without an error.
             task.result()
-
-    def _follow(self, document: ReleaseDocument) -> None:
-        self.rollout.on_document(document)
 
     def _on_not_held(self, worker: Worker) -> None:
         """Cube no longer holds the worker's version."""
@@ -115,15 +113,15 @@ class ServingProcess:
 
     def status(self) -> dict[str, Any]:
         rollout, counted = self.rollout, self.workers.counted()
-        host, serving = self.config.host, self.config.serving
+        document, host, serving = rollout.document, self.config.host, self.config.serving
         ready, why = rollout.ready()
         seconds = counted.histograms["request_seconds"]
         return {
             "ready": ready,
             "stage": why,
             "version": rollout.serving,
-            "live": None if rollout.document is None else rollout.document.live,
-            "candidate": None if rollout.document is None else rollout.document.candidate,
+            "live": None if document is None else document.live,
+            "candidate": None if document is None else document.candidate,
             "eventTimeMax": self.event_time_max(),
             "freshnessSeconds": self.freshness_seconds(),
             "validated": {str(version): difference for version, difference in sorted(rollout.validated.items())},
@@ -145,8 +143,7 @@ class ServingProcess:
         }
 
     def event_time_max(self) -> int | None:
-        version = self.rollout.serving
-        manifest = None if version is None else self.rollout.manifests.get(version)
+        manifest = self.rollout.manifests.get(self.rollout.serving or 0)
         return None if manifest is None else manifest.event_time_max
 
     def freshness_seconds(self) -> float | None:
@@ -163,6 +160,7 @@ class ServingMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         process = self._process
         counted = process.workers.counted()
+        counted.totals["worker_restarts"] = process.workers.restarts
         requests = CounterMetricFamily(
             "elastic_ctr_serving_requests", "Answers of the prediction ports.", labels=["endpoint", "code"]
         )
@@ -171,29 +169,20 @@ class ServingMetrics(Collector):
         yield requests
         for name, what in _TOTALS.items():
             yield CounterMetricFamily(f"elastic_ctr_serving_{name}", what, value=counted.totals[name])
-        yield from _histograms(counted)
-        rollout = process.rollout
+        for name, what in _HISTOGRAMS.items():
+            histogram = counted.histograms[name]
+            bounds = map(floatToGoString, (*histogram.bounds, float("inf")))
+            buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
+            yield HistogramMetricFamily(f"elastic_ctr_serving_{name}", what, buckets=buckets, sum_value=histogram.sum)
         gauges = {
-            "version": ("The version that is answered with; 0 before the first.", rollout.serving or 0),
-            "workers_ready": (
-                "Workers that accept requests.",
-                sum(w.answering for w in process.workers.in_order()),
-            ),
-            "refused_versions": ("Versions that were refused here.", len(rollout.refused)),
+            "version": process.rollout.serving or 0,
+            "workers_ready": sum(worker.answering for worker in process.workers.in_order()),
+            "refused_versions": len(process.rollout.refused),
+            "freshness_seconds": process.freshness_seconds(),
         }
-        age = process.freshness_seconds()
-        if age is not None:
-            gauges["freshness_seconds"] = (
-                "Seconds since the newest event that the answering version has learned.",
-                age,
-            )  # type: ignore[assignment]
-        for name, (what, value) in gauges.items():
-            yield GaugeMetricFamily(f"elastic_ctr_serving_{name}", what, value=value)
-        yield CounterMetricFamily(
-            "elastic_ctr_serving_worker_restarts",
-            "Workers started again after they ended.",
-            value=process.workers.restarts,
-        )
+        for name, value in gauges.items():
+            if value is not None:
+                yield GaugeMetricFamily(f"elastic_ctr_serving_{name}", _GAUGES[name], value=value)
 
 
 _TOTALS = {
@@ -204,6 +193,7 @@ _TOTALS = {
     "ignored_features": "Features of slots that the model has not, in lines; training ignores them, too.",
     "switches": "Changes of the version that a worker answers with.",
     "retried_batches": "Batches asked again at live because cube no longer held their version.",
+    "worker_restarts": "Workers started again after they ended.",
 }
 _HISTOGRAMS = {
     "request_seconds": "From a parsed prediction request to its answer.",
@@ -211,16 +201,12 @@ _HISTOGRAMS = {
     "predict_seconds": "Pooling and network of a batch.",
     "batch_rows": "Instances in a batch.",
 }
-
-
-def _histograms(counted: Counters) -> Iterable[Metric]:
-    for name, what in _HISTOGRAMS.items():
-        histogram = counted.histograms[name]
-        buckets, seen = [], 0
-        for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-            seen += count
-            buckets.append(("+Inf" if bound == float("inf") else str(bound), seen))
-        yield HistogramMetricFamily(f"elastic_ctr_serving_{name}", what, buckets=buckets, sum_value=histogram.sum)
+_GAUGES = {
+    "version": "The version that is answered with; 0 before the first.",
+    "workers_ready": "Workers that accept requests.",
+    "refused_versions": "Versions that were refused here.",
+    "freshness_seconds": "Seconds since the newest event that the answering version has learned.",
+}
 
 
 def run_serving(config: ServingFile, store: Store, pod: str, token: str | None) -> None:

@@ -51,16 +51,15 @@ class Worker(process_pool.Worker):
             self._on_not_held(self)
 
 
-class WorkerPool:
-    """All workers, and `checker`: one more process, which has no port and checks versions.
+class WorkerPool(ProcessPool[Worker]):
+    """All workers, and `checker`: one more process, which has no port and checks versions; its index comes after theirs.
 
     `on_start`, to be set, is called for each new one, `on_not_held` when cube no longer holds the version of one.
     """
 
     def __init__(self, config: ServingFile, on_not_held: Callable[[Worker], None]) -> None:
-        count = config.serving.workers
-        self._pool = ProcessPool[Worker](count, self._spawn, self._run)
-        self._checkers = ProcessPool[Worker](1, lambda _: self._spawn(count), self._run)
+        super().__init__(config.serving.workers + 1, self._start_worker, self._use_worker)
+        self._checker_index = config.serving.workers
         self._config = config
         self.on_start: Callable[[Worker], None] = lambda _: None
         self._on_not_held = on_not_held
@@ -70,36 +69,28 @@ class WorkerPool:
 
     @property
     def restarts(self) -> int:
-        return self._pool.restarts
+        """Of workers; those of the checker are not counted."""
+        return self._restarts.total() - self._restarts[self._checker_index]
 
     @property
     def checker(self) -> Worker | None:
-        return self._checkers.running.get(0)
+        return self.running.get(self._checker_index)
 
-    def start(self) -> None:
-        self._pool.start()
-        self._checkers.start()
-
-    async def kept(self) -> None:
-        """See `ProcessPool.kept`."""
-        await asyncio.gather(self._pool.kept(), self._checkers.kept())
-
-    async def stop(self, grace_seconds: float) -> None:
+    async def finish(self, grace_seconds: float) -> None:
         """Let every worker finish the requests that have come, and end."""
         self._stopping = True
-        workers = self.all()
-        for worker in workers:
+        for worker in self.all():
             worker.send("stop", graceSeconds=grace_seconds)
-        if workers:
-            await asyncio.wait([worker.ended for worker in workers], timeout=grace_seconds + 5)
-        await asyncio.gather(self._pool.stop(), self._checkers.stop())
+        if self.running:
+            await asyncio.wait([worker.ended for worker in self.all()], timeout=grace_seconds + 5)
+        await self.stop()
 
     def in_order(self) -> list[Worker]:
-        return [self._pool.running[index] for index in sorted(self._pool.running)]
+        return [worker for worker in self.all() if worker.index != self._checker_index]
 
     def all(self) -> list[Worker]:
-        """With the checker."""
-        return [*self.in_order(), *self._checkers.running.values()]
+        """With the checker, which is the last."""
+        return [self.running[index] for index in sorted(self.running)]
 
     def counted(self) -> Counters:
         """Sums over all workers that have ever run."""
@@ -110,7 +101,7 @@ class WorkerPool:
                 sums.add(worker.counts)
         return sums
 
-    async def _run(self, worker: Worker) -> None:
+    async def _use_worker(self, worker: Worker) -> None:
         self.on_start(worker)
         await asyncio.wait([worker.ended])
         if self._stopping:
@@ -119,7 +110,7 @@ class WorkerPool:
         if worker.counts is not None and worker is not self.checker:
             self._ended_counts.add(worker.counts)
 
-    async def _spawn(self, index: int) -> Worker:
+    async def _start_worker(self, index: int) -> Worker:
         folder = Path(self._config.serving.scratch_dir) / f"worker-{index}"
         folder.mkdir(parents=True, exist_ok=True)
         arguments = {"index": index, "folder": folder, "config": self._config.model_dump_json(by_alias=True)}
