@@ -35,10 +35,6 @@ _AGAIN_SECONDS = 0.5
 _CHECK_SECONDS = 120.0
 
 
-class VersionUnusable(ValueError):
-    """A version cannot be served by anyone: why."""
-
-
 class NotYet(Exception):
     """A check has come to no verdict: why."""
 
@@ -62,7 +58,7 @@ class Rollout:
         self._store = store
         self._scratch = scratch
         self._document_came = asyncio.Event()
-        self._fetches: dict[int, asyncio.Task[Path]] = {}
+        self._fetches: dict[int, asyncio.Task[VersionManifest]] = {}
         self._check: tuple[int, asyncio.Task[None]] | None = None
         # Of versions that are wanted: checks without a verdict, unusable files, processes that ended over it.
         self._attempts: Counter[int] = Counter()
@@ -181,8 +177,8 @@ class Rollout:
     async def _verdict(self, version: int) -> None:
         """Raises NotYet, OSError where there is none."""
         try:
-            folder = await self._fetched(version)
-        except (VersionUnusable, ManifestDamaged, NotInStore) as unusable:
+            manifest = await self._fetched(version)
+        except (ManifestDamaged, NotInStore) as unusable:
             if isinstance(unusable, NotInStore) and not await asyncio.to_thread(self._store_is_there):
                 # A store that is away says nothing about the version.
                 raise NotYet(str(unusable)) from unusable
@@ -193,14 +189,14 @@ class Rollout:
             return
         assert self.document is not None
         held = {number for holder in self.document.holders.get(version, {}).values() for number in holder.partitions}
-        if len(held) < (partitions := self.manifests[version].partitions):
-            raise NotYet(f"cube holds {len(held)} of its {partitions} partitions")
+        if len(held) < manifest.partitions:
+            raise NotYet(f"cube holds {len(held)} of its {manifest.partitions} partitions")
         checker = self._workers.checker
         if checker is None or checker.ended.done():
             raise NotYet("the process that checks versions starts")
         self._set_stage(f"version {version} is being checked")
         try:
-            outcome = await checker.send("check", version=version, folder=str(folder))
+            outcome = await checker.send("check", version=version, folder=str(self._folder(version)))
         except asyncio.CancelledError:
             # It may hang, and would keep the next check waiting.
             checker.kill()
@@ -228,19 +224,32 @@ class Rollout:
         except (StoreError, OSError):
             return False
 
-    async def _fetched(self, version: int) -> Path:
-        """The folder with the network, the samples and the manifest. Raises what reading the store raises."""
-        fetch = self._fetches.get(version)
-        if fetch is None or (fetch.done() and fetch.exception() is not None):
-            fetch = self._fetches[version] = asyncio.create_task(self._fetch(version))
-        # It goes on when this check is given up: a reading thread cannot be ended.
-        return await asyncio.shield(fetch)
+    def _folder(self, version: int) -> Path:
+        """With the network, the samples and the manifest of a fetched version."""
+        return self._scratch / f"version-{version}"
 
-    async def _fetch(self, version: int) -> Path:
-        folder = self._scratch / f"version-{version}"
-        manifest = await asyncio.to_thread(_fetch, self._store, version, folder)
-        self.manifests[version] = manifest
-        return folder
+    async def _fetched(self, version: int) -> VersionManifest:
+        """Its files are in its folder. Raises what reading the store raises."""
+        fetching = self._fetches.get(version)
+        if fetching is None or (fetching.done() and fetching.exception() is not None):
+            fetching = asyncio.create_task(asyncio.to_thread(self._fetch, version))
+            self._fetches[version] = fetching
+        # It goes on when this check is given up: a reading thread cannot be ended.
+        manifest = self.manifests[version] = await asyncio.shield(fetching)
+        return manifest
+
+    def _fetch(self, version: int) -> VersionManifest:
+        manifest = read_version(self._store, version)
+        prefix = layout.model_folder(version) + "/"
+        if layout.sample_file(version) not in {entry.path for entry in manifest.model_files}:
+            raise ManifestDamaged(f"its manifest lists no {layout.sample_file(version)}")
+        for entry in manifest.model_files:
+            name = entry.path.removeprefix(prefix)
+            if not entry.path.startswith(prefix) or "/" in name or name in {"", ".", "..", MANIFEST_FILE}:
+                raise ManifestDamaged(f"its manifest lists {entry.path} among the model files, which stand in {prefix}")
+            fetch(self._store, entry, self._folder(version) / name)
+        (self._folder(version) / MANIFEST_FILE).write_bytes(manifest.to_json())
+        return manifest
 
     # -- workers, each by itself: one that hangs keeps no other
 
@@ -280,7 +289,7 @@ class Rollout:
 
     async def _load(self, worker: Worker, version: int) -> bool:
         worker.kept.add(version)
-        outcome = await worker.send("load", version=version, folder=str(self._scratch / f"version-{version}"))
+        outcome = await worker.send("load", version=version, folder=str(self._folder(version)))
         if obeyed := self._check_answer(outcome, worker):
             worker.loaded.add(version)
         return obeyed
@@ -317,7 +326,7 @@ class Rollout:
             fetch.exception()
             del self._fetches[version]
             self.manifests.pop(version, None)
-            shutil.rmtree(self._scratch / f"version-{version}", ignore_errors=True)
+            shutil.rmtree(self._folder(version), ignore_errors=True)
 
     # -- stages
 
@@ -339,20 +348,6 @@ class Rollout:
 
 def send_document(worker: Worker, document: ReleaseDocument) -> None:
     worker.send("document", document=document.model_dump(mode="json", by_alias=True))
-
-
-def _fetch(store: Store, version: int, folder: Path) -> VersionManifest:
-    manifest = read_version(store, version)
-    prefix = layout.model_folder(version) + "/"
-    if layout.sample_file(version) not in {entry.path for entry in manifest.model_files}:
-        raise VersionUnusable(f"its manifest lists no {layout.sample_file(version)}")
-    for entry in manifest.model_files:
-        name = entry.path.removeprefix(prefix)
-        if not entry.path.startswith(prefix) or "/" in name or name in {"", ".", "..", MANIFEST_FILE}:
-            raise VersionUnusable(f"its manifest lists {entry.path} among the model files, which stand in {prefix}")
-        fetch(store, entry, folder / name)
-    (folder / MANIFEST_FILE).write_bytes(manifest.to_json())
-    return manifest
 
 
 assert layout.sample_file(1).endswith("/" + SAMPLE_FILE)

@@ -1,10 +1,12 @@
 """Checks and loads that take long, or never end: what goes on meanwhile, and what becomes of their versions."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
+from elastic_ctr.versions.manifest import VersionManifest
 from serving.pods import Pod, pod
 
 
@@ -88,12 +90,12 @@ async def test_a_store_that_hangs_is_no_refusal_and_keeps_no_other_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pod(tmp_path, live=1) as it:
-        fetch, reached = it.rollout._fetch, asyncio.Event()
+        fetch, reached = it.rollout._fetch, threading.Event()
 
-        async def hangs(version: int) -> Path:
+        def hangs(version: int) -> VersionManifest:
             if version == 2:
-                await reached.wait()
-            return await fetch(version)
+                reached.wait(60)
+            return fetch(version)
 
         monkeypatch.setattr(it.rollout, "_fetch", hangs)
         it.document(live=1, candidate=2)

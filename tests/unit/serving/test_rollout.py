@@ -11,6 +11,7 @@ from elastic_ctr.cube.release import Holder
 from elastic_ctr.runtime.process_pool import WorkerHung, WorkerLost
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import VersionManifest
 from serving.pods import CHECKER, Pod, pod
 
 
@@ -107,7 +108,7 @@ async def test_a_version_that_this_disk_has_no_room_for_costs_nothing_that_is_an
         fetched = it.rollout._fetched
         tries: list[int] = []
 
-        async def full_twice(version: int) -> Path:
+        async def full_twice(version: int) -> VersionManifest:
             tries.append(version)
             if len(tries) < 3:
                 raise OSError(errno.ENOSPC, "No space left on device")
