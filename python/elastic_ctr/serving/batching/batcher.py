@@ -186,11 +186,6 @@ class Batcher:
             raise RequestError(503, f"no version is live yet: {self.stage}")
         return self.versions[self.pinned]
 
-    def _loaded(self, version: int) -> ModelVersion:
-        if version not in self.versions:
-            raise RequestError(503, f"version {version} has been unloaded; ask again")
-        return self.versions[version]
-
     def submit(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
         """Answer later through `done`. Raises RequestError (503) when too much is waiting already."""
         large = instances.rows > self.max_rows or len(instances.feasigns) > _MAX_FEASIGNS
@@ -257,17 +252,19 @@ class Batcher:
 
     async def _predict_in_parts(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
         """A request larger than a batch: all its parts have one version."""
+
+        async def answer(model: ModelVersion) -> None:
+            read = self._for_slots(instances, slots, model, parse)
+            done(await self._in_parts(read, model, self._submit_part), model.version)
+
         try:
             model = self.current()
             try:
-                read = self._for_slots(instances, slots, model, parse)
-                done(await self._in_parts(read, model, self._submit_part), model.version)
+                await answer(model)
             except VersionNotHeld as not_held:
                 if instances.known is not None:
                     instances.known.clear()
-                again = await self._live_instead(model.version, not_held)
-                read = self._for_slots(instances, slots, again, parse)
-                done(await self._in_parts(read, again, self._submit_part), again.version)
+                await answer(await self._live_instead(model.version, not_held))
         except Exception as failed:  # noqa: BLE001 (the client gets an answer to any error)
             done(failed, 0)
 
@@ -346,18 +343,14 @@ class Batcher:
         self._waiting_since[batch] = loop.time()
         if not self._watching:
             # One timer for all: a timer for each would be a good part of the millisecond that most lookups take.
-            self._watch(loop)
+            self._watching = True
+            loop.call_later(_DETACH_SECONDS / 2, self._detach_slow_batches, loop)
         try:
             return await answer
         finally:
             del self._waiting_since[batch]
 
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._watching = True
-        loop.call_later(_DETACH_SECONDS / 2, self._detach_slow_batches, loop)
-
     def _detach_slow_batches(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._watching = False
         long_ago = loop.time() - _DETACH_SECONDS
         for batch, since in self._waiting_since.items():
             # A check is not under way here: it has no place to give.
@@ -366,34 +359,32 @@ class Batcher:
         if self._detached:
             # Also when none has just been detached: a frontend with requests under way does not wake the batcher.
             self._signal_progress()
-        if self._waiting_since:
-            self._watch(loop)
+        self._watching = bool(self._waiting_since)
+        if self._watching:
+            loop.call_later(_DETACH_SECONDS / 2, self._detach_slow_batches, loop)
 
     async def _run_batch(self, requests: list[PendingRequest], version: int) -> None:
         """Answer them; the whole batch is retried at the live version when cube no longer holds this one."""
         try:
             try:
-                await self._answer(requests, self._loaded(version))
+                await self._answer(requests, self.versions[version])
             except VersionNotHeld as not_held:
                 # A part of a large request has this version and no other: its request decides.
                 for request in requests:
                     if request.version is not None:
                         _resolve(request, not_held, version)
                 if free := [request for request in requests if not request.finished]:
-                    await self._retry(free, version, not_held)
+                    live = await self._await_dependency(self._live_instead(version, not_held))
+                    self._use(live.version, 1)
+                    try:
+                        await self._answer(free, live)
+                    finally:
+                        self._use(live.version, -1)
         except Exception as failed:
             if not isinstance(failed, RequestError | VersionNotHeld | CubeUnavailable):
                 log.exception("a batch of version %d failed", version)
             for request in requests:
                 _resolve(request, failed, version)
-
-    async def _retry(self, requests: list[PendingRequest], version: int, not_held: VersionNotHeld) -> None:
-        model = await self._await_dependency(self._live_instead(version, not_held))
-        self._use(model.version, 1)
-        try:
-            await self._answer(requests, model)
-        finally:
-            self._use(model.version, -1)
 
     def _next_requests(self) -> tuple[list[PendingRequest], int | None]:
         """The requests of the next batch, all of the version of the one that waited longest.
@@ -439,10 +430,11 @@ class Batcher:
         accepted: list[PendingRequest] = []
         parts: list[Instances] = []
         for request in requests:
-            part = self._part_of(request, model)
-            if part is not None:
-                parts.append(part)
+            try:
+                parts.append(self._for_slots(request.instances, request.slots, model, request.parse))
                 accepted.append(request)
+            except RequestError as refusal:  # noqa: PERF203 (the others are answered)
+                _resolve(request, refusal, model.version)
         if not accepted:
             return
         whole = joined(parts)
@@ -474,25 +466,15 @@ class Batcher:
             probabilities = _predicted(model, unique, values, instances)
         if instances.known is not None:
             instances.known.append(_known_feasigns(instances, unique, missing))
-        self._count(instances, missing, looked_up - started, time.perf_counter() - looked_up)
-        return probabilities
-
-    def _part_of(self, request: PendingRequest, model: ModelVersion) -> Instances | None:
-        try:
-            return self._for_slots(request.instances, request.slots, model, request.parse)
-        except RequestError as refusal:
-            _resolve(request, refusal, model.version)
-            return None
-
-    def _count(self, instances: Instances, missing: npt.NDArray[np.bool_], lookup: float, predict: float) -> None:
         counters = self._counters
+        counters.histograms["lookup_seconds"].observe(looked_up - started)
+        counters.histograms["predict_seconds"].observe(time.perf_counter() - looked_up)
+        counters.histograms["batch_rows"].observe(instances.rows)
         counters.totals["batches"] += 1
         counters.totals["rows"] += instances.rows
         counters.totals["keys"] += len(missing)
         counters.totals["missing_keys"] += int(np.count_nonzero(missing))
-        counters.histograms["lookup_seconds"].observe(lookup)
-        counters.histograms["predict_seconds"].observe(predict)
-        counters.histograms["batch_rows"].observe(instances.rows)
+        return probabilities
 
 
 def _predicted(model: ModelVersion, unique: UniqueKeys, values: Floats, instances: Instances) -> Floats:
