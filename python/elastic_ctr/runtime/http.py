@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import hmac
 import logging
-import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import Self
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import listen
@@ -37,9 +37,6 @@ M = TypeVar("M", bound=BaseModel)
 
 class RequestRefused(HTTPException):
     """The caller's mistake: an HTTP status and a sentence."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(status, sentence)
 
 
 def require_token(request: Request, token: str | None) -> None:
@@ -127,10 +124,8 @@ class _OneFraming:
 
 async def _refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    sentence = error.detail
-    if not isinstance(error, RequestRefused):
-        sentence = f"{request.method} {request.url.path}: {error.detail}"
-    return JSONResponse({"error": sentence}, status_code=error.status_code, headers=error.headers)
+    where = "" if isinstance(error, RequestRefused) else f"{request.method} {request.url.path}: "
+    return JSONResponse({"error": where + error.detail}, status_code=error.status_code, headers=error.headers)
 
 
 async def _failure(request: Request, error: Exception) -> Response:
@@ -141,43 +136,42 @@ async def _failure(request: Request, error: Exception) -> Response:
     )
 
 
-class _Uvicorn(uvicorn.Server):
-    """Signals belong to the role, which stops its servers in its own order."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _server_of(app: Starlette) -> _Uvicorn:
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=2,
-        loop="none",
-        http="h11",
-        ws="none",
-    )
-    return _Uvicorn(config)
-
-
-class HttpServer:
-    """A server inside the caller's event loop. Port 0 takes a free one; `port` says which. Raises PortInUse."""
+class _Server(uvicorn.Server):
+    """Port 0 takes a free one; `port` says which. Raises PortInUse when made."""
 
     def __init__(self, app: Starlette, host: str, port: int) -> None:
         self._socket = listen(host, port)
         self.port: int = self._socket.getsockname()[1]
-        self._server = _server_of(app)
-        self._task: asyncio.Task[None] | None = None
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=2,
+                loop="none",
+                http="h11",
+                ws="none",
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals belong to the role, which stops its servers in its own order."""
+        yield
+
+
+class HttpServer(_Server):
+    """A server inside the caller's event loop."""
+
+    _task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Returns once connections are accepted."""
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
-        while not self._server.started:
+        self._task = asyncio.create_task(self.serve(sockets=[self._socket]))
+        while not self.started:
             if self._task.done():
                 self._task.result()
                 raise OSError(f"the HTTP server on port {self.port} ended while it started")
@@ -185,7 +179,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Ends gracefully: requests under way have 2 s."""
-        self._server.should_exit = True
+        self.should_exit = True
         if self._task is not None:
             await self._task
         self._socket.close()
@@ -201,34 +195,32 @@ async def serving(app: Starlette, host: str, port: int) -> AsyncIterator[HttpSer
         await server.stop()
 
 
-class HttpThread:
-    """A server in a thread of its own, for a role that is not an event loop. Raises PortInUse when made."""
+class HttpThread(_Server):
+    """A server in a thread of its own, for a role that is not an event loop."""
 
     def __init__(self, app: Starlette, host: str, port: int) -> None:
-        self._socket: socket.socket = listen(host, port)
-        self.port: int = self._socket.getsockname()[1]
-        self._server = _server_of(app)
-        self._thread = threading.Thread(target=self._run, name=f"http-{self.port}", daemon=True)
+        super().__init__(app, host, port)
+        self._thread = threading.Thread(target=self._serve_here, name=f"http-{self.port}", daemon=True)
         self._ended = threading.Event()
 
-    def start(self) -> "HttpThread":
+    def start(self) -> Self:
         """Returns once connections are accepted."""
         self._thread.start()
-        while not self._server.started:
+        while not self.started:
             if self._ended.wait(0.005):
                 raise OSError(f"the HTTP server on port {self.port} ended while it started; the log says why")
         return self
 
     def stop(self) -> None:
         """Ends gracefully: requests under way have 2 s."""
-        self._server.should_exit = True
+        self.should_exit = True
         if self._thread.is_alive():
             self._thread.join()
         self._socket.close()
 
-    def _run(self) -> None:
+    def _serve_here(self) -> None:
         try:
-            asyncio.run(self._server.serve(sockets=[self._socket]))
+            asyncio.run(self.serve(sockets=[self._socket]))
         except Exception:
             log.exception("the HTTP server on port %s ended", self.port)
             raise

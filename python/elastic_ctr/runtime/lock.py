@@ -5,11 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from typing_extensions import Self
 
 
 class StateInUse(OSError):
@@ -54,10 +51,9 @@ class StateLock:
         except BlockingIOError:
             # An owner that has just locked it has not written its number yet.
             return int(os.read(handle, 32).strip() or b"0") or None
-        else:
-            return None
         finally:
             os.close(handle)
+        return None
 
     def release(self) -> None:
         if self._handle is not None:
@@ -67,7 +63,5 @@ class StateLock:
     def __enter__(self) -> Self:
         return self.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
