@@ -15,7 +15,6 @@ from typing_extensions import Self
 
 log = logging.getLogger(__name__)
 
-_TIMEOUT = 5.0
 # The most that one call of log-batch takes.
 _METRICS, _PARAMS = 1000, 100
 _VALUE = 6000
@@ -29,7 +28,7 @@ class TrackingUnavailable(RuntimeError):
 class TrackingServer:
     """One MLflow server."""
 
-    def __init__(self, url: str, timeout: float = _TIMEOUT) -> None:
+    def __init__(self, url: str, timeout: float = 5.0) -> None:
         self.url = url.rstrip("/")
         self._client = httpx.Client(base_url=f"{self.url}/api/2.0/mlflow/", timeout=timeout, trust_env=False)
 
@@ -43,24 +42,17 @@ class TrackingServer:
         number = self._experiment(experiment, make=begin)
         if number is None:
             return None
-        body = {
-            "experiment_ids": [number],
-            "filter": f"tags.`{TRAINING}` = '{training}'",
-            "max_results": 1,
-        }
-        found = self._ask("POST", "runs/search", body).get("runs") or []
-        if found:
+        of_training = {"experiment_ids": [number], "filter": f"tags.`{TRAINING}` = '{training}'", "max_results": 1}
+        if found := self._ask("POST", "runs/search", of_training).get("runs"):
             run = str(found[0]["info"]["run_id"])
             if begin and found[0]["info"].get("status") != "RUNNING":
                 self._ask("POST", "runs/update", {"run_id": run, "status": "RUNNING"})
             return run
         if not begin:
             return None
-        tags = [{"key": TRAINING, "value": training}, {"key": "mlflow.runName", "value": training}]
-        made = self._ask(
-            "POST", "runs/create", {"experiment_id": number, "start_time": int(time.time() * 1000), "tags": tags}
-        )
-        return str(made["run"]["info"]["run_id"])
+        tags = [{"key": key, "value": training} for key in (TRAINING, "mlflow.runName")]
+        start = {"experiment_id": number, "start_time": _milliseconds(time.time()), "tags": tags}
+        return str(self._ask("POST", "runs/create", start)["run"]["info"]["run_id"])
 
     def _experiment(self, name: str, *, make: bool) -> str | None:
         try:
@@ -87,14 +79,13 @@ class TrackingServer:
         MLflow keeps one copy of a metric with the same key, step, value and time. Raises TrackingUnavailable.
         """
         stamp = _milliseconds(time.time() if at is None else at)
-        given = [
+        values = [
             {"key": key, "value": float(value), "timestamp": stamp, "step": step} for key, value in metrics.items()
         ]
         said = [{"key": key, "value": str(value)[:_VALUE]} for key, value in (params or {}).items()]
-        for start in range(0, len(given), _METRICS):
-            self._ask("POST", "runs/log-batch", {"run_id": run, "metrics": given[start : start + _METRICS]})
-        for start in range(0, len(said), _PARAMS):
-            self._ask("POST", "runs/log-batch", {"run_id": run, "params": said[start : start + _PARAMS]})
+        for kind, given, most in (("metrics", values, _METRICS), ("params", said, _PARAMS)):
+            for start in range(0, len(given), most):
+                self._ask("POST", "runs/log-batch", {"run_id": run, kind: given[start : start + most]})
 
     def history(self, run: str, metric: str) -> set[tuple[int, int]]:
         """(step, timestamp in milliseconds) of every value of a metric. Raises TrackingUnavailable."""
@@ -116,8 +107,7 @@ class TrackingServer:
             ) from failed
         if answer.is_success and isinstance(found, dict):
             return found
-        code = found.get("error_code") if isinstance(found, dict) else None
-        if code == "RESOURCE_DOES_NOT_EXIST":
+        if isinstance(found, dict) and found.get("error_code") == "RESOURCE_DOES_NOT_EXIST":
             raise _Absent(f"tracking at {self.url} does not know what {path} asks for")
         raise TrackingUnavailable(
             f"tracking at {self.url} refused {path} with {answer.status_code}: {answer.text[:200]}"

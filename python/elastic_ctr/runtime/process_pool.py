@@ -88,18 +88,15 @@ class Watchdog:
     def tick(self) -> str | None:
         """To be called every LOOK_SECONDS; what is wrong with a worker that is to be killed now, said once."""
         self._now += LOOK_SECONDS
-        wrong = None if self._given_up else self._wrong()
+        silence = self._now - self._heard_at
+        waited = self._now - min(self._owed.values(), default=self._now)
+        wrong = None
+        if not self._given_up and silence >= (LONG_SECONDS if self.busy else HUNG_SECONDS):
+            wrong = f"has said nothing for {silence:.0f} s"
+        elif not self._given_up and waited >= self._order_seconds:
+            wrong = f"has owed an answer for {waited:.0f} s"
         self._given_up = self._given_up or wrong is not None
         return wrong
-
-    def _wrong(self) -> str | None:
-        silence = self._now - self._heard_at
-        if silence >= (LONG_SECONDS if self.busy else HUNG_SECONDS):
-            return f"has said nothing for {silence:.0f} s"
-        waited = self._now - min(self._owed.values(), default=self._now)
-        if waited >= self._order_seconds:
-            return f"has owed an answer for {waited:.0f} s"
-        return None
 
 
 class Child(NamedTuple):
@@ -120,17 +117,13 @@ async def start(
     """
     ours, theirs = socket.socketpair()
     given = {"parent": os.getpid(), "control": theirs.fileno(), **arguments}
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *(f"--{name}={value}" for name, value in given.items())],
-            pass_fds=(theirs.fileno(), *descriptors),
-            stdin=subprocess.DEVNULL,
-        )
-    except OSError:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
+    command = [sys.executable, "-m", module, *(f"--{name}={value}" for name, value in given.items())]
+    with theirs:
+        try:
+            process = subprocess.Popen(command, pass_fds=(theirs.fileno(), *descriptors), stdin=subprocess.DEVNULL)
+        except OSError:
+            ours.close()
+            raise
     return Child(process, *await asyncio.open_connection(sock=ours, limit=line_limit))
 
 
@@ -241,8 +234,8 @@ class ProcessPool(Generic[AnyWorker]):
         return self._restarts.total()
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._keep(index)) for index in range(self.count)]
-        self._tasks.append(asyncio.create_task(self._watch()))
+        keepers = [self._keep(index) for index in range(self.count)]
+        self._tasks = [asyncio.create_task(each) for each in (*keepers, self._watch())]
 
     async def kept(self) -> None:
         """Returns after `stop`; raises the error that ended a keeper."""
