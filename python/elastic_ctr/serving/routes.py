@@ -69,10 +69,10 @@ class Routes:
         self.infer_path = f"{model}/infer"
         self._routes = {
             SOURCE_PATH: _Route(PREDICTIONS, "POST", self._inference),
-            "/v2": _Route("metadata", "GET", self._server),
+            "/v2": _Route("metadata", "GET", lambda _, reply, __: reply(200, open_inference.server_metadata(version))),
             "/v2/health/live": _Route("health", "GET", lambda _, reply, __: reply(200, b'{"live":true}')),
             "/v2/health/ready": _Route("health", "GET", lambda _, reply, __: self._ready(reply, {})),
-            model: _Route("metadata", "GET", self._model),
+            model: _Route("metadata", "GET", lambda _, reply, __: reply(200, orjson.dumps(self.model_metadata()))),
             f"{model}/ready": _Route("health", "GET", lambda _, reply, __: self._ready(reply, {"name": model_name})),
             self.infer_path: _Route(OPEN_INFERENCE, "POST", self._infer),
         }
@@ -114,10 +114,8 @@ class Routes:
         version, slash, what = rest.partition("/")
         return self._model_path + slash + what, version
 
-    def _not_live(self, version: str) -> str:
-        return (
-            f"the version {short_repr(version)} is not the live one, which is {self.version()}; ask without a version"
-        )
+    def _not_live(self, asked: str) -> str:
+        return f"the version {short_repr(asked)} is not the live one, which is {self.version()}; ask without a version"
 
     def _not_found(self, path: str) -> str:
         parts = path.split("/")
@@ -126,12 +124,6 @@ class Routes:
         return f"{path[:80]!r} is not a path of this server; predictions are at {SOURCE_PATH} and /v2"
 
     # -- small answers
-
-    def _server(self, _request: Request, reply: Reply, _version: str | None) -> None:
-        reply(200, open_inference.server_metadata(self.package_version))
-
-    def _model(self, _request: Request, reply: Reply, _version: str | None) -> None:
-        reply(200, orjson.dumps(self.model_metadata()))
 
     def model_metadata(self) -> dict[str, Any]:
         try:

@@ -36,26 +36,22 @@ class Verdict(NamedTuple):
 
 def read_samples(path: Path, slots: SlotList, expected: int) -> Samples:
     """Lines `{"line": features, "published": probability, …}`. Raises SamplesDamaged, OSError."""
-    lines = path.read_bytes().splitlines()
-    read = [_sample(line, slots, f"{path.name} line {number}") for number, line in enumerate(lines, 1)]
-    rows = [row for row, _ in read]
-    published = [probability for _, probability in read]
+    rows, published = [], []
+    try:
+        for line in path.read_bytes().splitlines():
+            sample = orjson.loads(line)
+            features = sample["line"].encode()
+            # A training line may have no features at all.
+            row = parse_features(features, slots, None).keys if features.strip() else [[] for _ in slots]
+            published.append(float(sample["published"]))
+            rows.append(row)
+    except (LineRefused, ValueError, KeyError, TypeError, AttributeError) as wrong:
+        raise SamplesDamaged(
+            f"{path.name} line {len(rows) + 1} is no sample with 'line' and 'published' ({type(wrong).__name__}: {wrong})"
+        ) from wrong
     if len(rows) != expected:
         raise SamplesDamaged(f"{path.name} has {len(rows)} lines where the manifest says {expected}")
     return Samples(instances_of(rows, len(slots)), np.array(published, dtype=np.float64))
-
-
-def _sample(line: bytes, slots: SlotList, where: str) -> tuple[list[list[int]], float]:
-    try:
-        sample = orjson.loads(line)
-        features = sample["line"].encode()
-        # A training line may have no features at all.
-        row = parse_features(features, slots, None).keys if features.strip() else [[] for _ in slots]
-        return row, float(sample["published"])
-    except (LineRefused, ValueError, KeyError, TypeError, AttributeError) as wrong:
-        raise SamplesDamaged(
-            f"{where} is no sample with 'line' and 'published' ({type(wrong).__name__}: {wrong})"
-        ) from wrong
 
 
 def compare(version: int, served: npt.ArrayLike, published: Doubles, allowed: float) -> Verdict:

@@ -53,7 +53,6 @@ OPEN_FILES = 65_536
 MANIFEST_FILE = "manifest.json"
 SAMPLE_FILE = "sample.jsonl"
 
-
 Message = dict[str, Any]
 
 
@@ -103,19 +102,25 @@ class Worker:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stopped.set)
         self._preloading = self._paddle.submit(predictor.preload)
         self._compiling = compiling = asyncio.create_task(self._compile())
-        tasks = [asyncio.create_task(each) for each in (self._batcher.run(), self._keep_alive(), self._report())]
-        obeying = asyncio.create_task(self._command_loop(reader))
-        stopping = asyncio.create_task(self.stopped.wait())
-        done, _ = await asyncio.wait([obeying, stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        running = (
+            self._batcher.run(),
+            self._keep_alive(),
+            self._report(),
+            self._command_loop(reader),
+            self.stopped.wait(),
+        )
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in running]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             # Nothing but an order or the parent's end ends it; with a part of it missing it would answer nothing.
             task.result()
-        await asyncio.gather(*(frontend.stop(self._grace_seconds) for frontend in self._frontends()))
+        frontends = [each for each in (self._native or self._frontend, self._grpc) if each is not None]
+        await asyncio.gather(*(frontend.stop(self._grace_seconds) for frontend in frontends))
         self._say_counted()
-        ending: list[asyncio.Task[Any]] = [*tasks, compiling, obeying, stopping]
-        for each in ending:
-            each.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        tasks.append(compiling)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for client in self._clients.values():
             await client.close()
         await self._writer.drain()
@@ -151,7 +156,10 @@ class Worker:
 
     def _do(self, order: Message) -> None:
         if order["do"] == "document":
-            self._follow(ReleaseDocument.model_validate(order["document"]))
+            self._document = ReleaseDocument.model_validate(order["document"])
+            for client in self._clients.values():
+                self._set_holders(client, self._document)
+            self._document_came.set()
         elif order["do"] == "stage":
             self._batcher.stage = order["stage"]
         elif order["do"] == "pin":
@@ -161,12 +169,6 @@ class Worker:
         elif order["do"] == "stop":
             self._grace_seconds = order["graceSeconds"]
             self.stopped.set()
-
-    def _follow(self, document: ReleaseDocument) -> None:
-        self._document = document
-        for client in self._clients.values():
-            self._set_holders(client, document)
-        self._document_came.set()
 
     def _set_holders(self, client: CubeClient, document: ReleaseDocument) -> None:
         # Versions in use stay known, also when the document does not name them.
@@ -199,10 +201,6 @@ class Worker:
         # The end of the worker must not leave it half made.
         self._native = await asyncio.shield(self._compiling)
         await self._native.listen(bind(host, serving.port, share=True))
-
-    def _frontends(self) -> list[HttpFrontend | NativeHttpFrontend | GrpcFrontend]:
-        frontends = (self._native or self._frontend, self._grpc)
-        return [frontend for frontend in frontends if frontend is not None]
 
     # -- versions
 
@@ -257,14 +255,14 @@ class Worker:
     def _client(self, dim: int, partitions: int) -> CubeClient:
         client = self._clients.get((dim, partitions))
         if client is None:
-            client = CubeClient(
+            cube = self._config.cube
+            client = self._clients[dim, partitions] = CubeClient(
                 dim,
                 partitions=partitions,
-                timeout_ms=self._config.cube.lookup_timeout_ms,
-                deadline_ms=self._config.cube.lookup_deadline_ms,
-                hedge_ms=self._config.cube.hedge_ms,
+                timeout_ms=cube.lookup_timeout_ms,
+                deadline_ms=cube.lookup_deadline_ms,
+                hedge_ms=cube.hedge_ms,
             )
-            self._clients[dim, partitions] = client
             if self._document is not None:
                 self._set_holders(client, self._document)
         return client
@@ -291,8 +289,8 @@ class Worker:
             await asyncio.sleep(COUNT_SECONDS)
 
     def _say_counted(self) -> None:
-        begun = (self._preloading, self._compiling)
-        busy = bool(self._under_way) or any(each is not None and not each.done() for each in begun)
+        begun = (self._preloading, self._compiling, *self._under_way)
+        busy = any(each is not None and not each.done() for each in begun)
         self._say({"event": "counted", "counts": self._counters.snapshot(), "busy": busy})
 
     def _say(self, line: Message) -> None:
@@ -318,9 +316,8 @@ async def _main(control: int, config: ServingFile) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="serving worker")
-    parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--control", type=int, required=True)
-    parser.add_argument("--index", type=int, required=True)
+    for name in ("parent", "control", "index"):
+        parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--config", type=ServingFile.model_validate_json, required=True)
     given = parser.parse_args()

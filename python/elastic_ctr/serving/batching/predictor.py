@@ -29,6 +29,7 @@ INPUT = "pooled"
 _WARM_UP_ROWS = 64
 _TIMED_CALLS = 5
 _ZLIB = zlib.ZLIB_VERSION
+_PADDLE_ERRORS = (RuntimeError, ValueError, OSError, SystemError)
 
 
 class NetworkUnusable(ValueError):
@@ -66,9 +67,9 @@ class DenseNetwork:
         try:
             self.predict(np.zeros((1, self.width), dtype=np.float32))
             self.row_seconds = min(self._seconds(_WARM_UP_ROWS) for _ in range(_TIMED_CALLS)) / _WARM_UP_ROWS
-        except (RuntimeError, ValueError, OSError, SystemError) as failed:
-            if isinstance(failed, NetworkUnusable):
-                raise
+        except NetworkUnusable:
+            raise
+        except _PADDLE_ERRORS as failed:
             raise NetworkUnusable(
                 f"the network in {folder.name} does not take {self.width} floats a row (slots * dim of its manifest): "
                 f"{_first_sentence(failed)}"
@@ -102,18 +103,14 @@ def preload() -> Any:
 
     Paddle takes SIGTERM when it is imported, and would end the process with answers under way.
     """
-    _settle()
-    with preserve_sigterm_handler():
-        from paddle import inference
-    return inference
-
-
-def _settle() -> None:
-    """Paddle and its mathematics read these when they are loaded."""
+    # Paddle and its mathematics read these when they are loaded.
     for name, value in (("GLOG_minloglevel", "2"), ("GLOG_v", "0"), ("OMP_NUM_THREADS", "1")):
         os.environ.setdefault(name, value)
     if mkl_is_slow(_cpu()):
         os.environ.setdefault("MKL_DEBUG_CPU_TYPE", "5")
+    with preserve_sigterm_handler():
+        from paddle import inference
+    return inference
 
 
 def mkl_is_slow(cpu: dict[str, str]) -> bool:
@@ -135,11 +132,22 @@ def _cpu() -> dict[str, str]:
 
 def _load(model: Path, parameters: Path) -> Any:
     inference = preload()
+    unreadable = f"Paddle cannot load {model.name} of {model.parent.name}"
     for file in (model, parameters):
         # Paddle ends the process over some of what it cannot read; an absent file is the part we can see first.
         if not file.is_file() or not file.stat().st_size:
             raise NetworkUnusable(f"{file.name} is missing or empty in {file.parent.name}")
-    _check_program(model)
+    # Paddle's own reader ends the process with SIGSEGV over a file that is no program.
+    from google.protobuf.message import DecodeError
+    from paddle.base.proto import framework_pb2
+
+    program = framework_pb2.ProgramDesc()
+    try:
+        program.ParseFromString(model.read_bytes())
+    except DecodeError as wrong:
+        raise NetworkUnusable(f"{unreadable}: {wrong}") from wrong
+    if not program.blocks:
+        raise NetworkUnusable(f"{unreadable}: it has no operators")
     config = inference.Config(str(model), str(parameters))
     config.disable_gpu()
     config.set_cpu_math_library_num_threads(1)
@@ -149,24 +157,8 @@ def _load(model: Path, parameters: Path) -> Any:
     config.disable_glog_info()
     try:
         return inference.create_predictor(config)
-    except (RuntimeError, ValueError, OSError, SystemError) as failed:
-        raise NetworkUnusable(
-            f"Paddle cannot load {model.name} of {model.parent.name}: {_first_sentence(failed)}"
-        ) from failed
-
-
-def _check_program(model: Path) -> None:
-    """Paddle's own reader ends the process with SIGSEGV over a file that is no program."""
-    from google.protobuf.message import DecodeError
-    from paddle.base.proto import framework_pb2
-
-    program = framework_pb2.ProgramDesc()
-    try:
-        program.ParseFromString(model.read_bytes())
-    except DecodeError as wrong:
-        raise NetworkUnusable(f"Paddle cannot load {model.name} of {model.parent.name}: {wrong}") from wrong
-    if not program.blocks:
-        raise NetworkUnusable(f"Paddle cannot load {model.name} of {model.parent.name}: it has no operators")
+    except _PADDLE_ERRORS as failed:
+        raise NetworkUnusable(f"{unreadable}: {_first_sentence(failed)}") from failed
 
 
 def _first_sentence(failed: BaseException) -> str:
