@@ -75,7 +75,7 @@ def application(
     routes: list[Route],
     *,
     ready: Ready = lambda: (True, "ready"),
-    status: Status | None = None,
+    status: Status = dict,
     metrics: Metrics | None = None,
 ) -> Starlette:
     """The application of a role: its own routes, and /healthz, /readyz, /status, /metrics."""
@@ -88,16 +88,14 @@ def application(
         return PlainTextResponse(f"{why}\n", status_code=200 if is_ready else 503)
 
     async def show(request: Request) -> Response:  # noqa: ARG001
-        return JSONResponse(status() if status is not None else {})
+        return JSONResponse(status())
 
     async def measure(request: Request) -> Response:
         assert metrics is not None
         body, content_type = metrics.render(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
-    shared = [Route("/healthz", healthz), Route("/readyz", readyz)]
-    if status is not None:
-        shared.append(Route("/status", show))
+    shared = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/status", show)]
     if metrics is not None:
         shared.append(Route("/metrics", measure))
     return Starlette(

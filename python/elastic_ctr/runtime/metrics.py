@@ -26,7 +26,11 @@ class Metrics:
 
     def counter_of(self, name: str, what: str, count: Callable[[], float]) -> None:
         """A counter that other code keeps; `count` is called at every scrape."""
-        self.registry.register(_Counted(f"{self._prefix}_{name}", what, count))
+        self.computed(lambda: [CounterMetricFamily(f"{self._prefix}_{name}", what, value=count())])
+
+    def computed(self, compute: Callable[[], Iterable[Metric]]) -> None:
+        """Metrics that `compute` makes at every scrape."""
+        self.registry.register(_Computed(compute))
 
     def gauge(self, name: str, what: str, labels: tuple[str, ...] = ()) -> Gauge:
         return Gauge(f"{self._prefix}_{name}", what, labels, registry=self.registry)
@@ -42,12 +46,12 @@ class Metrics:
         return encode(self.registry), content_type
 
 
-class _Counted(Collector):
-    def __init__(self, name: str, what: str, count: Callable[[], float]) -> None:
-        self._name, self._what, self._count = name, what, count
+class _Computed(Collector):
+    def __init__(self, compute: Callable[[], Iterable[Metric]]) -> None:
+        self._compute = compute
 
     def describe(self) -> Iterable[Metric]:
-        return [CounterMetricFamily(self._name, self._what)]
+        return ()
 
     def collect(self) -> Iterable[Metric]:
-        yield CounterMetricFamily(self._name, self._what, value=self._count())
+        return self._compute()

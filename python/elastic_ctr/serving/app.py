@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from elastic_ctr.config.role_files import ServingFile
@@ -48,7 +47,7 @@ class ServingProcess:
         self.rollout = Rollout(store, scratch, self.workers)
         self.release_client = ReleaseClient(f"http://{config.transfer_address}", token, self.rollout.on_document)
         metrics = Metrics("serving")
-        metrics.registry.register(ServingMetrics(self))
+        metrics.computed(self._metrics)
         app = application([], ready=self.rollout.ready, status=self.status, metrics=metrics)
         self._admin = HttpServer(app, config.host, serving.admin_port)
         self._refreshing: set[asyncio.Task[None]] = set()
@@ -150,17 +149,10 @@ class ServingProcess:
         newest = self.event_time_max()
         return None if newest is None else freshness_seconds(newest, time.time())
 
-
-class ServingMetrics(Collector):
-    """Sums over workers, at the moment they are asked for."""
-
-    def __init__(self, process: ServingProcess) -> None:
-        self._process = process
-
-    def collect(self) -> Iterable[Metric]:
-        process = self._process
-        counted = process.workers.counted()
-        counted.totals["worker_restarts"] = process.workers.restarts
+    def _metrics(self) -> Iterable[Metric]:
+        """Sums over workers, at the moment they are asked for."""
+        counted = self.workers.counted()
+        counted.totals["worker_restarts"] = self.workers.restarts
         requests = CounterMetricFamily(
             "elastic_ctr_serving_requests", "Answers of the prediction ports.", labels=["endpoint", "code"]
         )
@@ -175,10 +167,10 @@ class ServingMetrics(Collector):
             buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
             yield HistogramMetricFamily(f"elastic_ctr_serving_{name}", what, buckets=buckets, sum_value=histogram.sum)
         gauges = {
-            "version": process.rollout.serving or 0,
-            "workers_ready": sum(worker.answering for worker in process.workers.in_order()),
-            "refused_versions": len(process.rollout.refused),
-            "freshness_seconds": process.freshness_seconds(),
+            "version": self.rollout.serving or 0,
+            "workers_ready": sum(worker.answering for worker in self.workers.in_order()),
+            "refused_versions": len(self.rollout.refused),
+            "freshness_seconds": self.freshness_seconds(),
         }
         for name, value in gauges.items():
             if value is not None:

@@ -19,7 +19,7 @@ from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.process_pool import WorkerHung, WorkerLost
 from elastic_ctr.serving.worker_pool import Worker, WorkerPool
-from elastic_ctr.serving.worker_process import MANIFEST_FILE, SAMPLE_FILE
+from elastic_ctr.serving.worker_process import MANIFEST_FILE
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import ManifestDamaged, VersionManifest, fetch, published_versions, read_version
@@ -348,6 +348,3 @@ class Rollout:
 
 def send_document(worker: Worker, document: ReleaseDocument) -> None:
     worker.send("document", document=document.model_dump(mode="json", by_alias=True))
-
-
-assert layout.sample_file(1).endswith("/" + SAMPLE_FILE)

@@ -1,8 +1,7 @@
 """A worker of serving: its prediction ports, one Paddle thread, told by its parent what to load and what to answer with.
 
-Orders and answers are JSON, one a line, over a socket: an order `{"id", "do", …}` is answered with its id; lines with
-`event` are the worker's own: `counted` comes twice a second and says that it lives, and whether it is at something that
-may keep the interpreter to itself for long. `python -m` starts it; it ends with its parent, whatever way that happens.
+Orders and answers are JSON lines, see `runtime.process_pool`; its own line `counted` comes twice a second. `python -m`
+starts it; it ends with its parent, whatever way that happens.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
 from elastic_ctr.serving.routes import Routes
 from elastic_ctr.serving.samples import SamplesDamaged, compare, read_samples
 from elastic_ctr.serving.worker_counters import Counters
+from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ COUNT_SECONDS = 0.5
 DOCUMENT_SECONDS = 2.0
 OPEN_FILES = 65_536
 MANIFEST_FILE = "manifest.json"
-SAMPLE_FILE = "sample.jsonl"
+SAMPLE_FILE = Path(layout.sample_file(1)).name
 
 Message = dict[str, Any]
 

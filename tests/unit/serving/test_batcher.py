@@ -373,7 +373,7 @@ async def test_doors_are_asked_for_more_while_a_round_waits_long() -> None:
         it.table.gate.clear()
         it.table.behind = lambda _, keys: 5 in keys
         door = HttpFrontend()
-        it.batcher.add_source(door)
+        it.batcher.add_source(door.poll)
         waiting = it.ask([[5], []])
         await until(lambda: door.answer is not None)
         assert door.answer is not None

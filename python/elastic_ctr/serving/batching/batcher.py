@@ -73,13 +73,6 @@ class ModelVersion:
     cube: Cube
 
 
-class Source(Protocol):
-    """A frontend that submits its requests when a batch begins, not one by one."""
-
-    def poll(self) -> None:
-        """Submit the requests that have come since. Must not raise."""
-
-
 Parse = Callable[[SlotList], Instances]
 Done = Callable[["Floats | Exception", int], None]
 T = TypeVar("T")
@@ -139,7 +132,7 @@ class Batcher:
         self._unloading: set[int] = set()
         # Requests larger than a batch, and their rows but for the submitted part: each is in memory to its end.
         self._large: dict[asyncio.Task[None], int] = {}
-        self._sources: list[Source] = []
+        self._sources: list[Callable[[], None]] = []
 
     # -- versions
 
@@ -277,9 +270,12 @@ class Batcher:
         self.waiting_rows += request.instances.rows
         self._arrived.set()
 
-    def add_source(self, source: Source) -> None:
-        """Poll it when a batch begins; it calls `wake` when requests come after a pause."""
-        self._sources.append(source)
+    def add_source(self, poll: Callable[[], None]) -> None:
+        """`poll` is called when a batch begins, submits the requests that have come since, and must not raise.
+
+        Its frontend calls `wake` when requests come after a pause.
+        """
+        self._sources.append(poll)
 
     def wake(self) -> None:
         self._arrived.set()
@@ -294,8 +290,8 @@ class Batcher:
                 self._arrived.clear()
                 self._progressed.clear()
                 if self._has_room():
-                    for source in self._sources:
-                        source.poll()
+                    for poll in self._sources:
+                        poll()
                 while self._waiting and self._may_begin():
                     self._start_batch()
         finally:
@@ -315,11 +311,6 @@ class Batcher:
 
     def _start_batch(self) -> None:
         requests, version = self._next_requests()
-        if version is None:
-            refusal = RequestError(503, f"no version is live yet: {self.stage}")
-            for request in requests:
-                _resolve(request, refusal, 0)
-            return
         self._use(version, 1)
         batch = asyncio.create_task(self._run_batch(requests, version))
         self._under_way[batch] = sum(request.instances.rows for request in requests)
@@ -386,7 +377,7 @@ class Batcher:
             for request in requests:
                 _resolve(request, failed, version)
 
-    def _next_requests(self) -> tuple[list[PendingRequest], int | None]:
+    def _next_requests(self) -> tuple[list[PendingRequest], int]:
         """The requests of the next batch, all of the version of the one that waited longest.
 
         With nothing under way, half of many rows: the others are the batch beside it.
@@ -395,6 +386,7 @@ class Batcher:
         most = min(self.max_rows, -(-self.waiting_rows // 2) if alone else self.waiting_rows)
         first = self._waiting[0]
         version = self.pinned if first.version is None else first.version
+        assert version is not None
         taken: list[PendingRequest] = []
         left: list[PendingRequest] = []
         rows = feasigns = 0

@@ -162,7 +162,7 @@ class NativeHttpFrontend:
         self._listener = socket
         self._buffers = self._buffers._replace(sockets=self._buffers.sockets._replace(listener=socket.fileno()))
         self._epoll.register(socket.fileno(), select.EPOLLIN)
-        self.batcher.add_source(self)
+        self.batcher.add_source(self.poll)
         self._arm()
         self._sweep()
 
@@ -331,7 +331,7 @@ class NativeHttpFrontend:
             if times:
                 self._routes.count(name, 200, times)
         seconds = time.perf_counter() - piece.started
-        self._routes.counters.histograms["request_seconds"].observe_many(seconds, len(in_json))
+        self._routes.counters.histograms["request_seconds"].observe(seconds, len(in_json))
 
     def _replies(self, in_json: Floats, version: int) -> Replies:
         output = {"name": "probability", "datatype": "FP32", "shape": []}
