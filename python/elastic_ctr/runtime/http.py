@@ -199,13 +199,13 @@ class HttpThread(_Server):
     def __init__(self, app: Starlette, host: str, port: int) -> None:
         super().__init__(app, host, port)
         self._thread = threading.Thread(target=self._serve_here, name=f"http-{self.port}", daemon=True)
-        self._ended = threading.Event()
 
     def start(self) -> Self:
         """Returns once connections are accepted."""
         self._thread.start()
         while not self.started:
-            if self._ended.wait(0.005):
+            self._thread.join(0.005)
+            if not self._thread.is_alive():
                 raise OSError(f"the HTTP server on port {self.port} ended while it started; the log says why")
         return self
 
@@ -222,5 +222,3 @@ class HttpThread(_Server):
         except Exception:
             log.exception("the HTTP server on port %s ended", self.port)
             raise
-        finally:
-            self._ended.set()

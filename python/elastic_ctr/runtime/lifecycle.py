@@ -10,7 +10,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 # More than `struct sigaction` has on any Linux: it is only kept and given back.
@@ -48,7 +47,8 @@ def stop_on_signal() -> Iterator[threading.Event]:
     listener.start()
     # First: a signal that met the handler without it would be lost.
     woken_before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
-    before = {each: signal.signal(each, _noted) for each in _STOP_SIGNALS}
+    # Python writes the number of a signal that has a handler to the wake-up descriptor.
+    before = {each: signal.signal(each, lambda *_: None) for each in _STOP_SIGNALS}
     try:
         yield stop
     finally:
@@ -58,10 +58,6 @@ def stop_on_signal() -> Iterator[threading.Event]:
         told.close()
         listener.join()
         heard.close()
-
-
-def _noted(signum: int, frame: FrameType | None) -> None:
-    """Python writes the number of a signal that has a handler to the wake-up descriptor."""
 
 
 @contextmanager

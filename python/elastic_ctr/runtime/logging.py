@@ -34,17 +34,13 @@ def configure(role: str, level: str = "INFO", log_format: LogFormat = "text", st
     """Send every logger's events to stderr (or stream), once, whatever was configured before."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Formatter(role, as_json=log_format == "json"))
-    root = logging.getLogger()
-    for old in root.handlers[:]:
-        root.removeHandler(old)
-    root.addHandler(handler)
-    root.setLevel(level)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
     # Paddle sets the root's level when it is imported; ours is ours. A module that `python -m` runs logs as __main__.
     for ours in ("elastic_ctr", "__main__"):
         logging.getLogger(ours).setLevel(level)
     # A line for each request of a poll every second is noise, as are the start-up lines of libraries.
     for noisy in ("httpx", "httpcore", "uvicorn", "uvicorn.access", "uvicorn.error"):
-        logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.root.level))
 
 
 def configure_from_environment(role: str) -> None:

@@ -15,8 +15,6 @@ from elastic_ctr.serving.worker_counters import Counters
 
 log = logging.getLogger(__name__)
 
-_LINE_LIMIT = 16 << 20
-
 
 class Worker(process_pool.Worker):
     """One process, and its state: the versions it has `loaded`, those it may keep, the pinned one, whether it listens.
@@ -114,7 +112,7 @@ class WorkerPool(ProcessPool[Worker]):
         folder = Path(self._config.serving.scratch_dir) / f"worker-{index}"
         folder.mkdir(parents=True, exist_ok=True)
         arguments = {"index": index, "folder": folder, "config": self._config.model_dump_json(by_alias=True)}
-        child = await process_pool.start("elastic_ctr.serving.worker_process", arguments, line_limit=_LINE_LIMIT)
+        child = await process_pool.start("elastic_ctr.serving.worker_process", arguments, line_limit=16 << 20)
         worker = Worker(index, child, self._on_not_held)
         log.info("%s started", worker)
         return worker

@@ -18,14 +18,18 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+import orjson
 import uvloop
 
 import elastic_ctr
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import ReleaseDocument
+from elastic_ctr.features.line import LineRefused, parse_features
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime import logging as runtime_logging
@@ -33,9 +37,9 @@ from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import bind, die_with_parent, raise_fd_limit, wait_event
 from elastic_ctr.serving.batching import predictor
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
+from elastic_ctr.serving.batching.instances import Instances, instances_of
 from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
 from elastic_ctr.serving.routes import Routes
-from elastic_ctr.serving.samples import SamplesDamaged, compare, read_samples
 from elastic_ctr.serving.worker_counters import Counters
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest
@@ -54,6 +58,7 @@ MANIFEST_FILE = "manifest.json"
 SAMPLE_FILE = Path(layout.sample_file(1)).name
 
 Message = dict[str, Any]
+Doubles = npt.NDArray[np.float64]
 
 
 class Worker:
@@ -295,6 +300,63 @@ class Worker:
 
     def _say(self, line: Message) -> None:
         self._writer.write(json.dumps(line).encode() + b"\n")
+
+
+class SamplesDamaged(ValueError):
+    """sample.jsonl cannot be what the manifest speaks of: which line, why."""
+
+
+class Samples(NamedTuple):
+    """Instances of the sample lines, and the probabilities f64 [rows] published for them."""
+
+    instances: Instances
+    published: Doubles
+
+
+class Verdict(NamedTuple):
+    """`refused` is None when every answer was near enough, else the sentence that names the worst line."""
+
+    max_abs_diff: float
+    refused: str | None
+
+
+def read_samples(path: Path, slots: SlotList, expected: int) -> Samples:
+    """Lines `{"line": features, "published": probability, …}`. Raises SamplesDamaged, OSError."""
+    rows, published = [], []
+    try:
+        for line in path.read_bytes().splitlines():
+            sample = orjson.loads(line)
+            features = sample["line"].encode()
+            # A training line may have no features at all.
+            row = parse_features(features, slots, None).keys if features.strip() else [[] for _ in slots]
+            published.append(float(sample["published"]))
+            rows.append(row)
+    except (LineRefused, ValueError, KeyError, TypeError, AttributeError) as wrong:
+        raise SamplesDamaged(
+            f"{path.name} line {len(rows) + 1} is no sample with 'line' and 'published' ({type(wrong).__name__}: {wrong})"
+        ) from wrong
+    if len(rows) != expected:
+        raise SamplesDamaged(f"{path.name} has {len(rows)} lines where the manifest says {expected}")
+    return Samples(instances_of(rows, len(slots)), np.array(published, dtype=np.float64))
+
+
+def compare(version: int, served: npt.ArrayLike, published: Doubles, allowed: float) -> Verdict:
+    """Judge what was served by what was published. Whatever is not a number is refused."""
+    answers = np.asarray(served, dtype=np.float64)
+    if not len(published):
+        return Verdict(0.0, None)
+    differences = np.abs(answers - published)
+    # A NaN is worse than any difference, and JSON has none to report it with.
+    differences[np.isnan(differences)] = np.inf
+    worst = int(np.argmax(differences))
+    difference = float(differences[worst])
+    if difference <= allowed:
+        return Verdict(difference, None)
+    return Verdict(
+        min(difference, 1.0),
+        f"version {version} answers sample line {worst + 1} with {answers[worst]:.9g}, and {published[worst]:.9g} was "
+        f"published (difference {difference:.3g}, allowed {allowed:g}); publish the version again",
+    )
 
 
 def _freeze_gc() -> None:

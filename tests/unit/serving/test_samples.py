@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.serving.samples import SamplesDamaged, compare, read_samples
+from elastic_ctr.serving.worker_process import SamplesDamaged, compare, read_samples
 
 SLOTS = SlotList(("0", "1"))
 
