@@ -121,8 +121,8 @@ def die_with_parent(parent: int) -> None:
 def dies_with_this_process() -> Callable[[], None]:
     """The `preexec_fn` of a child that the kernel kills with this process, from before the child's program begins.
 
-    A child that binds itself is an orphan if its parent is killed while the child still imports its modules. The kernel
-    watches the thread that starts the child: start children from a thread that lives as long as they may.
+    A child that binds itself is an orphan if its parent is killed while the child still imports its modules. For the
+    thread that starts it, see `die_with_parent`.
     """
     parent = os.getpid()
     # PyDLL keeps the interpreter's lock: between fork and exec no other thread exists that could give it back.

@@ -28,14 +28,12 @@ class BadRequest(RequestError):
 def short_repr(value: object) -> str:
     """A value from a request as it may stand in a sentence: short, and of one line."""
     if isinstance(value, str):
-        text = repr(value[:40] + "…" if len(value) > 40 else value)
-    elif isinstance(value, (dict, list)):
-        text = "an object" if isinstance(value, dict) else "a list"
-    elif value is None or isinstance(value, bool):
-        text = {None: "null", True: "true", False: "false"}[value]
-    else:
-        text = str(value)
-    return text
+        return repr(value[:40] + "…" if len(value) > 40 else value)
+    if isinstance(value, (dict, list)):
+        return "an object" if isinstance(value, dict) else "a list"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
 
 
 def request_error_of(error: Exception) -> RequestError:

@@ -31,13 +31,15 @@ _BINARY_TYPE = b"content-type: application/octet-stream\r\n"
 # A larger body is parsed on a thread beside the loop, one at a time, so that small requests are still answered.
 PARSED_INLINE = 128 << 10
 
+_GET, _POST = ("GET", "HEAD"), ("POST",)
+
 Answered = Callable[[Floats, int], tuple[bytes, bytes]]
 """From probabilities and their version to the body and the headers of the answer. May raise RequestError."""
 
 
 class _Route(NamedTuple):
     endpoint: str
-    method: str
+    methods: tuple[str, ...]
     # With the version that the path names.
     answer: Callable[[Request, Reply, str | None], None]
 
@@ -68,13 +70,13 @@ class Routes:
         model = self._model_path = f"/v2/models/{model_name}"
         self.infer_path = f"{model}/infer"
         self._routes = {
-            SOURCE_PATH: _Route(PREDICTIONS, "POST", self._inference),
-            "/v2": _Route("metadata", "GET", lambda _, reply, __: reply(200, open_inference.server_metadata(version))),
-            "/v2/health/live": _Route("health", "GET", lambda _, reply, __: reply(200, b'{"live":true}')),
-            "/v2/health/ready": _Route("health", "GET", lambda _, reply, __: self._ready(reply, {})),
-            model: _Route("metadata", "GET", lambda _, reply, __: reply(200, orjson.dumps(self.model_metadata()))),
-            f"{model}/ready": _Route("health", "GET", lambda _, reply, __: self._ready(reply, {"name": model_name})),
-            self.infer_path: _Route(OPEN_INFERENCE, "POST", self._infer),
+            SOURCE_PATH: _Route(PREDICTIONS, _POST, self._inference),
+            "/v2": _Route("metadata", _GET, lambda _, reply, __: reply(200, open_inference.server_metadata(version))),
+            "/v2/health/live": _Route("health", _GET, lambda _, reply, __: reply(200, b'{"live":true}')),
+            "/v2/health/ready": _Route("health", _GET, lambda _, reply, __: self._ready(reply, {})),
+            model: _Route("metadata", _GET, lambda _, reply, __: reply(200, orjson.dumps(self.model_metadata()))),
+            f"{model}/ready": _Route("health", _GET, lambda _, reply, __: self._ready(reply, {"name": model_name})),
+            self.infer_path: _Route(OPEN_INFERENCE, _POST, self._infer),
         }
 
     def handle(self, request: Request, reply: Reply) -> None:
@@ -83,25 +85,20 @@ class Routes:
         path = request.path if "%2f" in request.path.lower() else unquote(request.path)
         path, version = self._without_version(path.rstrip("/") or "/")
         route = self._routes.get(path)
-        if route is None:
-            self.count("none", 404)
-            reply(404, error_body(self._not_found(request.path)))
-            return
-        if request.method != route.method and not (request.method == "HEAD" and route.method == "GET"):
-            self.count(route.endpoint, 405)
-            allowed = "GET, HEAD" if route.method == "GET" else route.method
-            headers = JSON_TYPE + f"allow: {allowed}\r\n".encode()
-            reply(405, error_body(f"{request.path} is asked with {route.method}, not with {request.method}"), headers)
-            return
 
         def counted(status: int, body: bytes, headers: bytes = JSON_TYPE, /) -> None:
-            self.count(route.endpoint, status)
+            self.count("none" if route is None else route.endpoint, status)
             reply(status, body, headers)
 
-        if version is not None and version != str(self.version()):
+        if route is None:
+            counted(404, error_body(self._not_found(request.path)))
+        elif request.method not in route.methods:
+            why = f"{request.path} is asked with {route.methods[0]}, not with {request.method}"
+            counted(405, error_body(why), JSON_TYPE + f"allow: {', '.join(route.methods)}\r\n".encode())
+        elif version is not None and version != str(self.version()):
             counted(404, error_body(self._not_live(version)))
-            return
-        route.answer(request, counted, version)
+        else:
+            route.answer(request, counted, version)
 
     def count(self, endpoint: str, status: int, times: int = 1) -> None:
         self.counters.requests[endpoint, status] += times

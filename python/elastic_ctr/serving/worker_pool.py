@@ -29,7 +29,7 @@ class Worker(process_pool.Worker):
         self.updating: asyncio.Task[None] | None = None
         self.pinned: int | None = None
         self.listening = False
-        self.counts: dict[str, Any] | None = None
+        self.counts = Counters().snapshot()
         self._on_not_held = on_not_held
 
     @property
@@ -95,8 +95,7 @@ class WorkerPool(ProcessPool[Worker]):
         sums = Counters()
         sums.add(self._ended_counts.snapshot())
         for worker in self.in_order():
-            if worker.counts is not None:
-                sums.add(worker.counts)
+            sums.add(worker.counts)
         return sums
 
     async def _use_worker(self, worker: Worker) -> None:
@@ -105,7 +104,7 @@ class WorkerPool(ProcessPool[Worker]):
         if self._stopping:
             # No other is started; `stop` cancels this.
             await asyncio.get_running_loop().create_future()
-        if worker.counts is not None and worker is not self.checker:
+        if worker is not self.checker:
             self._ended_counts.add(worker.counts)
 
     async def _start_worker(self, index: int) -> Worker:

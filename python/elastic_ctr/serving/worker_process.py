@@ -240,10 +240,9 @@ class Worker:
         version, folder = order["version"], Path(order["folder"])
         try:
             manifest = await self._load_version(version, folder)
-            samples = read_samples(folder / SAMPLE_FILE, SlotList(manifest.slots), manifest.samples)
-            rows = samples.instances.rows
-            served = await self._batcher.predict_at(version, samples.instances) if rows else samples.published
-            verdict = compare(version, served, samples.published, self._config.serving.max_abs_diff)
+            instances, published = read_samples(folder / SAMPLE_FILE, SlotList(manifest.slots), manifest.samples)
+            served = await self._batcher.predict_at(version, instances) if instances.rows else published
+            verdict = compare(version, served, published, self._config.serving.max_abs_diff)
         except (VersionNotHeld, CubeUnavailable) as unavailable:
             return {"later": str(unavailable)}
         except (predictor.NetworkUnusable, SamplesDamaged, ValueError) as refused:
@@ -306,13 +305,6 @@ class SamplesDamaged(ValueError):
     """sample.jsonl cannot be what the manifest speaks of: which line, why."""
 
 
-class Samples(NamedTuple):
-    """Instances of the sample lines, and the probabilities f64 [rows] published for them."""
-
-    instances: Instances
-    published: Doubles
-
-
 class Verdict(NamedTuple):
     """`refused` is None when every answer was near enough, else the sentence that names the worst line."""
 
@@ -320,8 +312,11 @@ class Verdict(NamedTuple):
     refused: str | None
 
 
-def read_samples(path: Path, slots: SlotList, expected: int) -> Samples:
-    """Lines `{"line": features, "published": probability, …}`. Raises SamplesDamaged, OSError."""
+def read_samples(path: Path, slots: SlotList, expected: int) -> tuple[Instances, Doubles]:
+    """Instances and published probabilities f64 [rows] of lines `{"line": features, "published": probability, …}`.
+
+    Raises SamplesDamaged, OSError.
+    """
     rows, published = [], []
     try:
         for line in path.read_bytes().splitlines():
@@ -337,7 +332,7 @@ def read_samples(path: Path, slots: SlotList, expected: int) -> Samples:
         ) from wrong
     if len(rows) != expected:
         raise SamplesDamaged(f"{path.name} has {len(rows)} lines where the manifest says {expected}")
-    return Samples(instances_of(rows, len(slots)), np.array(published, dtype=np.float64))
+    return instances_of(rows, len(slots)), np.array(published, dtype=np.float64)
 
 
 def compare(version: int, served: npt.ArrayLike, published: Doubles, allowed: float) -> Verdict:

@@ -19,11 +19,11 @@ def written(folder: Path, *samples: object) -> Path:
 def test_samples_are_lines_and_what_was_published_for_them(tmp_path: Path) -> None:
     path = written(tmp_path, {"line": "5:1 6:0 7:1", "published": 0.25, "show": 1}, {"line": "", "published": 0.5})
 
-    samples = read_samples(path, SLOTS, 2)
+    instances, published = read_samples(path, SLOTS, 2)
 
-    assert samples.instances.feasigns.tolist() == [6, 5, 7]
-    assert samples.instances.lengths.tolist() == [1, 2, 0, 0]
-    assert samples.published.tolist() == [0.25, 0.5]
+    assert instances.feasigns.tolist() == [6, 5, 7]
+    assert instances.lengths.tolist() == [1, 2, 0, 0]
+    assert published.tolist() == [0.25, 0.5]
 
 
 @pytest.mark.parametrize(
