@@ -30,8 +30,6 @@ from elastic_ctr.runtime.metrics import Metrics
 log = logging.getLogger(__name__)
 
 BODY_LIMIT = 4 << 20
-Ready = Callable[[], tuple[bool, str]]
-Status = Callable[[], dict[str, Any]]
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -74,8 +72,8 @@ async def read_record(request: Request, kind: type[M], limit: int = BODY_LIMIT) 
 def application(
     routes: list[Route],
     *,
-    ready: Ready = lambda: (True, "ready"),
-    status: Status = dict,
+    ready: Callable[[], tuple[bool, str]] = lambda: (True, "ready"),
+    status: Callable[[], dict[str, Any]] = dict,
     metrics: Metrics | None = None,
 ) -> Starlette:
     """The application of a role: its own routes, and /healthz, /readyz, /status, /metrics."""
@@ -100,24 +98,22 @@ def application(
         shared.append(Route("/metrics", measure))
     return Starlette(
         routes=[*routes, *shared],
-        middleware=[Middleware(_OneFraming)],
+        middleware=[Middleware(_one_framing)],
         exception_handlers={HTTPException: _refusal, Exception: _failure},
     )
 
 
-class _OneFraming:
+def _one_framing(app: ASGIApp) -> ASGIApp:
     """Refuses a request with both framings and closes its connection (RFC 9112, 6.3); h11 would go on with one of them."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        names = {name for name, _ in scope.get("headers", ())}
-        if {b"content-length", b"transfer-encoding"} <= names:
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        answer = app
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope.get("headers", ())}:
             sentence = "Content-Length stands beside Transfer-Encoding; send one of them"
-            await JSONResponse({"error": sentence}, 400, {"connection": "close"})(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            answer = JSONResponse({"error": sentence}, 400, {"connection": "close"})
+        await answer(scope, receive, send)
+
+    return checked
 
 
 async def _refusal(request: Request, error: Exception) -> Response:

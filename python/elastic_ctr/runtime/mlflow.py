@@ -51,7 +51,7 @@ class TrackingServer:
         if not begin:
             return None
         tags = [{"key": key, "value": training} for key in (TRAINING, "mlflow.runName")]
-        start = {"experiment_id": number, "start_time": _milliseconds(time.time()), "tags": tags}
+        start = {"experiment_id": number, "start_time": int(1000 * time.time()), "tags": tags}
         return str(self._ask("POST", "runs/create", start)["run"]["info"]["run_id"])
 
     def _experiment(self, name: str, *, make: bool) -> str | None:
@@ -78,7 +78,7 @@ class TrackingServer:
         """Metrics of one step at a time (unix seconds; default: now), and parameters, which may be repeated but not changed.
         MLflow keeps one copy of a metric with the same key, step, value and time. Raises TrackingUnavailable.
         """
-        stamp = _milliseconds(time.time() if at is None else at)
+        stamp = int(1000 * (time.time() if at is None else at))
         values = [
             {"key": key, "value": float(value), "timestamp": stamp, "step": step} for key, value in metrics.items()
         ]
@@ -94,7 +94,7 @@ class TrackingServer:
 
     def end(self, run: str, status: str) -> None:
         """`status` is FINISHED, FAILED or KILLED. Raises TrackingUnavailable."""
-        self._ask("POST", "runs/update", {"run_id": run, "status": status, "end_time": _milliseconds(time.time())})
+        self._ask("POST", "runs/update", {"run_id": run, "status": status, "end_time": int(1000 * time.time())})
 
     def _ask(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -116,10 +116,6 @@ class TrackingServer:
 
 class _Absent(TrackingUnavailable):
     pass
-
-
-def _milliseconds(moment: float) -> int:
-    return int(moment * 1000)
 
 
 class Reporter:

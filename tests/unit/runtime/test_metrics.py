@@ -15,14 +15,6 @@ def test_two_roles_in_one_process_do_not_mix() -> None:
     assert b'elastic_ctr_cube_transfer_live_version{shard="0"} 7.0' in other.render()[0]
 
 
-def test_a_histogram_counts_into_its_buckets() -> None:
-    metrics = Metrics("serving")
-
-    metrics.histogram("seconds", "Seconds.", buckets=(1.0, 2.0)).observe(1.5)
-
-    assert b'elastic_ctr_serving_seconds_bucket{le="2.0"} 1.0' in metrics.render()[0]
-
-
 def test_every_role_says_which_build_it_is_and_what_its_process_uses() -> None:
     text, _ = Metrics("master").render()
 

@@ -160,10 +160,8 @@ class Batcher:
     def _unload(self, version: int) -> None:
         if version in self._unloading and not self._using[version] and version != self.pinned:
             self._unloading.discard(version)
-            model = self.versions.pop(version, None)
-            if model is not None:
-                # On the thread that has made the network.
-                self._paddle.submit(model.network.close)
+            # On the thread that has made the network.
+            self._paddle.submit(self.versions.pop(version).network.close)
 
     def _use(self, version: int, change: int) -> None:
         self._using[version] += change

@@ -50,11 +50,10 @@ class Instances:
     def part(self, begin: int, end: int) -> Instances:
         """Rows `begin` to `end`, without a copy."""
         slots = len(self.lengths) // self.rows if self.rows else 0
-        ends = np.cumsum(self.lengths)
-        first = int(ends[begin * slots - 1]) if begin and slots else 0
-        last = int(ends[end * slots - 1]) if end and slots else 0
         lengths = self.lengths[begin * slots : end * slots]
-        return Instances(self.feasigns[first:last], lengths, end - begin, known=self.known)
+        first = int(self.lengths[: begin * slots].sum())
+        feasigns = self.feasigns[first : first + int(lengths.sum())]
+        return Instances(feasigns, lengths, end - begin, known=self.known)
 
 
 def joined(parts: Sequence[Instances]) -> Instances:
