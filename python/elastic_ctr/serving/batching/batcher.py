@@ -47,8 +47,7 @@ _MAX_FEASIGNS = 1 << 20
 class Network(Protocol):
     """A dense network, see `predictor.DenseNetwork`."""
 
-    @property
-    def row_seconds(self) -> float: ...
+    row_seconds: float
 
     def predict(self, pooled: Floats, /) -> Floats: ...
 
@@ -187,12 +186,10 @@ class Batcher:
         if waiting + instances.rows > max(_WAITING_BATCHES * self.max_rows, instances.rows):
             raise RequestError(503, f"{waiting} instances are waiting already; ask again later")
         self._counters.totals["ignored_features"] += instances.ignored
-        if large:
-            self._start_large(parse, instances, slots, done)
-        else:
+        if not large:
             self._enqueue(PendingRequest(parse, slots, instances, None, done))
+            return
 
-    def _start_large(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
         def answered(outcome: Floats | Exception, version: int) -> None:
             # Before the answer: its client may ask again at once.
             self._large.pop(task, None)
