@@ -21,6 +21,7 @@ from elastic_ctr.runtime.http import HttpServer, application
 from elastic_ctr.runtime.lifecycle import reserve, stop_on_signal_async, wait_event
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.serving.rollout import Rollout, send_document
+from elastic_ctr.serving.worker_counters import HISTOGRAMS
 from elastic_ctr.serving.worker_pool import Worker, WorkerPool
 from elastic_ctr.store import Store
 from elastic_ctr.versions.manifest import freshness_seconds
@@ -161,20 +162,21 @@ class ServingProcess:
         yield requests
         for name, what in _TOTALS.items():
             yield CounterMetricFamily(f"elastic_ctr_serving_{name}", what, value=counted.totals[name])
-        for name, what in _HISTOGRAMS.items():
+        for name, (what, bounds) in HISTOGRAMS.items():
             histogram = counted.histograms[name]
-            bounds = map(floatToGoString, (*histogram.bounds, float("inf")))
-            buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
+            labels = map(floatToGoString, (*bounds, float("inf")))
+            buckets = list(zip(labels, accumulate(histogram.counts), strict=True))
             yield HistogramMetricFamily(f"elastic_ctr_serving_{name}", what, buckets=buckets, sum_value=histogram.sum)
-        gauges = {
-            "version": self.rollout.serving or 0,
-            "workers_ready": sum(worker.answering for worker in self.workers.in_order()),
-            "refused_versions": len(self.rollout.refused),
-            "freshness_seconds": self.freshness_seconds(),
-        }
-        for name, value in gauges.items():
+        version, age = self.rollout.serving or 0, self.freshness_seconds()
+        ready = sum(worker.answering for worker in self.workers.in_order())
+        for name, what, value in (
+            ("version", "The version that is answered with; 0 before the first.", version),
+            ("workers_ready", "Workers that accept requests.", ready),
+            ("refused_versions", "Versions that were refused here.", len(self.rollout.refused)),
+            ("freshness_seconds", "Seconds since the newest event that the answering version has learned.", age),
+        ):
             if value is not None:
-                yield GaugeMetricFamily(f"elastic_ctr_serving_{name}", _GAUGES[name], value=value)
+                yield GaugeMetricFamily(f"elastic_ctr_serving_{name}", what, value=value)
 
 
 _TOTALS = {
@@ -186,18 +188,6 @@ _TOTALS = {
     "switches": "Changes of the version that a worker answers with.",
     "retried_batches": "Batches asked again at live because cube no longer held their version.",
     "worker_restarts": "Workers started again after they ended.",
-}
-_HISTOGRAMS = {
-    "request_seconds": "From a parsed prediction request to its answer.",
-    "lookup_seconds": "Lookups of a batch.",
-    "predict_seconds": "Pooling and network of a batch.",
-    "batch_rows": "Instances in a batch.",
-}
-_GAUGES = {
-    "version": "The version that is answered with; 0 before the first.",
-    "workers_ready": "Workers that accept requests.",
-    "refused_versions": "Versions that were refused here.",
-    "freshness_seconds": "Seconds since the newest event that the answering version has learned.",
 }
 
 

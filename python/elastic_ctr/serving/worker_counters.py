@@ -8,6 +8,12 @@ from typing import Any
 
 SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 131072.0)
+HISTOGRAMS = {
+    "request_seconds": ("From a parsed prediction request to its answer.", SECONDS),
+    "lookup_seconds": ("Lookups of a batch.", SECONDS),
+    "predict_seconds": ("Pooling and network of a batch.", SECONDS),
+    "batch_rows": ("Instances in a batch.", ROWS),
+}
 
 
 class Histogram:
@@ -39,12 +45,7 @@ class Counters:
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         self.totals: Counter[str] = Counter()
-        self.histograms = {
-            "request_seconds": Histogram(SECONDS),
-            "lookup_seconds": Histogram(SECONDS),
-            "predict_seconds": Histogram(SECONDS),
-            "batch_rows": Histogram(ROWS),
-        }
+        self.histograms = {name: Histogram(bounds) for name, (_, bounds) in HISTOGRAMS.items()}
 
     def snapshot(self) -> dict[str, Any]:
         """As JSON; `added` reads it."""
