@@ -174,7 +174,7 @@ def test_a_disk_that_is_full_while_publishing_names_no_version_and_is_tried_agai
     assert report["live"] == published_versions(store)[0]
     assert report["recoveries"] == []
     leftovers = [
-        name for _, _, names in os.walk(run.places.folder / "store") for name in names if name.startswith(".put-")
+        name for _, _, names in os.walk(run.places.folder / "store") for name in names if name.startswith(".part-")
     ]
     assert leftovers == []
 

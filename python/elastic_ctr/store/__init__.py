@@ -1,9 +1,10 @@
 """Where published files live: one small interface, and one implementation for each kind of address."""
 
 from elastic_ctr.store.file import FileStore
-from elastic_ctr.store.interface import AlreadyPublished, FileTooLarge, NotInStore, Store, StoreError, StoreUnavailable
+from elastic_ctr.store.interface import AlreadyPublished, FileTooLarge, NotInStore, StoreError, StoreUnavailable
 from elastic_ctr.store.open import open_store
 from elastic_ctr.store.retry import RetryPolicy
+from elastic_ctr.store.store import Store
 
 __all__ = [
     "AlreadyPublished",

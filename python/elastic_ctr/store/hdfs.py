@@ -17,11 +17,20 @@ import requests
 import urllib3
 from hdfs import HdfsError, InsecureClient
 
-from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, StoreUnavailable
-from elastic_ctr.store.remote import Body, Remote, Stat, cause_of, checked_name
-from elastic_ctr.store.remote_store import RemoteStore
+from elastic_ctr.store.interface import (
+    AlreadyPublished,
+    Backend,
+    Body,
+    NotInStore,
+    Stat,
+    StoreError,
+    StoreUnavailable,
+    cause_of,
+    checked_name,
+)
 from elastic_ctr.store.retry import RetryPolicy
-from elastic_ctr.store.source import RemoteSource
+from elastic_ctr.store.source import Source
+from elastic_ctr.store.store import Store
 
 # A block that breaks off is requested again.
 _BLOCK = 1 << 16
@@ -47,14 +56,14 @@ _FINAL = {
 }
 
 
-class HdfsStore(RemoteStore):
+class HdfsStore(Store):
     """The store below a folder of HDFS."""
 
     def __init__(self, url: str, user: str, retry: RetryPolicy | None = None) -> None:
         super().__init__(WebHdfs(url, user, "store.config"), retry or RetryPolicy())
 
 
-class HdfsSource(RemoteSource):
+class HdfsSource(Source):
     """Click logs below a folder of HDFS."""
 
     def __init__(self, url: str, user: str, retry: RetryPolicy | None = None) -> None:
@@ -107,7 +116,7 @@ class _Client(InsecureClient):  # type: ignore[misc]
         return answer
 
 
-class WebHdfs(Remote):
+class WebHdfs(Backend):
     """One user's view of it. `setting` is the section of the settings that names the address and the user."""
 
     def __init__(self, url: str, user: str, setting: str) -> None:
@@ -126,10 +135,10 @@ class WebHdfs(Remote):
     def close(self) -> None:
         self._session.close()
 
-    # -- what a Remote does ------------------------------------------------------------------------------------------
+    # -- what a Backend does -----------------------------------------------------------------------------------------
 
-    def stat(self, path: str) -> Stat:
-        with self._asked(path, "looked up in"):
+    def stat(self, path: str, deed: str = "looked up in") -> Stat:
+        with self._asked(path, deed):
             return _stat_of(self._client.status(self._at(path)))
 
     def list(self, folder: str) -> list[tuple[str, Stat]]:

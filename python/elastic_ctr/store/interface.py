@@ -1,8 +1,12 @@
-"""The interface of every store. A path is relative, with slashes, and never leaves the store."""
+"""The errors of every store, and the calls that each kind of address answers."""
 
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path, PurePosixPath
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import BinaryIO, Protocol, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class StoreError(OSError):
@@ -29,83 +33,76 @@ class StoreUnavailable(StoreError):
         self.after = after
 
 
-@runtime_checkable
-class Store(Protocol):
-    """Published files are immutable: a put refuses to overwrite unless the file is a donefile, which alone may change.
+@dataclass(frozen=True)
+class Stat:
+    """A file or folder. `identity` stays with a file over a rename; a file that replaces it has another."""
 
-    A put is complete or absent: written under a temporary name, then renamed.
+    size: int
+    modified_at: float
+    folder: bool = False
+    identity: str = ""
+
+
+@dataclass(frozen=True)
+class Body:
+    """An answer to `read`: the file it is of, the offset of its first byte, the bytes. They may break off with StoreUnavailable."""
+
+    stat: Stat
+    first: int
+    blocks: Iterator[bytes]
+
+
+class Backend(Protocol):
+    """Every method raises StoreUnavailable where a retry may succeed, and another StoreError where it will not.
+
+    Paths are relative and checked; "" is the root.
     """
 
     url: str
 
-    def put(self, source: Path, path: str, *, overwrite: bool = False) -> None:
-        """Publish a local file. Raises AlreadyPublished, StoreError."""
+    def stat(self, path: str, deed: str = "looked up in") -> Stat:
+        """An error says that the path cannot be `deed` the store. Raises NotInStore."""
 
-    def put_bytes(self, data: bytes, path: str, *, overwrite: bool = False) -> None:
-        """Publish bytes. Raises AlreadyPublished, StoreError."""
+    def list(self, folder: str) -> list[tuple[str, Stat]]:
+        """Names and what they are, in any order. Raises NotInStore for an absent folder, or a file."""
 
-    def get(self, path: str, target: Path) -> None:
-        """Fetch into a local file, which appears whole or not at all. Raises NotInStore, StoreError."""
+    def read(self, path: str, start: int) -> AbstractContextManager[Body]:
+        """From byte `start` on; an answer may begin earlier. Past the end there are no bytes. Raises NotInStore."""
 
-    def read_from(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """The bytes of a file from an offset on, in blocks: for a fetch that goes on where it was cut off.
+    def put(self, content: bytes | BinaryIO, path: str, target: str) -> None:
+        """Write a file that is to become `target`, and the folders above it. When this raises, it may stand there torn."""
 
-        Raises NotInStore, StoreError, as the blocks are taken.
+    def move(self, source: str, target: str, *, overwrite: bool) -> None:
+        """Rename in one step. Raises NotInStore without a source, AlreadyPublished for a target unless overwriting.
+
+        After StoreUnavailable it may have been done.
         """
 
-    def get_bytes(self, path: str) -> bytes:
-        """Fetch a small file. Raises NotInStore, FileTooLarge, StoreError."""
-
-    def exists(self, path: str) -> bool: ...
-
-    def list(self, folder: str) -> list[str]:
-        """Names directly in a folder, sorted; a folder's name ends in a slash. An absent folder is empty."""
-
-    def walk(self, folder: str) -> Iterator[str]:
-        """Paths of all files below a folder, relative to the store, sorted."""
-
     def delete(self, path: str) -> None:
-        """Remove a file, or a folder with all it holds. Absent is done."""
+        """A file, or a folder with all it holds. Absent is done."""
 
-    def size(self, path: str) -> int:
-        """Bytes of a file. Raises NotInStore."""
-
-    def modified_at(self, path: str) -> float:
-        """Unix seconds of a file's or folder's last change. Raises NotInStore."""
-
-    def local_path(self, path: str) -> Path | None:
-        """The file on this machine if the store's files are on this machine: it can be mapped without a copy."""
-
-    def close(self) -> None:
-        """Let go of connections; the store may be used again all the same."""
+    def close(self) -> None: ...
 
 
-SMALL_FILE_LIMIT = 256 << 20
-
-
-def small(blocks: Iterable[bytes], path: str, limit: int = SMALL_FILE_LIMIT) -> bytes:
-    """The blocks as one piece. Raises FileTooLarge before more than `limit` bytes are kept."""
-    found = bytearray()
-    for block in blocks:
-        found += block
-        if len(found) > limit:
-            raise FileTooLarge(f"{path} has more than {limit} bytes, far more than such a file needs; is it damaged?")
-    return bytes(found)
-
-
-def checked_path(path: str) -> PurePosixPath:
-    """A path that stays inside the store. Raises StoreError for an absolute one, `..`, or an empty one."""
+def relative(path: str) -> str:
+    """A path as a Backend takes it. Raises StoreError for an absolute one, `..`, or an empty one."""
     pure = PurePosixPath(path)
     if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path:
         raise StoreError(f"{path!r} is not a path inside the store; give a relative one without '..'")
-    return pure
+    return "" if str(pure) == "." else str(pure)
 
 
-def walked(list_folder: Callable[[str], list[str]], folder: str) -> Iterator[str]:
-    """Paths of all files below a folder, by a store's `list`."""
-    for name in list_folder(folder):
-        path = f"{folder.rstrip('/')}/{name}"
-        if name.endswith("/"):
-            yield from walked(list_folder, path.rstrip("/"))
-        else:
-            yield path
+def checked_name(name: object, folder: str, url: str) -> str:
+    """A name in a listing, which came over the network. Raises StoreError for one that would lead elsewhere."""
+    if not isinstance(name, str) or name in {"", ".", ".."} or "/" in name or "\0" in name:
+        raise StoreError(
+            f"{folder or '/'} cannot be listed in {url}: {str(name)[:80]!r} is not a file name; is it really a store?"
+        )
+    return name
+
+
+def cause_of(error: BaseException | None, kind: type[E]) -> E | None:
+    """The error of a kind that led to this one: libraries wrap what the socket said."""
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error

@@ -4,8 +4,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from elastic_ctr.store.file import FileStore
-from elastic_ctr.store.interface import Store, StoreError
+from elastic_ctr.store.interface import StoreError
 from elastic_ctr.store.retry import RetryPolicy
+from elastic_ctr.store.store import Store
 
 
 def open_store(url: str, *, token: str | None = None, user: str = "root", retry: RetryPolicy | None = None) -> Store:

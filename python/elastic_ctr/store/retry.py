@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import stamina
 import stamina.instrumentation
@@ -11,6 +12,7 @@ import stamina.instrumentation
 from elastic_ctr.store.interface import StoreUnavailable
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # It would log each try, without naming what is tried or why.
 stamina.instrumentation.set_on_retry_hooks(())
@@ -51,6 +53,15 @@ class RetryPolicy:
         return iter(
             stamina.retry_context(again, attempts=None, timeout=None, wait_initial=0.1, wait_max=2.0, wait_jitter=0.5)
         )
+
+    def call(self, ask: Callable[[], T]) -> T:
+        """Raises the last error."""
+        if not self.seconds:
+            return ask()  # one try costs no more than itself
+        for attempt in self.attempts():
+            with attempt:
+                return ask()
+        raise AssertionError("an attempt either returns or raises")
 
 
 def resumed(part: Callable[[int], Iterator[bytes]], start: int, retry: RetryPolicy) -> Iterator[bytes]:

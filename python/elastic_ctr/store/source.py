@@ -2,123 +2,63 @@
 
 import hashlib
 import io
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
-from elastic_ctr.store.interface import NotInStore, StoreError, checked_path
-from elastic_ctr.store.remote import Reading, Remote, Stat, relative
+from elastic_ctr.store.file import LocalFiles
+from elastic_ctr.store.interface import NotInStore, StoreError, relative
 from elastic_ctr.store.retry import RetryPolicy
+from elastic_ctr.store.store import Reading, Tree
 
 _BUFFER = 1 << 20
 
 
-class Source(Protocol):
-    """A tree of files that another system writes."""
+class Source(Tree):
+    """A tree of files that another system writes. Paths may begin and end with a slash."""
 
-    url: str
+    def _at(self, path: str) -> str:
+        return relative(path.strip("/") or ".")
+
+    def _files(self, folder: str) -> list[tuple[str, int, float]]:
+        return sorted((name, stat.size, stat.modified_at) for name, stat in self._found(folder) if not stat.folder)
 
     def list(self, folder: str) -> list[tuple[str, int]]:
         """Files directly in a folder with their bytes, sorted by name. An absent folder is empty. Raises StoreError."""
+        return [(name, size) for name, size, _ in self._files(folder)]
 
     def fingerprint(self, folder: str) -> str:
         """Differs when a file directly in a folder was added, removed or written. Raises StoreError."""
-
-    def exists(self, path: str) -> bool: ...
+        return hashlib.sha256(repr(self._files(folder)).encode()).hexdigest()
 
     def open(self, path: str, start: int = 0) -> BinaryIO:
         """A stream from byte `start`. Raises NotInStore, StoreError."""
+        found = self._stat(path)
+        if found.folder:
+            raise StoreError(f"{path} in {self.url} cannot be read: it is a folder")
+        raw = _RemoteFile(Reading(self._backend, self._at(path), self._retry), found.size)
+        stream = io.BufferedReader(raw, _BUFFER)
+        stream.seek(start)
+        return cast("BinaryIO", stream)
 
 
-class FileSource:
+class FileSource(Source):
     """A folder of this machine."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.url = f"file://{root}"
-
-    def _at(self, path: str) -> Path:
-        return self.root / checked_path(path.strip("/") or ".")
-
-    def _files(self, folder: str) -> list[tuple[str, os.stat_result]]:
-        try:
-            return sorted((each.name, each.stat()) for each in self._at(folder).iterdir() if each.is_file())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as failed:
-            raise StoreError(f"{folder} in {self.url} cannot be listed: {failed.strerror or failed}") from failed
-
-    def list(self, folder: str) -> list[tuple[str, int]]:
-        return [(name, stat.st_size) for name, stat in self._files(folder)]
-
-    def fingerprint(self, folder: str) -> str:
-        return _fingerprint_of((name, stat.st_size, stat.st_mtime) for name, stat in self._files(folder))
-
-    def exists(self, path: str) -> bool:
-        return self._at(path).exists()
+        super().__init__(LocalFiles(root), RetryPolicy(0))
 
     def open(self, path: str, start: int = 0) -> BinaryIO:
         try:
-            stream = self._at(path).open("rb")
+            stream = (self.root / self._at(path)).open("rb")
         except FileNotFoundError as gone:
             raise NotInStore(f"{path} is not in {self.url}") from gone
         except OSError as failed:
             raise StoreError(f"{path} in {self.url} cannot be read: {failed.strerror or failed}") from failed
         stream.seek(start)
         return stream
-
-
-class RemoteSource:
-    """The Source over any Remote."""
-
-    def __init__(self, remote: Remote, retry: RetryPolicy) -> None:
-        self.url = remote.url
-        self._remote = remote
-        self._retry = retry
-
-    def list(self, folder: str) -> list[tuple[str, int]]:
-        return sorted((name, stat.size) for name, stat in self._files(folder))
-
-    def fingerprint(self, folder: str) -> str:
-        return _fingerprint_of((name, stat.size, stat.modified_at) for name, stat in self._files(folder))
-
-    def _files(self, folder: str) -> Iterable[tuple[str, Stat]]:
-        path = relative(folder.strip("/") or ".")
-        for attempt in self._retry.attempts():
-            with attempt:
-                try:
-                    found = self._remote.list(path)
-                except NotInStore:
-                    return []
-        return [(name, stat) for name, stat in found if not stat.folder]
-
-    def exists(self, path: str) -> bool:
-        try:
-            self._stat(relative(path.strip("/") or "."))
-        except NotInStore:
-            return False
-        return True
-
-    def open(self, path: str, start: int = 0) -> BinaryIO:
-        at = relative(path.strip("/") or ".")
-        found = self._stat(at)
-        if found.folder:
-            raise StoreError(f"{path} in {self.url} cannot be read: it is a folder")
-        raw = _RemoteFile(Reading(self._remote, at, self._retry), found.size)
-        stream = io.BufferedReader(raw, _BUFFER)
-        stream.seek(start)
-        return cast("BinaryIO", stream)
-
-    def _stat(self, path: str) -> Stat:
-        for attempt in self._retry.attempts():
-            with attempt:
-                return self._remote.stat(path)
-        raise AssertionError("an attempt either returns or raises")
-
-    def close(self) -> None:
-        self._remote.close()
 
 
 class _RemoteFile(io.RawIOBase):
@@ -170,11 +110,6 @@ class _RemoteFile(io.RawIOBase):
     def close(self) -> None:
         self._drop()
         super().close()
-
-
-def _fingerprint_of(files: Iterable[tuple[str, int, float]]) -> str:
-    """Of names, bytes and times of the last change."""
-    return hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
 
 
 def open_source(url: str, user: str, retry: RetryPolicy | None = None) -> Source:

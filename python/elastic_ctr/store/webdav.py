@@ -14,10 +14,19 @@ from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
-from elastic_ctr.store.interface import AlreadyPublished, NotInStore, StoreError, StoreUnavailable
-from elastic_ctr.store.remote import Body, Remote, Stat, cause_of, checked_name
-from elastic_ctr.store.remote_store import RemoteStore
+from elastic_ctr.store.interface import (
+    AlreadyPublished,
+    Backend,
+    Body,
+    NotInStore,
+    Stat,
+    StoreError,
+    StoreUnavailable,
+    cause_of,
+    checked_name,
+)
 from elastic_ctr.store.retry import RetryPolicy
+from elastic_ctr.store.store import Store
 
 _SENT_AT_ONCE = 1 << 20
 # Reading waits for a folder with many files to be deleted, or a body to reach a slow disk; it does not limit a transfer.
@@ -27,14 +36,14 @@ _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _CHANGES = {"PUT", "MOVE", "DELETE"}
 
 
-class HttpStore(RemoteStore):
+class HttpStore(Store):
     """The store at `http://file-server:8080`; the token is sent with what changes something, and with nothing else."""
 
     def __init__(self, url: str, token: str | None = None, retry: RetryPolicy | None = None) -> None:
         super().__init__(WebDav(url, token), retry or RetryPolicy())
 
 
-class WebDav(Remote):
+class WebDav(Backend):
     """nginx's ngx_http_dav_module and autoindex. Safe to use from several threads."""
 
     def __init__(self, url: str, token: str | None) -> None:
@@ -59,12 +68,12 @@ class WebDav(Remote):
     def close(self) -> None:
         self._client.close()
 
-    # -- what a Remote does ------------------------------------------------------------------------------------------
+    # -- what a Backend does -----------------------------------------------------------------------------------------
 
-    def stat(self, path: str) -> Stat:
+    def stat(self, path: str, deed: str = "looked up in") -> Stat:
         if not path:
             return Stat(0, 0.0, folder=True)
-        with self._asked("HEAD", path, "looked up in") as answer:
+        with self._asked("HEAD", path, deed) as answer:
             if self._is_folder(answer, path):
                 return self._folder_stat(path)
             return self._stat_of(answer, path)

@@ -1,17 +1,17 @@
-"""A Remote whose machine is a dictionary, and whose line is as bad as a test wants."""
+"""A Backend whose machine is a dictionary, and whose line is as bad as a test wants."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
 from elastic_ctr.store import AlreadyPublished, NotInStore, StoreUnavailable
-from elastic_ctr.store.remote import Body, Remote, Stat
+from elastic_ctr.store.interface import Backend, Body, Stat
 
 Fault = Callable[[str], str | None]
 """Asked before each call, with its name: None, "refused" (nothing was done) or "unheard" (done, but nobody heard)."""
 
 
-class MemoryRemote(Remote):
+class MemoryRemote(Backend):
     def __init__(self, fault: Fault = lambda _: None) -> None:
         self.url = "memory://"
         self.fault = fault
@@ -31,7 +31,7 @@ class MemoryRemote(Remote):
         if fault == "unheard":
             raise StoreUnavailable(f"{name} was not heard of")
 
-    def stat(self, path: str) -> Stat:
+    def stat(self, path: str, deed: str = "looked up in") -> Stat:  # noqa: ARG002
         with self._asked("stat"):
             return self._stat(path)
 

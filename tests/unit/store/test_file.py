@@ -34,7 +34,7 @@ def test_a_list_is_sorted_and_marks_folders(store: FileStore) -> None:
 
 def test_a_file_being_put_is_not_listed(store: FileStore) -> None:
     store.put_bytes(b"", "x/a")
-    (store.root / "x" / ".put-unfinished").write_bytes(b"half")
+    (store.root / "x" / ".part-unfinished").write_bytes(b"half")
 
     assert store.list("x") == ["a"]
     assert list(store.walk("x")) == ["x/a"]

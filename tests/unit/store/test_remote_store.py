@@ -7,15 +7,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.store import AlreadyPublished, NotInStore, RetryPolicy, Store, StoreError, StoreUnavailable
-from elastic_ctr.store.remote_store import RemoteStore
 from store.memory import MemoryRemote
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 FAULTS = st.lists(st.sampled_from([None, None, "refused", "unheard"]), max_size=12)
 
 
-def store_over(remote: MemoryRemote, seconds: float = 60.0) -> RemoteStore:
-    return RemoteStore(remote, RetryPolicy(seconds))
+def store_over(remote: MemoryRemote, seconds: float = 60.0) -> Store:
+    return Store(remote, RetryPolicy(seconds))
 
 
 def script(remote: MemoryRemote, faults: list[str | None]) -> None:

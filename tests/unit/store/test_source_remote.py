@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 
 from elastic_ctr.features.blocks import lines_in_range, open_lines
 from elastic_ctr.store import NotInStore, RetryPolicy, StoreError
-from elastic_ctr.store.source import RemoteSource
+from elastic_ctr.store.source import Source
 from store.memory import MemoryRemote
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
-def source_of(**files: bytes) -> tuple[RemoteSource, MemoryRemote]:
+def source_of(**files: bytes) -> tuple[Source, MemoryRemote]:
     remote = MemoryRemote()
     remote.files = {path.replace("__", "/"): (number, data) for number, (path, data) in enumerate(files.items())}
-    return RemoteSource(remote, RetryPolicy()), remote
+    return Source(remote, RetryPolicy()), remote
 
 
 def test_a_folder_lists_its_files_with_their_bytes_by_name() -> None:

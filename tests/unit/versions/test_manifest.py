@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from elastic_ctr.store import FileStore, NotInStore, StoreError, interface
+from elastic_ctr.store import FileStore, NotInStore, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import (
     CheckpointManifest,
@@ -148,7 +148,7 @@ def test_a_manifest_under_the_name_of_another_version_is_damaged(store: FileStor
 
 
 def test_a_manifest_larger_than_any_is_damaged(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interface.small, "__defaults__", (100,))
+    monkeypatch.setattr("elastic_ctr.store.store.SMALL_FILE_LIMIT", 100)
     store.put_bytes(b" " * 101, layout.version_manifest(7))
 
     with pytest.raises(ManifestDamaged, match="has more than 100 bytes"):

@@ -38,7 +38,7 @@ class Stubborn(FileStore):
     """A store that deletes files and no folders."""
 
     def delete(self, path: str) -> None:
-        if self._at(path).is_dir():
+        if (self.root / path).is_dir():
             raise StoreError(f"{path} cannot be deleted")
         super().delete(path)
 

@@ -1,0 +1,272 @@
+"""The store over any backend: whatever is lost on the way, a put is done once, whole, or not at all."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from elastic_ctr.store.interface import (
+    AlreadyPublished,
+    Backend,
+    FileTooLarge,
+    NotInStore,
+    Stat,
+    StoreError,
+    StoreUnavailable,
+    relative,
+)
+from elastic_ctr.store.retry import RetryPolicy, resumed
+from elastic_ctr.store.temporary import appearing, is_temporary, temporary_beside
+
+Content = Callable[[], AbstractContextManager[bytes | BinaryIO]]
+"""The bytes of a file, from their beginning, as often as they have to be sent."""
+
+SMALL_FILE_LIMIT = 256 << 20
+_READ_AGAIN = 4
+
+
+class FileChanged(StoreError):
+    """The file was replaced while it was read."""
+
+
+class Tree:
+    """Files behind a backend, which is asked again while it is unavailable."""
+
+    def __init__(self, backend: Backend, retry: RetryPolicy) -> None:
+        self.url = backend.url
+        self._backend = backend
+        self._retry = retry
+
+    def _at(self, path: str) -> str:
+        """Raises StoreError for a path that leads elsewhere."""
+        return relative(path)
+
+    def _stat(self, path: str, deed: str = "looked up in") -> Stat:
+        at = self._at(path)
+        return self._retry.call(lambda: self._backend.stat(at, deed))
+
+    def _stands(self, path: str, deed: str = "looked up in") -> bool:
+        try:
+            self._stat(path, deed)
+        except NotInStore:
+            return False
+        return True
+
+    def _found(self, folder: str) -> list[tuple[str, Stat]]:
+        """An absent folder is empty."""
+        at = self._at(folder)
+        try:
+            return self._retry.call(lambda: self._backend.list(at))
+        except NotInStore:
+            return []
+
+    def exists(self, path: str) -> bool:
+        return self._stands(path)
+
+    def close(self) -> None:
+        """Let go of connections; the files may be used again all the same."""
+        self._backend.close()
+
+
+class Store(Tree):
+    """Published files are immutable: a put refuses to overwrite unless the file is a donefile, which alone may change.
+
+    A put is complete or absent: written under a temporary name, then renamed. A path is relative, with slashes, and never
+    leaves the store.
+    """
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def put(self, source: Path, path: str, *, overwrite: bool = False) -> None:
+        """Publish a local file. Raises AlreadyPublished, StoreError."""
+        self._publish(lambda: _opened(source, path), path, overwrite=overwrite)
+
+    def put_bytes(self, data: bytes, path: str, *, overwrite: bool = False) -> None:
+        """Publish bytes. Raises AlreadyPublished, StoreError."""
+        self._publish(lambda: nullcontext(data), path, overwrite=overwrite)
+
+    def _publish(self, content: Content, path: str, *, overwrite: bool) -> None:
+        target = self._at(path)
+        if not overwrite and self._stands(path, "written to"):
+            raise AlreadyPublished(f"{path} is already published in {self.url}; published files are never changed")
+        left: list[str] = []
+        try:
+            for attempt in self._retry.attempts():
+                with attempt:
+                    # A new name each time: a write that was given up may still happen, much later.
+                    temporary = temporary_beside(target)
+                    left.append(temporary)
+                    arrived = self._upload(content, temporary, target)
+                    self._move(temporary, target, arrived, overwrite=overwrite)
+                    left.remove(temporary)
+        except Exception:
+            self._sweep(left)
+            raise
+        self._sweep(left)
+
+    def _upload(self, content: Content, temporary: str, target: str) -> Stat:
+        with content() as stream:
+            self._backend.put(stream, temporary, target)
+            sent = len(stream) if isinstance(stream, bytes) else os.fstat(stream.fileno()).st_size
+        try:
+            arrived = self._stat(temporary)
+        except NotInStore as gone:
+            raise self._lost(target) from gone
+        if arrived.size != sent:
+            raise StoreUnavailable(
+                f"{target} cannot be written to {self.url}: {arrived.size} of {sent} bytes arrived; try again"
+            )
+        return arrived
+
+    def _lost(self, target: str) -> StoreUnavailable:
+        return StoreUnavailable(f"{target} cannot be written to {self.url}: the upload was lost there; try again")
+
+    def _move(self, temporary: str, target: str, arrived: Stat, *, overwrite: bool) -> None:
+        """Raises AlreadyPublished, StoreUnavailable, StoreError.
+
+        A refusal may be the answer to a second try, here or in a library, after a first one that was done and not heard of.
+        """
+        try:
+            self._retry.call(lambda: self._backend.move(temporary, target, overwrite=overwrite))
+        except (AlreadyPublished, NotInStore) as refused:
+            if self._has_become(temporary, target, arrived):
+                return
+            if isinstance(refused, AlreadyPublished):
+                raise
+            raise self._lost(target) from refused
+
+    def _has_become(self, temporary: str, target: str, arrived: Stat) -> bool:
+        """Only this writer knows the temporary name: if it is gone, the same file at the target came from it."""
+        if self._stands(temporary):
+            return False
+        try:
+            found = self._stat(target)
+        except NotInStore:
+            return False
+        return (found.size, found.identity) == (arrived.size, arrived.identity)
+
+    def _sweep(self, left: list[str]) -> None:
+        """Best effort, one try: a temporary file disturbs no reader, and is deleted with its folder."""
+        with suppress(StoreError):
+            for temporary in left:
+                self._backend.delete(temporary)
+
+    def delete(self, path: str) -> None:
+        """Remove a file, or a folder with all it holds. Absent is done."""
+        target = self._at(path)
+        if not target:
+            raise StoreError(f"{path!r} is the whole of {self.url}, which is not deleted; name what to delete")
+        self._retry.call(lambda: self._backend.delete(target))
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def get(self, path: str, target: Path) -> None:
+        """Fetch into a local file, which appears whole or not at all. Raises NotInStore, StoreError."""
+        try:
+            with appearing(target) as out:
+                for block in self.read_from(path):
+                    out.write(block)
+        except StoreError:
+            raise
+        except OSError as failed:
+            raise StoreError(
+                f"{path} cannot be fetched from {self.url} to {target}: {failed.strerror or failed}"
+            ) from failed
+
+    def read_from(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        """The bytes of a file from an offset on, in blocks: for a fetch that goes on where it was cut off.
+
+        Raises NotInStore, StoreError, as the blocks are taken.
+        """
+        yield from Reading(self._backend, self._at(path), self._retry).blocks(offset)
+
+    def get_bytes(self, path: str) -> bytes:
+        """Fetch a small file. Raises NotInStore, FileTooLarge, StoreError."""
+        for _ in range(_READ_AGAIN):
+            try:
+                return self._small(path)
+            except FileChanged:  # noqa: PERF203 (a donefile was replaced in between: rare)
+                continue
+        return self._small(path)
+
+    def _small(self, path: str) -> bytes:
+        found = bytearray()
+        for block in self.read_from(path):
+            found += block
+            if len(found) > SMALL_FILE_LIMIT:
+                raise FileTooLarge(
+                    f"{path} has more than {SMALL_FILE_LIMIT} bytes, far more than such a file needs; is it damaged?"
+                )
+        return bytes(found)
+
+    def list(self, folder: str) -> list[str]:
+        """Names directly in a folder, sorted; a folder's name ends in a slash. An absent folder is empty."""
+        found = self._found(folder)
+        return sorted(f"{name}/" if stat.folder else name for name, stat in found if not is_temporary(name))
+
+    def walk(self, folder: str) -> Iterator[str]:
+        """Paths of all files below a folder, relative to the store, sorted."""
+        for name in self.list(folder):
+            path = f"{folder.rstrip('/')}/{name}"
+            if name.endswith("/"):
+                yield from self.walk(path)
+            else:
+                yield path
+
+    def size(self, path: str) -> int:
+        """Bytes of a file. Raises NotInStore."""
+        found = self._stat(path)
+        if found.folder:
+            raise StoreError(f"{path} in {self.url} is a folder; only files have a size")
+        return found.size
+
+    def modified_at(self, path: str) -> float:
+        """Unix seconds of a file's or folder's last change. Raises NotInStore."""
+        return self._stat(path).modified_at
+
+    def local_path(self, path: str) -> Path | None:
+        """The file on this machine if the store's files are on this machine: it can be mapped without a copy."""
+        self._at(path)
+        return None
+
+
+class Reading:
+    """One file as it was when its first byte came: what is read later must be of the same one."""
+
+    def __init__(self, backend: Backend, path: str, retry: RetryPolicy) -> None:
+        self._backend = backend
+        self._path = path
+        self._retry = retry
+        self._seen: tuple[int, str] | None = None
+
+    def blocks(self, start: int = 0) -> Iterator[bytes]:
+        """The bytes from `start` on. Raises NotInStore, FileChanged, StoreError."""
+        return resumed(self._part, start, self._retry)
+
+    def _part(self, start: int) -> Iterator[bytes]:
+        with self._backend.read(self._path, start) as body:
+            file = (body.stat.size, body.stat.identity)
+            if self._seen not in (None, file) or body.first > start:
+                raise FileChanged(f"{self._path} in {self._backend.url} was changed while it was read; read it again")
+            self._seen = file
+            reached = body.first
+            for block in body.blocks:
+                fresh = block[max(0, start - reached) :]
+                reached += len(block)
+                if fresh:
+                    yield fresh
+            if reached < body.stat.size:
+                raise StoreUnavailable(
+                    f"{self._path} cannot be read from {self._backend.url}: it broke off before the end; try again"
+                )
+
+
+@contextmanager
+def _opened(source: Path, path: str) -> Iterator[BinaryIO]:
+    try:
+        stream = source.open("rb")
+    except OSError as failed:
+        raise StoreError(f"{source} cannot be published as {path}: {failed.strerror or failed}") from failed
+    with stream:
+        yield stream
