@@ -87,7 +87,7 @@ def _checkpoint(name: str) -> CheckpointManifest:
 
 
 def _line(version: int, base: int) -> bytes:
-    return Announcement(version, base, "/x").to_line().encode() + b"\n"
+    return Announcement(id=version, key=base, input="/x").to_line().encode() + b"\n"
 
 
 class PublishedFiles:

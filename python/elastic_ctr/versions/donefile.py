@@ -8,7 +8,7 @@ import json
 import logging
 from typing import NamedTuple
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import FileTooLarge, NotInStore, Store
@@ -28,19 +28,22 @@ _LINE_LIMIT = 1 << 16
 _NAMED = 3
 
 
-class Announcement(NamedTuple):
-    """One line of a donefile."""
+class Announcement(BaseModel):
+    """One line of a donefile. Fields beyond the three belong to other systems, and older writers gave ids as strings."""
 
-    id: int
-    key: int
+    model_config = ConfigDict(frozen=True)
+
+    id: VersionId
+    key: VersionId
     input: str
 
     def to_line(self) -> str:
-        return json.dumps({"id": self.id, "key": self.key, "input": self.input})
+        return json.dumps(self.model_dump())
 
 
 def announcement_of(manifest: VersionManifest) -> Announcement:
-    return Announcement(manifest.version, manifest.base, "/" + layout.cube_folder(manifest.version, manifest.kind))
+    folder = layout.cube_folder(manifest.version, manifest.kind)
+    return Announcement(id=manifest.version, key=manifest.base, input=f"/{folder}")
 
 
 class Donefile(NamedTuple):
@@ -48,14 +51,6 @@ class Donefile(NamedTuple):
 
     lines: tuple[Announcement, ...]
     problems: tuple[str, ...]
-
-
-class _Line(BaseModel):
-    """Fields beyond the three belong to other systems. Older writers gave ids as strings, which pydantic takes."""
-
-    id: VersionId
-    key: VersionId
-    input: str
 
 
 def parse_donefile(data: bytes, path: str) -> Donefile:
@@ -67,7 +62,7 @@ def parse_donefile(data: bytes, path: str) -> Donefile:
         if not text.strip():
             continue
         try:
-            line = read_document(_Line, text, _LINE_LIMIT)
+            found.append(read_document(Announcement, text, _LINE_LIMIT))
         except DocumentDamaged:
             unread += 1
             if unread <= _NAMED:
@@ -75,8 +70,6 @@ def parse_donefile(data: bytes, path: str) -> Donefile:
                 problems.append(
                     f"{path} line {number} is not a JSON object with id, key and input: {shown!r}; mend or remove the line"
                 )
-        else:
-            found.append(Announcement(line.id, line.key, line.input))
     if unread > _NAMED:
         problems.append(f"{path} has {unread - _NAMED} more such lines")
     return Donefile(tuple(found), tuple(problems))
@@ -107,20 +100,18 @@ def announce(store: Store) -> None:
         except ManifestDamaged as damaged:
             log.warning("version %d is announced as before: %s", version, damaged)
             for path, text in before.items():
-                lines[path] += [
-                    line.to_line() for line in parse_donefile(text or b"", path).lines if line.id == version
-                ]
+                lines[path] += [line.to_line() for line in parse_donefile(text, path).lines if line.id == version]
             continue
         path = layout.BASE_DONEFILE if manifest.kind == "base" else layout.PATCH_DONEFILE
         lines[path].append(announcement_of(manifest).to_line())
     for path, those in lines.items():
         text = "".join(f"{line}\n" for line in those).encode()
-        if text != (before[path] or b""):
+        if text != before[path]:
             store.put_bytes(text, path, overwrite=True)
 
 
-def _bytes_of(store: Store, path: str) -> bytes | None:
+def _bytes_of(store: Store, path: str) -> bytes:
     try:
         return store.get_bytes(path)
     except (NotInStore, FileTooLarge):
-        return None
+        return b""

@@ -176,14 +176,12 @@ def checked_file(store: Store, entry: FileEntry, folder: Path) -> Path:
 
 def read_version(store: Store, version: int) -> VersionManifest:
     """Raises NotInStore, ManifestDamaged."""
-    path = layout.version_manifest(version)
-    return _of_version(version, _parsed(VersionManifest, store, path), path)
+    return _of_version(VersionManifest, store, version, layout.version_manifest(version))
 
 
 def read_dictionary(store: Store, version: int) -> DictionaryManifest:
     """Raises NotInStore, ManifestDamaged."""
-    path = layout.dictionary_manifest(version)
-    return _of_version(version, _parsed(DictionaryManifest, store, path), path)
+    return _of_version(DictionaryManifest, store, version, layout.dictionary_manifest(version))
 
 
 def read_checkpoint(store: Store, name: str) -> CheckpointManifest:
@@ -193,7 +191,12 @@ def read_checkpoint(store: Store, name: str) -> CheckpointManifest:
 
 def published_versions(store: Store) -> list[int]:
     """Ids of all versions with a manifest, oldest first."""
-    names = (name.removesuffix(".json") for name in store.list(layout.VERSIONS) if name.endswith(".json"))
+    return versions_in(store, layout.VERSIONS, ".json")
+
+
+def versions_in(store: Store, folder: str, ending: str) -> list[int]:
+    """Versions with a file or folder `<version><ending>` in a folder, oldest first. Raises StoreError."""
+    names = (name.removesuffix(ending) for name in store.list(folder) if name.endswith(ending))
     return sorted(int(name) for name in names if layout.is_version(name))
 
 
@@ -232,8 +235,9 @@ def _parsed(kind: type[R], store: Store, path: str) -> R:
         raise ManifestDamaged(f"{path} in {store.url} is damaged: {wrong}") from wrong
 
 
-def _of_version(version: int, manifest: M, path: str) -> M:
+def _of_version(kind: type[M], store: Store, version: int, path: str) -> M:
     """A manifest that names another version than its path could lead a chain of parents round in a circle."""
+    manifest = _parsed(kind, store, path)
     if manifest.version != version:
         raise ManifestDamaged(f"{path} is damaged: it names version {manifest.version}")
     return manifest

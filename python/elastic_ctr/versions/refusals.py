@@ -6,11 +6,12 @@ version is refused: a refusal with damaged content still counts.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import AlreadyPublished, FileTooLarge, NotInStore, Store
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import Record, VersionId
+from elastic_ctr.versions.manifest import Record, VersionId, versions_in
 
 
 class Refusal(Record):
@@ -23,17 +24,14 @@ class Refusal(Record):
 
 def write_refusal(store: Store, refusal: Refusal) -> None:
     """Writing it again changes nothing: the first reason stays. Raises StoreError."""
-    try:
+    with suppress(AlreadyPublished):
         store.put_bytes(refusal.to_json(), layout.refusal(refusal.version))
-    except AlreadyPublished:
-        return
 
 
 def read_refusals(store: Store) -> dict[int, str]:
     """Refused version -> reason, oldest first. Raises StoreError."""
     found: dict[int, str] = {}
-    names = (name.removesuffix(".json") for name in store.list(layout.REFUSED) if name.endswith(".json"))
-    for version in sorted(int(name) for name in names if layout.is_version(name)):
+    for version in versions_in(store, layout.REFUSED, ".json"):
         path = layout.refusal(version)
         try:
             found[version] = read_document(Refusal, store.get_bytes(path)).reason

@@ -26,7 +26,7 @@ def manifest(version: int, parent: int | None = None, base: int | None = None) -
 
 
 IDS = st.integers(1, 10**18 - 1)
-LINES = st.lists(st.builds(Announcement, IDS, IDS, st.text()))
+LINES = st.lists(st.builds(Announcement, id=IDS, key=IDS, input=st.text()))
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["id", "key", "input", "x"]), inner),
@@ -43,10 +43,10 @@ def test_a_written_donefile_is_read_again(lines: list[Announcement]) -> None:
 def test_ids_may_be_strings_and_other_fields_are_somebody_elses() -> None:
     text = b'{"id": "5", "key": "4", "input": "/x", "monitor_data": ""}\r\n\n'
 
-    assert parse_donefile(text, "d") == ((Announcement(5, 4, "/x"),), ())
+    assert parse_donefile(text, "d") == ((Announcement(id=5, key=4, input="/x"),), ())
 
 
-GOOD = Announcement(1, 1, "/x")
+GOOD = Announcement(id=1, key=1, input="/x")
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ def test_a_missing_donefile_means_nothing_new(tmp_path: Path) -> None:
 
 
 def test_the_key_of_a_patch_is_its_base_and_of_a_base_its_own() -> None:
-    assert announcement_of(manifest(4)) == Announcement(4, 4, "/output/ctr_cube/4/base")
-    assert announcement_of(manifest(6, 5, 4)) == Announcement(6, 4, "/output/ctr_cube/6/delta")
+    assert announcement_of(manifest(4)) == Announcement(id=4, key=4, input="/output/ctr_cube/4/base")
+    assert announcement_of(manifest(6, 5, 4)) == Announcement(id=6, key=4, input="/output/ctr_cube/6/delta")
 
 
 def test_announcing_writes_a_line_for_every_manifest_and_drops_the_others(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
-    store.put_bytes(Announcement(1, 1, "/gone").to_line().encode(), layout.BASE_DONEFILE)
+    store.put_bytes(Announcement(id=1, key=1, input="/gone").to_line().encode(), layout.BASE_DONEFILE)
     for each in (manifest(4), manifest(5, 4, 4), manifest(6, 5, 4)):
         store.put_bytes(each.to_json(), layout.version_manifest(each.version))
 

@@ -63,7 +63,7 @@ def test_a_donefile_that_names_a_missing_manifest_is_a_sentence_and_blocks_nothi
     store: FileStore, tmp_path: Path
 ) -> None:
     publish_version(store, tmp_path, 10, KEYS)
-    lines = store.get_bytes(layout.BASE_DONEFILE) + Announcement(12, 12, "/x").to_line().encode()
+    lines = store.get_bytes(layout.BASE_DONEFILE) + Announcement(id=12, key=12, input="/x").to_line().encode()
     store.put_bytes(lines, layout.BASE_DONEFILE, overwrite=True)
 
     scan = Catalog(store).scan()
