@@ -8,6 +8,7 @@ import httpx
 from pydantic import ValidationError
 
 from elastic_ctr.cube.release import BuildProgress
+from elastic_ctr.cube.transfer.state import REMEMBERED
 from elastic_ctr.runtime.auth import bearer
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,8 @@ class Builder:
     def __init__(self, url: str, token: str | None) -> None:
         self._url = url
         self._client = httpx.AsyncClient(headers=bearer(token), timeout=10.0, trust_env=False)
-        self._failures: dict[int, int] = {}
-        self._not_before: dict[int, float] = {}
+        # Version, failures in a row, and the end of the pause after them.
+        self._last = (0, 0, 0.0)
         self.progress: BuildProgress | None = None
         self.error: str | None = None
         self.seconds: dict[int, BuildProgress] = {}
@@ -37,7 +38,7 @@ class Builder:
 
     def may_try(self, version: int) -> bool:
         """Whether the pause after the last failure is over."""
-        return time.monotonic() >= self._not_before.get(version, 0.0)
+        return version != self._last[0] or time.monotonic() >= self._last[2]
 
     async def build(self, version: int) -> BuildProgress:
         """Order a version and wait until it is done or failed. Never raises but when cancelled."""
@@ -56,18 +57,15 @@ class Builder:
             self.error = str(silent)
             progress = BuildProgress(version=version, stage="failed", error=str(silent))
         self.progress = progress
-        self._weigh(version, progress)
-        return progress
-
-    def _weigh(self, version: int, progress: BuildProgress) -> None:
         if progress.stage == "done":
             self.seconds[version] = progress
-            while len(self.seconds) > 64:
+            while len(self.seconds) > REMEMBERED:
                 del self.seconds[min(self.seconds)]
-        failures = 0 if progress.stage == "done" else self._failures.get(version, 0) + 1
-        self._failures = {version: failures}
-        pause = min(_LONGEST_BACK_OFF, 0.5 * 2**failures) if failures else 0.0
-        self._not_before = {version: time.monotonic() + pause}
+            self._last = (version, 0, 0.0)
+        else:
+            failures = 1 + (self._last[1] if version == self._last[0] else 0)
+            self._last = (version, failures, time.monotonic() + min(_LONGEST_BACK_OFF, 0.5 * 2**failures))
+        return progress
 
     async def _ask(self, method: str, version: int) -> BuildProgress:
         body = {"version": version} if method == "POST" else None

@@ -4,9 +4,9 @@ The donefile announces, the manifest decides. A version that cannot be used is o
 """
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from elastic_ctr.cube.placement import unbuilt_chain
 from elastic_ctr.store import NotInStore, Store, StoreError
@@ -21,7 +21,11 @@ from elastic_ctr.versions.manifest import (
     read_checkpoint,
     read_dictionary,
     read_version,
+    versions_in,
 )
+
+log = logging.getLogger(__name__)
+M = TypeVar("M", VersionManifest, DictionaryManifest)
 
 
 class Scan(NamedTuple):
@@ -87,25 +91,24 @@ class Catalog:
     def _read_manifests(self, listed: list[int], problems: list[str]) -> None:
         self._manifests = {v: m for v, m in self._manifests.items() if v in listed}
         self._complete &= set(listed)
-        for version in listed:
-            if version not in self._manifests:
-                try:
-                    self._manifests[version] = read_version(self._store, version)
-                except NotInStore:
-                    continue
-                except ManifestDamaged as damaged:
-                    problems.append(str(damaged))
+        self._read_new(self._manifests, listed, read_version, problems)
 
     def _read_dictionaries(self, problems: list[str]) -> None:
-        folders = {int(name[:-1]) for name in self._store.list(layout.DICTIONARIES) if layout.is_version(name[:-1])}
+        folders = versions_in(self._store, layout.DICTIONARIES, "/")
         self._dictionaries = {v: d for v, d in self._dictionaries.items() if v in folders}
-        for version in sorted(folders - self._dictionaries.keys()):
-            try:
-                self._dictionaries[version] = read_dictionary(self._store, version)
-            except NotInStore:  # noqa: PERF203 (not a hot loop)
-                continue  # a build under way, or an interrupted one
-            except ManifestDamaged as damaged:
-                problems.append(str(damaged))
+        self._read_new(self._dictionaries, folders, read_dictionary, problems)
+
+    def _read_new(
+        self, found: dict[int, M], versions: list[int], read: Callable[[Store, int], M], problems: list[str]
+    ) -> None:
+        for version in versions:
+            if version not in found:
+                try:
+                    found[version] = read(self._store, version)
+                except NotInStore:
+                    continue  # a build under way, an interrupted one, or deleted since
+                except ManifestDamaged as damaged:
+                    problems.append(str(damaged))
 
     def _read_announced(self, problems: list[str]) -> set[int]:
         for path in (layout.BASE_DONEFILE, layout.PATCH_DONEFILE):
@@ -138,9 +141,6 @@ def missing_inputs(manifest: VersionManifest, store: Store) -> list[str]:
     """Files of the manifest that the store lacks."""
     there = set(store.list(layout.cube_folder(manifest.version, manifest.kind)))
     return [entry.path for entry in manifest.cube_files if PurePosixPath(entry.path).name not in there]
-
-
-log = logging.getLogger(__name__)
 
 
 def delete_orphans(store: Store, published: Collection[int], built: Collection[int], now: float) -> list[str]:

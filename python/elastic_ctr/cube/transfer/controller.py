@@ -37,11 +37,11 @@ from elastic_ctr.cube.transfer.catalog import (
     known,
 )
 from elastic_ctr.cube.transfer.heartbeats import Pods, address_rule
-from elastic_ctr.cube.transfer.state import ReleaseState, RollbackRefused, View
+from elastic_ctr.cube.transfer.state import ReleaseState, View
 from elastic_ctr.cube.transfer.state_file import RESERVED, PersistedState, StateFile
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.lock import StateLock
-from elastic_ctr.store import Store, StoreError
+from elastic_ctr.store import Store
 from elastic_ctr.versions.refusals import Refusal, read_refusals, write_refusal
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,6 @@ class CubeTransfer:
         self._file = StateFile(Path(self.rules.state_dir))
         self._persisted: PersistedState | None = None
         self._persisted_at = 0.0
-        self._placement = Placement(shards=config.shards, replicas=config.replicas_per_shard)
         self._catalog = Catalog(store)
         self._carried: ReleaseDocument | None = None
         self._news = asyncio.Event()
@@ -94,7 +93,6 @@ class CubeTransfer:
         self._revision = 0
         self._retention_at = 0.0
         self._stopping = False
-        self._logged_problems: tuple[str, ...] = ()
         # Refusals that the store has; None until they have been read once.
         self._shared: dict[int, str] | None = None
 
@@ -132,11 +130,10 @@ class CubeTransfer:
         if order.resume:
             after = rules_of.resume(self.state)
             log.info("resumed: the newest version is promoted again")
-        elif order.version is not None:
+        else:
+            assert order.version is not None  # the API has checked that
             after = rules_of.rolled_back(self.state, order.version, view, self.rules)
             log.info("rollback to version %s; nothing else is promoted until it is resumed", order.version)
-        else:
-            raise RollbackRefused("say which version, or resume")
         self._decide(after)
         return self.state
 
@@ -230,7 +227,9 @@ class CubeTransfer:
         )
 
     def _placement_now(self) -> Placement:
-        return self._placement.model_copy(update={"up": shards_up(self.agents.reports, self.config.shards)})
+        shards = self.config.shards
+        up = shards_up(self.agents.reports, shards)
+        return Placement(shards=shards, replicas=self.config.replicas_per_shard, up=up)
 
     def _decide(self, state: ReleaseState | None = None) -> None:
         """Apply the rules, persist, then publish: in this order, or a restart would take back a published change."""
@@ -320,33 +319,30 @@ class CubeTransfer:
 
     async def _scan(self) -> None:
         async with self._scanning:
-            await self._scan_once()
-
-    async def _scan_once(self) -> None:
-        deleted = () if self.state is None else self.state.deleted
-        try:
-            scan = await asyncio.to_thread(self._catalog.scan, deleted)
-        except (StoreError, OSError) as failed:
-            if self.store_error is None:
-                log.warning("the store cannot be looked at: %s", failed)
-            self.store_error = str(failed)
-            return
-        self.store_error = None
-        self.scan = scan
-        for problem in scan.problems:
-            if problem not in self._logged_problems:
-                log.warning("%s", problem)
-        self._logged_problems = scan.problems
-        if self.state is not None:
-            now = self.now()
-            moments: dict[int, Mapping[str, float]] = {
-                version: {"published": manifest.created_at, "seen": now}
-                | ({"built": now} if version in scan.dictionaries else {})
-                for version, manifest in scan.manifests.items()
-            }
-            self._decide(rules_of.with_times(self.state, moments))
-            await self._share_refusals(scan)
-            await self._retain(scan)
+            deleted = () if self.state is None else self.state.deleted
+            try:
+                scan = await asyncio.to_thread(self._catalog.scan, deleted)
+            except OSError as failed:
+                if self.store_error is None:
+                    log.warning("the store cannot be looked at: %s", failed)
+                self.store_error = str(failed)
+                return
+            self.store_error = None
+            logged = () if self.scan is None else self.scan.problems
+            self.scan = scan
+            for problem in scan.problems:
+                if problem not in logged:
+                    log.warning("%s", problem)
+            if self.state is not None:
+                now = self.now()
+                moments: dict[int, Mapping[str, float]] = {
+                    version: {"published": manifest.created_at, "seen": now}
+                    | ({"built": now} if version in scan.dictionaries else {})
+                    for version, manifest in scan.manifests.items()
+                }
+                self._decide(rules_of.with_times(self.state, moments))
+                await self._share_refusals(scan)
+                await self._retain(scan)
 
     async def _share_refusals(self, scan: Scan) -> None:
         """Share refusals through the store: the master then publishes a base instead of a delta that stands on a
@@ -363,7 +359,7 @@ class CubeTransfer:
                 refusal = Refusal(version=version, reason=refused[version], refused_at=time.time())
                 await asyncio.to_thread(write_refusal, self._store, refusal)
                 self._shared[version] = refusal.reason
-        except (StoreError, OSError) as failed:
+        except OSError as failed:
             log.warning("refusals cannot be written to the store now: %s", failed)
 
     async def _retain(self, scan: Scan) -> None:
@@ -380,7 +376,7 @@ class CubeTransfer:
             built = scan.dictionaries.keys() - set(doomed)
             for folder in await asyncio.to_thread(delete_orphans, self._store, published, built, time.time()):
                 log.info("%s is deleted: it has no manifest and has not changed for a day", folder)
-        except (StoreError, OSError) as failed:
+        except OSError as failed:
             log.warning("old versions cannot be deleted now: %s", failed)
 
     def _give_up(self, scan: Scan, followed: Collection[int]) -> Collection[int]:

@@ -2,20 +2,13 @@
 
 import ipaddress
 from collections.abc import Callable, Iterable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from elastic_ctr.cube.placement import shard_of_pod
-from elastic_ctr.cube.release import AgentReport
+from elastic_ctr.cube.release import AgentReport, ReaderReport
 
 AddressRule = Callable[[str], bool]
-
-
-class _Report(Protocol):
-    @property
-    def pod(self) -> str: ...
-
-
-R = TypeVar("R", bound=_Report)
+R = TypeVar("R", AgentReport, ReaderReport)
 
 
 class Pods(Generic[R]):

@@ -138,11 +138,8 @@ def _shards(transfer: CubeTransfer) -> list[dict[str, Any]]:
             "up": shard not in dead and shard < transfer.config.shards,
             "pods": [
                 {
-                    "pod": report.pod,
-                    "address": report.address,
-                    "draining": report.draining,
+                    **report.model_dump(mode="json", include={"pod", "address", "draining", "errors"}),
                     "loaded": {str(version): len(parts) for version, parts in sorted(report.loaded.items())},
-                    "errors": list(report.errors),
                     "secondsSinceReport": round(time.monotonic() - at, 3),
                 }
                 for report, at in heard
@@ -156,11 +153,7 @@ def _shards(transfer: CubeTransfer) -> list[dict[str, Any]]:
 def _readers(transfer: CubeTransfer) -> list[dict[str, Any]]:
     return [
         {
-            "pod": report.pod,
-            "validated": list(report.validated),
-            "refused": {str(version): reason for version, reason in report.refused.items()},
-            "pinned": list(report.pinned),
-            "maxAbsDiff": {str(version): diff for version, diff in report.max_abs_diff.items()},
+            **report.model_dump(mode="json", by_alias=True, exclude={"document"}),
             "secondsSinceReport": round(time.monotonic() - at, 3),
         }
         for report, at in transfer.readers.heard()
@@ -181,27 +174,16 @@ def metrics_of(transfer: CubeTransfer) -> Metrics:
     """Gauges that read the status when they are scraped."""
     metrics = Metrics("cube-transfer")
 
-    def number(value: float | None) -> float:
+    def value_of(of: Callable[[dict[str, Any]], float | None]) -> float:
+        value = of(status_of(transfer))
         return float("nan") if value is None else float(value)
 
-    def candidate(status: dict[str, Any]) -> float | None:
-        return None if status["candidate"] is None else status["candidate"]["version"]
-
-    def to_live(_: dict[str, Any]) -> float | None:
-        state = transfer.state
-        times = None if state is None or state.live is None else state.times.get(state.live)
-        return None if times is None else times.seconds_to_live
-
-    def value_of(of: Callable[[dict[str, Any]], float | None]) -> float:
-        return number(of(status_of(transfer)))
-
-    def build_seconds(stage: str) -> float:
-        progress = transfer.builder.progress
-        return number(None if progress is None else progress.seconds_by_stage.get(stage))
+    def build_seconds(stage: str, status: dict[str, Any]) -> float | None:
+        return None if status["building"] is None else status["building"]["secondsByStage"].get(stage)
 
     gauges: dict[str, tuple[str, Callable[[dict[str, Any]], float | None]]] = {
         "live_version": ("Id of the live version.", lambda status: status["live"]),
-        "candidate_version": ("Id of the candidate.", candidate),
+        "candidate_version": ("Id of the candidate.", lambda status: (status["candidate"] or {}).get("version")),
         "generation": ("Generation of the release.", lambda status: status["generation"]),
         "promotion_paused": ("1 while promotion is paused by a rollback.", lambda status: status["promotionPaused"]),
         "refused_versions": ("Refused versions.", lambda status: len(status["refused"])),
@@ -213,11 +195,14 @@ def metrics_of(transfer: CubeTransfer) -> Metrics:
             "Seconds since the newest event that the live version has learned.",
             lambda status: status["freshnessSeconds"],
         ),
-        "publish_to_live_seconds": ("From publishing the live version to its going live for the first time.", to_live),
+        "publish_to_live_seconds": (
+            "From publishing the live version to its going live for the first time.",
+            lambda status: status["versions"].get(str(status["live"]), {}).get("secondsToLive"),
+        ),
     }
     for name, (what, of) in gauges.items():
         metrics.gauge(name, what).set_function(partial(value_of, of))
     stages = metrics.gauge("build_seconds", "Seconds of the last build by stage, over its processes.", ("stage",))
     for stage in ("reading", "building", "publishing"):
-        stages.labels(stage).set_function(partial(build_seconds, stage))
+        stages.labels(stage).set_function(partial(value_of, partial(build_seconds, stage)))
     return metrics

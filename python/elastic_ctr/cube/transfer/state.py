@@ -230,11 +230,10 @@ def _with_refusals(state: ReleaseState, view: View) -> ReleaseState:
             found.setdefault(version, reason)
     if state.candidate is not None and state.candidate not in view.built:
         found.setdefault(state.candidate, "its dictionary was deleted from the store")
-    fresh = {version: reason for version, reason in found.items() if version not in state.refused}
-    for version, reason in sorted(fresh.items()):
-        state = state.model_copy(update={"refused": {**state.refused, version: reason}})
+    for version, reason in sorted(found.items()):
+        state = refuse(state, version, reason)
     if state.candidate in state.refused:
-        state = state.model_copy(update={**_NO_CANDIDATE})
+        state = state.model_copy(update=_NO_CANDIDATE)
     return state
 
 
@@ -281,7 +280,7 @@ def resume(state: ReleaseState) -> ReleaseState:
 
 
 def refuse(state: ReleaseState, version: int, reason: str) -> ReleaseState:
-    """A version that cannot be built. Final."""
+    """Final: the first reason stays."""
     if version in state.refused:
         return state
     return state.model_copy(update={"refused": {**state.refused, version: reason}})

@@ -7,6 +7,7 @@ from pathlib import Path
 from elastic_ctr.cube.release import AgentReport
 from elastic_ctr.cube.transfer.state import ReleaseState
 from elastic_ctr.runtime.documents import DOCUMENT_LIMIT, DocumentDamaged, read_document
+from elastic_ctr.store.file import sync_folder
 from elastic_ctr.versions.manifest import Record, Whole
 
 log = logging.getLogger(__name__)
@@ -60,8 +61,4 @@ class StateFile:
             out.flush()
             os.fsync(out.fileno())
         temporary.replace(self.path)
-        handle = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_folder(self.path.parent)

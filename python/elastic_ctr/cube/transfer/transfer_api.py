@@ -65,14 +65,8 @@ def transfer_app(transfer: CubeTransfer, token: str | None) -> Starlette:
             raise RequestRefused(503, str(still)) from still
         except RollbackRefused as refused:
             raise RequestRefused(409, str(refused)) from refused
-        return JSONResponse(
-            {
-                "live": state.live,
-                "candidate": state.candidate,
-                "previous": state.previous,
-                "promotionPaused": state.promotion_paused,
-            }
-        )
+        told = {"live", "candidate", "previous", "promotion_paused"}
+        return JSONResponse(state.model_dump(mode="json", by_alias=True, include=told))
 
     def ready() -> tuple[bool, str]:
         return (True, "ready") if not transfer.listening else (False, "collecting reports of pods")
