@@ -172,12 +172,8 @@ def followed_by_checkpoints(store: Store) -> set[int]:
                 checkpoint = read_checkpoint(store, name[:-1])
             except (NotInStore, ManifestDamaged):
                 continue  # unfinished, or a foreign folder
-            found |= known(checkpoint.follows_version, checkpoint.base_version)
+            found.update(v for v in (checkpoint.follows_version, checkpoint.base_version) if v is not None)
     return found
-
-
-def known(*versions: int | None) -> set[int]:
-    return {each for each in versions if each is not None}
 
 
 def delete_versions(store: Store, doomed: Iterable[int]) -> None:

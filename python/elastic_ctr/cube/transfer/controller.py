@@ -34,11 +34,11 @@ from elastic_ctr.cube.transfer.catalog import (
     delete_orphans,
     delete_versions,
     followed_by_checkpoints,
-    known,
 )
-from elastic_ctr.cube.transfer.heartbeats import Pods, address_rule
+from elastic_ctr.cube.transfer.heartbeats import Pods
 from elastic_ctr.cube.transfer.state import ReleaseState, View
 from elastic_ctr.cube.transfer.state_file import RESERVED, PersistedState, StateFile
+from elastic_ctr.runtime.http import RequestRefused
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.store import Store
@@ -55,10 +55,6 @@ _STANDSTILL = 1.0
 _CLOCK_JUMP = 2.0
 
 
-class StillListening(RuntimeError):
-    """There is no document yet: a cube-transfer without state first collects reports."""
-
-
 class CubeTransfer:
     """The release document and everything that leads to it. Made and used inside one event loop.
 
@@ -69,7 +65,6 @@ class CubeTransfer:
     def __init__(self, config: CubeTransferFile, store: Store, token: str | None = None) -> None:
         self.config = config
         self.rules = config.cube_transfer
-        self.allowed_address = address_rule(config.cube_domain)
         self.agents: Pods[AgentReport] = Pods(self.rules.report_timeout_seconds)
         # A serving pod that went away silently may have been the one to refuse: it is waited for as long as a slow one.
         readers_seconds = max(self.rules.report_timeout_seconds, self.rules.validation_timeout_seconds)
@@ -123,10 +118,11 @@ class CubeTransfer:
             self._decide()
 
     def order(self, order: RollbackOrder) -> ReleaseState:
-        """Raises RollbackRefused, StillListening."""
+        """Raises RollbackRefused, RequestRefused."""
         view = self.view()
         if self.state is None or view is None:
-            raise StillListening("transfer has just started and still learns what pods hold; repeat this in 10 s")
+            sentence = "transfer has just started and still learns what pods hold; repeat this in 10 s"
+            raise RequestRefused(503, sentence)
         if order.resume:
             after = rules_of.resume(self.state)
             log.info("resumed: the newest version is promoted again")
@@ -140,13 +136,13 @@ class CubeTransfer:
     async def next_document(self, after: int | None, generation: int | None, seconds: float) -> ReleaseDocument | None:
         """The document once its revision is above `after`, None when there is none within seconds.
 
-        Raises StillListening.
+        Raises RequestRefused while there is no document: a cube-transfer without state first collects reports.
         """
         until = time.monotonic() + seconds
         while True:
             document, news = self.document, self._news
             if document is None:
-                raise StillListening("transfer has no state and still learns what pods carry")
+                raise RequestRefused(503, "transfer has no state and still learns what pods carry")
             behind = generation is not None and generation < document.generation
             if after is None or document.revision > after or behind:
                 return document
@@ -385,7 +381,9 @@ class CubeTransfer:
         if state is None:
             return ()
         newest_built = sorted(scan.dictionaries)[-1:]
-        in_use = {*state.wanted, *followed, *newest_built, *scan.usable[-1:], *known(self.now_building())}
+        in_use = {*state.wanted, *followed, *newest_built, *scan.usable[-1:]}
+        if (building := self.now_building()) is not None:
+            in_use.add(building)
         doomed = versions_to_delete(scan.manifests, scan.dictionaries, in_use, self.rules.keep_versions, scan.unread)
         if doomed:
             self.scan = scan._replace(

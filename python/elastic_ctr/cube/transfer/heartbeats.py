@@ -1,13 +1,12 @@
 """The last reports of pods. The report of a silent pod expires."""
 
 import ipaddress
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from elastic_ctr.cube.placement import shard_of_pod
 from elastic_ctr.cube.release import AgentReport, ReaderReport
 
-AddressRule = Callable[[str], bool]
 R = TypeVar("R", AgentReport, ReaderReport)
 
 
@@ -49,26 +48,22 @@ class Pods(Generic[R]):
         return [self._heard[pod] for pod in sorted(self._heard)]
 
 
-def address_rule(domain: str | None) -> AddressRule:
-    """The rule for addresses of cube pods: hosts of this domain, or loopback addresses when there is none."""
-
-    def inside(address: str) -> bool:
-        host, colon, port = address.rpartition(":")
-        if not colon or not port.isdigit() or not 0 < int(port) < 65536:
-            return False
-        if domain is not None:
-            return host.lower().endswith("." + domain.lower().strip("."))
-        try:
-            return ipaddress.ip_address(host.strip("[]")).is_loopback
-        except ValueError:
-            return host == "localhost"
-
-    return inside
+def may_be_cube_pod(address: str, domain: str | None) -> bool:
+    """Whether an address is of a host of the domain, or a loopback address when there is none."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or not 0 < int(port) < 65536:
+        return False
+    if domain is not None:
+        return host.lower().endswith("." + domain.lower().strip("."))
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
-def complaint_about(report: AgentReport, allowed: AddressRule) -> str | None:
+def complaint_about(report: AgentReport, domain: str | None) -> str | None:
     """The reason to refuse a report, or None."""
-    if not allowed(report.address):
+    if not may_be_cube_pod(report.address, domain):
         return f"address: {report.address!r} is not one that cube pods have here; is the agent of another cluster?"
     try:
         shard = shard_of_pod(report.pod)

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from elastic_ctr.config.role_files import CubeTransferFile
 from elastic_ctr.cube.release import AgentReport, ReaderReport, RollbackOrder
-from elastic_ctr.cube.transfer.controller import CubeTransfer, StillListening
+from elastic_ctr.cube.transfer.controller import CubeTransfer
 from elastic_ctr.cube.transfer.heartbeats import complaint_about
 from elastic_ctr.cube.transfer.release_status import metrics_of, status_of
 from elastic_ctr.cube.transfer.state import RollbackRefused
@@ -32,10 +32,7 @@ def transfer_app(transfer: CubeTransfer, token: str | None) -> Starlette:
             poll = read_document(_Poll, json.dumps(dict(request.query_params)))
         except DocumentDamaged as wrong:
             raise RequestRefused(400, str(wrong)) from wrong
-        try:
-            document = await transfer.next_document(poll.after, poll.generation, min(poll.wait, LONGEST_WAIT))
-        except StillListening as still:
-            raise RequestRefused(503, str(still)) from still
+        document = await transfer.next_document(poll.after, poll.generation, min(poll.wait, LONGEST_WAIT))
         if document is None:
             return Response(status_code=304)
         return Response(document.model_dump_json(by_alias=True), media_type="application/json")
@@ -43,7 +40,7 @@ def transfer_app(transfer: CubeTransfer, token: str | None) -> Starlette:
     async def agents(request: Request) -> Response:
         require_token(request, token)
         report = await read_record(request, AgentReport)
-        complaint = complaint_about(report, transfer.allowed_address)
+        complaint = complaint_about(report, transfer.config.cube_domain)
         if complaint is not None:
             raise RequestRefused(400, complaint)
         transfer.record(report)
@@ -61,8 +58,6 @@ def transfer_app(transfer: CubeTransfer, token: str | None) -> Starlette:
             raise RequestRefused(400, 'say either {"version": V} or {"resume": true}')
         try:
             state = transfer.order(order)
-        except StillListening as still:
-            raise RequestRefused(503, str(still)) from still
         except RollbackRefused as refused:
             raise RequestRefused(409, str(refused)) from refused
         told = {"live", "candidate", "previous", "promotion_paused"}
