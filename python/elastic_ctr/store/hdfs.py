@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 import requests
@@ -60,25 +60,21 @@ class HdfsStore(Store):
     """The store below a folder of HDFS."""
 
     def __init__(self, url: str, user: str, retry: RetryPolicy | None = None) -> None:
-        super().__init__(WebHdfs(url, user, "store.config"), retry or RetryPolicy())
+        super().__init__(WebHdfs(url, user, "store.config"), retry)
 
 
 class HdfsSource(Source):
     """Click logs below a folder of HDFS."""
 
     def __init__(self, url: str, user: str, retry: RetryPolicy | None = None) -> None:
-        super().__init__(WebHdfs(url, user, "data.source"), retry or RetryPolicy())
+        super().__init__(WebHdfs(url, user, "data.source"), retry)
 
 
-class Address(NamedTuple):
-    """Where WebHDFS answers, the active NameNode being one of these, and the folder ("" is the root)."""
+def address_of(url: str) -> tuple[tuple[str, ...], str]:
+    """Where WebHDFS answers, the active NameNode being one of these, and the folder ("" is the root).
 
-    endpoints: tuple[str, ...]
-    folder: str
-
-
-def address_of(url: str) -> Address:
-    """Raises ValueError, with what is right."""
+    Raises ValueError, with what is right.
+    """
     match = _ADDRESS.match(url)
     hosts = [] if match is None else [_HOST.match(host) for host in match[2].split(",")]
     if match is None or None in hosts:
@@ -91,7 +87,7 @@ def address_of(url: str) -> Address:
     folder = unquote(match[3] or "").rstrip("/")
     if ".." in folder.split("/"):
         raise ValueError("the folder is to be written without '..'")
-    return Address(endpoints, folder)
+    return endpoints, folder
 
 
 class _Client(InsecureClient):  # type: ignore[misc]
@@ -124,6 +120,7 @@ class WebHdfs(Backend):
             self._endpoints, self._folder = address_of(url)
         except ValueError as wrong:
             raise StoreError(f"{setting}.url {url!r} is not understood; {wrong}") from wrong
+        self._named = " and ".join(self._endpoints)
         self.url = url.rstrip("/")
         self._user = user
         self._setting = setting
@@ -134,8 +131,6 @@ class WebHdfs(Backend):
 
     def close(self) -> None:
         self._session.close()
-
-    # -- what a Backend does -----------------------------------------------------------------------------------------
 
     def stat(self, path: str, deed: str = "looked up in") -> Stat:
         with self._asked(path, deed):
@@ -177,8 +172,6 @@ class WebHdfs(Backend):
         with self._asked(path, "deleted from"):
             self._client.delete(self._at(path), recursive=True)
 
-    # -- how ---------------------------------------------------------------------------------------------------------
-
     def _at(self, path: str) -> str:
         return f"{self._folder}/{path}"
 
@@ -193,7 +186,7 @@ class WebHdfs(Backend):
             raise self._unheard(broken, cannot) from broken
         except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError, KeyError, TypeError) as garbled:
             raise StoreError(
-                f"{cannot}: what answers at {' and '.join(self._endpoints)} does not speak WebHDFS; is {self._setting}.url right?"
+                f"{cannot}: what answers at {self._named} does not speak WebHDFS; is {self._setting}.url right?"
             ) from garbled
 
     def _refusal(self, refused: HdfsError, cannot: str, path: str, *, writes: bool) -> StoreError:
@@ -215,12 +208,12 @@ class WebHdfs(Backend):
             )
         if words.startswith("Authentication failure"):
             return StoreError(
-                f"{cannot}: {' and '.join(self._endpoints)} wants authentication of {self._user!r} (401), and Kerberos is not "
-                f"supported; is {self._setting}.url right?"
+                f"{cannot}: {self._named} wants authentication of {self._user!r} (401), and Kerberos is not supported; "
+                f"is {self._setting}.url right?"
             )
         if name is None:
             return StoreError(
-                f"{cannot}: {' and '.join(self._endpoints)} answers {words!r}; is {self._setting}.url right, and is WebHDFS on?"
+                f"{cannot}: {self._named} answers {words!r}; is {self._setting}.url right, and is WebHDFS on?"
             )
         if name in _FINAL:
             return StoreError(f"{cannot}: {words}")
@@ -231,7 +224,7 @@ class WebHdfs(Backend):
         asked = broken.request.url if broken.request is not None else None
         endpoint = "{0.scheme}://{0.netloc}".format(urlsplit(asked)) if asked else self._endpoints[-1]
         own = endpoint in self._endpoints
-        host = " and ".join(self._endpoints) if own else f"the DataNode {endpoint}, where the NameNode sends us,"
+        host = self._named if own else f"the DataNode {endpoint}, where the NameNode sends us,"
         unknown = cause_of(broken, socket.gaierror)
         if unknown is not None and unknown.errno != socket.EAI_AGAIN:
             way_out = (

@@ -33,10 +33,10 @@ class FileChanged(StoreError):
 class Tree:
     """Files behind a backend, which is asked again while it is unavailable."""
 
-    def __init__(self, backend: Backend, retry: RetryPolicy) -> None:
+    def __init__(self, backend: Backend, retry: RetryPolicy | None = None) -> None:
         self.url = backend.url
         self._backend = backend
-        self._retry = retry
+        self._retry = retry or RetryPolicy()
 
     def _at(self, path: str) -> str:
         """Raises StoreError for a path that leads elsewhere."""

@@ -40,7 +40,7 @@ class HttpStore(Store):
     """The store at `http://file-server:8080`; the token is sent with what changes something, and with nothing else."""
 
     def __init__(self, url: str, token: str | None = None, retry: RetryPolicy | None = None) -> None:
-        super().__init__(WebDav(url, token), retry or RetryPolicy())
+        super().__init__(WebDav(url, token), retry)
 
 
 class WebDav(Backend):
@@ -67,8 +67,6 @@ class WebDav(Backend):
 
     def close(self) -> None:
         self._client.close()
-
-    # -- what a Backend does -----------------------------------------------------------------------------------------
 
     def stat(self, path: str, deed: str = "looked up in") -> Stat:
         if not path:
@@ -137,8 +135,6 @@ class WebDav(Backend):
         except NotInStore:
             pass  # another process deletes the same path, or this is a second try
 
-    # -- how ---------------------------------------------------------------------------------------------------------
-
     def _path(self, path: str) -> str:
         # Names of another encoding stand in a listing as surrogates, and must be found again.
         return f"{self._folder}/{quote(path, errors='surrogateescape')}"
@@ -185,7 +181,8 @@ class WebDav(Backend):
             return StoreError(f"{cannot}: {wrong} ({said}); set auth.tokenFile to a file with the file-server's token")
         if status in _PASSING:
             full = "; its disk may be full: its log says" if status == HTTPStatus.INTERNAL_SERVER_ERROR else ""
-            return StoreUnavailable(f"{cannot}: it answers {said}{full}", _seconds(answer.headers.get("retry-after")))
+            after = answer.headers.get("retry-after", "")
+            return StoreUnavailable(f"{cannot}: it answers {said}{full}", float(after) if after.isdigit() else None)
         if status == HTTPStatus.INSUFFICIENT_STORAGE:
             return StoreUnavailable(f"{cannot}: its disk is full ({said}); make room, or give it a larger volume")
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
@@ -262,7 +259,3 @@ def _entries(text: str) -> list[Any]:
 def _time_of(text: str) -> float:
     """Unix seconds of an HTTP date. Raises ValueError."""
     return parsedate_to_datetime(text).timestamp()
-
-
-def _seconds(text: str | None) -> float | None:
-    return float(text) if text is not None and text.isdigit() else None
