@@ -30,8 +30,8 @@ Keys = npt.NDArray[np.uint64]
 Vectors = npt.NDArray[np.float32]
 
 _EMBED_W = 6
-_EMBED_STATE = {"naive": 0, "adagrad": 1, "adagrad_v2": 1, "std_adagrad": 1, "adam": 4, "shared_adam": 4}
-_EMBEDX_STATE: dict[str, Callable[[int], int]] = {
+# Columns of the state of so many floats: of 1 for embed_w.
+_STATE: dict[str, Callable[[int], int]] = {
     "naive": lambda _: 0,
     "adagrad": lambda _: 1,
     "adagrad_v2": lambda _: 1,
@@ -80,12 +80,12 @@ class RowLayout:
             ValueError: a rule has another name, or the dimension is below 0.
         """
         for rule in (embed_rule, embedx_rule):
-            if rule not in _EMBED_STATE:
-                raise ValueError(f"there is no rule {rule!r}; the rules are {', '.join(_EMBED_STATE)}.")
+            if rule not in _STATE:
+                raise ValueError(f"there is no rule {rule!r}; the rules are {', '.join(_STATE)}.")
         if embedx_dim < 0:
             raise ValueError(f"embedx has {embedx_dim} floats; it has 0 or more.")
-        short = _EMBED_W + 1 + _EMBED_STATE[embed_rule]
-        return cls(_EMBED_W, short, embedx_dim, short, short + embedx_dim + _EMBEDX_STATE[embedx_rule](embedx_dim))
+        short = _EMBED_W + 1 + _STATE[embed_rule](1)
+        return cls(_EMBED_W, short, embedx_dim, short, short + embedx_dim + _STATE[embedx_rule](embedx_dim))
 
 
 @dataclass(frozen=True, slots=True)
