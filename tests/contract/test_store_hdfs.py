@@ -14,8 +14,8 @@ from contract.bad_line import Fault, bad_line
 from contract.hadoop_world import Hadoop
 from contract.sending import Sending
 from elastic_ctr.features.blocks import lines_in_range, open_lines
-from elastic_ctr.store import RetryPolicy, Store, StoreError, StoreUnavailable
-from elastic_ctr.store.hdfs import HdfsSource, HdfsStore
+from elastic_ctr.store import RetryPolicy, Store, StoreError, StoreUnavailable, open_source, open_store
+from elastic_ctr.store.source import Source
 
 PATIENT = RetryPolicy(200)
 
@@ -26,15 +26,15 @@ class Folder:
     def __init__(self, hadoop: Hadoop) -> None:
         self.hadoop = hadoop
         self.path = f"/{uuid.uuid4().hex}"
-        self.opened: list[HdfsStore | HdfsSource] = []
+        self.opened: list[Store | Source] = []
         hadoop.ask("PUT", self.path, "MKDIRS")
 
-    def store(self, user: str = "root", retry: RetryPolicy = PATIENT, door: str | None = None) -> HdfsStore:
-        self.opened.append(HdfsStore(f"webhdfs://{door or self.hadoop.door}{self.path}", user, retry))
+    def store(self, user: str = "root", retry: RetryPolicy = PATIENT, door: str | None = None) -> Store:
+        self.opened.append(open_store(f"webhdfs://{door or self.hadoop.door}{self.path}", user=user, retry=retry))
         return self.opened[-1]  # type: ignore[return-value]
 
-    def source(self, user: str = "root", retry: RetryPolicy = PATIENT) -> HdfsSource:
-        self.opened.append(HdfsSource(f"webhdfs://{self.hadoop.door}{self.path}", user, retry))
+    def source(self, user: str = "root", retry: RetryPolicy = PATIENT) -> Source:
+        self.opened.append(open_source(f"webhdfs://{self.hadoop.door}{self.path}", user, retry))
         return self.opened[-1]  # type: ignore[return-value]
 
     def files(self) -> list[str]:
@@ -113,7 +113,7 @@ def test_a_namenode_that_is_started_again_is_waited_for(folder: Folder, store: S
 
 
 def test_a_namenode_that_stays_away_is_a_sentence() -> None:
-    store = HdfsStore("webhdfs://127.0.0.1:1/x", "root", RetryPolicy(0.2))
+    store = open_store("webhdfs://127.0.0.1:1/x", retry=RetryPolicy(0.2))
 
     with pytest.raises(
         StoreUnavailable, match=r"a cannot be listed in .*: http://127\.0\.0\.1:1 refuses the connection; is it running"

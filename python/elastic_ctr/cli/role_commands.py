@@ -44,8 +44,7 @@ S = TypeVar("S", bound=Section)
 def master(config: ConfigFile) -> None:
     """Find passes, lease tasks to trainers, keep the ledger, order checkpoints and recoveries."""
     from elastic_ctr.master.server import Master
-    from elastic_ctr.store import open_store
-    from elastic_ctr.store.source import open_source
+    from elastic_ctr.store import open_source, open_store
 
     settings = _settings_of(MasterFile, config, "master")
     token = token_of(settings.auth)

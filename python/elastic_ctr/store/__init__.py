@@ -2,7 +2,7 @@
 
 from elastic_ctr.store.file import FileStore
 from elastic_ctr.store.interface import AlreadyPublished, FileTooLarge, NotInStore, StoreError, StoreUnavailable
-from elastic_ctr.store.open import open_store
+from elastic_ctr.store.open import open_source, open_store
 from elastic_ctr.store.retry import RetryPolicy
 from elastic_ctr.store.store import Store
 
@@ -15,5 +15,6 @@ __all__ = [
     "Store",
     "StoreError",
     "StoreUnavailable",
+    "open_source",
     "open_store",
 ]

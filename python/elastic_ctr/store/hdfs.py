@@ -28,9 +28,6 @@ from elastic_ctr.store.interface import (
     cause_of,
     checked_name,
 )
-from elastic_ctr.store.retry import RetryPolicy
-from elastic_ctr.store.source import Source
-from elastic_ctr.store.store import Store
 
 # A block that breaks off is requested again.
 _BLOCK = 1 << 16
@@ -54,20 +51,6 @@ _FINAL = {
     "SecurityException",
     "UnsupportedOperationException",
 }
-
-
-class HdfsStore(Store):
-    """The store below a folder of HDFS."""
-
-    def __init__(self, url: str, user: str, retry: RetryPolicy | None = None) -> None:
-        super().__init__(WebHdfs(url, user, "store.config"), retry)
-
-
-class HdfsSource(Source):
-    """Click logs below a folder of HDFS."""
-
-    def __init__(self, url: str, user: str, retry: RetryPolicy | None = None) -> None:
-        super().__init__(WebHdfs(url, user, "data.source"), retry)
 
 
 def address_of(url: str) -> tuple[tuple[str, ...], str]:

@@ -1,4 +1,4 @@
-"""From an address to a store."""
+"""From an address to a store, or to a source of click logs. Nothing is asked of it yet."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -6,11 +6,12 @@ from urllib.parse import unquote, urlsplit
 from elastic_ctr.store.file import FileStore
 from elastic_ctr.store.interface import StoreError
 from elastic_ctr.store.retry import RetryPolicy
+from elastic_ctr.store.source import FileSource, Source
 from elastic_ctr.store.store import Store
 
 
 def open_store(url: str, *, token: str | None = None, user: str = "root", retry: RetryPolicy | None = None) -> Store:
-    """The store behind an address; nothing is asked of it yet. The token is for http, the user for HDFS.
+    """The store behind an address. The token is for http, the user for HDFS.
 
     Raises StoreError for an address that no store here understands.
     """
@@ -18,14 +19,31 @@ def open_store(url: str, *, token: str | None = None, user: str = "root", retry:
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FileStore(Path(unquote(parts.path)))
     if parts.scheme in {"http", "https"} and parts.netloc:
-        from elastic_ctr.store.webdav import HttpStore
+        from elastic_ctr.store.webdav import WebDav
 
-        return HttpStore(url, token, retry)
+        return Store(WebDav(url, token), retry)
     if parts.scheme in {"hdfs", "webhdfs"}:
-        from elastic_ctr.store.hdfs import HdfsStore
+        from elastic_ctr.store.hdfs import WebHdfs
 
-        return HdfsStore(url, user, retry)
+        return Store(WebHdfs(url, user, "store.config"), retry)
     raise StoreError(
         f"store.config.url {url!r} is not understood; give file:///a/folder, http://file-server:8080 or "
         "hdfs://namenode:9000/a/folder"
+    )
+
+
+def open_source(url: str, user: str, retry: RetryPolicy | None = None) -> Source:
+    """The source behind an address. The user is for HDFS; files have no such check.
+
+    Raises StoreError for an address that no source here understands.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
+        return FileSource(Path(unquote(parts.path)))
+    if parts.scheme in {"hdfs", "webhdfs"}:
+        from elastic_ctr.store.hdfs import WebHdfs
+
+        return Source(WebHdfs(url, user, "data.source"), retry)
+    raise StoreError(
+        f"data.source.url {url!r} is not understood; give file:///a/folder or hdfs://namenode:9000/a/folder"
     )

@@ -5,7 +5,6 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
-from urllib.parse import unquote, urlsplit
 
 from elastic_ctr.store.file import LocalFiles
 from elastic_ctr.store.interface import NotInStore, StoreError, relative
@@ -110,20 +109,3 @@ class _RemoteFile(io.RawIOBase):
     def close(self) -> None:
         self._drop()
         super().close()
-
-
-def open_source(url: str, user: str, retry: RetryPolicy | None = None) -> Source:
-    """The source behind an address; nothing is asked of it yet. The user is for HDFS; files have no such check.
-
-    Raises StoreError for an address that no source here understands.
-    """
-    parts = urlsplit(url)
-    if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
-        return FileSource(Path(unquote(parts.path)))
-    if parts.scheme in {"hdfs", "webhdfs"}:
-        from elastic_ctr.store.hdfs import HdfsSource
-
-        return HdfsSource(url, user, retry)
-    raise StoreError(
-        f"data.source.url {url!r} is not understood; give file:///a/folder or hdfs://namenode:9000/a/folder"
-    )

@@ -46,13 +46,6 @@ class Tree:
         at = self._at(path)
         return self._retry.call(lambda: self._backend.stat(at, deed))
 
-    def _stands(self, path: str, deed: str = "looked up in") -> bool:
-        try:
-            self._stat(path, deed)
-        except NotInStore:
-            return False
-        return True
-
     def _found(self, folder: str) -> list[tuple[str, Stat]]:
         """An absent folder is empty."""
         at = self._at(folder)
@@ -62,7 +55,11 @@ class Tree:
             return []
 
     def exists(self, path: str) -> bool:
-        return self._stands(path)
+        try:
+            self._stat(path)
+        except NotInStore:
+            return False
+        return True
 
     def close(self) -> None:
         """Let go of connections; the files may be used again all the same."""
@@ -88,8 +85,10 @@ class Store(Tree):
 
     def _publish(self, content: Content, path: str, *, overwrite: bool) -> None:
         target = self._at(path)
-        if not overwrite and self._stands(path, "written to"):
-            raise AlreadyPublished(f"{path} is already published in {self.url}; published files are never changed")
+        if not overwrite:
+            with suppress(NotInStore):
+                self._stat(path, "written to")
+                raise AlreadyPublished(f"{path} is already published in {self.url}; published files are never changed")
         left: list[str] = []
         try:
             for attempt in self._retry.attempts():
@@ -138,7 +137,7 @@ class Store(Tree):
 
     def _has_become(self, temporary: str, target: str, arrived: Stat) -> bool:
         """Only this writer knows the temporary name: if it is gone, the same file at the target came from it."""
-        if self._stands(temporary):
+        if self.exists(temporary):
             return False
         try:
             found = self._stat(target)

@@ -25,8 +25,6 @@ from elastic_ctr.store.interface import (
     cause_of,
     checked_name,
 )
-from elastic_ctr.store.retry import RetryPolicy
-from elastic_ctr.store.store import Store
 
 _SENT_AT_ONCE = 1 << 20
 # Reading waits for a folder with many files to be deleted, or a body to reach a slow disk; it does not limit a transfer.
@@ -36,15 +34,11 @@ _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _CHANGES = {"PUT", "MOVE", "DELETE"}
 
 
-class HttpStore(Store):
-    """The store at `http://file-server:8080`; the token is sent with what changes something, and with nothing else."""
-
-    def __init__(self, url: str, token: str | None = None, retry: RetryPolicy | None = None) -> None:
-        super().__init__(WebDav(url, token), retry)
-
-
 class WebDav(Backend):
-    """nginx's ngx_http_dav_module and autoindex. Safe to use from several threads."""
+    """nginx's ngx_http_dav_module and autoindex. Safe to use from several threads.
+
+    The token is sent with what changes something, and with nothing else.
+    """
 
     def __init__(self, url: str, token: str | None) -> None:
         parts = urlsplit(url)

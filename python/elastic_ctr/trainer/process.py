@@ -23,8 +23,7 @@ from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.logging import configure_from_environment
-from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_store
-from elastic_ctr.store.source import open_source
+from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store
 from elastic_ctr.trainer.converter import convert_task, quarantine
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.saver import Saver

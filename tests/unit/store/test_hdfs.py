@@ -8,8 +8,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 import requests
 
-from elastic_ctr.store import AlreadyPublished, NotInStore, RetryPolicy, StoreError, StoreUnavailable
-from elastic_ctr.store.hdfs import HdfsSource, HdfsStore, address_of
+from elastic_ctr.store import AlreadyPublished, NotInStore, RetryPolicy, Store, StoreError, StoreUnavailable, open_store
+from elastic_ctr.store.hdfs import WebHdfs, address_of
 from store.answering import Answer, Asked, Server, answering
 
 FILE = {"type": "FILE", "length": 5, "modificationTime": 1795250638463, "fileId": 7, "pathSuffix": ""}
@@ -34,12 +34,10 @@ def test_an_address_names_the_doors_and_the_folder(url: str, doors: tuple[str, .
 @pytest.mark.parametrize(
     "url", ["hdfs:///a", "hdfs://", "hdfs://user@nn:9000", "hdfs://nn:x", "hdfs://nn1,,nn2", "hdfs://nn?x", "hdfs://nn/../x"]
 )  # fmt: skip
-@pytest.mark.parametrize(("kind", "setting"), [(HdfsStore, "store.config"), (HdfsSource, "data.source")])
-def test_an_address_that_is_none_is_refused_by_the_name_of_its_setting(
-    url: str, kind: Callable[[str, str], object], setting: str
-) -> None:
+@pytest.mark.parametrize("setting", ["store.config", "data.source"])
+def test_an_address_that_is_none_is_refused_by_the_name_of_its_setting(url: str, setting: str) -> None:
     with pytest.raises(StoreError, match=rf"{setting}\.url 'hdfs.* is not understood; (give hdfs://|the folder is)"):
-        kind(url, "root")
+        WebHdfs(url, "root", setting)
 
 
 def refusal(status: int, exception: str, message: str) -> Answer:
@@ -51,9 +49,9 @@ def file(**changes: object) -> Answer:
 
 
 @contextmanager
-def store_at(*servers: Server, user: str = "alice", seconds: float = 0.0) -> Iterator[HdfsStore]:
+def store_at(*servers: Server, user: str = "alice", seconds: float = 0.0) -> Iterator[Store]:
     doors = ",".join(server.address for server in servers)
-    store = HdfsStore(f"webhdfs://{doors}/root", user, RetryPolicy(seconds))
+    store = open_store(f"webhdfs://{doors}/root", user=user, retry=RetryPolicy(seconds))
     try:
         yield store
     finally:
@@ -216,7 +214,7 @@ def test_a_datanode_that_is_not_known_here_is_named_with_the_way_out(saying: Say
 
 
 def test_an_unknown_host_is_one_sentence_at_once() -> None:
-    store = HdfsStore("hdfs://nn.invalid:9000", "root", RetryPolicy(30))
+    store = open_store("hdfs://nn.invalid:9000", retry=RetryPolicy(30))
 
     with pytest.raises(StoreError, match=r"no host nn\.invalid is known here; is store\.config\.url right"):
         store.list("a")

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.store import FileStore, Store, StoreError, open_store
-from elastic_ctr.store.hdfs import HdfsStore
-from elastic_ctr.store.webdav import HttpStore
+from elastic_ctr.store.hdfs import WebHdfs
+from elastic_ctr.store.webdav import WebDav
 
 
 def test_a_folder_is_a_store(tmp_path: Path) -> None:
@@ -29,17 +29,17 @@ def test_a_store_is_found_again_by_its_own_address(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "kind"),
     [
-        ("http://file-server:8080", HttpStore),
-        ("https://file-server/folder/", HttpStore),
-        ("hdfs://namenode:9000/ctr", HdfsStore),
-        ("webhdfs://namenode:9870", HdfsStore),
-        ("hdfs://nn1:9000,nn2:9000", HdfsStore),
+        ("http://file-server:8080", WebDav),
+        ("https://file-server/folder/", WebDav),
+        ("hdfs://namenode:9000/ctr", WebHdfs),
+        ("webhdfs://namenode:9870", WebHdfs),
+        ("hdfs://nn1:9000,nn2:9000", WebHdfs),
     ],
 )
 def test_a_distant_store_is_opened_without_asking_it_anything(url: str, kind: type) -> None:
     store = open_store(url, token="secret", user="alice")
 
-    assert isinstance(store, kind)
+    assert isinstance(store._backend, kind)
     assert isinstance(store, Store)
     assert store.url == url.rstrip("/")
     assert store.local_path("a") is None

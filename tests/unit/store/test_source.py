@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.store import NotInStore, StoreError
-from elastic_ctr.store.hdfs import HdfsSource
-from elastic_ctr.store.source import FileSource, Source, open_source
+from elastic_ctr.store import NotInStore, StoreError, open_source
+from elastic_ctr.store.hdfs import WebHdfs
+from elastic_ctr.store.source import FileSource, Source
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_an_address_of_a_folder_gives_a_source(tmp_path: Path) -> None:
 def test_an_address_of_hdfs_gives_a_source_without_asking_it_anything() -> None:
     found = open_source("hdfs://namenode:9000", "alice")
 
-    assert isinstance(found, HdfsSource)
+    assert isinstance(found._backend, WebHdfs)
     found.close()
 
 

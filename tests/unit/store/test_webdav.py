@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable
-from elastic_ctr.store.webdav import HttpStore
+from elastic_ctr.store import NotInStore, RetryPolicy, StoreError, StoreUnavailable, open_store
 from store.answering import Answer, Asked, answering
 
 DATE = "Sat, 21 Nov 2026 08:40:28 GMT"
@@ -22,7 +21,7 @@ class World:
         server = self._ends.enter_context(answering(answer))
         self.asked = server.asked
         self.url = f"http://{server.address}"
-        self.store = HttpStore(self.url + folder, token, RetryPolicy(seconds))
+        self.store = open_store(self.url + folder, token=token, retry=RetryPolicy(seconds))
 
     def end(self) -> None:
         self.store.close()
@@ -212,7 +211,7 @@ def test_a_redirect_elsewhere_is_not_followed(world: Making, ask: str) -> None:
 
 
 def test_an_unknown_host_is_one_sentence_at_once() -> None:
-    store = HttpStore("http://file-server.invalid:8080", None, RetryPolicy(30))
+    store = open_store("http://file-server.invalid:8080", retry=RetryPolicy(30))
 
     with pytest.raises(StoreError, match=r"no host file-server\.invalid is known here; is store\.config\.url right"):
         store.list("a")
@@ -222,7 +221,7 @@ def test_an_unknown_host_is_one_sentence_at_once() -> None:
 def test_a_server_that_is_away_is_named_with_what_the_system_says() -> None:
     with answering(lambda _: Answer(200)) as server:
         pass
-    store = HttpStore(f"http://{server.address}", None, RetryPolicy(0))
+    store = open_store(f"http://{server.address}", retry=RetryPolicy(0))
 
     with pytest.raises(StoreUnavailable, match=r"does not answer \(.*Connection refused\)") as away:
         store.put_bytes(b"", "a/b")
@@ -234,7 +233,7 @@ def test_a_server_that_is_away_is_named_with_what_the_system_says() -> None:
 @pytest.mark.parametrize("url", ["http://user:pass@file-server", "http://file-server?x=1", "http://file-server#x"])
 def test_an_address_says_no_more_than_where_it_is(url: str) -> None:
     with pytest.raises(StoreError, match=r"the token belongs into auth\.tokenFile") as refused:
-        HttpStore(url)
+        open_store(url)
 
     assert "pass" not in str(refused.value)
 
