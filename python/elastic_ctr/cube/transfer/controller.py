@@ -72,11 +72,10 @@ class CubeTransfer:
         self.builder = Builder(f"http://127.0.0.1:{self.rules.builder_port}", token)
         self.scan: Scan | None = None
         self.store_error: str | None = None
-        self.state_error: str | None = None
         self.state: ReleaseState | None = None
         self.document: ReleaseDocument | None = None
         self._store = store
-        self._file = StateFile(Path(self.rules.state_dir))
+        self.state_file = StateFile(Path(self.rules.state_dir))
         self._persisted: PersistedState | None = None
         self._persisted_at = 0.0
         self._catalog = Catalog(store)
@@ -176,8 +175,7 @@ class CubeTransfer:
         return standing_on_refused(self.scan.usable, self.scan.manifests, self.scan.dictionaries, self.state.refused)
 
     def _restore(self) -> None:
-        self._persisted = self._file.read()
-        self.state_error = self._file.error
+        self._persisted = self.state_file.read()
         self._began = time.monotonic()
         if self._persisted is None:
             log.info("no state here: listening %.0f s for what pods carry", self.rules.state_recovery_seconds)
@@ -185,9 +183,9 @@ class CubeTransfer:
         self.state = self._persisted.state
         self._revision = self._persisted.revisions
         # A pod that does not report again before the recovery ends is gone.
-        self.agents.restore(
-            self._persisted.agents, self._began + self.rules.state_recovery_seconds - self.rules.report_timeout_seconds
-        )
+        heard = self._began + self.rules.state_recovery_seconds - self.rules.report_timeout_seconds
+        for report in self._persisted.agents:
+            self.agents.record(report, heard)
         log.info("going on: generation %s, live %s", self.state.generation, self.state.live)
         self._decide()
 
@@ -259,13 +257,13 @@ class CubeTransfer:
             return True
         after = PersistedState(state=state, revisions=revisions or following(revision, RESERVED), agents=agents)
         try:
-            self._file.write(after)
+            self.state_file.write(after)
         except OSError as failed:
-            if self.state_error is None:
+            if self.state_file.error is None:
                 log.warning("the state cannot be written, so nothing new is published: %s", failed)
-            self.state_error = f"{self._file.path} cannot be written: {failed.strerror or failed}"
+            self.state_file.error = f"{self.state_file.path} cannot be written: {failed.strerror or failed}"
             return reserved
-        self._persisted, self._persisted_at, self.state_error = after, now, None
+        self._persisted, self._persisted_at, self.state_file.error = after, now, None
         return True
 
     def _wake(self) -> None:

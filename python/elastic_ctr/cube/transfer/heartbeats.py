@@ -1,7 +1,6 @@
 """The last reports of pods. The report of a silent pod expires."""
 
 import ipaddress
-from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from elastic_ctr.cube.placement import shard_of_pod
@@ -22,11 +21,6 @@ class Pods(Generic[R]):
         before = self._heard.get(report.pod)
         self._heard[report.pod] = report, now
         return before is None or before[0] != report
-
-    def restore(self, reports: Iterable[R], at: float) -> None:
-        """Restore reports from before a restart, as if they had come at that time."""
-        for report in reports:
-            self._heard[report.pod] = report, at
 
     def expire(self, now: float) -> list[str]:
         """Drop the reports of pods that have been silent for too long; returns these pods."""

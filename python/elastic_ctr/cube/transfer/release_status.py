@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from elastic_ctr.cube.placement import abandoned_versions, skipped_versions
+from elastic_ctr.cube.release import AgentReport, ReaderReport
 from elastic_ctr.cube.transfer import state as rules_of
 from elastic_ctr.cube.transfer.controller import CubeTransfer
 from elastic_ctr.cube.transfer.state import ReleaseState, Times
@@ -52,7 +53,7 @@ def problems_of(transfer: CubeTransfer) -> list[str]:
     """The problems that need an operator, as sentences."""
     found = [] if transfer.scan is None else list(transfer.scan.problems)
     builder = transfer.builder.error
-    found += [each for each in (transfer.store_error, transfer.state_error, builder) if each is not None]
+    found += [each for each in (transfer.store_error, transfer.state_file.error, builder) if each is not None]
     dead = _dead_shards(transfer)
     if dead and not transfer.listening:
         found.append(
@@ -67,12 +68,11 @@ def problems_of(transfer: CubeTransfer) -> list[str]:
         )
     if state is not None:
         found += _refused_sentences(transfer, state)
-        complaints = [(each.pod, each.refused) for each in transfer.agents.reports]
-        complaints += [(each.pod, each.refused) for each in transfer.readers.reports]
-        for pod, refused in complaints:
-            for version, reason in refused.items():
+        reports: list[AgentReport | ReaderReport] = [*transfer.agents.reports, *transfer.readers.reports]
+        for report in reports:
+            for version, reason in report.refused.items():
                 if version not in state.refused:
-                    found.append(f"{pod} cannot answer with version {version}: {reason}")
+                    found.append(f"{report.pod} cannot answer with version {version}: {reason}")
     return found
 
 

@@ -145,13 +145,13 @@ def _step(state: ReleaseState, view: View, rules: CubeTransferConfig) -> Release
         strange = _other_shape(view, chosen, state.live)
         if strange is not None:
             return refuse(state, chosen, strange)
-        state = _timed(state, chosen, candidate=view.now)
+        state = with_times(state, {chosen: {"candidate": view.now}})
         return state.model_copy(update={"candidate": chosen, "restoring": False, "complete_since": None})
     if lacking(state, view, rules):
         return state.model_copy(update={"complete_since": None})
     # In the future only when the clock was set back.
     if state.complete_since is None or state.complete_since > view.now:
-        state = _timed(state, candidate, complete=view.now)
+        state = with_times(state, {candidate: {"complete": view.now}})
         state = state.model_copy(update={"complete_since": view.now})
     # Right after a start, missing reports do not mean missing pods.
     if not view.listened:
@@ -162,7 +162,7 @@ def _step(state: ReleaseState, view: View, rules: CubeTransferConfig) -> Release
         or lagging_pods(state, view, rules)
     ):
         return state
-    return _promoted(_timed(state, candidate, live=view.now), candidate)
+    return _promoted(with_times(state, {candidate: {"live": view.now}}), candidate)
 
 
 def lacking(state: ReleaseState, view: View, rules: CubeTransferConfig) -> tuple[int, ...]:
@@ -264,7 +264,7 @@ def rolled_back(state: ReleaseState, version: int, view: View, rules: CubeTransf
     if version == state.live:
         # Keep the live version.
         return state.model_copy(update={"promotion_paused": True, **_NO_CANDIDATE})
-    state = _timed(state, version, candidate=view.now)
+    state = with_times(state, {version: {"candidate": view.now}})
     update = {"promotion_paused": True, "candidate": version, "restoring": True, "complete_since": None}
     return advance(state.model_copy(update=update), view, rules)
 
@@ -284,10 +284,6 @@ def refuse(state: ReleaseState, version: int, reason: str) -> ReleaseState:
     if version in state.refused:
         return state
     return state.model_copy(update={"refused": {**state.refused, version: reason}})
-
-
-def _timed(state: ReleaseState, version: int, **moments: float) -> ReleaseState:
-    return with_times(state, {version: moments})
 
 
 def with_times(state: ReleaseState, moments: Mapping[int, Mapping[str, float]]) -> ReleaseState:

@@ -43,7 +43,8 @@ def test_a_listener_that_stood_still_holds_it_against_nobody() -> None:
 
 def test_what_was_heard_before_a_restart_expires_unless_it_is_heard_again() -> None:
     pods: Pods[AgentReport] = Pods(10)
-    pods.restore([report("a-s1-0"), report("b-s1-0")], -9)
+    pods.record(report("a-s1-0"), -9)
+    pods.record(report("b-s1-0"), -9)
     pods.record(report("b-s1-0"), 0)
 
     assert pods.expire(2) == ["a-s1-0"]
