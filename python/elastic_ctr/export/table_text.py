@@ -192,10 +192,7 @@ def partition_to_sequence_file(
         rows = SortedRows(runs, memory_rows)
         with open_lines(source) as stream:
             for _, block in lines_in_range(stream):
-                try:
-                    parsed = parse_rows(block, layout)
-                except RowsDamaged as damaged:
-                    raise RowsDamaged(records + damaged.row, damaged.reason) from None
+                parsed = parse_rows(block, layout)
                 records += len(parsed.keys)
                 rows.add(parsed.keys, parsed.values)
         with part.open("wb") as file:
@@ -204,7 +201,7 @@ def partition_to_sequence_file(
                 writer.write(keys, values)
         part.replace(out)
     except RowsDamaged as damaged:
-        raise RowsDamaged(damaged.row, damaged.reason, str(source)) from None
+        raise RowsDamaged(records + damaged.row, damaged.reason, str(source)) from None
     except (DuplicateKey, gzip.BadGzipFile) as error:
         raise RowsDamaged(0, str(error), str(source)) from error
     finally:

@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, BinaryIO
@@ -66,9 +66,14 @@ class WebDav(Backend):
         if not path:
             return Stat(0, 0.0, folder=True)
         with self._asked("HEAD", path, deed) as answer:
-            if self._is_folder(answer, path):
-                return self._folder_stat(path)
-            return self._stat_of(answer, path)
+            if not self._is_folder(answer, path):
+                return self._stat_of(answer, path)
+        # Nothing is said of a folder but in the listing of the one above.
+        above, _, name = path.rpartition("/")
+        for each, stat in self.list(above):
+            if each == name:
+                return stat
+        raise NotInStore(f"{path} is not in {self.url}")
 
     def list(self, folder: str) -> list[tuple[str, Stat]]:
         with self._asked("GET", folder, "listed in", slash=True) as answer:
@@ -120,14 +125,13 @@ class WebDav(Backend):
                 raise AlreadyPublished(f"{target} is already published in {self.url}")
 
     def delete(self, path: str) -> None:
-        try:
+        # Another process may delete the same path, or this is a second try.
+        with suppress(NotInStore):
             with self._asked("DELETE", path, "deleted from", also={409}) as answer:
                 is_folder = answer.status_code == HTTPStatus.CONFLICT
             if is_folder:
                 with self._asked("DELETE", path, "deleted from", slash=True):
                     pass
-        except NotInStore:
-            pass  # another process deletes the same path, or this is a second try
 
     def _path(self, path: str) -> str:
         # Names of another encoding stand in a listing as surrogates, and must be found again.
@@ -223,14 +227,6 @@ class WebDav(Backend):
             _time_of(modified) if modified else 0.0,
             identity=answer.headers.get("etag", modified or ""),
         )
-
-    def _folder_stat(self, path: str) -> Stat:
-        """Nothing is said of a folder but in the listing of the one above."""
-        above, _, name = path.rpartition("/")
-        for each, stat in self.list(above):
-            if each == name:
-                return stat
-        raise NotInStore(f"{path} is not in {self.url}")
 
     def _range_of(self, answer: httpx.Response, path: str) -> tuple[int, int]:
         """First byte and size of the whole file, of `bytes 5-9/10` or `bytes */10`."""
