@@ -145,9 +145,9 @@ def _why(row: bytes, layout: RowLayout) -> str:
     tokens = row.split(b" ")
     while tokens and not tokens[-1]:
         tokens.pop()
-    for column, token in enumerate(tokens):
-        if column >= _checked(layout):
-            break
+    # A table without vectors writes garbage where their state would be.
+    checked = layout.full if layout.dim else layout.short
+    for column, token in enumerate(tokens[:checked]):
         shown = repr(token[:_LONGEST_NUMBER].decode("ascii", "backslashreplace"))
         if column == 0:
             if not re.fullmatch(rb"\d{1,20}", token) or int(token) >= 1 << 64:
@@ -160,11 +160,6 @@ def _why(row: bytes, layout: RowLayout) -> str:
         f"it has {len(tokens)} columns; the rules of the model give {layout.short} without embedx "
         f"and {layout.full} with it: are its rules and dimension those of the table?"
     )
-
-
-def _checked(layout: RowLayout) -> int:
-    # A table without vectors writes garbage where their state would be.
-    return layout.full if layout.dim else layout.short
 
 
 def partition_to_sequence_file(

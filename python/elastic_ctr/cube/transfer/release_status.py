@@ -104,7 +104,8 @@ def _candidate(transfer: CubeTransfer, state: ReleaseState) -> dict[str, Any]:
         missing = rules_of.lacking(state, view, transfer.rules)
         replicas = transfer.rules.min_ready_replicas
         if missing:
-            waits.append(f"{len(missing)} partitions have fewer than {replicas} holders: {_some(missing)}")
+            shown = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+            waits.append(f"{len(missing)} partitions have fewer than {replicas} holders: {shown}")
         elif not view.listened:
             waits.append("transfer has just started and listens for pods")
         elif not state.restoring:
@@ -122,11 +123,6 @@ def _candidate(transfer: CubeTransfer, state: ReleaseState) -> dict[str, Any]:
         "silentReaders": list(silent),
         "completeSeconds": None if state.complete_since is None else round(transfer.now() - state.complete_since, 3),
     }
-
-
-def _some(partitions: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, partitions[:8]))
-    return shown if len(partitions) <= 8 else f"{shown}, …"
 
 
 def _shards(transfer: CubeTransfer) -> list[dict[str, Any]]:
