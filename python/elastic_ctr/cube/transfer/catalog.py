@@ -62,8 +62,10 @@ class Catalog:
                 f"{self._store.url} shows no version any more where {len(self._manifests)} were; is it mounted? "
                 "Nothing is changed until it shows them again"
             )
-        self._read_manifests(listed, problems)
-        self._read_dictionaries(problems)
+        self._manifests = self._read(self._manifests, listed, read_version, problems)
+        self._complete &= set(listed)
+        folders = versions_in(self._store, layout.DICTIONARIES, "/")
+        self._dictionaries = self._read(self._dictionaries, folders, read_dictionary, problems)
         announced = self._read_announced(problems)
         usable = []
         for version in sorted(announced):
@@ -81,34 +83,25 @@ class Catalog:
                 else:
                     problems.append(wrong)
         return Scan(
-            manifests=dict(self._manifests),
-            dictionaries=dict(self._dictionaries),
+            manifests=self._manifests,
+            dictionaries=self._dictionaries,
             usable=tuple(usable),
             problems=tuple(dict.fromkeys(problems)),
             unread=frozenset(listed) - self._manifests.keys(),
         )
 
-    def _read_manifests(self, listed: list[int], problems: list[str]) -> None:
-        self._manifests = {v: m for v, m in self._manifests.items() if v in listed}
-        self._complete &= set(listed)
-        self._read_new(self._manifests, listed, read_version, problems)
-
-    def _read_dictionaries(self, problems: list[str]) -> None:
-        folders = versions_in(self._store, layout.DICTIONARIES, "/")
-        self._dictionaries = {v: d for v, d in self._dictionaries.items() if v in folders}
-        self._read_new(self._dictionaries, folders, read_dictionary, problems)
-
-    def _read_new(
-        self, found: dict[int, M], versions: list[int], read: Callable[[Store, int], M], problems: list[str]
-    ) -> None:
+    def _read(
+        self, known: dict[int, M], versions: list[int], read: Callable[[Store, int], M], problems: list[str]
+    ) -> dict[int, M]:
+        found = {}
         for version in versions:
-            if version not in found:
-                try:
-                    found[version] = read(self._store, version)
-                except NotInStore:
-                    continue  # a build under way, an interrupted one, or deleted since
-                except ManifestDamaged as damaged:
-                    problems.append(str(damaged))
+            try:
+                found[version] = known[version] if version in known else read(self._store, version)
+            except NotInStore:  # noqa: PERF203 (not a hot loop)
+                continue  # a build under way, an interrupted one, or deleted since
+            except ManifestDamaged as damaged:
+                problems.append(str(damaged))
+        return found
 
     def _read_announced(self, problems: list[str]) -> set[int]:
         for path in (layout.BASE_DONEFILE, layout.PATCH_DONEFILE):
