@@ -17,11 +17,10 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpoint_files import Published, checkpoint_name, compare, folder_of, jobs_of
 from elastic_ctr.master.ledger import Ledger, PassRow, SaverLease, SaveRow
-from elastic_ctr.master.members import JobResults
-from elastic_ctr.master.recovery import TRIES, Generations
-from elastic_ctr.master.schedule import Part, SavePlan, pick_samples, save_plan
+from elastic_ctr.master.members import JobResults, Lease
+from elastic_ctr.master.recovery import TRIES, Part
+from elastic_ctr.master.schedule import SavePlan, pick_samples, save_plan
 from elastic_ctr.master.store_queries import Pending, StoreQueries
-from elastic_ctr.master.tasks import Lease
 from elastic_ctr.store import StoreError
 from elastic_ctr.versions.manifest import next_version
 from elastic_ctr.versions.refusals import refused_below
@@ -60,11 +59,9 @@ class Checkpointing(Part):
 
     def __init__(self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float]) -> None:
         super().__init__(ledger, settings, store, clock)
-        self._generations = Generations(ledger, clock)
-        self._dim = settings.model.embedding_dim
         self._saver: Lease | None = None
         self.waits = ""
-        self._results = JobResults(settings.pservers)
+        self.serve(settings.pservers)
 
     def resume(self, ends: float) -> None:
         """After a restart the saver's lease goes on until `ends`; the downtime of the master does not count."""
@@ -76,10 +73,6 @@ class Checkpointing(Part):
     def serve(self, pservers: int) -> None:
         """From now on so many pservers upload what is saved."""
         self._results = JobResults(pservers)
-
-    def start_over(self) -> None:
-        """The cause was mended: no failure counts any more."""
-        self._ledger.set_facts(save_failures=0, save_lost_leases=0)
 
     def forget(self) -> None:
         """Another generation begins."""
@@ -94,13 +87,15 @@ class Checkpointing(Part):
     def _open(self) -> tuple[PassRow, SaveRow] | None:
         """The present pass and its save."""
         current = self._ledger.current_pass()
-        save = None if current is None or current.state != "saving" else self._ledger.save_of(current.ordinal)
-        return None if current is None or save is None else (current, save)
+        if current is None or current.state != "saving":
+            return None
+        save = self._ledger.save_of(current.ordinal)
+        return None if save is None else (current, save)
 
     def stands_on(self, lost: Collection[int]) -> bool:
         """Whether the save under way is a delta of versions that are lost: its files cannot be finished, or were lost too."""
-        found = self._open()
-        return bool(lost) and found is not None and found[1].kind == "delta" and found[1].stage != "done"
+        _, save = self._open() or (None, None)
+        return bool(lost) and save is not None and save.kind == "delta" and save.stage != "done"
 
     def step(self, current: PassRow) -> bool:
         """Plan the save after a pass, once. Whether the pass is done with that."""
@@ -117,7 +112,9 @@ class Checkpointing(Part):
                 return False
             if self.refused_versions(refused) or self.lost_versions(published):
                 plan = self._plan(current)
-            version = self._next_version(published)
+            known = [*published, *(each["id"] for each in self._ledger.versions()), self._ledger.facts.last_version]
+            version = next_version(self._clock(), known)
+            self._ledger.set_facts(last_version=version)
         steps = plan.steps
         whole = [row["pass"] for row in self._ledger.checkpoints() if not row["mid"]]
         if current.ordinal in whole and plan.kind == "delta":
@@ -163,12 +160,6 @@ class Checkpointing(Part):
             log.warning("%s: the next version is a base", why)
             self._ledger.set_facts(base_due=f"{why}; the next version is a base")
 
-    def _next_version(self, published: Collection[int]) -> int:
-        known = [*published, *(each["id"] for each in self._ledger.versions()), self._ledger.facts.last_version]
-        version = next_version(self._clock(), known)
-        self._ledger.set_facts(last_version=version)
-        return version
-
     def lease(self, current: PassRow, trainer: int) -> control.Task | None:
         """The save or the scoring that is due, unless another trainer has it. Its holder gets it again: it missed the answer."""
         save = self._ledger.save_of(current.ordinal)
@@ -183,7 +174,7 @@ class Checkpointing(Part):
         if save.stage != "exported":
             order.steps.extend(control.SaveStep(name=step, folder=folder_of(save, step)) for step in save.steps)
         else:
-            published = published_of(save, self._dim)
+            published = published_of(save, self._settings.model.embedding_dim)
             order.keys = published.keys.tobytes()
             order.values = published.values.tobytes()
             order.live = saved_of(save).live
@@ -212,10 +203,7 @@ class Checkpointing(Part):
 
     def samples_of(self, ordinal: int) -> list[tuple[str, int, int]]:
         """The sample lines of a pass, or of the last one before it that has any; the same at every call."""
-        offered = self._ledger.samples(ordinal)
-        while not offered and ordinal > 1:
-            ordinal -= 1
-            offered = self._ledger.samples(ordinal)
+        offered = self._ledger.samples(self._ledger.last_sampled(ordinal) or 0)
         return [offered[task][position] for task, position in pick_samples(offered, self._config.samples)]
 
     def holds(self, attempt: str) -> bool:
@@ -277,11 +265,11 @@ class Checkpointing(Part):
 
     def report(self, result: control.TaskResult) -> str:
         """From the saver. Why the table can no longer be trusted; empty if it can."""
-        current = self._ledger.current_pass()
-        save = None if current is None else self._ledger.save_of(current.ordinal)
+        found = self._open()
         self._release()
-        if current is None or save is None:
+        if found is None:
             raise AssertionError("a saver's lease ends with its save")
+        current, save = found
         self.waits = ""
         if result.table_unchanged and save.stage == "begun":
             self._ledger.set_save(save.ordinal, stage="ordered")
@@ -294,7 +282,7 @@ class Checkpointing(Part):
         log.info("pass %s: %s: %s", current.id, "tables saved" if save.stage == "begun" else "sample scored", seconds)
         with self._ledger:
             self._ledger.took(current.ordinal, dict(result.save.seconds))
-            self.start_over()
+            self._ledger.set_facts(save_failures=0, save_lost_leases=0)
             if save.stage == "begun":
                 self._ledger.set_save(current.ordinal, stage="saved", saved=result.save.SerializeToString())
                 self._results.clear()
@@ -314,10 +302,10 @@ class Checkpointing(Part):
         return "" if table_unchanged or save.stage == "exported" else f"a save failed halfway: {error}"
 
     def _jobs(self) -> list[control.Job]:
-        found = self._open()
-        if found is None or found[1].stage != "saved" or found[1].generation != self._generations.present:
+        _, save = self._open() or (None, None)
+        if save is None or save.stage != "saved" or save.generation != self._generations.present:
             return []
-        return jobs_of(found[1], saved_of(found[1]).keys, self._ledger.chain())
+        return jobs_of(save, saved_of(save).keys, self._ledger.chain())
 
     def jobs(self, index: int) -> list[control.Job]:
         """The jobs that a pserver still has to do."""
@@ -350,12 +338,8 @@ class Checkpointing(Part):
 
     def _still(self, save: SaveRow) -> PassRow | None:
         """The pass of a save, unless a recovery has dropped the save."""
-        now = self._ledger.save_of(save.ordinal)
-        current = self._ledger.current_pass()
-        if current is None or now is None or current.ordinal != save.ordinal:
-            return None
-        same = (now.generation, now.version, now.stage) == (save.generation, save.version, save.stage)
-        return current if same else None
+        found = self._open()
+        return None if found is None or found[1] != save else found[0]
 
     def commit_checkpoint(
         self, save: SaveRow, follows: int | None, base: int | None, mid: Mapping[str, Any] | None = None
@@ -399,8 +383,9 @@ class Checkpointing(Part):
         if refused:
             log.error("version %d after pass %s is refused: %s", save.version, current.id, refused)
             # The rows that this save marked as published are in no version: only a base has them.
-            due = f"version {save.version} was refused ({refused}); the next version is a base"
-            self._ledger.set_facts(base_due=due)
+            self._ledger.set_facts(
+                base_due=f"version {save.version} was refused ({refused}); the next version is a base"
+            )
         else:
             log.info("version %d (%s, %d keys) is published after pass %s", save.version, save.kind, keys, current.id)
             self._ledger.set_facts(follows=save.version, base=base)

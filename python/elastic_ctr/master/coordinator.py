@@ -12,14 +12,11 @@ from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpointing import Checkpointing, is_save
-from elastic_ctr.master.epochs import EpochRunner
-from elastic_ctr.master.handover import MidPassHandover
 from elastic_ctr.master.ledger import Ledger, PassRow, SaveRow
 from elastic_ctr.master.members import Pservers, Trainers
-from elastic_ctr.master.recovery import Generations, Initialisation
-from elastic_ctr.master.schedule import Part
+from elastic_ctr.master.recovery import Initialisation, MidPassHandover, Part
 from elastic_ctr.master.store_queries import Pending, StoreQueries
-from elastic_ctr.master.tasks import Tasks
+from elastic_ctr.master.tasks import EpochRunner, Tasks
 from elastic_ctr.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -46,7 +43,6 @@ class Coordinator(Part):
         self._damage: tuple[int, str] | None = None
         self.pservers = Pservers(settings.pservers)
         self._trainers = Trainers(ledger)
-        self._generations = Generations(ledger, clock)
         self._handover = MidPassHandover(ledger, settings, store, clock)
         self._runner = EpochRunner(ledger, settings, store, clock)
         self._tasks = Tasks(ledger, settings, store, clock)
@@ -95,8 +91,7 @@ class Coordinator(Part):
 
     def _take_up(self, stopped: PassRow) -> None:
         """The data or the settings were mended: begin the pass again. An unfinished load may have used damaged files."""
-        self._saves.start_over()
-        self._initialisation.start_over()
+        self._ledger.set_facts(save_failures=0, save_lost_leases=0, load_failures=0)
         self._generations.start_pass_over(stopped.ordinal)
         # Once an epoch of training has begun, some of its gradients may be in the table.
         if stopped.epoch > 0 or (self._generations.used and not self._generations.ready):
@@ -131,14 +126,16 @@ class Coordinator(Part):
         """The next step of a handover."""
         if (state := self._handover.state) is None:
             return
+        current = self._ledger.current_pass()
         if self.finished:
             self._end_handover()
-        elif self._handover.done(state):
+        elif current is None or current.ordinal != state.ordinal:
+            # The pass under way was saved as a whole. A save in its middle is done with its commit.
             self._recover("training", "")
-        elif broken := self._handover.broken(state, self.pservers, self._trainers):
+        elif broken := self._handover.broken(state, current, self.pservers, self._trainers):
             self._recover("training", broken)
         else:
-            self._handover.order()
+            self._handover.order(state, current)
 
     def _end_handover(self) -> None:
         if self._handover.state is not None:
@@ -149,7 +146,7 @@ class Coordinator(Part):
         """Back to the last checkpoint, in a new generation of server processes."""
         with self._ledger:
             if (handover := self._handover.state) is not None:
-                role, reason = "training", self._handover.reason_text(handover, self._training, reason)
+                role, reason = "training", self._handover.reason_text(handover, reason)
             self._generations.roll_back(role, reason)
             self._saves.forget()
             self._end_handover()
@@ -254,7 +251,7 @@ class Coordinator(Part):
             return control.PserverOrders(
                 generation=self.generation,
                 endpoints=self.pservers.endpoints(self.generation),
-                checkpoint=self._generations.last_checkpoint or "",
+                checkpoint=self._generations.last_checkpoint,
                 jobs=self._jobs(state.index),
                 leave=self.finished,
                 reason=_OVER if self.finished else "",
@@ -340,7 +337,7 @@ class Coordinator(Part):
                 reply.verdict = control.JoinReply.JOIN
             elif self._initialisation.ask(trainer_id):
                 reply.verdict = control.JoinReply.INITIALISE
-                reply.load = self._generations.last_checkpoint is not None
+                reply.load = bool(self._generations.last_checkpoint)
             else:
                 reply.reason = "waits for the first values"
             return reply

@@ -259,8 +259,7 @@ class Ledger:
     # Nested `with ledger:` blocks are one transaction: all of it or nothing survives a crash.
     def __enter__(self) -> Self:
         if self._depth == 0:
-            with self._tearing():
-                self._db.execute("begin immediate")
+            self._turn("begin immediate")
         self._depth += 1
         return self
 
@@ -269,22 +268,19 @@ class Ledger:
         if self._depth:
             return
         if kind is None:
-            with self._tearing():
-                self._db.execute("commit")
-            return
-        self.torn = self.torn or issubclass(kind, sqlite3.OperationalError)
-        self._undo()
+            self._turn("commit")
+        else:
+            self._undo(torn=issubclass(kind, sqlite3.OperationalError))
 
-    @contextmanager
-    def _tearing(self) -> Iterator[None]:
+    def _turn(self, sql: str) -> None:
         try:
-            yield
+            self._db.execute(sql)
         except sqlite3.OperationalError:
-            self.torn = True
-            self._undo()
+            self._undo(torn=True)
             raise
 
-    def _undo(self) -> None:
+    def _undo(self, *, torn: bool) -> None:
+        self.torn = self.torn or torn
         # On a full disk SQLite may have rolled back by itself.
         if self._db.in_transaction:
             self._db.execute("rollback")
@@ -313,8 +309,7 @@ class Ledger:
         with self:
             self._db.execute(sql, values)
 
-    def _insert(self, table: str, row: Mapping[str, Any], *, replace: bool = True) -> None:
-        verb = "insert or replace" if replace else "insert"
+    def _insert(self, table: str, row: Mapping[str, Any], verb: str = "replace") -> None:
         columns = ["pass" if name == "ordinal" and table != "passes" else name for name in row]
         self._do(f"{verb} into {table} ({', '.join(columns)}) values ({', '.join('?' * len(row))})", *row.values())
 
@@ -348,7 +343,7 @@ class Ledger:
         return self._row(PassRow, "passes where state != 'done' order by ordinal")
 
     def add_pass(self, one: Pass) -> None:
-        self._insert("passes", {**vars(one), "splits": json.dumps(one.splits)}, replace=False)
+        self._insert("passes", {**vars(one), "splits": json.dumps(one.splits)}, "insert")
 
     def drop_pass(self, ordinal: int) -> None:
         """A pass that is waited for, with what was found in it if it was stopped before."""
@@ -421,7 +416,14 @@ class Ledger:
                 )
 
     def give_back(
-        self, task: TaskRow, *, error: str, failed: bool, repeated: int, park_at: int, lost: bool = False
+        self,
+        task: TaskRow,
+        *,
+        error: str,
+        failed: bool = False,
+        lost: bool = False,
+        repeated: int = 0,
+        park_at: int = 0,
     ) -> bool:
         """A task that was not done goes to another trainer, or is parked: once it has `failed`, or has `lost` its
         trainer, `park_at` times in a row. Returns whether it was parked.
@@ -452,8 +454,8 @@ class Ledger:
             found = dict(zip(_HISTOGRAMS, map(packed, histograms), strict=True))
             self._update("tasks", {"state": "done", "checked": 1, **counts, **found}, "id = ?", task.id)
             self._do(f"update tasks set {_CLEAN} where id = ?", task.id)
-            self._db.execute("delete from refusals where task = ?", (task.id,))
-            self._db.execute("delete from samples where task = ?", (task.id,))
+            for table in ("refusals", "samples"):
+                self._db.execute(f"delete from {table} where task = ?", (task.id,))
             self._db.executemany(
                 "insert into refusals values (?, ?, ?, ?, ?)",
                 [(task.id, task.ordinal, reason, lines, json.dumps(list(each))) for reason, lines, each in refused],
@@ -531,9 +533,8 @@ class Ledger:
     def refusals(self, ordinal: int) -> dict[str, tuple[int, list[str]]]:
         """Reason -> (lines, first examples) of a pass."""
         found: dict[str, tuple[int, list[str]]] = {}
-        for reason, lines, examples in self._all(
-            "select reason, lines, examples from refusals where pass = ?", ordinal
-        ):
+        rows = self._all("select reason, lines, examples from refusals where pass = ?", ordinal)
+        for reason, lines, examples in rows:
             seen, first = found.get(reason, (0, []))
             found[reason] = (seen + lines, (first + json.loads(examples))[:3])
         return found
@@ -555,9 +556,10 @@ class Ledger:
             by_task.setdefault(task, []).append((line, show, click))
         return list(by_task.values())
 
-    def has_samples(self, last: int) -> bool:
-        """Whether any pass up to this one has a sample line."""
-        return self._one("select 1 from samples where pass <= ? limit 1", last) is not None
+    def last_sampled(self, last: int) -> int | None:
+        """The last pass up to this one that has a sample line."""
+        [ordinal] = self._one("select max(pass) from samples where pass <= ?", last)
+        return None if ordinal is None else int(ordinal)
 
     def forget(self) -> None:
         """Delete rows that no later step reads, or the file would grow with every record ever seen.
@@ -591,9 +593,6 @@ class Ledger:
 
     def set_save(self, ordinal: int, **columns: Any) -> None:
         self._update("saves", columns, "pass = ?", ordinal)
-
-    def drop_saves(self, after: int) -> None:
-        self._do("delete from saves where pass >= ?", after)
 
     def add_version(self, **columns: Any) -> None:
         self._insert("versions", columns)
@@ -679,20 +678,19 @@ class Ledger:
             self._db.execute(
                 "update tasks set state = 'todo', trainer = null, attempt = '', running = 0 where state = 'leased'"
             )
-            self._db.execute("delete from saves where pass > ?", (ordinal,))
-            if mid is not None:
-                self._restore(ordinal + 1, name, mid["mid"])
+            # An unfinished save of the checkpoint's own pass is planned again.
+            self._db.execute("delete from saves where pass > ? or (pass = ? and stage != 'done')", (ordinal, ordinal))
+            # The pass and its tasks as they were when the checkpoint was made in its middle. A stopped pass stays stopped.
+            if mid is not None and self._one(
+                "select 1 from passes where ordinal = ? and state = 'checked'", ordinal + 1
+            ):
+                self.set_pass(ordinal + 1, **mid["mid"])
+                self._db.execute(
+                    f"update tasks set ({_KEPT}) = (select {_KEPT} from kept where checkpoint = ? and task = tasks.id),"
+                    f" {_CLEAN} where pass = ?",
+                    (name, ordinal + 1),
+                )
         return int(lost)
-
-    def _restore(self, ordinal: int, checkpoint: str, columns: Mapping[str, Any]) -> None:
-        """A pass and its tasks as they were when a checkpoint was made in its middle. A stopped pass stays stopped."""
-        if self._row(PassRow, "passes where ordinal = ? and state = 'checked'", ordinal) is not None:
-            self.set_pass(ordinal, **columns)
-            self._db.execute(
-                f"update tasks set ({_KEPT}) = (select {_KEPT} from kept where checkpoint = ? and task = tasks.id),"
-                f" {_CLEAN} where pass = ?",
-                (checkpoint, ordinal),
-            )
 
     def add_recovery(self, role: str, reason: str, at: float, rolled_back: int) -> None:
         self._insert("recoveries", {"role": role, "reason": reason, "at": at, "rolled_back": rolled_back})

@@ -1,6 +1,7 @@
-"""The pservers and trainers of the present training, and the results of jobs that every pserver is given."""
+"""The pservers and trainers of the present training, their leases, and the results of jobs that every pserver is given."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from elastic_ctr.config.roles import GENERATION_PORTS
 from elastic_ctr.control import control_pb2 as control
@@ -88,6 +89,23 @@ class Trainers:
     def heard_since(self, moment: float) -> dict[int, tuple[str, float]]:
         """Id -> (name, last heard at)."""
         return {trainer: each for trainer, each in self._known.items() if each[1] >= moment}
+
+
+@dataclass
+class Lease:
+    """Times in unix seconds. `longest` s after it began it is over despite renewals: a trainer that hangs renews for ever."""
+
+    trainer: int
+    attempt: str
+    began: float
+    ends: float
+    longest: float
+
+    def over(self, now: float) -> bool:
+        return now > self.ends or self.overdue(now)
+
+    def overdue(self, now: float) -> bool:
+        return now - self.began > self.longest
 
 
 class JobResults:

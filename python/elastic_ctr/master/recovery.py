@@ -1,20 +1,18 @@
-"""Generations of server processes: how the next one begins at a checkpoint, and how its tables are filled.
-
-One trainer pushes first values or loads the last checkpoint, whose rows are then counted. No other trainer joins before that.
+"""Generations of server processes: how the next one begins at a checkpoint, how its tables are filled, and how a training that
+an upgrade replaces is saved before.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.checkpoint_files import merged_rows, rows_differ
-from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.members import JobResults
-from elastic_ctr.master.schedule import Part
+from elastic_ctr.master.checkpoint_files import checkpoint_name, merged_rows, rows_differ
+from elastic_ctr.master.ledger import HandoverState, Ledger, PassRow, SaveRow
+from elastic_ctr.master.members import JobResults, Lease, Pservers, Trainers
+from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.master.store_queries import Pending, StoreQueries
-from elastic_ctr.master.tasks import Lease
 from elastic_ctr.store import StoreError
 from elastic_ctr.versions.manifest import ManifestDamaged
 
@@ -22,6 +20,11 @@ log = logging.getLogger(__name__)
 
 TRIES = 3
 """Saves, or loads of a checkpoint, that may fail in a row before the pass is stopped."""
+VERIFY = "verify"
+
+_START: dict[str, Any] = {"name": "", "pass": 0, "mid": None, "follows": None, "base": None}
+_LONGEST_LEAVE = 30.0
+_TRAINED = ("training", "evaluating")
 
 
 class Generations:
@@ -36,10 +39,14 @@ class Generations:
         return self._ledger.facts.generation
 
     @property
-    def last_checkpoint(self) -> str | None:
-        """The checkpoint that the next recovery returns to; None: the start."""
-        rows = self._ledger.checkpoints()
-        return rows[-1]["name"] if rows else None
+    def _last(self) -> dict[str, Any]:
+        """The row of the checkpoint that the next recovery returns to, or the start."""
+        return next(reversed(self._ledger.checkpoints()), _START)
+
+    @property
+    def last_checkpoint(self) -> str:
+        """The checkpoint that the next recovery returns to; empty: the start."""
+        return str(self._last["name"])
 
     @property
     def used(self) -> bool:
@@ -78,52 +85,48 @@ class Generations:
 
     def holds(self, ordinal: int) -> bool:
         """Whether the last checkpoint was made after the whole of this pass."""
-        rows = self._ledger.checkpoints()
-        return bool(rows) and rows[-1]["pass"] == ordinal and not rows[-1]["mid"]
+        return self._last["pass"] == ordinal and not self._last["mid"]
 
     def roll_back(self, role: str, reason: str) -> None:
-        """Back to the last checkpoint, in a new generation of server processes."""
-        with self._ledger:
-            generation = self._ledger.increment("generation")
-            start: dict[str, Any] = {"name": "the start", "pass": 0, "mid": None, "follows": None, "base": None}
-            last = next(reversed(self._ledger.checkpoints()), start)
-            back_to = last["pass"]
-            lost = self._ledger.roll_back(back_to, last if last["mid"] else None)
-            self._ledger.set_facts(follows=last["follows"], base=last["base"], finished=False)
-            self._ledger.abandon_versions(last["follows"] or 0)
-            self._ledger.increment("rolled_back", lost)
-            self._ledger.add_recovery(role, reason, self._clock(), lost)
-            # An unfinished save of the checkpoint's own pass is planned again.
-            save = self._ledger.save_of(back_to)
-            if save is not None and save.stage != "done":
-                self._ledger.drop_saves(back_to)
-        log.warning("generation %d begins at %s: %s", generation, last["name"], reason)
+        """Back to the last checkpoint, in a new generation of server processes. Called within a transaction."""
+        generation, last = self._ledger.increment("generation"), self._last
+        lost = self._ledger.roll_back(last["pass"], last if last["mid"] else None)
+        self._ledger.set_facts(follows=last["follows"], base=last["base"], finished=False)
+        self._ledger.abandon_versions(last["follows"] or 0)
+        self._ledger.increment("rolled_back", lost)
+        self._ledger.add_recovery(role, reason, self._clock(), lost)
+        log.warning("generation %d begins at %s: %s", generation, last["name"] or "the start", reason)
 
 
-VERIFY = "verify"
+class Part:
+    """A part of the coordinator, with the collaborators of all parts."""
+
+    def __init__(self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._config = settings.master
+        self._store = store
+        self._clock = clock
+        self._schedule = Schedule(ledger, settings.data, clock)
+        self._generations = Generations(ledger, clock)
 
 
 class Initialisation(Part):
-    """The trainer that initialises the present generation. In memory: a restarted master repeats it, which is harmless."""
+    """The trainer that initialises the present generation: it pushes first values or loads the last checkpoint, whose rows are
+    then counted. No other trainer joins before that. In memory: a restarted master repeats it, which is harmless.
+    """
 
     def __init__(self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float]) -> None:
         super().__init__(ledger, settings, store, clock)
-        self._generations = Generations(ledger, clock)
+        self._results = JobResults(settings.pservers)
+        self.forget()
+
+    def forget(self) -> None:
+        """Another generation begins."""
         self._lease: Lease | None = None
         self._granted: set[int] = set()
         self.verifying = False
         """The checkpoint is loaded, and its rows are being counted."""
-        self._results = JobResults(settings.pservers)
-
-    def start_over(self) -> None:
-        """The cause was mended: no failure counts any more."""
-        self._ledger.set_facts(load_failures=0)
-
-    def forget(self) -> None:
-        """Another generation begins."""
-        self._lease = None
-        self._granted = set()
-        self.verifying = False
         self._results.clear()
 
     def joins(self, trainer: int) -> None:
@@ -132,13 +135,11 @@ class Initialisation(Part):
 
     def ask(self, trainer: int) -> bool:
         """Whether this trainer is to initialise."""
-        lease = self._lease
-        now = self._clock()
+        lease, now = self._lease, self._clock()
         if self.verifying or (lease is not None and not lease.over(now) and lease.trainer != trainer):
             return False
-        self._lease = Lease(
-            trainer, "", now, now + self._config.lease_seconds, longest=self._config.save_timeout_seconds
-        )
+        ends = now + self._config.lease_seconds
+        self._lease = Lease(trainer, "", now, ends, longest=self._config.save_timeout_seconds)
         self._granted.add(trainer)
         self._ledger.set_facts(used=self._generations.present)
         return True
@@ -156,7 +157,7 @@ class Initialisation(Part):
             return False
         self._lease = None
         self._ledger.set_facts(initialised_by=(self._generations.present, trainer))
-        if self._generations.last_checkpoint is None:
+        if not self._generations.last_checkpoint:
             self._generations.open()
         else:
             self.verifying = True
@@ -181,19 +182,15 @@ class Initialisation(Part):
         self._results.take(index, result)
         if not self._results.complete(self._jobs()):
             return ""
+        name, found = self._generations.last_checkpoint, merged_rows(self._results.all())
         try:
-            return self._end_verifying()
+            difference = rows_differ(self._store.rows_of(name), found)
         except (StoreError, ManifestDamaged) as failed:
             # The job stays open, so the pserver sends its result again.
             self._results.give_up(index, result.id)
             if not isinstance(failed, Pending):
                 log.warning("the loaded checkpoint cannot be verified yet: %s", failed)
             return ""
-
-    def _end_verifying(self) -> str:
-        name = self._generations.last_checkpoint or ""
-        found = merged_rows(self._results.all())
-        difference = rows_differ(self._store.rows_of(name), found)
         self.verifying = False
         if not difference:
             log.info("checkpoint %s is loaded: %d rows", name, sum(found.values()))
@@ -204,8 +201,98 @@ class Initialisation(Part):
         current = self._ledger.current_pass()
         if failures >= TRIES and len(self._ledger.checkpoints()) > 1:
             self._generations.set_aside([name], difference)
-            self.start_over()
+            self._ledger.set_facts(load_failures=0)
         elif failures >= TRIES and current is not None:
             self._schedule.stop(current, f"{reason}, {failures} times; restore the checkpoint's files in the store")
             return ""
         return reason
+
+
+class MidPassHandover(Part):
+    """Mid-pass handover, when an upgrade replaces a training: the old servers save their table once more before they end.
+
+    The upgrade ends the old pods, which still work within their grace. No task is given out any more. Once no task is open, a
+    trainer saves the table as it is: a checkpoint in mid pass, which leaves the table unchanged. If a pass is being saved already,
+    that save is finished instead. Then, or when the old pods fall silent or their time is up, a recovery begins the new training;
+    its members wait until then. The state is in the ledger: a master that restarts continues the handover.
+    """
+
+    # Every living member is heard within a lease from this moment on, also after a restart of the master.
+    _listens_since: float | None = None
+
+    @property
+    def state(self) -> HandoverState | None:
+        """None while no training is replaced."""
+        return self._ledger.facts.handover
+
+    @property
+    def before(self) -> str | None:
+        """The training that is replaced; None while none is."""
+        return None if self.state is None else self.state.before
+
+    @property
+    def leave_timeout(self) -> float:
+        """Seconds that a leaving member waits for a master that does not answer: an upgrade restarts the master too."""
+        return min(_LONGEST_LEAVE, self._settings.handover_seconds)
+
+    def resume(self) -> None:
+        """Members may have called while the master was down."""
+        self._listens_since = None
+
+    def begin(self, before: str) -> HandoverState | None:
+        """Begin if the replaced training is worth a save: its servers hold a part of a pass that no checkpoint has."""
+        current = self._ledger.current_pass()
+        pservers, seconds = len(self._ledger.facts.pservers), self._settings.handover_seconds
+        if not seconds or not pservers or not self._generations.ready:
+            return None
+        if current is None or current.state not in (*_TRAINED, "saving"):
+            return None
+        ends = self._clock() + seconds
+        state = HandoverState(before=before, pservers=pservers, ordinal=current.ordinal, ends=ends)
+        self._ledger.set_facts(handover=state)
+        log.warning("training %s is replaced: it has %.0f s to save once more and leave", before, seconds)
+        return state
+
+    def order(self, state: HandoverState, current: PassRow) -> None:
+        """The save in mid pass, once and as soon as no task is open. Called within a transaction."""
+        if current.state not in _TRAINED or self._ledger.leased():
+            return
+        generation = self._generations.present
+        name = checkpoint_name(current, generation)
+        save = SaveRow(current.ordinal, generation, ("checkpoint",), None, None, name, self._clock())
+        stood = {"state": current.state, "epoch": current.epoch, "trained_at": current.trained_at}
+        self._ledger.begin_save(save)
+        self._ledger.set_pass(current.ordinal, state="saving")
+        self._ledger.set_facts(handover=state.model_copy(update={"mid": stood}))
+
+    def mid_pass_state(self, save: SaveRow) -> Mapping[str, Any] | None:
+        """Where the pass stood when this save was ordered in its middle; None for a save of a whole pass."""
+        state = self.state
+        if state is None or state.ordinal != save.ordinal or save.generation != self._generations.present:
+            return None
+        return state.mid
+
+    def broken(self, state: HandoverState, current: PassRow, pservers: Pservers, trainers: Trainers) -> str:
+        """Why nothing more can be saved; empty while it can."""
+        now = self._clock()
+        if current.state == "stopped":
+            return f"pass {current.id} is stopped"
+        if now > state.ends:
+            return f"it was not done within {self._settings.handover_seconds:g} s"
+        if self._listens_since is None:
+            self._listens_since = now
+        since = now - max(self._config.lease_seconds, self._config.pserver_timeout_seconds)
+        if since < self._listens_since:
+            return ""
+        if unheard := pservers.silent_since(since):
+            return f"pserver {', '.join(map(str, unheard))} of {pservers.count} is gone"
+        save = self._ledger.save_of(current.ordinal)
+        only_written = save is not None and save.stage in ("saved", "written")
+        return "" if only_written or trainers.heard_since(since) else "no trainer is left"
+
+    def reason_text(self, state: HandoverState, why_not: str) -> str:
+        """Why a recovery begins the new training, and why the last training since a checkpoint is lost."""
+        replaced = f"training {state.before} was replaced by {self._settings.training}"
+        save = self._ledger.save_of(state.ordinal)
+        stands = save is not None and save.checkpoint in {row["name"] for row in self._ledger.checkpoints()}
+        return replaced if stands or not why_not else f"{replaced}, and was not saved once more: {why_not}"

@@ -9,10 +9,8 @@ from datetime import datetime, timedelta
 from itertools import count, islice, pairwise
 
 from elastic_ctr.config.data import Data, split_end, split_exists, split_name, split_time
-from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.master.ledger import Ledger, Pass, PassRow
-from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.store.source import Source
 
 log = logging.getLogger(__name__)
@@ -289,15 +287,3 @@ class Schedule:
     def was_extended(self) -> bool:
         """All was done, and data.end has been moved since."""
         return self.finished and self._behind(self._ledger.passes()) is not None
-
-
-class Part:
-    """A part of the coordinator, with the collaborators of all parts."""
-
-    def __init__(self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float]) -> None:
-        self._ledger = ledger
-        self._settings = settings
-        self._config = settings.master
-        self._store = store
-        self._clock = clock
-        self._schedule = Schedule(ledger, settings.data, clock)

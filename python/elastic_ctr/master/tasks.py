@@ -1,4 +1,4 @@
-"""Giving out tasks and taking them back. Their leases are in the ledger.
+"""The tasks of a pass and its epochs: giving out tasks and taking them back. Their leases are in the ledger.
 
 A lease ends without its task done in one of three ways:
 
@@ -14,34 +14,16 @@ A task that is done starts counting again. A parked task stops its pass; none of
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
 
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.master.checkpoint_files import describe_refusals
 from elastic_ctr.master.ledger import Histogram, PassRow, TaskRow
-from elastic_ctr.master.schedule import Part
-from elastic_ctr.model.evaluation import BUCKETS
+from elastic_ctr.master.recovery import Part
+from elastic_ctr.model.evaluation import BUCKETS, auc_of_histogram
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Lease:
-    """Times in unix seconds. `longest` s after it began it is over despite renewals: a trainer that hangs renews for ever."""
-
-    trainer: int
-    attempt: str
-    began: float
-    ends: float
-    longest: float
-
-    def over(self, now: float) -> bool:
-        return now > self.ends or self.overdue(now)
-
-    def overdue(self, now: float) -> bool:
-        return now - self.began > self.longest
-
 
 _EXAMPLES = 3
 _PHASES = {"checking": control.CHECK, "training": control.TRAIN, "evaluating": control.EVALUATE}
@@ -101,7 +83,7 @@ class Tasks(Part):
             self._ledger.start_next_task(task.trainer, self._clock())
         if result.store_unavailable:
             self.waits = f"task {task.id} of {task.path} waits for its source or the store: {result.error}"
-            self._ledger.give_back(task, error=result.error, failed=False, repeated=0, park_at=0)
+            self._ledger.give_back(task, error=result.error)
             return True
         self.waits = ""
         if result.error:
@@ -125,14 +107,10 @@ class Tasks(Part):
     def leave(self, trainer: int, reason: str = "") -> None:
         """A trainer that leaves gives back what it holds: in order, or for a reason, and then it is a loss."""
         for task in self._ledger.leased():
-            if task.trainer != trainer:
-                continue
-            if reason:
+            if task.trainer == trainer and reason:
                 self._lost(task, reason)
-            else:
-                self._ledger.give_back(
-                    task, error="its trainer left", failed=False, repeated=_repeated(task), park_at=0
-                )
+            elif task.trainer == trainer:
+                self._ledger.give_back(task, error="its trainer left", repeated=_repeated(task))
 
     def expire(self, now: float) -> None:
         for task in self._ledger.leased():
@@ -152,25 +130,101 @@ class Tasks(Part):
 
     def _lost(self, task: TaskRow, reason: str = "") -> None:
         limit = self._config.max_lost_leases
-        why = f"trainer {task.trainer} left: {reason}" if reason else f"trainer {task.trainer} was lost"
-        if self._ledger.give_back(task, error=why, failed=False, lost=True, repeated=_repeated(task), park_at=limit):
-            self._stop(
-                task,
-                f"lost its trainer {limit} times in a row, the last time: {why}",
-                "mend that"
-                if reason
-                else "see in the trainers' logs what ended them (memory, a line they cannot bear), mend it",
-            )
+        why, way_out = f"trainer {task.trainer} left: {reason}", "mend that"
+        if not reason:
+            why = f"trainer {task.trainer} was lost"
+            way_out = "see in the trainers' logs what ended them (memory, a line they cannot bear), mend it"
+        if self._ledger.give_back(task, error=why, lost=True, repeated=_repeated(task), park_at=limit):
+            self._stop(task, f"lost its trainer {limit} times in a row, the last time: {why}", way_out)
 
     def _stop(self, task: TaskRow, what: str, way_out: str) -> None:
         current = self._ledger.current_pass()
         # The first reason stands.
         if current is not None and current.state != "stopped":
             part = f" bytes {task.start} to {task.stop or 'the end'}" if task.start or task.stop else ""
+            reason = f"task {task.id} ({task.path}{part}) {what}; nothing of it is dropped: {way_out}"
+            self._schedule.stop(current, reason)
+
+
+class EpochRunner(Part):
+    """Moves a pass from `checking` to `saving`: checked, trained `epochs` times, predicted once more.
+
+    In the check all tasks of the pass are converted, validated and predicted before the first one is trained, so a refused pass
+    leaves the table unchanged. Then come `epochs` epochs of training, one that predicts again, and the save, with no task open.
+    """
+
+    def step(self, current: PassRow) -> bool:
+        """Begin the next epoch if no task of this one is open. Whether anything more may be due at once."""
+        if current.state == "checked":
+            self._ledger.next_epoch(current.ordinal)
+            self._ledger.set_pass(current.ordinal, state="training", epoch=1, training_at=self._clock())
+            return True
+        if current.state not in _PHASES:
+            return False
+        tasks = self._ledger.tasks(current.ordinal)
+        if any(task.state != "done" for task in tasks):
+            return False
+        if current.state == "checking":
+            return self._end_check(current)
+        if current.state == "evaluating":
+            return self._end(current)
+        if current.epoch < self._settings.trainer.epochs and any(task.records for task in tasks):
+            self._ledger.next_epoch(current.ordinal)
+            self._ledger.set_pass(current.ordinal, epoch=current.epoch + 1)
+            return False
+        now = self._clock()
+        self._ledger.set_pass(current.ordinal, trained_at=now)
+        self._ledger.took(current.ordinal, {"train": now - (current.training_at or now)})
+        if not self._config.evaluate:
+            return self._end(current)
+        self._ledger.next_epoch(current.ordinal)
+        self._ledger.set_pass(current.ordinal, state="evaluating")
+        return True
+
+    def _end_check(self, current: PassRow) -> bool:
+        counts = self._ledger.counts(current.ordinal)
+        lines = counts["records"] + counts["refused"]
+        if lines and counts["refused"] / lines > (limit := self._settings.data.max_refused_share):
+            what = describe_refusals(self._ledger.refusals(current.ordinal))
+            worst = self._ledger.worst_file(current.ordinal)
             self._schedule.stop(
                 current,
-                f"task {task.id} ({task.path}{part}) {what}; nothing of it is dropped: {way_out}",
+                f"{counts['refused']} of {lines} lines were refused, more than data.maxRefusedShare {limit:g}: {what}; "
+                f"most of them are in {worst}; nothing was trained: mend the lines or raise the share",
             )
+            return False
+        sampled = self._ledger.last_sampled(current.ordinal)
+        # A trainer offers a sample of every task that has such a line.
+        if counts["records"] and sampled != current.ordinal:
+            none = (
+                f"none of {counts['records']} lines has a key of data.slots and is short enough for a prediction "
+                f"({counts['ignored']} features are of other slots, {counts['padding']} are the padding key)"
+            )
+            if sampled is None:
+                self._schedule.stop(
+                    current,
+                    f"{none}, nor was there one before: no version could be checked, and nothing was trained; mend the lines, "
+                    "or begin another model with other data.slots",
+                )
+                return False
+            # One pass without samples among others does not stop the training.
+            log.warning("pass %s: %s: its version is checked with lines of before", current.id, none)
+        auc = self._auc(current)
+        self._ledger.set_pass(current.ordinal, state="checked", auc_before=auc)
+        found = f"{counts['records']} records, {counts['refused']} refused, AUC before training {_number(auc)}"
+        log.info("pass %s is checked: %s", current.id, found)
+        return True
+
+    def _end(self, current: PassRow) -> bool:
+        auc = self._auc(current)
+        self._ledger.set_pass(current.ordinal, state="saving", auc=auc)
+        log.info("pass %s is trained: AUC %s", current.id, _number(auc))
+        return True
+
+    def _auc(self, current: PassRow) -> float | None:
+        """Of the predictions of the last epoch."""
+        histograms = self._ledger.histograms(current.ordinal)
+        return None if histograms is None else auc_of_histogram(*histograms)
 
 
 def _repeated(task: TaskRow) -> int:
@@ -183,3 +237,7 @@ def _histogram(raw: bytes) -> Histogram:
     if found.size not in (0, BUCKETS):
         raise ValueError(f"a histogram of {found.size} buckets instead of {BUCKETS}")
     return found if found.size else np.zeros(BUCKETS)
+
+
+def _number(auc: float | None) -> str:
+    return "-" if auc is None else f"{auc:.4f}"

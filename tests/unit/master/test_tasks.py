@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.tasks import Lease
+from elastic_ctr.master.members import Lease
 from master.world import LEASE, RECORDS, Trainer, World, data_of, world
 
 
