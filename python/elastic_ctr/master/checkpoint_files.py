@@ -11,10 +11,7 @@ import numpy.typing as npt
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.ledger import PassRow, SaveRow
 from elastic_ctr.model.evaluation import weighted_auc
-from elastic_ctr.store import AlreadyPublished, Store
-from elastic_ctr.versions import layout
-from elastic_ctr.versions.donefile import announce
-from elastic_ctr.versions.manifest import CheckpointManifest, FileEntry, VersionManifest
+from elastic_ctr.versions.manifest import FileEntry
 
 Keys = npt.NDArray[np.uint64]
 Values = npt.NDArray[np.float32]
@@ -50,25 +47,19 @@ def jobs_of(save: SaveRow, sample_keys: bytes, chain: Sequence[int]) -> list[con
     """The jobs of every pserver for a save."""
     jobs = []
     for step in save.steps:
-        name = f"{save.ordinal}-{save.generation}-{step}"
+        job = control.Job(id=f"{save.ordinal}-{save.generation}-{step}", folder=folder_of(save, step))
         if step == "checkpoint":
-            jobs.append(
-                control.Job(
-                    id=name, kind=control.CHECKPOINT, folder=folder_of(save, step), checkpoint=save.checkpoint or ""
-                )
-            )
+            job.kind = control.CHECKPOINT
+            job.checkpoint = save.checkpoint or ""
+            jobs.append(job)
         elif step in ("base", "delta"):
-            jobs.append(
-                control.Job(
-                    id=f"{name}-{save.version}",
-                    kind=control.EXPORT,
-                    folder=folder_of(save, step),
-                    version=save.version or 0,
-                    version_kind=step,
-                    sample_keys=sample_keys,
-                    chain=[] if step == "base" else chain,
-                )
-            )
+            job.id += f"-{save.version}"
+            job.kind = control.EXPORT
+            job.version = save.version or 0
+            job.version_kind = step
+            job.sample_keys = sample_keys
+            job.chain.extend([] if step == "base" else chain)
+            jobs.append(job)
     return jobs
 
 
@@ -128,25 +119,6 @@ def entries(files: Iterable[control.File]) -> tuple[FileEntry, ...]:
     return tuple(sorted(found, key=lambda entry: entry.path))
 
 
-def commit_checkpoint(store: Store, manifest: CheckpointManifest) -> None:
-    """Idempotent: a checkpoint is written once for a pass and generation."""
-    _put_once(store, layout.checkpoint_manifest(manifest.name), manifest.to_json())
-
-
-def commit_version(store: Store, manifest: VersionManifest) -> None:
-    """The manifest is the commit; the donefile announces it. Idempotent."""
-    _put_once(store, layout.version_manifest(manifest.version), manifest.to_json())
-    announce(store)
-
-
-def _put_once(store: Store, path: str, data: bytes) -> None:
-    try:
-        store.put_bytes(data, path)
-    except AlreadyPublished:
-        # This master's, written before a restart: ids and names are never given twice.
-        return
-
-
 def describe_refusals(refusals: dict[str, tuple[int, list[str]]]) -> str:
     """`no_colon 12 (first: "1 0 17"), empty 3`."""
     parts = []
@@ -165,7 +137,4 @@ def rows_differ(expected: dict[int, int], found: dict[int, int]) -> str:
 
 
 def merged_rows(results: Iterable[control.JobResult]) -> dict[int, int]:
-    rows: dict[int, int] = {}
-    for result in results:
-        rows.update({int(k): int(v) for k, v in result.rows.items()})
-    return rows
+    return {int(partition): int(rows) for result in results for partition, rows in result.rows.items()}

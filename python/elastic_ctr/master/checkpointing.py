@@ -8,19 +8,18 @@ trainer was given the steps. A save that was begun and has lost its trainer lead
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpoint_files import Published, checkpoint_name, compare, folder_of, jobs_of
-from elastic_ctr.master.ledger import Ledger, PassRow, SaverLease, SaveRow
+from elastic_ctr.master.ledger import PassRow, SaverLease, SaveRow
 from elastic_ctr.master.members import JobResults, Lease
 from elastic_ctr.master.recovery import TRIES, Part
 from elastic_ctr.master.schedule import SavePlan, pick_samples, save_plan
-from elastic_ctr.master.store_queries import Pending, StoreQueries
+from elastic_ctr.master.store_queries import Pending
 from elastic_ctr.store import StoreError
 from elastic_ctr.versions.manifest import next_version
 from elastic_ctr.versions.refusals import refused_below
@@ -57,11 +56,8 @@ def published_of(save: SaveRow, dim: int) -> Published:
 class Checkpointing(Part):
     """Owns the saver's lease and the results of the pservers; the save itself is in the ledger."""
 
-    def __init__(self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float]) -> None:
-        super().__init__(ledger, settings, store, clock)
-        self._saver: Lease | None = None
-        self.waits = ""
-        self.serve(settings.pservers)
+    _saver: Lease | None = None
+    waits = ""
 
     def resume(self, ends: float) -> None:
         """After a restart the saver's lease goes on until `ends`; the downtime of the master does not count."""
@@ -105,10 +101,9 @@ class Checkpointing(Part):
         if plan.kind is not None:
             try:
                 published, refused = self._store.versions(), self._store.refusals()
-            except Pending:
-                return False
             except StoreError as failed:
-                log.warning("the save after pass %s waits for the store: %s", current.id, failed)
+                if not isinstance(failed, Pending):
+                    log.warning("the save after pass %s waits for the store: %s", current.id, failed)
                 return False
             if self.refused_versions(refused) or self.lost_versions(published):
                 plan = self._plan(current)

@@ -59,8 +59,7 @@ class Coordinator(Part):
             current = self._ledger.current_pass()
             if current is not None and current.state == "stopped":
                 self._take_up(current)
-            self._schedule.cut_again()
-            if self._schedule.was_extended():
+            if self._schedule.cut_again():
                 # data.end was moved. The servers may have left and come back empty since.
                 self._ledger.set_facts(finished=False)
                 if self._generations.used:
@@ -240,12 +239,11 @@ class Coordinator(Part):
 
     def sync_pserver(self, state: control.PserverState) -> control.PserverOrders:
         with self._locked():
-            if foreign := self._wrong_training(state.training):
-                return control.PserverOrders(leave=True, wrong_training=True, reason=foreign)
-            if early := self._waiting_for_handover(state.training):
-                return control.PserverOrders(generation=state.generation, reason=early)
-            with self._ledger:
-                self._update_pserver(state)
+            if not self._wrong_training(state.training):
+                if early := self._waiting_for_handover(state.training):
+                    return control.PserverOrders(generation=state.generation, reason=early)
+                with self._ledger:
+                    self._update_pserver(state)
             if foreign := self._wrong_training(state.training):
                 return control.PserverOrders(leave=True, wrong_training=True, reason=foreign)
             return control.PserverOrders(
@@ -302,7 +300,7 @@ class Coordinator(Part):
             if now - self._started_at < self._config.pserver_timeout_seconds:
                 return []
             silent = self.pservers.silent(now, self._config.pserver_timeout_seconds)
-            return [(i, one.host, one.admin_port) for i in silent if (one := self.pservers.get(i)) is not None]
+            return [(index, one.host, one.admin_port) for index, one in self.pservers.items() if index in silent]
 
     def declare_lost(self, index: int, reason: str) -> None:
         """The master has probed it."""
@@ -353,16 +351,14 @@ class Coordinator(Part):
 
     def initialised_by(self, member: control.Membership) -> control.Acknowledgement:
         with self._locked():
-            if reason := self._stale(member.trainer_id, member.generation):
-                return control.Acknowledgement(rejoin=True, reason=reason)
-            if self._generations.initialised_by == member.trainer_id:
-                return control.Acknowledgement()
-            if self.initialised:
-                self._late_initialiser(member.trainer_id)
-                return control.Acknowledgement(rejoin=True, reason="another trainer had initialised")
-            if not self._initialisation.report(member.trainer_id):
-                return control.Acknowledgement(rejoin=True, reason="another trainer initialises")
-            return control.Acknowledgement()
+            reason = self._stale(member.trainer_id, member.generation)
+            if not reason and self._generations.initialised_by != member.trainer_id:
+                if self.initialised:
+                    self._late_initialiser(member.trainer_id)
+                    reason = "another trainer had initialised"
+                elif not self._initialisation.report(member.trainer_id):
+                    reason = "another trainer initialises"
+            return control.Acknowledgement(rejoin=bool(reason), reason=reason)
 
     def _late_initialiser(self, trainer: int) -> None:
         """A suspended trainer initialised late: first values or a checkpoint may have overwritten what was trained since."""
@@ -396,15 +392,12 @@ class Coordinator(Part):
     def unreachable(self, report: control.UnreachableReport) -> tuple[int, str, int] | None:
         """The pserver that the master must probe, if the report is of this generation: (index, host, admin port)."""
         with self._lock:
-            if report.generation != self.generation:
-                return None
             endpoints = self.pservers.endpoints(self.generation)
-            if report.endpoint not in endpoints:
+            if report.generation != self.generation or report.endpoint not in endpoints:
                 return None
-            index = endpoints.index(report.endpoint)
-            one = self.pservers.get(index)
+            index, one = self.pservers.items()[endpoints.index(report.endpoint)]
             log.warning("trainer %d cannot reach %s: %s", report.trainer_id, report.endpoint, report.reason)
-            return None if one is None else (index, one.host, one.admin_port)
+            return index, one.host, one.admin_port
 
     def lease(self, request: control.LeaseRequest) -> control.LeaseReply:
         with self._locked():
@@ -412,24 +405,22 @@ class Coordinator(Part):
                 return control.LeaseReply(verdict=control.LeaseReply.LEAVE)
             if reason := self._stale(request.trainer_id, request.generation):
                 return control.LeaseReply(verdict=control.LeaseReply.REJOIN, reason=reason)
-            current = self._ledger.current_pass()
+            current, task, wait = self._ledger.current_pass(), None, 0.1
             if current is not None and current.state == "stopped":
-                return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.5)
-            if not self.initialised:
-                if self._initialisation.verifying:
-                    return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.2)
+                wait = 0.5
+            elif self._initialisation.verifying:
+                wait = 0.2
+            elif not self.initialised:
                 # It initialised for a master that has ended since: the rows it loaded were never counted.
                 return control.LeaseReply(verdict=control.LeaseReply.REJOIN, reason="what was loaded is not verified")
-            if current is None:
-                return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.5)
-            if current.state == "saving":
+            elif current is None:
+                wait = 0.5
+            elif current.state == "saving":
                 task = None if request.prefetch else self._saves.lease(current, request.trainer_id)
-            elif self._handover.state is not None:
-                task = None
-            else:
+            elif self._handover.state is None:
                 task = self._tasks.lease(current, request)
             if task is None:
-                return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=0.1)
+                return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=wait)
             return control.LeaseReply(verdict=control.LeaseReply.WORK, task=task)
 
     def renew(self, request: control.RenewRequest) -> control.Acknowledgement:

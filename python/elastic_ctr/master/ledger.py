@@ -21,8 +21,9 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Json, TypeAdapter
 from typing_extensions import Self
 
-T = TypeVar("T")
+T = TypeVar("T", bound="PassRow | TaskRow | SaveRow")
 Histogram = npt.NDArray[np.float64]
+Columns = Mapping[str, Any]
 
 _SCHEMA = """
 create table if not exists facts (id integer primary key check (id = 1), value text not null);
@@ -229,12 +230,6 @@ _SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
 _CLEAN = "failures = 0, lost_leases = 0, error = ''"
 
 
-def _columns(kind: type) -> str:
-    """`ordinal` is the column `pass` where it is not the table's own key."""
-    names = [field.name for field in fields(kind)]
-    return ", ".join("pass as ordinal" if name == "ordinal" and kind is not PassRow else name for name in names)
-
-
 def not_written(failed: sqlite3.OperationalError) -> str:
     """The sentence for operators and callers; the master goes on trying."""
     return f"the ledger cannot be written ({failed}): make room where it is, or enlarge master.persistence.size; it is tried again"
@@ -246,6 +241,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.row_factory = sqlite3.Row
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
         self._db.executescript(_SCHEMA)
@@ -285,21 +281,21 @@ class Ledger:
         if self._db.in_transaction:
             self._db.execute("rollback")
 
-    def _all(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _all(self, sql: str, *values: Any) -> list[Any]:
         return self._db.execute(sql, values).fetchall()
 
     def _one(self, sql: str, *values: Any) -> Any:
         return self._db.execute(sql, values).fetchone()
 
     def _dicts(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        found = self._db.execute(sql, values)
-        names = [column for column, *_ in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found]
+        return [dict(row) for row in self._all(sql, *values)]
 
     def _rows(self, kind: type[T], source: str, *values: Any) -> list[T]:
         """Rows of one of the classes above; `source` is what stands behind `from`."""
-        found = self._dicts(f"select {_columns(kind)} from {source}", *values)
-        rows: list[T] = _READERS[kind].validate_python(found)
+        # `ordinal` is the column `pass` where it is not the table's own key.
+        ordinal = "ordinal" if kind is PassRow else "pass as ordinal"
+        columns = ", ".join(ordinal if field.name == "ordinal" else field.name for field in fields(kind))
+        rows: list[T] = _READERS[kind].validate_python(self._dicts(f"select {columns} from {source}", *values))
         return rows
 
     def _row(self, kind: type[T], source: str, *values: Any) -> T | None:
@@ -309,11 +305,11 @@ class Ledger:
         with self:
             self._db.execute(sql, values)
 
-    def _insert(self, table: str, row: Mapping[str, Any], verb: str = "replace") -> None:
+    def _insert(self, table: str, row: Columns, verb: str = "replace") -> None:
         columns = ["pass" if name == "ordinal" and table != "passes" else name for name in row]
         self._do(f"{verb} into {table} ({', '.join(columns)}) values ({', '.join('?' * len(row))})", *row.values())
 
-    def _update(self, table: str, columns: Mapping[str, Any], where: str, *values: Any) -> None:
+    def _update(self, table: str, columns: Columns, where: str, *values: Any) -> None:
         sets = ", ".join(f"{column} = ?" for column in columns)
         self._do(f"update {table} set {sets} where {where}", *columns.values(), *values)
 
@@ -615,14 +611,7 @@ class Ledger:
         return chain[::-1]
 
     def add_checkpoint(
-        self,
-        name: str,
-        ordinal: int,
-        follows: int | None,
-        base: int | None,
-        at: float,
-        *,
-        mid: Mapping[str, Any] | None = None,
+        self, name: str, ordinal: int, follows: int | None, base: int | None, at: float, *, mid: Columns | None = None
     ) -> None:
         """`mid`: the columns (state, epoch, trained_at) with which the pass goes on; the state of its tasks is kept."""
         with self:
@@ -655,7 +644,7 @@ class Ledger:
 
     # -- recoveries ------------------------------------------------------------------------------------------------
 
-    def roll_back(self, ordinal: int, mid: Mapping[str, Any] | None = None) -> int:
+    def roll_back(self, ordinal: int, mid: Columns | None = None) -> int:
         """Forget all training after pass `ordinal`, or after a checkpoint (its row) in the middle of that pass. Results of checks
         stay. Returns the records trained in vain, each once per task.
         """

@@ -27,9 +27,6 @@ class Pservers:
     def forget(self, index: int) -> None:
         self._known.pop(index, None)
 
-    def get(self, index: int) -> control.PserverState | None:
-        return self._known.get(index)
-
     def items(self) -> list[tuple[int, control.PserverState]]:
         return sorted(self._known.items())
 
@@ -44,14 +41,11 @@ class Pservers:
 
     def waiting_for(self, generation: int) -> str:
         """The pservers that do not serve this generation yet, in words; empty when all do."""
-        missing = [
-            index
-            for index in range(self.count)
-            if (one := self._known.get(index)) is None or one.generation != generation or not one.serving
-        ]
+        serving = {index for index, one in self.items() if one.serving and one.generation == generation}
+        missing = [index for index in range(self.count) if index not in serving]
         if not missing:
             return ""
-        errors = [f" ({one.error})" for index in missing if (one := self._known.get(index)) is not None and one.error]
+        errors = [f" ({one.error})" for index, one in self.items() if index in missing and one.error]
         return f"pserver {', '.join(map(str, missing))} of {self.count}{errors[0] if errors else ''}"
 
     def silent_since(self, moment: float) -> list[int]:

@@ -3,23 +3,17 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from elastic_ctr.config.role_files import MasterFile
-from elastic_ctr.master.checkpoint_files import (
-    PublishRefused,
-    commit_checkpoint,
-    commit_version,
-    entries,
-    judge,
-    merged_rows,
-)
+from elastic_ctr.master.checkpoint_files import PublishRefused, entries, judge, merged_rows
 from elastic_ctr.master.checkpointing import published_of, results_of, saved_of
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import PassRow, SaveRow
-from elastic_ctr.store import NotInStore, Store, StoreError
+from elastic_ctr.store import AlreadyPublished, NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import announce
 from elastic_ctr.versions.manifest import (
@@ -70,13 +64,10 @@ class Publisher:
         self._retention.sweep()
         return True
 
-    def _left_out(self, save: SaveRow) -> int:
-        return published_of(save, self._settings.model.embedding_dim).left_out
-
     def _written(self, current: PassRow, save: SaveRow) -> None:
         if save.kind is not None:
             try:
-                self._left_out(save)
+                published_of(save, self._settings.model.embedding_dim)
             except PublishRefused as refused:
                 self._commit_checkpoint(current, save)
                 self._coordinator.version_committed(save, 0, refused=str(refused))
@@ -91,7 +82,9 @@ class Publisher:
             try:
                 manifest = self._manifest(current, save)
                 keys = manifest.keys
-                commit_version(self._store, manifest)
+                # The manifest is the commit; the donefile announces it.
+                self._put_once(layout.version_manifest(manifest.version), manifest.to_json())
+                announce(self._store)
             except PublishRefused as wrong:
                 refused = str(wrong)
         if save.kind == "base":
@@ -112,9 +105,8 @@ class Publisher:
         folder, is_base = layout.cube_folder(save.version, save.kind), save.kind == "base"
         cube_files = entries(f for each in results_of(save) for f in each.files if f.path.startswith(folder))
         if len(cube_files) != model.partitions:
-            raise AssertionError(
-                f"version {save.version} has {len(cube_files)} files for {model.partitions} partitions"
-            )
+            found = f"{len(cube_files)} files for {model.partitions} partitions"
+            raise AssertionError(f"version {save.version} has {found}")
         return VersionManifest(
             version=save.version,
             kind="base" if is_base else "delta",
@@ -134,7 +126,7 @@ class Publisher:
             samples=len(live),
             auc_live=auc_live,
             auc_published=auc_published,
-            left_out=self._left_out(save),
+            left_out=published_of(save, model.embedding_dim).left_out,
         )
 
     def _commit_checkpoint(self, current: PassRow, save: SaveRow, *, refused: bool = False) -> None:
@@ -158,10 +150,15 @@ class Publisher:
             rows=merged_rows(mine),
             files=entries(f for result in mine for f in result.files),
         )
-        commit_checkpoint(self._store, manifest)
+        self._put_once(layout.checkpoint_manifest(manifest.name), manifest.to_json())
         if not with_version:
             self._coordinator.checkpoint_committed(save, follows, base)
         log.info("checkpoint %s is committed: %d rows", manifest.name, sum(manifest.rows.values()))
+
+    def _put_once(self, path: str, data: bytes) -> None:
+        # One that is there is this master's, written before a restart: ids and names are never given twice.
+        with suppress(AlreadyPublished):
+            self._store.put_bytes(data, path)
 
 
 class Retention:

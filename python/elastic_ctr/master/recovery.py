@@ -109,6 +109,8 @@ class Part:
         self._clock = clock
         self._schedule = Schedule(ledger, settings.data, clock)
         self._generations = Generations(ledger, clock)
+        # Of the jobs that this part gives the pservers, if any.
+        self._results = JobResults(settings.pservers)
 
 
 class Initialisation(Part):
@@ -116,22 +118,21 @@ class Initialisation(Part):
     then counted. No other trainer joins before that. In memory: a restarted master repeats it, which is harmless.
     """
 
-    def __init__(self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float]) -> None:
-        super().__init__(ledger, settings, store, clock)
-        self._results = JobResults(settings.pservers)
-        self.forget()
+    _lease: Lease | None = None
+    _granted: frozenset[int] = frozenset()
+    verifying = False
+    """The checkpoint is loaded, and its rows are being counted."""
 
     def forget(self) -> None:
         """Another generation begins."""
-        self._lease: Lease | None = None
-        self._granted: set[int] = set()
+        self._lease = None
+        self._granted = frozenset()
         self.verifying = False
-        """The checkpoint is loaded, and its rows are being counted."""
         self._results.clear()
 
     def joins(self, trainer: int) -> None:
         """A trainer that joins again has given up initialising."""
-        self._granted.discard(trainer)
+        self._granted -= {trainer}
 
     def ask(self, trainer: int) -> bool:
         """Whether this trainer is to initialise."""
@@ -140,7 +141,7 @@ class Initialisation(Part):
             return False
         ends = now + self._config.lease_seconds
         self._lease = Lease(trainer, "", now, ends, longest=self._config.save_timeout_seconds)
-        self._granted.add(trainer)
+        self._granted |= {trainer}
         self._ledger.set_facts(used=self._generations.present)
         return True
 

@@ -18,24 +18,21 @@ log = logging.getLogger(__name__)
 
 def splits(data: Data, behind: str | None = None) -> Iterator[str]:
     """From start, or from after another split, to end, both included; without an end for ever."""
-    coming = _moments(split_time(data.start), data) if behind is None else _behind(behind, data)
     last = None if data.end is None else split_time(data.end)
-    for moment in coming:
+    for moment in _moments(data, behind):
         if last is not None and moment > last:
             return
         yield split_name(moment, data.split_interval)
 
 
-def _moments(first: datetime, data: Data) -> Iterator[datetime]:
+def _moments(data: Data, behind: str | None) -> Iterator[datetime]:
     """By the wall clock, as folders are named. Times that the clock skips are left out, and times that it repeats come once."""
+    step = timedelta(minutes=data.split_interval)
+    first = split_time(data.start) if behind is None else split_time(behind) + step
     for number in count():
-        moment = first + number * timedelta(minutes=data.split_interval)
+        moment = first + number * step
         if split_exists(moment, data.split_interval, data.time_zone):
             yield moment
-
-
-def _behind(split: str, data: Data) -> Iterator[datetime]:
-    return _moments(split_time(split) + timedelta(minutes=data.split_interval), data)
 
 
 def passes(data: Data, done: int = 0, behind: str | None = None) -> Iterator[Pass]:
@@ -44,21 +41,13 @@ def passes(data: Data, done: int = 0, behind: str | None = None) -> Iterator[Pas
     After `done` passes, the last of which ended with the split `behind` and may have been short.
     """
     coming = splits(data, behind)
-    ordinal = done
-    while group := tuple(islice(coming, data.splits_per_pass)):
-        ordinal += 1
-        days = {split_time(split).date() for split in group if _is_last_of_day(split, data)}
-        yield Pass(
-            ordinal,
-            group[-1],
-            group,
-            split_end(group[-1], data.split_interval, data.time_zone),
-            bool(days),
-        )
-
-
-def _is_last_of_day(split: str, data: Data) -> bool:
-    return next(_behind(split, data)).date() != split_time(split).date()
+    for ordinal in count(done + 1):
+        group = tuple(islice(coming, data.splits_per_pass))
+        if not group:
+            return
+        end = split_end(group[-1], data.split_interval, data.time_zone)
+        ends_day = any(next(_moments(data, split)).date() != split_time(split).date() for split in group)
+        yield Pass(ordinal, group[-1], group, end, ends_day)
 
 
 @dataclass(frozen=True)
@@ -102,15 +91,9 @@ def cut(size: int, task_bytes: int, *, whole: bool) -> list[tuple[int, int]]:
 
 def pick_samples(offered: Sequence[Sequence[object]], wanted: int) -> list[tuple[int, int]]:
     """The sample lines to take, evenly over the tasks that offer them: (task, position) pairs."""
-    taken: list[tuple[int, int]] = []
-    depth = 0
-    while len(taken) < wanted:
-        row = [(number, depth) for number, lines in enumerate(offered) if depth < len(lines)]
-        if not row:
-            break
-        taken.extend(row[: wanted - len(taken)])
-        depth += 1
-    return sorted(taken)
+    deepest = max(map(len, offered), default=0)
+    found = [(number, depth) for depth in range(deepest) for number, lines in enumerate(offered) if depth < len(lines)]
+    return sorted(found[:wanted])
 
 
 # Zipped text cannot be cut.
@@ -130,13 +113,9 @@ def look(source: Source, data: Data, splits: tuple[str, ...]) -> tuple[dict[str,
         listed = dict(source.list(folder))
         if data.donefile not in listed:
             return {}, split
-        files.update(
-            {
-                f"{folder}/{name}": size
-                for name, size in listed.items()
-                if name != data.donefile and not name.startswith((".", "_"))
-            }
-        )
+        for name, size in listed.items():
+            if name != data.donefile and not name.startswith((".", "_")):
+                files[f"{folder}/{name}"] = size
     return files, ""
 
 
@@ -255,35 +234,22 @@ class Schedule:
         known = self._ledger.passes()
         return known[-1].ordinal == current.ordinal and self._behind(known) is None
 
-    def cut_again(self) -> None:
+    def cut_again(self) -> bool:
         """data.end may have been moved: a last pass that is still waited for gets other splits, or is dropped without any.
 
-        A pass that has begun is trained to its end, even after a recovery: later passes have begun.
+        A pass that has begun is trained to its end, even after a recovery: later passes have begun. Called within a transaction.
+        Returns whether all was done, and there is more to do now.
         """
-        with self._ledger:
-            while (known := self._ledger.passes()) and known[-1].state == "waiting":
-                *before, last = known
-                now = self._behind(before)
-                if now is not None:
-                    self._cut(last, now)
-                    break
-                self._ledger.drop_pass(last.ordinal)
-                log.info("%s is after data.end %s and is not waited for any more", last.id, self._data.end)
-                if self._ledger.current_pass() is None:
-                    self._ledger.set_facts(finished=True)
-
-    def _cut(self, waiting: PassRow, now: Pass) -> None:
-        if now.splits == waiting.splits:
-            return
-        self._ledger.set_pass(
-            waiting.ordinal,
-            id=now.id,
-            splits=json.dumps(now.splits),
-            event_time_max=now.event_time_max,
-            ends_day=int(now.ends_day),
-        )
-        log.info("data.end is %s now: pass %s is %s", self._data.end, waiting.id, now.id)
-
-    def was_extended(self) -> bool:
-        """All was done, and data.end has been moved since."""
+        while (known := self._ledger.passes()) and known[-1].state == "waiting":
+            *before, last = known
+            now = self._behind(before)
+            if now is not None:
+                if now.splits != last.splits:
+                    self._ledger.set_pass(last.ordinal, **{**vars(now), "splits": json.dumps(now.splits)})
+                    log.info("data.end is %s now: pass %s is %s", self._data.end, last.id, now.id)
+                break
+            self._ledger.drop_pass(last.ordinal)
+            log.info("%s is after data.end %s and is not waited for any more", last.id, self._data.end)
+            if self._ledger.current_pass() is None:
+                self._ledger.set_facts(finished=True)
         return self.finished and self._behind(self._ledger.passes()) is not None

@@ -55,13 +55,6 @@ class Tracking(Reporter):
         self._status = lambda: last
         super().stop()
 
-    def _log_params(self, run: str) -> None:
-        try:
-            self._server.log(run, {}, 0, self._settings)
-        except TrackingUnavailable as refused:
-            # Logged before with other values: the numbers are worth having all the same.
-            log.warning("%s; not all settings are logged", refused)
-
     def _send(self) -> None:
         """Log what the server does not know. A pass that was rolled back and trained again is logged again."""
         status = self._status()
@@ -72,7 +65,11 @@ class Tracking(Reporter):
             if run is None:
                 return
             self._ended = ""
-            self._log_params(run)
+            try:
+                self._server.log(run, {}, 0, self._settings)
+            except TrackingUnavailable as refused:
+                # Logged before with other values: the numbers are worth having all the same.
+                log.warning("%s; not all settings are logged", refused)
             self._known = self._server.history(run, "records")
         for one in status["passes"]:
             if one["state"] != "done":
