@@ -104,7 +104,7 @@ async def test_a_large_request_to_a_small_method_is_refused(
 
 MASTER = """
 import sys, time
-from elastic_ctr.master.servicer import ControlServicer, start_server
+from elastic_ctr.master.server import ControlServicer, start_server
 
 class Coordinator:
     def join(self, *_):

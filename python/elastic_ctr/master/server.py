@@ -1,5 +1,9 @@
-"""The master as a process: its servers, its status and metrics, and the thread that finds passes and commits saves."""
+"""The master as a process: its servers, its status and metrics, and the thread that finds passes and commits saves.
 
+The gRPC server checks the token and hands each call to the coordinator.
+"""
+
+import hmac
 import http.client
 import logging
 import math
@@ -7,11 +11,13 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import grpc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -25,12 +31,14 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.section import Section
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.control import control_pb2_grpc
+from elastic_ctr.control.channel import MAX_MESSAGE, OPTIONS
 from elastic_ctr.master.checkpoint_files import first_generation
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger, PassRow, not_written
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.schedule import ChangedFiles, look, missing_folder, ranges
-from elastic_ctr.master.servicer import ControlServicer, start_server
 from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.master.tracking import Tracking
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
@@ -43,10 +51,14 @@ from elastic_ctr.versions import layout
 from elastic_ctr.versions.refusals import read_refusals
 
 log = logging.getLogger(__name__)
+Reply = TypeVar("Reply")
 
 _TICK = 0.1
 _ASK_SECONDS = 2.0
 _REFUSALS_SECONDS = 10.0
+# The values of a sample's keys come with SyncPserver, scores and histograms with ReportTask.
+_MOST_BYTES = {"SyncPserver": MAX_MESSAGE, "ReportTask": 64 << 20}
+_SMALL_BYTES = 1 << 20
 
 
 class RetryOrder(Section):
@@ -118,24 +130,7 @@ class Master:
         self._refusals_at = -math.inf
 
     def status(self) -> dict[str, Any]:
-        return {
-            **status(self._coordinator),
-            "waitsFor": self._waiting_for,
-            "error": self._error,
-        }
-
-    def _tracking(self) -> Tracking | None:
-        tracked = self._settings.tracking
-        if tracked is None:
-            return None
-        told = self._settings.model_dump(mode="json", by_alias=True, include={"model", "trainer", "pservers"})
-        return Tracking(
-            TrackingServer(tracked.url),
-            self._settings.training,
-            tracked.experiment,
-            {**told, "path": self._data.path, "start": self._data.start},
-            self.status,
-        )
+        return {**status(self._coordinator), "waitsFor": self._waiting_for, "error": self._error}
 
     def run(self, stop: threading.Event) -> int:
         """0 once `stop` is set. Raises OSError when a port is taken."""
@@ -152,7 +147,11 @@ class Master:
             )
             ends.callback(lambda: server.stop(grace=1).wait())
             log.info("the ledger stands at generation %d", self._coordinator.generation)
-            if (tracking := self._tracking()) is not None:
+            if (tracked := self._settings.tracking) is not None:
+                told = self._settings.model_dump(mode="json", by_alias=True, include={"model", "trainer", "pservers"})
+                told |= {"path": self._data.path, "start": self._data.start}
+                tracking_server = TrackingServer(tracked.url)
+                tracking = Tracking(tracking_server, self._settings.training, tracked.experiment, told, self.status)
                 ends.callback(tracking.start().stop)
             self._publisher.begin()
             while not stop.wait(_TICK):
@@ -230,11 +229,122 @@ class Master:
             connection.request("GET", "/healthz")
             well = connection.getresponse().status == http.HTTPStatus.OK
             connection.close()
+            wrong = "" if well else "reports that it is not healthy"
         except (OSError, http.client.HTTPException) as failed:
-            self._coordinator.declare_lost(index, f"{reason}, and its supervisor does not answer ({failed})")
-            return
-        if not well:
-            self._coordinator.declare_lost(index, f"{reason}, and its supervisor reports that it is not healthy")
+            wrong = f"does not answer ({failed})"
+        if wrong:
+            self._coordinator.declare_lost(index, f"{reason}, and its supervisor {wrong}")
+
+
+class Gate(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc comes without types
+    """Refuses callers without the token before their message is read, and large messages before they are parsed."""
+
+    def __init__(self, token: str) -> None:
+        self._expected = f"Bearer {token}".encode() if token else None
+
+    def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
+        given = str(dict(call.invocation_metadata).get("authorization", "")).encode()
+        if self._expected is not None and not hmac.compare_digest(given, self._expected):
+            return _UNAUTHENTICATED
+        handler = continuation(call)
+        if handler is None:
+            return None
+        most = _MOST_BYTES.get(call.method.rpartition("/")[2], _SMALL_BYTES)
+
+        def parse(message: bytes) -> Any:
+            if len(message) > most:
+                raise ValueError(f"{call.method} takes {most} bytes, not {len(message)}")
+            return handler.request_deserializer(message)
+
+        return grpc.unary_unary_rpc_method_handler(handler.unary_unary, parse, handler.response_serializer)
+
+
+def _unauthenticated(_messages: Any, context: Any) -> None:
+    context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong; give both sides the same token file")
+
+
+# As a stream of messages, which gRPC reads one at a time when asked: none is.
+_UNAUTHENTICATED = grpc.stream_unary_rpc_method_handler(_unauthenticated)
+
+
+class ControlServicer(control_pb2_grpc.ControlServicer):
+    """One method a call of the protocol."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        look: Callable[[int, str, int, str], None],
+        token: str,
+        ends: threading.Event | None = None,
+    ) -> None:
+        """Once `ends` is set, every call fails with UNAVAILABLE until the next master answers."""
+        self._coordinator = coordinator
+        self._ends = ends or threading.Event()
+        self._look = look
+        self.token = token
+
+    def _answer(self, context: Any, call: Callable[[], Reply]) -> Reply:
+        if self._ends.is_set():
+            # A member that ends together with this master, as in an upgrade, must ask the next master whether it may.
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the master ends; ask again")
+        try:
+            return call()
+        except sqlite3.OperationalError as failed:
+            # Callers retry while the master is unavailable.
+            context.abort(grpc.StatusCode.UNAVAILABLE, not_written(failed))
+            raise
+        except Exception as failed:
+            log.exception("a call failed")
+            context.abort(grpc.StatusCode.INTERNAL, f"the master failed: {failed}")
+            raise
+
+    def SyncPserver(self, request: control.PserverState, context: Any) -> control.PserverOrders:
+        return self._answer(context, lambda: self._coordinator.sync_pserver(request))
+
+    def JoinTrainer(self, request: control.JoinRequest, context: Any) -> control.JoinReply:
+        return self._answer(context, lambda: self._coordinator.join(request.name, request.trainer_id, request.training))
+
+    def ReportInitialised(self, request: control.Membership, context: Any) -> control.Acknowledgement:
+        return self._answer(context, lambda: self._coordinator.initialised_by(request))
+
+    def LeaseTask(self, request: control.LeaseRequest, context: Any) -> control.LeaseReply:
+        return self._answer(context, lambda: self._coordinator.lease(request))
+
+    def RenewLeases(self, request: control.RenewRequest, context: Any) -> control.Acknowledgement:
+        return self._answer(context, lambda: self._coordinator.renew(request))
+
+    def ReportTask(self, request: control.TaskResult, context: Any) -> control.Acknowledgement:
+        return self._answer(context, lambda: self._coordinator.report(request))
+
+    def ReportUnreachable(self, request: control.UnreachableReport, context: Any) -> control.Acknowledgement:
+        def look() -> control.Acknowledgement:
+            suspect = self._coordinator.unreachable(request)
+            if suspect is not None:
+                self._look(*suspect, request.reason)
+            return control.Acknowledgement(rejoin=True, reason="the connection to a pserver broke")
+
+        return self._answer(context, look)
+
+    def LeaveTrainer(self, request: control.Membership, context: Any) -> control.Acknowledgement:
+        return self._answer(context, lambda: self._coordinator.leave(request))
+
+
+def start_server(servicer: ControlServicer, host: str, port: int) -> grpc.Server:
+    """Raises OSError naming the port if it is taken."""
+    server = grpc.server(
+        ThreadPoolExecutor(max_workers=32, thread_name_prefix="control"),
+        options=[*OPTIONS, ("grpc.so_reuseport", 0)],
+        interceptors=[Gate(servicer.token)],
+    )
+    control_pb2_grpc.add_ControlServicer_to_server(servicer, server)
+    try:
+        bound = server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise OSError(f"{host}:{port} is in use; free it or set master.config.port")
+    server.start()
+    return server
 
 
 _SHOWN_PASSES = 1000
@@ -259,15 +369,12 @@ def status(coordinator: Coordinator) -> dict[str, Any]:
             "handover": coordinator.handover,
             "baseDue": ledger.facts.base_due,
             "trainers": [{"id": number, "name": name} for number, (name, _) in sorted(coordinator.trainers().items())],
-            "current": None
-            if current is None
-            else {"pass": current.id, "state": current.state, "epoch": current.epoch, "reason": current.reason},
+            "current": current
+            and {"pass": current.id, "state": current.state, "epoch": current.epoch, "reason": current.reason},
             "passes": [_pass(each, counts[each.ordinal], versions) for each in shown],
             "versions": list(versions.values()),
             "ledger": coordinator.counted(),
-            "damagedCheckpoints": [
-                {"name": each["name"], "reason": each["damaged"]} for each in ledger.damaged_checkpoints()
-            ],
+            "damagedCheckpoints": [{"name": c["name"], "reason": c["damaged"]} for c in ledger.damaged_checkpoints()],
             "recoveries": ledger.recoveries(),
         }
 
@@ -276,10 +383,7 @@ def _pass(each: PassRow, counts: Mapping[str, int], versions: Mapping[int, dict[
     version = versions.get(each.version) if each.version is not None else None
     return {
         "pass": each.id,
-        "ordinal": each.ordinal,
-        "state": each.state,
-        "epoch": each.epoch,
-        "reason": each.reason,
+        **{name: getattr(each, name) for name in ("ordinal", "state", "epoch", "reason")},
         **{name: counts[name] for name in ("records", "refused", "ignored", "padding", "repeated", "tasks")},
         "parked": counts["parked_tasks"],
         "tasksDone": counts["done"],

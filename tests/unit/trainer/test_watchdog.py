@@ -16,7 +16,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.servicer import ControlServicer, start_server
+from elastic_ctr.master.server import ControlServicer, start_server
 from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.store import FileStore
 from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, incarnation
