@@ -378,9 +378,8 @@ class Checkpointing(Part):
         if refused:
             log.error("version %d after pass %s is refused: %s", save.version, current.id, refused)
             # The rows that this save marked as published are in no version: only a base has them.
-            self._ledger.set_facts(
-                base_due=f"version {save.version} was refused ({refused}); the next version is a base"
-            )
+            due = f"version {save.version} was refused ({refused}); the next version is a base"
+            self._ledger.set_facts(base_due=due)
         else:
             log.info("version %d (%s, %d keys) is published after pass %s", save.version, save.kind, keys, current.id)
             self._ledger.set_facts(follows=save.version, base=base)

@@ -28,11 +28,7 @@ class Coordinator(Part):
     """The master's decisions. Every public method may be called from any thread."""
 
     def __init__(
-        self,
-        ledger: Ledger,
-        settings: MasterFile,
-        store: StoreQueries,
-        clock: Callable[[], float] = time.time,
+        self, ledger: Ledger, settings: MasterFile, store: StoreQueries, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__(ledger, settings, store, clock)
         self._training = settings.training
@@ -365,29 +361,25 @@ class Coordinator(Part):
         self._recover("trainer", f"trainer {trainer} initialised when others were training already")
 
     def leave(self, member: control.Membership) -> control.Acknowledgement:
+        trainer, reason = member.trainer_id, member.reason
         with self._locked():
             if member.generation == self.generation:
+                if reason:
+                    log.warning("trainer %d leaves: %s", trainer, reason)
                 with self._ledger:
-                    self._give_back(member)
+                    self._tasks.leave(trainer, reason)
+                    if lost := self._saves.leave(trainer, reason, table_unchanged=member.table_unchanged):
+                        self._recover("trainer", lost)
+                    elif reason and self.initialised:
+                        now = self._clock()
+                        self._ledger.add_recovery("trainer", f"trainer {trainer} left: {reason}", now, 0)
+                        self._ledger.end_recoveries(now)
                 # A trainer that cannot go on is of no use to a handover.
-                if self._handover.state is not None and not member.reason:
-                    return control.Acknowledgement(
-                        keep_running=True, reason="the training is saved once more before it ends"
-                    )
-            self._trainers.leave(member.trainer_id)
+                if self._handover.state is not None and not reason:
+                    stays = "the training is saved once more before it ends"
+                    return control.Acknowledgement(keep_running=True, reason=stays)
+            self._trainers.leave(trainer)
             return control.Acknowledgement()
-
-    def _give_back(self, leaver: control.Membership) -> None:
-        trainer, reason = leaver.trainer_id, leaver.reason
-        if reason:
-            log.warning("trainer %d leaves: %s", trainer, reason)
-        self._tasks.leave(trainer, reason)
-        if lost := self._saves.leave(trainer, reason, table_unchanged=leaver.table_unchanged):
-            self._recover("trainer", lost)
-        elif reason and self.initialised:
-            now = self._clock()
-            self._ledger.add_recovery("trainer", f"trainer {trainer} left: {reason}", now, 0)
-            self._ledger.end_recoveries(now)
 
     def unreachable(self, report: control.UnreachableReport) -> tuple[int, str, int] | None:
         """The pserver that the master must probe, if the report is of this generation: (index, host, admin port)."""

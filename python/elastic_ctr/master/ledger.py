@@ -351,7 +351,7 @@ class Ledger:
         for table in ("files", "tasks", "refusals", "samples"):
             self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
 
-    def set_pass(self, ordinal: int, **columns: Any) -> None:
+    def set_pass(self, ordinal: int, /, **columns: Any) -> None:
         self._update("passes", columns, "ordinal = ?", ordinal)
 
     def fill_pass(self, ordinal: int, files: Mapping[str, int], tasks: Iterable[tuple[str, str, int, int]]) -> None:

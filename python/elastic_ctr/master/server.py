@@ -166,8 +166,14 @@ class Master:
             while self._publisher.step():
                 pass
             self._find_hours()
-            self._look_at_stopped()
-            self._look_for_refusals()
+            stopped = self._coordinator.stopped_pass()
+            if stopped is not None and self._changed.look(stopped):
+                log.info("the files of pass %s were changed", stopped.id)
+                self._coordinator.retry(stopped.id)
+            now = time.monotonic()
+            if now - self._refusals_at > _REFUSALS_SECONDS:
+                self._refusals_at = now
+                self._coordinator.versions_refused(read_refusals(self._store))
             self._queries.ask()
             self._waits(self._coordinator.save_waits)
         except (StoreError, ValueError) as failed:
@@ -202,18 +208,6 @@ class Master:
             return
         self._waiting_for = ""
         self._coordinator.hours_found(wanted, files, ranges(files, self._data.task_bytes))
-
-    def _look_at_stopped(self) -> None:
-        stopped = self._coordinator.stopped_pass()
-        if stopped is not None and self._changed.look(stopped):
-            log.info("the files of pass %s were changed", stopped.id)
-            self._coordinator.retry(stopped.id)
-
-    def _look_for_refusals(self) -> None:
-        now = time.monotonic()
-        if now - self._refusals_at > _REFUSALS_SECONDS:
-            self._refusals_at = now
-            self._coordinator.versions_refused(read_refusals(self._store))
 
     async def _retry(self, request: Request) -> Response:
         require_token(request, self._token or None)
