@@ -5,10 +5,8 @@ Paddle's process aborts at a line it cannot read, so only lines that `features.l
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +32,10 @@ class RefusedLine:
     excerpt: bytes
 
 
-class RefusedLines(Sequence[RefusedLine]):
-    """The refused lines of a block, in order. A reason is found on access: a block may hold nothing but refused lines."""
+class RefusedLines:
+    """The refused lines of a block, in order. Reasons are found while it is iterated: a block may hold nothing but refused
+    lines.
+    """
 
     def __init__(self, block: bytes, ends: Offsets, lines: Offsets, rules: tuple[SlotList, int | None, int]) -> None:
         self._block = block
@@ -43,39 +43,19 @@ class RefusedLines(Sequence[RefusedLine]):
         self._lines = lines
         self._rules = rules
 
-    def reasons(self) -> Counter[Reason]:
-        """How many lines were refused for which reason."""
-        return Counter(self._why(int(line)).reason for line in self._lines)
-
     def __len__(self) -> int:
         return len(self._lines)
 
-    @overload
-    def __getitem__(self, index: int) -> RefusedLine: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[RefusedLine]: ...
-    def __getitem__(self, index: int | slice) -> RefusedLine | list[RefusedLine]:
-        if isinstance(index, slice):
-            return [self._refused(int(line)) for line in self._lines[index]]
-        return self._refused(int(self._lines[index]))
-
-    def _refused(self, line: int) -> RefusedLine:
-        start, end = self._span(line)
-        why = self._why(line)
-        return RefusedLine(
-            line + 1, start, why.reason, why.detail, bytes(self._block[start : min(end, start + EXCERPT_BYTES)])
-        )
-
-    def _span(self, line: int) -> tuple[int, int]:
-        return (int(self._ends[line - 1]) + 1 if line else 0), int(self._ends[line])
-
-    def _why(self, line: int) -> LineRefused:
-        start, end = self._span(line)
-        try:
-            parse_line(bytes(self._block[start:end]), *self._rules)
-        except LineRefused as why:
-            return why
-        raise AssertionError(f"the converter refused a line that is right: {self._block[start:end]!r}")
+    def __iter__(self) -> Iterator[RefusedLine]:
+        for line in self._lines.tolist():
+            start = int(self._ends[line - 1]) + 1 if line else 0
+            text = bytes(self._block[start : self._ends[line]])
+            try:
+                parse_line(text, *self._rules)
+            except LineRefused as why:
+                yield RefusedLine(line + 1, start, why.reason, why.detail, text[:EXCERPT_BYTES])
+            else:
+                raise AssertionError(f"the converter refused a line that is right: {text!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +90,7 @@ class Converter:
             raise ValueError(f"sparseDim {sparse_dim} is not in 1 to 2^64-1; leave it out to keep all 64 bits.")
         self._slots = slots
         self._sparse_dim = sparse_dim
-        self._max_line_bytes = max_line_bytes
+        self.max_line_bytes = max_line_bytes
         self._table = tokens.SlotTable(
             names=np.frombuffer("".join(slots).encode("ascii"), dtype=np.uint8),
             starts=np.cumsum([0, *map(len, slots)], dtype=np.int64),
@@ -133,7 +113,7 @@ class Converter:
         ends = np.flatnonzero(given == ord("\n")).astype(np.int64, copy=False)
         if len(given) and given[-1] != ord("\n"):
             ends = np.append(ends, len(given))
-        longest = min(self._max_line_bytes, int(np.diff(ends, prepend=-1).max(initial=0)))
+        longest = min(self.max_line_bytes, int(np.diff(ends, prepend=-1).max(initial=0)))
         room = longest + tokens.LINE_ROOM + tokens.SLOT_ROOM * len(self._slots)
         output = tokens.Output(
             text=np.empty(2 * len(given) + room, dtype=np.uint8),
@@ -147,9 +127,7 @@ class Converter:
         most_keys = longest // len(b"0:s") + 1
         line = 0
         while line < len(ends):
-            line = tokens.convert_lines(
-                given, ends, line, modulus, self._table, self._max_line_bytes, most_keys, output
-            )
+            line = tokens.convert_lines(given, ends, line, modulus, self._table, self.max_line_bytes, most_keys, output)
             texts.append(output.text[: sums[tokens.TEXT_BYTES]].tobytes())
             sums[tokens.TEXT_BYTES] = 0
         records, shows, clicks, refused, ignored, padding = (int(value) for value in sums[: tokens.TEXT_BYTES])
@@ -159,7 +137,7 @@ class Converter:
             shows=shows,
             clicks=clicks,
             refused=RefusedLines(
-                block, ends, output.bad[:refused].copy(), (self._slots, self._sparse_dim, self._max_line_bytes)
+                block, ends, output.bad[:refused].copy(), (self._slots, self._sparse_dim, self.max_line_bytes)
             ),
             ignored=ignored,
             padding=padding,

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -18,109 +18,96 @@ from elastic_ctr.features.line import MAX_LINE_BYTES, parse_features
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.store import Store
 from elastic_ctr.store.source import Source
-from elastic_ctr.trainer.scratch import ScratchFile, on_scratch
+from elastic_ctr.trainer.scratch import on_scratch
 
 EXAMPLES = 3
 QUARANTINED = 1000
-
 
 Quarantined = list[dict[str, object]]
 
 
 def convert_task(
-    source: Source, task: control.Task, converter: Converter, max_line_bytes: int, target: Path
+    source: Source, task: control.Task, converter: Converter, target: Path
 ) -> tuple[control.TaskResult, Quarantined]:
     """Convert the lines of a task into one file for the engine; it is renamed into place when complete.
 
     Returns counts, refusals and samples, and the refused lines to quarantine. Raises ScratchFailed when the file cannot be
     written, StoreError and OSError when the task cannot be read.
     """
-    result, quarantined = control.TaskResult(), Quarantined()
     temporary = target.with_suffix(".part")
-    with on_scratch(target):
+    with on_scratch(temporary):
         target.parent.mkdir(parents=True, exist_ok=True)
+        out = temporary.open("wb")
     try:
-        with source.open(task.path) as raw, closing(ScratchFile(temporary)) as out:
+        with source.open(task.path) as raw:
             lines = open_lines(raw, task.path)
-            blocks = lines_in_range(lines, task.start, task.end or None, max_line_bytes)
-            _convert_blocks(blocks, task, converter, out, result, quarantined)
-    except BaseException:
-        # A partial file would fill the disk for the next attempt.
+            blocks = lines_in_range(lines, task.start, task.end or None, converter.max_line_bytes)
+            result, quarantined = _convert_blocks(blocks, task, converter, out)
         with on_scratch(temporary):
+            out.close()
+            temporary.replace(target)
+    except BaseException:
+        with on_scratch(temporary):
+            # A partial file would fill the disk for the next attempt.
             temporary.unlink(missing_ok=True)
+            out.close()
         raise
-    with on_scratch(target):
-        temporary.replace(target)
     return result, quarantined
 
 
 def _convert_blocks(
-    blocks: Iterable[tuple[int, bytes]],
-    task: control.Task,
-    converter: Converter,
-    out: ScratchFile,
-    result: control.TaskResult,
-    quarantined: Quarantined,
-) -> None:
+    blocks: Iterable[tuple[int, bytes]], task: control.Task, converter: Converter, out: BinaryIO
+) -> tuple[control.TaskResult, Quarantined]:
+    result, quarantined = control.TaskResult(), Quarantined()
     refusals: dict[str, control.Refusal] = {}
-    samples: list[tuple[str, int, int]] = []
+    samples: list[control.Sample] = []
     for offset, block in blocks:
         converted = converter.convert(block)
-        out.write(converted.text)
+        with on_scratch(Path(out.name)):
+            out.write(converted.text)
         for name in ("records", "shows", "clicks", "ignored", "padding"):
             setattr(result, name, getattr(result, name) + getattr(converted, name))
-        if converted.refused:
-            for reason, number in converted.refused.reasons().items():
-                refusals.setdefault(reason.value, control.Refusal(reason=reason.value)).lines += number
-            for line in converted.refused[: QUARANTINED - len(quarantined)]:
+        for line in converted.refused:
+            refusal = refusals.setdefault(line.reason.value, control.Refusal(reason=line.reason.value))
+            refusal.lines += 1
+            if len(quarantined) < QUARANTINED:
                 excerpt = line.excerpt.decode("utf-8", "backslashreplace")
                 known = {"offset": offset + line.offset, "reason": line.reason.value}
                 quarantined.append({**known, "detail": line.detail, "line": excerpt})
-                if len(examples := refusals[line.reason.value].examples) < EXAMPLES:
-                    examples.append(excerpt[:80])
+                if len(refusal.examples) < EXAMPLES:
+                    refusal.examples.append(excerpt[:80])
         samples.extend(_offer(block, converted, converter.no_keys, task.samples))
     result.refused.extend(refusals[reason] for reason in sorted(refusals))
-    kept = _thinned(samples, task.samples)
-    result.samples.extend(control.Sample(line=line, show=show, click=click) for line, show, click in kept)
+    # Evenly over the task.
+    kept = min(task.samples, len(samples))
+    result.samples.extend(samples[position * len(samples) // kept] for position in range(kept))
+    return result, quarantined
 
 
-def _thinned(samples: list[tuple[str, int, int]], wanted: int) -> list[tuple[str, int, int]]:
-    """Evenly over the task."""
-    if len(samples) <= wanted:
-        return samples
-    return [samples[position * len(samples) // wanted] for position in range(wanted)]
-
-
-def _offer(block: bytes, converted: Converted, no_keys: bytes, wanted: int) -> list[tuple[str, int, int]]:
+def _offer(block: bytes, converted: Converted, no_keys: bytes, wanted: int) -> list[control.Sample]:
     """Some accepted lines of a block, split into features, show and click: of each stretch the first that has a key.
 
     A line without a key, or longer than serving accepts, is trained but not offered as a sample.
     """
     if not wanted or not converted.records:
         return []
-    ends = np.flatnonzero(np.frombuffer(converted.text, np.uint8) == ord("\n")) + 1
+    cuts = [0, *(np.flatnonzero(np.frombuffer(converted.text, np.uint8) == ord("\n")) + 1).tolist()]
     edges = np.linspace(0, converted.records, min(wanted, converted.records) + 1).astype(np.int64)
     found = []
     for first, last in pairwise(edges.tolist()):
         for record in range(first, last):
-            if converted.text.endswith(no_keys, 0, int(ends[record])):
+            text = converted.text[cuts[record] : cuts[record + 1]]
+            if text.endswith(no_keys):
                 continue
-            if (sample := _sample(block, int(converted.offsets[record]))) is not None:
-                found.append(sample)
+            start = int(converted.offsets[record])
+            end = block.find(b"\n", start)
+            features = block[start : len(block) if end < 0 else end].split(None, 2)[2].strip()
+            if len(features) <= MAX_LINE_BYTES:
+                # `1 show 1 click …`, without the leading zeros that the line may have.
+                _, show, _, click, _ = text.split(b" ", 4)
+                found.append(control.Sample(line=features.decode("ascii"), show=int(show), click=int(click)))
                 break
     return found
-
-
-def _sample(block: bytes, start: int) -> tuple[str, int, int] | None:
-    end = block.find(b"\n", start)
-    show, click, features = block[start : len(block) if end < 0 else end].split(None, 2)
-    line = features.strip().decode("ascii")
-    return (line, _count(show), _count(click)) if len(line) <= MAX_LINE_BYTES else None
-
-
-def _count(digits: bytes) -> int:
-    # Python refuses to read more than 4,300 digits, and leading zeros are allowed.
-    return int(digits.lstrip(b"0") or b"0")
 
 
 def quarantine(store: Store, task: control.Task, lines: Quarantined) -> None:

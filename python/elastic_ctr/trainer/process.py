@@ -266,7 +266,7 @@ class TrainerProcess:
 
     def _check(self, task: control.Task) -> control.TaskResult:
         file = self._converted(task)
-        result, refused = convert_task(self._source, task, self._converter, self._settings.data.max_line_bytes, file)
+        result, refused = convert_task(self._source, task, self._converter, file)
         quarantine(self._store, task, refused)
         if result.records:
             dataset = self._engine.ready(self._engine.preload(file), result.records)
@@ -291,7 +291,7 @@ class TrainerProcess:
         return self._datasets[-1]
 
     def _convert_again(self, task: control.Task, file: Path) -> None:
-        counts, _ = convert_task(self._source, task, self._converter, self._settings.data.max_line_bytes, file)
+        counts, _ = convert_task(self._source, task, self._converter, file)
         if counts.records != task.records:
             with on_scratch(file):
                 file.unlink()

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from elastic_ctr.store import StoreError
 
@@ -24,21 +23,3 @@ def on_scratch(place: Path) -> Iterator[None]:
             f"{failed.filename or place}: {failed.strerror or failed}; "
             "trainer.config.scratchDir must have room and be writable"
         ) from failed
-
-
-class ScratchFile:
-    """A file on scratch, written while a source is read. Only its own errors raise ScratchFailed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with on_scratch(path):
-            self._out: BinaryIO = path.open("wb")
-
-    def write(self, data: bytes) -> None:
-        with on_scratch(self._path):
-            self._out.write(data)
-
-    def close(self) -> None:
-        """Flush and close."""
-        with on_scratch(self._path):
-            self._out.close()

@@ -52,7 +52,7 @@ class Found:
 
 def convert(folder: Path, one: control.Task, converter: Converter = CONVERTER) -> tuple[Found, bytes]:
     target = folder / "tasks" / f"{one.start}.txt"
-    found = Found(*convert_task(FileSource(folder), one, converter, MAX_LINE_BYTES, target))
+    found = Found(*convert_task(FileSource(folder), one, converter, target))
     return found, target.read_bytes()
 
 
@@ -140,7 +140,7 @@ def test_a_line_too_long_for_a_prediction_is_no_sample(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("1 0 " + "5:other " * (MAX_LINE_BYTES // 8 + 1) + "5:a\n")
     long = Converter(SLOTS, None, 4 * MAX_LINE_BYTES)
 
-    counts, _ = convert_task(FileSource(tmp_path), task(), long, 4 * MAX_LINE_BYTES, tmp_path / "out.txt")
+    counts, _ = convert_task(FileSource(tmp_path), task(), long, tmp_path / "out.txt")
 
     assert (counts.records, list(counts.samples)) == (1, [])
 
