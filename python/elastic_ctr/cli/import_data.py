@@ -15,6 +15,7 @@ from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.shared_options import grouped
 from elastic_ctr.features.hours import VALUES, HoursRefused, HourTree, parse_hour
 from elastic_ctr.features.importers import (
+    CRITEO,
     EPOCH,
     ISO,
     CsvFormat,
@@ -22,8 +23,6 @@ from elastic_ctr.features.importers import (
     LibfmFormat,
     Rows,
     columns_of,
-    criteo_rows,
-    criteo_slots,
     import_files,
 )
 from elastic_ctr.features.slots import SlotList
@@ -167,7 +166,7 @@ def criteo(files: Files, out: Out, writing: Writing) -> None:
     empty gives its slot no feature.
     """
     with _refusals():
-        _import(files, criteo_rows, criteo_slots(), out, writing)
+        _import(files, CRITEO.rows, CRITEO.slots(), out, writing)
 
 
 @app.command()

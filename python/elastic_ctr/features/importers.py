@@ -12,12 +12,12 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ParamSpec, TextIO
+from typing import Any, TextIO
 
 import xxhash
 
@@ -30,8 +30,6 @@ from elastic_ctr.features.slots import SlotList
 EXAMPLES = 5
 ISO = "iso"
 EPOCH = "epoch"
-CRITEO_INTEGERS = tuple(f"I{number}" for number in range(1, 14))
-CRITEO_CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
 LIBFM_SLOT = "features"
 
 _ONE_ROW = "by their quotes they are one row"
@@ -63,15 +61,10 @@ class Row:
     show: int
     click: int
     time: datetime | None
-    features: tuple[bytes, ...]
-
-    def line(self) -> bytes:
-        """The line of the training data, with its LF."""
-        return b" ".join((b"%d %d" % (self.show, self.click), *self.features)) + b"\n"
+    features: list[bytes]
 
 
 Rows = Iterator[Row | RowRefused]
-Given = ParamSpec("Given")
 
 
 @dataclass
@@ -97,15 +90,7 @@ class Summary:
         """Refused rows among all rows."""
         return self.refused.total() / self.rows if self.rows else 0.0
 
-    def refuse(self, row: RowRefused, name: str) -> None:
-        """Count a refused row."""
-        self.rows += row.lines
-        self.refused[row.reason] += row.lines
-        if len(self.examples) < EXAMPLES:
-            self.examples.append(f"{name}: {row}")
-
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
         return asdict(self) | {"refused": dict(self.refused), "refusedShare": self.refused_share}
 
 
@@ -113,14 +98,6 @@ def feasign_of(slot: str, value: str) -> int:
     """The feasign of a value of a field: stable over processes and machines, never the padding key."""
     text = f"{slot}={value}".encode("utf-8", "surrogateescape")
     return xxhash.xxh3_64_intdigest(text) or xxhash.xxh3_64_intdigest(text, seed=1) or PADDING_KEY + 1
-
-
-def slot_names(fields: Sequence[str]) -> SlotList:
-    """Slots named as fields, with what cannot stand in a line replaced by `_`."""
-    try:
-        return SlotList.parse([_NOT_IN_A_NAME.sub("_", name) for name in fields])
-    except ValueError as error:
-        raise ImportRefused(f"the fields do not make a slot list: {error}") from error
 
 
 def clicked(label: str) -> int:
@@ -154,6 +131,7 @@ class CsvFormat:
             the rows between them would be one value, unseen.
         header: the first line names the columns.
         columns: names of the columns of files without header; without them columns are called 0, 1, 2, …
+        counts: fields that hold whole numbers, which become `log_bucket`s.
     """
 
     fields: tuple[str, ...]
@@ -166,6 +144,7 @@ class CsvFormat:
     quote: str | None = '"'
     header: bool = True
     columns: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.label is None) == (self.show is None) or (self.show is None) != (self.click is None):
@@ -187,8 +166,11 @@ class CsvFormat:
         return [name for name in (self.label, self.show, self.click, self.time) if name is not None]
 
     def slots(self) -> SlotList:
-        """One slot a field."""
-        return slot_names(self.fields)
+        """Slots named as the fields, with what cannot stand in a line replaced by `_`."""
+        try:
+            return SlotList.parse([_NOT_IN_A_NAME.sub("_", name) for name in self.fields])
+        except ValueError as error:
+            raise ImportRefused(f"the fields do not make a slot list: {error}") from error
 
     def rows(self, stream: TextIO, name: str) -> Rows:
         """Rows of a file, or why they are none.
@@ -199,33 +181,34 @@ class CsvFormat:
         reader = csv.reader(stream, strict=True, **_dialect(self.delimiter, self.quote))
         try:
             first = next(reader, None)
+            if reader.line_num > 1:
+                raise csv.Error(_ONE_ROW)  # noqa: TRY301 (refused as other rows that are not CSV)
         except csv.Error as error:
             raise ImportRefused(f"{name}: {self._not_csv(1, reader.line_num, error)}.") from error
         if first is None:
             return
-        if reader.line_num > 1:
-            raise ImportRefused(f"{name}: {self._not_csv(1, reader.line_num, _ONE_ROW)}.")
         names = first if self.header else list(self.columns) or [str(number) for number in range(len(first))]
         place = {
             wanted: _column(names, wanted, name, self.header, self.delimiter)
             for wanted in [*self.fields, *self.answers()]
         }
-        slots = list(zip(self.slots(), (place[wanted] for wanted in self.fields), strict=True))
+        slots = [
+            (slot, place[wanted], wanted in self.counts) for slot, wanted in zip(self.slots(), self.fields, strict=True)
+        ]
         rows = reader if self.header else itertools.chain([first], reader)
         done = reader.line_num if self.header else 0
         while True:
             try:
                 cells = next(rows, None)
-            except csv.Error as error:
-                yield RowRefused("not_csv", self._not_csv(done + 1, reader.line_num, error), reader.line_num - done)
-            else:
                 if cells is None:
                     return
-                lines = reader.line_num - done
-                if lines > 1 and (len(cells) != len(names) or self._swallowed_rows(cells)):
-                    yield RowRefused("not_csv", self._not_csv(done + 1, reader.line_num, _ONE_ROW), lines)
-                else:
-                    yield _at_line(reader.line_num, self._row, cells, len(names), place, slots)
+                if reader.line_num > done + 1 and (len(cells) != len(names) or self._swallowed_rows(cells)):
+                    raise csv.Error(_ONE_ROW)  # noqa: TRY301 (refused as other rows that are not CSV)
+                yield self._row(cells, len(names), place, slots)
+            except csv.Error as error:
+                yield RowRefused("not_csv", self._not_csv(done + 1, reader.line_num, error), reader.line_num - done)
+            except RowRefused as refused:
+                yield RowRefused(refused.reason, f"line {reader.line_num}: {refused}")
             done = reader.line_num
 
     def _swallowed_rows(self, cells: list[str]) -> bool:
@@ -237,11 +220,12 @@ class CsvFormat:
                 return True
         return False
 
-    def _not_csv(self, first: int, last: int, error: csv.Error | str) -> str:
-        sentence = f"{_lines(first, last)} {'is' if first == last else 'are'} not CSV ({error})"
+    def _not_csv(self, first: int, last: int, error: csv.Error) -> str:
+        lines = f"line {first} is" if first == last else f"lines {first} to {last} are"
+        sentence = f"{lines} not CSV ({error})"
         return sentence if self.quote is None else f"{sentence}; where quotes are part of values, say --quote none"
 
-    def _row(self, cells: list[str], width: int, place: dict[str, int], slots: list[tuple[str, int]]) -> Row:
+    def _row(self, cells: list[str], width: int, place: dict[str, int], slots: list[tuple[str, int, bool]]) -> Row:
         if len(cells) != width:
             raise RowRefused("columns", f"{len(cells)} columns instead of {width}")
         if self.label is not None:
@@ -249,9 +233,18 @@ class CsvFormat:
         else:
             assert self.show is not None
             assert self.click is not None
-            show, click = _show_click(cells[place[self.show]], cells[place[self.click]])
+            show, click = _integer(cells[place[self.show]]), _integer(cells[place[self.click]])
+            if not 0 <= click <= show < COUNT_LIMIT or show == 0:
+                raise RowRefused(
+                    "show_click", f"show {show} and click {click} are not 0 <= click <= show, 0 < show < 2^31"
+                )
         time = None if self.time is None else _time(cells[place[self.time]].strip(), self.time_format)
-        return Row(show, click, time, tuple(_feature(slot, cells[at]) for slot, at in slots if cells[at]))
+        features = [
+            _feature(slot, str(log_bucket(_integer(cells[at]))) if counts else cells[at])
+            for slot, at, counts in slots
+            if cells[at]
+        ]
+        return Row(show, click, time, features)
 
 
 def columns_of(file: Path, delimiter: str, quote: str | None) -> list[str]:
@@ -265,25 +258,18 @@ def _dialect(delimiter: str, quote: str | None) -> dict[str, Any]:
     return {"delimiter": delimiter, "quotechar": quote, "quoting": quoting}
 
 
-def criteo_rows(stream: TextIO, name: str) -> Rows:  # noqa: ARG001 - as CsvFormat.rows
-    """Rows of Criteo's display advertising data: label, 13 counts, 26 categories, tabs between, no header."""
-    for number, text in enumerate(stream, 1):
-        yield _at_line(number, _criteo_row, text.rstrip("\r\n").split("\t"))
-
-
-def _criteo_row(cells: list[str]) -> Row:
-    if len(cells) != 40:
-        raise RowRefused("columns", f"{len(cells)} columns instead of 40")
-    click = clicked(cells[0])
-    counts = zip(CRITEO_INTEGERS, cells[1:14], strict=True)
-    names = zip(CRITEO_CATEGORIES, cells[14:], strict=True)
-    bucketed = [_feature(slot, str(log_bucket(_integer(cell)))) for slot, cell in counts if cell]
-    return Row(1, click, None, (*bucketed, *(_feature(slot, cell) for slot, cell in names if cell)))
-
-
-def criteo_slots() -> SlotList:
-    """The 39 slots I1 to I13, C1 to C26."""
-    return slot_names([*CRITEO_INTEGERS, *CRITEO_CATEGORIES])
+_CRITEO_COUNTS = tuple(f"I{number}" for number in range(1, 14))
+_CRITEO_FIELDS = (*_CRITEO_COUNTS, *(f"C{number}" for number in range(1, 27)))
+CRITEO = CsvFormat(
+    _CRITEO_FIELDS,
+    label="label",
+    delimiter="\t",
+    quote=None,
+    header=False,
+    columns=("label", *_CRITEO_FIELDS),
+    counts=_CRITEO_COUNTS,
+)
+"""Criteo's display advertising data: label, 13 counts, 26 categories."""
 
 
 @dataclass(frozen=True)
@@ -302,9 +288,11 @@ class LibfmFormat:
         return SlotList.parse([LIBFM_SLOT] if self.fields is None else list(range(self.fields)))
 
     def rows(self, stream: TextIO, name: str) -> Rows:  # noqa: ARG002 - as CsvFormat.rows
-        """Rows of a file, or why they are none."""
         for number, text in enumerate(stream, 1):
-            yield _at_line(number, self._row, text.split())
+            try:
+                yield self._row(text.split())
+            except RowRefused as refused:  # noqa: PERF203 (one row, not the file)
+                yield RowRefused(refused.reason, f"line {number}: {refused}")
 
     def _row(self, tokens: list[str]) -> Row:
         if not tokens:
@@ -321,7 +309,7 @@ class LibfmFormat:
             if number:  # a zero is how a sparse format says that there is nothing
                 slot = LIBFM_SLOT if self.fields is None else str(place)
                 features.append(_feature(slot, index if number == 1 else f"{index}:{number:.9g}"))
-        return Row(1, click, None, tuple(features))
+        return Row(1, click, None, features)
 
 
 def import_files(
@@ -354,7 +342,10 @@ def import_files(
     first = last = None
     for name, row in _read(files, rows):
         if isinstance(row, RowRefused):
-            summary.refuse(row, name)
+            summary.rows += row.lines
+            summary.refused[row.reason] += row.lines
+            if len(summary.examples) < EXAMPLES:
+                summary.examples.append(f"{name}: {row}")
             continue
         summary.rows += 1
         if row.time is not None:
@@ -363,7 +354,8 @@ def import_files(
             hour = start + HOUR * (summary.records // rows_per_hour if rows_per_hour else 0)
         first = hour if first is None else min(first, hour)
         last = hour if last is None else max(last, hour)
-        tree.append(f"{hour_name(hour)}/part-00000", row.line())
+        line = b" ".join((b"%d %d" % (row.show, row.click), *row.features))
+        tree.append(f"{hour_name(hour)}/part-00000", line + b"\n")
         summary.records += 1
         summary.shows += row.show
         summary.clicks += row.click
@@ -387,18 +379,7 @@ def import_files(
     return summary
 
 
-def _at_line(number: int, row: Callable[Given, Row], *given: Given.args, **named: Given.kwargs) -> Row | RowRefused:
-    try:
-        return row(*given, **named)
-    except RowRefused as refused:
-        return RowRefused(refused.reason, f"line {number}: {refused}")
-
-
-def _lines(first: int, last: int) -> str:
-    return f"line {first}" if first == last else f"lines {first} to {last}"
-
-
-def _read(files: Sequence[Path], rows: Callable[[TextIO, str], Rows]) -> Iterable[tuple[str, Row | RowRefused]]:
+def _read(files: Sequence[Path], rows: Callable[[TextIO, str], Rows]) -> Iterator[tuple[str, Row | RowRefused]]:
     for path in files:
         # Bytes that are not UTF-8 are kept as they are: a value is only ever hashed.
         with open_lines(path) as binary, io.TextIOWrapper(binary, "utf-8-sig", "surrogateescape", "") as stream:
@@ -435,13 +416,6 @@ def _integer(text: str) -> int:
         return int(text)
     except ValueError:
         raise RowRefused("not_a_number", f"{text!a:.120} is not a whole number") from None
-
-
-def _show_click(show_text: str, click_text: str) -> tuple[int, int]:
-    show, click = _integer(show_text), _integer(click_text)
-    if not 0 <= click <= show < COUNT_LIMIT or show == 0:
-        raise RowRefused("show_click", f"show {show} and click {click} are not 0 <= click <= show, 0 < show < 2^31")
-    return show, click
 
 
 @lru_cache(maxsize=1 << 16)

@@ -15,18 +15,16 @@ from hypothesis import strategies as st
 
 from elastic_ctr.features.hours import HourTree, parse_hour
 from elastic_ctr.features.importers import (
+    CRITEO,
     CsvFormat,
     ImportRefused,
     LibfmFormat,
     RowRefused,
     Summary,
     clicked,
-    criteo_rows,
-    criteo_slots,
     feasign_of,
     import_files,
     log_bucket,
-    slot_names,
 )
 from elastic_ctr.features.line import parse_line
 from elastic_ctr.features.slots import SlotList
@@ -239,9 +237,9 @@ def test_a_file_without_header_has_numbered_or_given_columns(tmp_path: Path, col
 
 
 def test_names_that_can_not_be_slots_are_changed_and_still_have_to_differ() -> None:
-    assert slot_names(["..ip", "user id", "a:b"]) == SlotList(("..ip", "user_id", "a_b"))
+    assert CsvFormat(("..ip", "user id", "a:b"), label="y").slots() == SlotList(("..ip", "user_id", "a_b"))
     with pytest.raises(ImportRefused, match="names a_b more than once"):
-        slot_names(["a b", "a:b"])
+        CsvFormat(("a b", "a:b"), label="y").slots()
 
 
 def test_a_stray_quote_counts_the_lines_that_it_takes_with_it_and_names_them(tmp_path: Path) -> None:
@@ -384,7 +382,7 @@ def test_criteo_rows_have_slots_for_what_is_not_empty(tmp_path: Path) -> None:
     )
 
     with HourTree(tmp_path / "out") as tree:
-        summary = import_files([tmp_path / "in"], criteo_rows, criteo_slots(), tree, start=START, max_refused_share=1)
+        summary = import_files([tmp_path / "in"], CRITEO.rows, CRITEO.slots(), tree, start=START, max_refused_share=1)
 
     assert hours(tmp_path / "out")["20200401/00"] == [line(1, 1, I2="-1", I3="52", C1="68fd1e64", C26="9727dd16")]
     assert summary.refused == {"columns": 1, "not_a_number": 1}
@@ -449,7 +447,7 @@ def test_the_clicks_of_talkingdata_fall_into_their_72_hours(tmp_path: Path) -> N
 def test_criteo_rows_are_read_whole(tmp_path: Path) -> None:
     with HourTree(tmp_path / "out") as tree:
         files = [DATA / "criteo" / "train.csv", DATA / "criteo" / "dev.csv"]
-        summary = import_files(files, criteo_rows, criteo_slots(), tree, start=START, rows_per_hour=1000)
+        summary = import_files(files, CRITEO.rows, CRITEO.slots(), tree, start=START, rows_per_hour=1000)
 
     assert (summary.records, summary.clicks, summary.hours, summary.refused) == (7609, 1642, 8, Counter())
 
