@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 from elastic_ctr.features.slots import SlotList
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 HOUR = timedelta(hours=1)
 DONEFILE = "donefile"
@@ -63,7 +59,7 @@ def values_text(slots: SlotList, first: datetime, last: datetime) -> str:
     )
 
 
-class HourTree:
+class HourTree(AbstractContextManager["HourTree"]):
     """Collects files of many hours in a staging folder with little memory, and publishes them hour by hour.
 
     Nothing is seen of a tree that was not published; leaving the context removes what was staged.
@@ -88,7 +84,8 @@ class HourTree:
             raise HoursRefused(f"{out} has no {SLOT_CONF}: --append needs a folder that was imported before.")
         self._out = out
         self._append = append
-        self.deleted = [] if append else sorted(f"{hour.parent.name}/{hour.name}" for hour in out.glob(_HOUR_FOLDERS))
+        self._hours = sorted(f"{hour.parent.name}/{hour.name}" for hour in out.glob(_HOUR_FOLDERS))
+        self.deleted = [] if append else self._hours
         self._staging = out / _STAGING
         shutil.rmtree(self._staging, ignore_errors=True)
         self._limit = held_bytes
@@ -131,8 +128,7 @@ class HourTree:
             raise HoursRefused(
                 f"{self._out / SLOT_CONF} has the slots {', '.join(there)}, and these rows {', '.join(slots)}; they must be the same."
             )
-        hours = [f"{hour.parent.name}/{hour.name}" for hour in sorted(self._out.glob(_HOUR_FOLDERS))]
-        last = max((parse_hour(hour) for hour in hours), default=first - HOUR)
+        last = parse_hour(self._hours[-1]) if self._hours else first - HOUR
         if first <= last:
             raise HoursRefused(
                 f"the rows begin in {hour_name(first)}, and {self._out} has hours up to {hour_name(last)}; --append adds later ones."
@@ -152,12 +148,7 @@ class HourTree:
             (folder / DONEFILE).touch()
         return hours
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._staging, ignore_errors=True)
 
     def _stage(self) -> None:

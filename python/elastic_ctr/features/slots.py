@@ -24,7 +24,16 @@ class SlotList:
     _index: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check(self.names)
+        if not self.names:
+            raise ValueError("the slot list is empty; name at least one slot.")
+        for name in self.names:
+            if not _NAME.fullmatch(name):
+                raise ValueError(
+                    f"the slot name {name!r} cannot stand in a line; use printable ASCII without blank or colon."
+                )
+        twice = [name for name, times in Counter(self.names).items() if times > 1]
+        if twice:
+            raise ValueError(f"the slot list names {', '.join(twice)} more than once; name each slot once.")
         object.__setattr__(self, "_index", {name: index for index, name in enumerate(self.names)})
 
     @classmethod
@@ -61,16 +70,3 @@ class SlotList:
 
     def __contains__(self, name: object) -> bool:
         return name in self._index
-
-
-def _check(names: tuple[str, ...]) -> None:
-    if not names:
-        raise ValueError("the slot list is empty; name at least one slot.")
-    for name in names:
-        if not _NAME.fullmatch(name):
-            raise ValueError(
-                f"the slot name {name!r} cannot stand in a line; use printable ASCII without blank or colon."
-            )
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise ValueError(f"the slot list names {', '.join(twice)} more than once; name each slot once.")
