@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,13 @@ from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
-from elastic_ctr.trainer.watchdog import Watchdog
+from elastic_ctr.trainer.watchdog import REJOIN, Watchdog
 
 log = logging.getLogger(__name__)
 
 SETTINGS_FILE = "settings.json"
 WATCH_FILE = "watch.json"
 STOPPED = 143
-_REJOIN = 75
 # A restart would not help: the process has other settings than the master.
 _REFUSED = 2
 _SHORTEST_LIFE = 1.0
@@ -79,7 +79,7 @@ class TrainerSupervisor:
             if stop.is_set():
                 return STOPPED
             waits = code == 0 and not self._settings.exit_when_done
-            if code != _REJOIN and not waits:
+            if code != REJOIN and not waits:
                 if code:
                     log.error("the training process ended with %s", code)
                 # A crash in the engine ends only this process. The master decides whether the table is still good.
@@ -89,19 +89,20 @@ class TrainerSupervisor:
     def _wait(self, child: "subprocess.Popen[bytes]", stop: threading.Event) -> int:
         told_at = None
         duty = _DelegatedWatchdog(self._settings, self._scratch / WATCH_FILE, child.pid)
-        while (code := _ended(child, 0.2)) is None:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return child.wait(0.2)
             if reason := duty.round():
                 log.warning("the training process is ended to rejoin: %s", reason)
                 child.kill()
                 child.wait()
-                return _REJOIN
+                return REJOIN
             if stop.is_set() and told_at is None:
                 told_at = time.monotonic()
                 child.terminate()
             if told_at is not None and time.monotonic() - told_at > self._grace_seconds:
                 log.warning("the training process did not leave in %.0f s and is killed", self._grace_seconds)
                 child.kill()
-        return code
 
 
 class _DelegatedWatchdog:
@@ -131,7 +132,7 @@ class _DelegatedWatchdog:
             # A new state: two saves may follow each other between two rounds.
             self._reasons = []
             client = MasterClient(self._settings.master_address, self._settings.auth.token)
-            self._watchdog = Watchdog.from_state(client, state, self._reasons.append)
+            self._watchdog = Watchdog(client, **state, end=self._reasons.append)
         self._watchdog.round()
         self._next = time.monotonic() + self._watchdog.period
         # Without the file the process runs its own watchdog again, and this round's answer is stale.
@@ -143,10 +144,3 @@ def _is_stopped(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
     except (OSError, IndexError):
         return False
-
-
-def _ended(child: "subprocess.Popen[bytes]", seconds: float) -> int | None:
-    try:
-        return child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return None

@@ -10,8 +10,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +31,20 @@ _PERIOD = 0.5
 def incarnation(endpoint: str, timeout: float = 2.0) -> str:
     """The server process behind an endpoint: its pid. Raises OSError or http.client.HTTPException without an answer."""
     host, _, port = endpoint.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=timeout)
-    try:
+    with closing(http.client.HTTPConnection(host, int(port), timeout=timeout)) as connection:
         connection.request("GET", "/vars/pid")
         answer = connection.getresponse()
         body = answer.read(200)
         if answer.status != http.HTTPStatus.OK:
             raise OSError(f"it answers {answer.status}")
         return body.decode("ascii", "replace").strip()
-    finally:
-        connection.close()
 
 
 class Watchdog(threading.Thread):
-    """Runs beside the engine, whose calls release the GIL. Ends the process with REJOIN when the trainer no longer belongs."""
+    """Runs beside the engine, whose calls release the GIL. Ends the process with REJOIN when the trainer no longer belongs.
+
+    With `end` it calls that instead. `held` and `running` are attempts of tasks: those leased, and the one being trained.
+    """
 
     def __init__(
         self,
@@ -53,6 +53,8 @@ class Watchdog(threading.Thread):
         generation: int,
         endpoints: Sequence[str],
         lease_seconds: float,
+        held: Iterable[str] = (),
+        running: str = "",
         end: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(name="watchdog", daemon=True)
@@ -62,33 +64,23 @@ class Watchdog(threading.Thread):
         self._misses = dict.fromkeys(endpoints, 0)
         self._lives: dict[str, str] = {}
         self._lease_seconds = lease_seconds
-        self._held: set[str] = set()
-        self._running = ""
+        self._held = set(held)
+        self._running = running
         self._over = False
         self._lock = threading.Lock()
         self._end = end or _end_process
 
     def state(self) -> dict[str, Any]:
-        """State from which another process continues this watchdog: see `from_state`."""
+        """The arguments, but for the client and `end`, with which another process continues this watchdog."""
         with self._lock:
             return {
-                "trainerId": self._trainer_id,
+                "trainer_id": self._trainer_id,
                 "generation": self._generation,
                 "endpoints": list(self._misses),
-                "leaseSeconds": self._lease_seconds,
+                "lease_seconds": self._lease_seconds,
                 "held": sorted(self._held),
                 "running": self._running,
             }
-
-    @staticmethod
-    def from_state(client: MasterClient, state: Mapping[str, Any], end: Callable[[str], None]) -> "Watchdog":
-        """A watchdog whose caller calls `round`. It calls `end` instead of ending the process."""
-        watchdog = Watchdog(
-            client, state["trainerId"], state["generation"], state["endpoints"], state["leaseSeconds"], end
-        )
-        watchdog._held = set(state["held"])
-        watchdog._running = state["running"]
-        return watchdog
 
     @property
     def period(self) -> float:

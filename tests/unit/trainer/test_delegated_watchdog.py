@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.trainer import supervisor as module
 from elastic_ctr.trainer.supervisor import WATCH_FILE
 from elastic_ctr.trainer.watchdog import Watchdog, delegated_to_parent
@@ -28,9 +29,8 @@ class Rounds(Watchdog):
         if Rounds.done > Rounds.refuse_after:
             self._end("the lease went to another trainer")
 
-    @staticmethod
-    def from_state(client: object, state: object, end: object) -> Watchdog:  # noqa: ARG004
-        return Rounds(client, 1, 1, [], 0.1, end)  # type: ignore[arg-type]
+    def __init__(self, client: MasterClient, end: Callable[[str], None], **_: object) -> None:
+        super().__init__(client, 1, 1, [], 0.1, end=end)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_what_is_handed_over_is_done_until_it_is_taken_back(duty: module._Delega
     seen = Rounds.done
     rounds(duty, 3)
 
-    assert state["trainerId"] == 7
+    assert state["trainer_id"] == 7
     assert state["held"] == ["save:1"]
     assert seen >= 1
     assert Rounds.done == seen

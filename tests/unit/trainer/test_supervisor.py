@@ -173,10 +173,10 @@ def test_what_a_dead_child_handed_over_is_nobodys_duty(tmp_path: Path, child: Ca
 
 def duty_state(attempt: str) -> dict[str, object]:
     return {
-        "trainerId": 1,
+        "trainer_id": 1,
         "generation": 1,
         "endpoints": [],
-        "leaseSeconds": 0.0,
+        "lease_seconds": 0.0,
         "held": [attempt],
         "running": "",
     }

@@ -262,7 +262,7 @@ def test_a_trainer_that_leaves_is_not_ended_by_what_its_watchdog_finds_out(
 ) -> None:
     client = MasterClient(master.address, "")
     ended: list[str] = []
-    watchdog = Watchdog(client, master.trainer, 1, [server.endpoint], 10.0, ended.append)
+    watchdog = Watchdog(client, master.trainer, 1, [server.endpoint], 10.0, end=ended.append)
     watchdog.hold(master.lease().attempt)
     master.coordinator.declare_lost(0, "gone")
     answered = client.call_once
