@@ -1,8 +1,9 @@
 """The networks by name. A network is one function: pooled slot vectors in, logit out."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from elastic_ctr.config.model import Model
 
 
 def slot_dnn(pooled: Any, slots: int, dim: int, layers: tuple[int, ...], outputs: int) -> Any:  # noqa: ARG001
@@ -49,27 +50,11 @@ NETWORKS: dict[str, Callable[[Any, int, int, tuple[int, ...], int], Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Head:
-    """From pooled vectors to a probability; built once for training and once for export, with the same names."""
+def logit_of(model: Model, slots: int, pooled: Any) -> Any:
+    """[batch, slots * dim] -> [batch, 1]. Built once for training and once for export, with the same names.
 
-    network: str
-    slots: int
-    dim: int
-    layers: tuple[int, ...]
-    output: str = "sigmoid"
-
-    def __post_init__(self) -> None:
-        if self.network not in NETWORKS:
-            raise ValueError(f"model.network {self.network!r} is not one of {', '.join(sorted(NETWORKS))}")
-
-    def logit(self, pooled: Any) -> Any:
-        """[batch, slots * dim] -> [batch, 1]. softmax over two classes is the sigmoid of their difference."""
-        two = self.output == "softmax"
-        outputs = NETWORKS[self.network](pooled, self.slots, self.dim, self.layers, 2 if two else 1)
-        return outputs[:, 1:2] - outputs[:, 0:1] if two else outputs
-
-    def probability(self, pooled: Any) -> Any:
-        import paddle
-
-        return paddle.nn.functional.sigmoid(self.logit(pooled))
+    softmax over two classes is the sigmoid of their difference.
+    """
+    two = model.output == "softmax"
+    outputs = NETWORKS[model.network](pooled, slots, model.embedding_dim, model.layers, 2 if two else 1)
+    return outputs[:, 1:2] - outputs[:, 0:1] if two else outputs

@@ -12,7 +12,7 @@ from typing import Any
 
 from elastic_ctr.config.model import Model, SparseRule, VectorRule
 from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
-from elastic_ctr.model.networks import Head
+from elastic_ctr.model.networks import logit_of
 
 SUPPORTED = "2.6."
 TABLE = "embedding"
@@ -90,10 +90,6 @@ class Graph:
     histograms: tuple[Any, Any]
 
 
-def head_of(model: Model, slots: Sequence[str]) -> Head:
-    return Head(model.network, len(slots), model.embedding_dim, model.layers, model.output)
-
-
 def start_paddle(model: Model) -> None:
     """Raises RuntimeError for another Paddle."""
     import paddle
@@ -127,7 +123,7 @@ def build_program(model: Model, slot_names: Sequence[str]) -> Graph:
             param_attr=paddle.ParamAttr(name=TABLE),
         )
         pooled.append(static.nn.sequence_lod.sequence_pool(values, "sum"))
-    logit = head_of(model, slot_names).logit(paddle.concat(pooled, axis=1))
+    logit = logit_of(model, len(slots), paddle.concat(pooled, axis=1))
     histograms = _histograms(logit, shows, clicks)
     # A line is `show` impressions of which `click` were clicked: the likelihood of all of them.
     loss = paddle.sum(shows * paddle.nn.functional.softplus(logit) - clicks * logit) / paddle.sum(shows)

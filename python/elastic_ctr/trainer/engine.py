@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.model.evaluation import BUCKETS
-from elastic_ctr.model.program import TABLE, build_program, head_of, start_paddle
+from elastic_ctr.model.networks import logit_of
+from elastic_ctr.model.program import TABLE, build_program, start_paddle
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 
 MODES = {"checkpoint": 0, "delta": 1, "base": 2, "batch": 3}
@@ -31,7 +32,6 @@ class Engine:
         self._endpoints = list(endpoints)
         self._batch_size = batch_size
         self._threads = threads
-        self._head = head_of(model, slots)
 
     def connect(self, trainer_id: int) -> None:
         """Join as a trainer and pull the dense values: zeros if the servers were not initialised."""
@@ -47,15 +47,15 @@ class Engine:
             current_id=trainer_id, role=fleet.Role.WORKER, worker_num=1, server_endpoints=self._endpoints
         )
         fleet.init(role)
-        self._fleet = fleet
+        self._paddle, self._fleet = paddle, fleet
         self._graph = build_program(self._model, self._slots)
         self._main = static.default_main_program()
         self._place = paddle.CPUPlace()
         self._executor = static.Executor(self._place)
         self._executor.run(static.default_startup_program())
         self._scope = static.global_scope()
-        self._dense_names = sorted(p.name for p in self._main.all_parameters() if p.name != TABLE)
-        self._first_values = {name: self._array(name).copy() for name in self._dense_names}
+        dense_names = [p.name for p in self._main.all_parameters() if p.name != TABLE]
+        self._first_values = {name: self._array(name).copy() for name in dense_names}
         fleet.init_worker()
         self._runtime = fleet.fleet._runtime_handle  # noqa: SLF001
         self._worker = self._runtime._worker  # noqa: SLF001
@@ -95,19 +95,15 @@ class Engine:
 
     def _build_head(self) -> None:
         """The dense network alone, over the same parameters: pooled vectors in, probability out."""
-        import paddle
-        from paddle import static
-
+        paddle, static = self._paddle, self._paddle.static
         self._head_program = static.Program()
         with static.program_guard(self._head_program, static.Program()), paddle.utils.unique_name.guard():
             self._head_feed = static.data("pooled", [None, len(self._slots) * self._model.embedding_dim], "float32")
-            self._head_output = self._head.probability(self._head_feed)
+            self._head_output = paddle.nn.functional.sigmoid(logit_of(self._model, len(self._slots), self._head_feed))
 
     def preload(self, file: Path) -> Any:
         """Start reading a converted file in the background."""
-        import paddle
-
-        dataset = paddle.distributed.InMemoryDataset()
+        dataset = self._paddle.distributed.InMemoryDataset()
         dataset.init(
             batch_size=self._batch_size, thread_num=self._threads, use_var=self._graph.feeds, pipe_command="cat"
         )
@@ -158,20 +154,17 @@ class Engine:
         if not len(keys):
             # Paddle refuses a feed without rows.
             return np.zeros((0, self._model.embedding_dim), np.float32)
-        import paddle
-        from paddle import static
-
         count = len(self._slots)
         rows = -(-len(keys) // count)
         padded = np.zeros(rows * count, np.uint64)
         padded[: len(keys)] = keys
         columns = padded.view(np.int64).reshape(count, rows, 1)
         feed = {
-            slot.name: paddle.base.create_lod_tensor(column, [[1] * rows], self._place)
+            slot.name: self._paddle.base.create_lod_tensor(column, [[1] * rows], self._place)
             for slot, column in zip(self._graph.slots, columns, strict=True)
         }
         # A fresh executor a call: a shared one fails between two dataset runs ("Variable Id is not registered").
-        fetched = static.Executor(self._place).run(
+        fetched = self._paddle.static.Executor(self._place).run(
             self._pull_program, feed=feed, fetch_list=[each.name for each in self._graph.pooled]
         )
         values: npt.NDArray[np.float32] = np.concatenate(fetched)[: len(keys)].astype(np.float32, copy=False)
@@ -181,19 +174,15 @@ class Engine:
         """Probability of a click by the dense parameters as last pulled: [n, slots * dim] -> [n]."""
         if not len(pooled):
             return np.zeros(0, np.float32)
-        from paddle import static
-
-        [scores] = static.Executor(self._place).run(
+        [scores] = self._paddle.static.Executor(self._place).run(
             self._head_program, feed={self._head_feed.name: pooled}, fetch_list=[self._head_output]
         )
         return np.asarray(scores, np.float32).reshape(-1)
 
     def export_dense(self, folder: Path) -> list[Path]:
         """The dense network as an inference program with the parameters as last pulled."""
-        from paddle import static
-
         folder.mkdir(parents=True, exist_ok=True)
-        static.save_inference_model(
+        self._paddle.static.save_inference_model(
             str(folder / "network"), [self._head_feed], [self._head_output], self._executor, program=self._head_program
         )
         return [folder / "network.pdmodel", folder / "network.pdiparams"]

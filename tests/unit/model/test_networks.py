@@ -1,19 +1,28 @@
 from typing import get_args
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
-from elastic_ctr.config.model import NetworkName
-from elastic_ctr.model.networks import NETWORKS, Head
+from elastic_ctr.config.model import Model, NetworkName
+from elastic_ctr.model.networks import NETWORKS, logit_of
 
 
-def test_a_network_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(ValueError, match=r"model\.network 'wide' is not one of deepfm, slot-dnn"):
-        Head("wide", 2, 9, (4,))
+@pytest.mark.parametrize(("output", "outputs", "logit"), [("sigmoid", 1, [[1.0]]), ("softmax", 2, [[3.0]])])
+def test_a_logit_is_of_the_network_that_the_model_names(
+    monkeypatch: pytest.MonkeyPatch, output: str, outputs: int, logit: list[list[float]]
+) -> None:
+    given: list[object] = []
 
+    def network(*told: object) -> npt.NDArray[np.float64]:
+        given.extend(told)
+        return np.array([[1.0, 4.0]])[:, :outputs]
 
-@pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_each_network_of_the_list_makes_a_head(network: str) -> None:
-    assert Head(network, 2, 9, (4,)).output == "sigmoid"
+    monkeypatch.setitem(NETWORKS, "deepfm", network)
+    model = Model.model_validate({"network": "deepfm", "embeddingDim": 5, "layers": (8, 4), "output": output})
+
+    assert logit_of(model, 3, "pooled").tolist() == logit
+    assert given == ["pooled", 3, 5, (8, 4), outputs]
 
 
 def test_the_settings_name_every_network_there_is() -> None:
