@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
@@ -209,23 +208,22 @@ class TrainerProcess:
         while task is not None:
             self._forget_other_passes(task)
             following: control.Task | None = None
-            coming: Any = None
+            following_dataset: Any = None
             if task.phase == control.CHECK:
                 self._report(task, partial(self._check, task))
             elif task.phase in (control.TRAIN, control.EVALUATE):
                 if dataset is None:
                     dataset = self._prepare(task)
                 if dataset is not None:
-                    ready = dataset
                     following = self._lease(prefetch=True)
-                    coming = None if following is None else self._prepare(following)
-                    if following is not None and coming is None:
-                        following = None
-                    self._report(task, partial(self._round, task, ready))
-                    self._datasets.remove(ready)
+                    following_dataset = None if following is None else self._prepare(following)
+                    self._report(task, partial(self._round, task, dataset))
+                    self._datasets.remove(dataset)
             else:
                 self._report(task, partial(self._save, task))
-            task, dataset = (following, coming) if following is not None else (self._lease(), None)
+            if following_dataset is None:
+                following = self._lease()
+            task, dataset = following, following_dataset
 
     def _report(self, task: control.Task, work: Callable[[], control.TaskResult]) -> None:
         began = time.monotonic()
@@ -312,11 +310,7 @@ class TrainerProcess:
         else:
             positives, negatives = self._engine.predict(dataset)
         dataset.release_memory()
-        return control.TaskResult(
-            records=task.records,
-            positives=np.ascontiguousarray(positives).tobytes(),
-            negatives=np.ascontiguousarray(negatives).tobytes(),
-        )
+        return control.TaskResult(records=task.records, positives=positives.tobytes(), negatives=negatives.tobytes())
 
     def _save(self, task: control.Task) -> control.TaskResult:
         work = self._saver.save if task.phase == control.SAVE else self._saver.score

@@ -20,7 +20,6 @@ from elastic_ctr.trainer.converter import SampleKeys, sample_keys
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.scratch import on_scratch
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import FileEntry
 
 
 class Saver:
@@ -37,7 +36,6 @@ class Saver:
 
     def save(self, order: control.SaveOrder) -> control.SaveResult:
         """First everything whose failure changes nothing; then the steps that change the tables, each once."""
-        seconds: dict[str, float] = {}
         began = time.monotonic()
         self._engine.flush()
         self._engine.pull_dense()
@@ -50,8 +48,12 @@ class Saver:
             result.live = self._score(sample, values).astype("<f4").tobytes()
             with on_scratch(self._scratch):
                 files = self._engine.export_dense(self._scratch / "dense")
-            result.model_files.extend(self._publish(file, order.version) for file in files)
-        seconds["denseExport"] = time.monotonic() - began
+            for file in files:
+                # An interrupted attempt wrote the same bytes, for the tables have not changed. Other bytes may be committed
+                # already.
+                path = f"{layout.model_folder(order.version)}/{file.name}"
+                result.model_files.append(control.File(**dict(publish_once(self._store, file, path, 0))))
+        result.seconds["denseExport"] = time.monotonic() - began
         for step in order.steps:
             self.stepped = True
             began = time.monotonic()
@@ -59,19 +61,13 @@ class Saver:
                 self._engine.shrink()
             else:
                 self._engine.save(step.folder, mode=step.name)
-            seconds[step.name] = time.monotonic() - began
-        for name, taken in seconds.items():
-            result.seconds[name] = taken
+            result.seconds[step.name] = time.monotonic() - began
         return result
 
     def _score(self, sample: SampleKeys, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         pooled = sample.pooled(values)
         # Both sizes are given: without lines or keys, reshape cannot infer one.
         return self._engine.score(pooled.reshape(sample.rows // len(self._slots), len(self._slots) * self._dim))
-
-    def _publish(self, file: Path, version: int) -> control.File:
-        # An interrupted attempt wrote the same bytes, for the tables have not changed. Other bytes may be committed already.
-        return control.File(**dict(publish_once(self._store, file, f"{layout.model_folder(version)}/{file.name}", 0)))
 
     def score(self, order: control.SaveOrder) -> control.SaveResult:
         """Score the sample with the values as written. Serving must give the same scores."""
@@ -87,40 +83,36 @@ class Saver:
             {"line": each.line, "show": each.show, "click": each.click, "live": float(was), "published": float(now)}
             for each, was, now in zip(order.samples, live.tolist(), published.tolist(), strict=True)
         ]
-        result = self._publish_scores(lines, order.version)
+        result = self._publish_scores(lines, published, order.version)
         result.seconds["score"] = time.monotonic() - began
         return result
 
-    def _publish_scores(self, lines: Sequence[Mapping[str, Any]], version: int) -> control.SaveResult:
+    def _publish_scores(
+        self, lines: Sequence[Mapping[str, Any]], scores: npt.NDArray[np.float32], version: int
+    ) -> control.SaveResult:
         """Publish the sample once. The file of an earlier attempt stays if its scores agree within rounding, which may differ
         between machines.
         """
         path = f"{layout.model_folder(version)}/sample.jsonl"
         data = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
-        scores = _scores(lines)
         try:
             self._store.put_bytes(data, path)
         except AlreadyPublished:
             data = self._store.get_bytes(path)
             found = _scores_in(data, lines)
-            if found is None:
-                return _given_up(path, "is not of the same sample lines, or damaged")
-            if not np.allclose(found, scores, rtol=0, atol=MAX_ABS_DIFF, equal_nan=True):
-                return _given_up(path, f"scores the sample otherwise, by more than {MAX_ABS_DIFF:g}")
+            if found is None or not np.allclose(found, scores, rtol=0, atol=MAX_ABS_DIFF, equal_nan=True):
+                because = (
+                    "is not of the same sample lines, or damaged"
+                    if found is None
+                    else f"scores the sample otherwise, by more than {MAX_ABS_DIFF:g}"
+                )
+                return control.SaveResult(
+                    refused=f"{path} was published by an attempt before this one and {because}: the version is given up, and "
+                    "the next one is a base"
+                )
             scores = found
-        entry = FileEntry(path=path, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-        return control.SaveResult(published=scores.tobytes(), model_files=[control.File(**dict(entry))])
-
-
-def _given_up(path: str, because: str) -> control.SaveResult:
-    return control.SaveResult(
-        refused=f"{path} was published by an attempt before this one and {because}: the version is given up, and the next one "
-        "is a base"
-    )
-
-
-def _scores(lines: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.float32]:
-    return np.array([line["published"] for line in lines], "<f4")
+        file = control.File(path=path, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        return control.SaveResult(published=scores.astype("<f4").tobytes(), model_files=[file])
 
 
 def _scores_in(there: bytes, lines: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.float32] | None:
@@ -128,7 +120,7 @@ def _scores_in(there: bytes, lines: Sequence[Mapping[str, Any]]) -> npt.NDArray[
     try:
         found = [json.loads(line) for line in there.splitlines()]
         same = [_unscored(line) for line in found] == [_unscored(line) for line in lines]
-        return _scores(found) if same else None
+        return np.array([line["published"] for line in found], "<f4") if same else None
     except (ValueError, KeyError, TypeError):
         return None
 
