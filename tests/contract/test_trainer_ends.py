@@ -24,6 +24,7 @@ class WithoutServers(Engine):
     def connect(self, trainer_id):
         import paddle
         paddle.enable_static()
+        self._paddle = paddle
         names = ("show", "click", "slot.a")
         self._graph = SimpleNamespace(feeds=[paddle.static.data(n, [None, 1], "int64", lod_level=1) for n in names])
 
