@@ -13,23 +13,21 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.model.program import build_program, prepare_environment, start_paddle
 
 
-def serve(model: Model, slots: list[str], endpoints: list[str], index: int, scratch: Path) -> None:
+def main() -> None:
     """Does not return."""
-    prepare_environment(scratch)
+    spec = json.loads(Path(sys.argv[1]).read_text())
+    model = Model.model_validate(spec["model"])
+    prepare_environment(Path(spec["scratch"]))
     start_paddle(model)
     from paddle.distributed import fleet
 
-    fleet.init(
-        fleet.UserDefinedRoleMaker(current_id=index, role=fleet.Role.SERVER, worker_num=1, server_endpoints=endpoints)
+    role = fleet.UserDefinedRoleMaker(
+        current_id=spec["index"], role=fleet.Role.SERVER, worker_num=1, server_endpoints=spec["endpoints"]
     )
-    build_program(model, slots)
+    fleet.init(role)
+    build_program(model, spec["slots"])
     fleet.init_server()
     fleet.run_server()
-
-
-def main() -> None:
-    spec = json.loads(Path(sys.argv[1]).read_text())
-    serve(Model.model_validate(spec["model"]), spec["slots"], spec["endpoints"], spec["index"], Path(spec["scratch"]))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -112,18 +113,14 @@ class PserverSupervisor:
         gives_up_at = time.monotonic() + self._leave_timeout
         # Without a timeout no handover is possible, and the process ends at once.
         while self._leave_timeout and self._alive():
-            try:
-                if self._sync() or not self._keep_running:
+            if self._turn():
+                return
+            if self._alone_since is None:
+                if not self._keep_running:
                     return
                 gives_up_at = time.monotonic() + self._leave_timeout
-            except grpc.RpcError as failed:
-                log.warning(
-                    "the master does not answer whether this pserver may end: %s: %s",
-                    failed.code().name,
-                    failed.details(),
-                )
-                if time.monotonic() > gives_up_at:
-                    return
+            elif time.monotonic() > gives_up_at:
+                return
             time.sleep(self._pause())
 
     def _pause(self) -> float:
@@ -182,7 +179,7 @@ class PserverSupervisor:
             log.error("the server process has not answered for %.0f s and is ended", _SILENT_SECONDS)
             self._child.kill()  # type: ignore[union-attr]
             self._child.wait()  # type: ignore[union-attr]
-        lost = self._child is not None and self._child.poll() is not None
+        lost = self._child is not None and not self._alive()
         if lost and self._child is not None and self._reported_dead_pid != self._child.pid:
             # Counted once: the process is reported as lost until the master begins another generation.
             self._reported_dead_pid = self._child.pid
@@ -282,14 +279,13 @@ class PserverSupervisor:
     def _serving(self) -> bool:
         if not self._alive():
             return False
-        connection = http.client.HTTPConnection(self._host, self._port + self._generation % GENERATION_PORTS, timeout=1)
+        port = self._port + self._generation % GENERATION_PORTS
         try:
-            connection.request("GET", "/health")
-            up = connection.getresponse().status == http.HTTPStatus.OK
+            with closing(http.client.HTTPConnection(self._host, port, timeout=1)) as connection:
+                connection.request("GET", "/health")
+                up = connection.getresponse().status == http.HTTPStatus.OK
         except (OSError, http.client.HTTPException):
             return False
-        finally:
-            connection.close()
         if up and self._failed_starts:
             self._failed_starts, self._error = 0, ""
         return up
@@ -299,10 +295,8 @@ class PserverSupervisor:
             lines = (self._folder() / "server.log").read_text(errors="replace").strip().splitlines()
         except OSError:
             return "it left no log"
-        return next(
-            (line.strip()[:200] for line in reversed(lines) if "Error" in line or "error" in line),
-            "no error in its log",
-        )
+        errors = [line.strip()[:200] for line in lines if "Error" in line or "error" in line]
+        return errors[-1] if errors else "no error in its log"
 
     def _end_child(self) -> None:
         if self._child is not None:
