@@ -77,8 +77,7 @@ def parse_line(line: bytes, slots: SlotList, sparse_dim: int | None, max_line_by
         LineRefused: with the reason; see the module's text for the rules.
     """
     show, click, features = _show_click(_tokens(line, max_line_bytes))
-    keys, ignored, padding = _keys(features, slots, sparse_dim)
-    return Instance(keys, ignored, padding, show, click)
+    return Instance(*_keys(features, slots, sparse_dim), show, click)
 
 
 def parse_features(
@@ -145,11 +144,11 @@ def _number(token: bytes, name: str, limit: int, above: Reason) -> int:
         if len(token) > 1 and token[0] == ord("-") and _DIGITS.issuperset(token[1:]):
             raise LineRefused(Reason.NEGATIVE, f"{name} {_shown(token)} has a minus sign.")
         raise LineRefused(Reason.NOT_A_NUMBER, f"{name} {_shown(token)} is not a decimal number.")
-    digits = token.lstrip(b"0")
+    digits = token.lstrip(b"0") or b"0"
     # Python refuses to read more than 4,300 digits; what is longer than the limit is above it anyhow.
-    if len(digits) > len(str(limit)) or int(digits or b"0") >= limit:
+    if len(digits) > len(str(limit)) or int(digits) >= limit:
         raise LineRefused(above, f"{name} {_shown(token)} is not below {limit}.")
-    return int(digits or b"0")
+    return int(digits)
 
 
 def _shown(token: bytes) -> str:

@@ -63,17 +63,8 @@ def table_settings(model: Model) -> dict[str, dict[str, Any]]:
         "accessor.embedx_dim": model.embedding_dim - 1,
         "accessor.embedx_threshold": table.embedx_threshold,
     }
-    for field in (
-        "nonclk_coeff",
-        "click_coeff",
-        "base_threshold",
-        "delta_threshold",
-        "delta_keep_days",
-        "show_click_decay_rate",
-        "delete_threshold",
-        "delete_after_unseen_days",
-    ):
-        settings[f"accessor.ctr_accessor_param.{field}"] = getattr(table, field)
+    for field, value in table.model_dump(exclude={"embedx_threshold", "embed", "embedx"}).items():
+        settings[f"accessor.ctr_accessor_param.{field}"] = value
     for block, rule in (("embed_sgd_param", table.embed), ("embedx_sgd_param", table.embedx)):
         for key, value in _rule_settings(rule).items():
             settings[f"accessor.{block}.{key}"] = value

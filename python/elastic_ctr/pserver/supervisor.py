@@ -61,8 +61,6 @@ class PserverSupervisor:
         self._generation = 0
         self._child: subprocess.Popen[bytes] | None = None
         self._preparing: Future[None] | None = None
-        self._endpoints: list[str] = []
-        self._checkpoint = ""
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jobs")
         self._running: dict[str, Future[control.JobResult]] = {}
         self._results: dict[str, control.JobResult] = {}
@@ -152,8 +150,8 @@ class PserverSupervisor:
         self._idle = orders.reason
         if orders.generation != self._generation:
             self._begin(orders.generation)
-        self._endpoints, self._checkpoint = list(orders.endpoints), orders.checkpoint
-        self._start_when_ready()
+        if self._child is None and orders.endpoints:
+            self._start_when_ready(list(orders.endpoints), orders.checkpoint)
         self._work(orders.jobs)
         return False
 
@@ -231,34 +229,31 @@ class PserverSupervisor:
     def _folders(self) -> Folders:
         return Folders(self._folder(), self._store, self._settings.model, self._index, self._settings.pservers)
 
-    def _start_when_ready(self) -> None:
-        if self._child is not None or not self._endpoints:
-            return
+    def _start_when_ready(self, endpoints: list[str], checkpoint: str) -> None:
         if self._preparing is None:
-            folders, checkpoint = self._folders(), self._checkpoint
             # Damaged files may be put back at any time.
             pause = _DAMAGED_SECONDS if self._damaged else min(30.0, 2.0 ** min(self._failed_starts, 5) - 1)
-            self._preparing = self._pool.submit(_prepare, folders, checkpoint, pause)
+            self._preparing = self._pool.submit(_prepare, self._folders(), checkpoint, pause)
         if not self._preparing.done():
             return
         try:
             self._preparing.result()
         except (StoreError, ValueError, OSError) as failed:
-            self._error = f"checkpoint {self._checkpoint} cannot be fetched: {failed}"
+            self._error = f"checkpoint {checkpoint} cannot be fetched: {failed}"
             log.warning("%s", self._error)
-            self._damaged = self._checkpoint if isinstance(failed, NotInStore | ManifestDamaged) else ""
+            self._damaged = checkpoint if isinstance(failed, NotInStore | ManifestDamaged) else ""
             self._failed_starts += 0 if self._damaged else 1
             self._preparing = None
             return
         if self._damaged:
             self._damaged = self._error = ""
-        self._start_child()
+        self._start_child(endpoints)
 
-    def _start_child(self) -> None:
+    def _start_child(self, endpoints: list[str]) -> None:
         spec = {
             "model": self._settings.model.model_dump(mode="json", by_alias=True),
             "slots": list(self._settings.data.slots),
-            "endpoints": self._endpoints,
+            "endpoints": endpoints,
             "index": self._index,
             "scratch": str(self._folder()),
         }

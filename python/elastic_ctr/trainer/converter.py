@@ -13,7 +13,6 @@ import numpy.typing as npt
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.blocks import lines_in_range, open_lines
 from elastic_ctr.features.convert import Converted, Converter
-from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.line import MAX_LINE_BYTES, parse_features
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.store import Store
@@ -142,8 +141,5 @@ def sample_keys(lines: Sequence[str], slots: SlotList, sparse_dim: int | None) -
         for slot, keys in enumerate(parse_features(line.encode("ascii"), slots, sparse_dim).keys):
             flat.extend(keys)
             segments.extend([number * len(slots) + slot] * len(keys))
-    everything = np.array(flat, np.uint64)
-    unique, positions = np.unique(everything, return_inverse=True)
-    if len(unique) and unique[0] == PADDING_KEY:
-        raise AssertionError("the parser drops the padding key")
+    unique, positions = np.unique(np.array(flat, np.uint64), return_inverse=True)
     return SampleKeys(unique, positions.astype(np.int64), np.array(segments, np.int64), len(lines) * len(slots))

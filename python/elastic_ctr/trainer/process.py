@@ -140,17 +140,15 @@ class TrainerProcess:
     def _join(self) -> control.JoinReply | None:
         said = ""
         while not self._leaving:
-            request = control.JoinRequest(
-                name=self._name, trainer_id=self._trainer_id, training=self._settings.training
-            )
+            training = self._settings.training
+            request = control.JoinRequest(name=self._name, trainer_id=self._trainer_id, training=training)
             reply = self._client.call("JoinTrainer", request, give_up=lambda: self._leaving)
             if reply is None:
                 return None
             self._trainer_id = reply.trainer_id
-            may_end = (
-                self._foreign_master.may_end(wrong_training=reply.wrong_training) and self._settings.exit_when_done
-            )
-            idle = reply.verdict == control.JoinReply.LEAVE and not may_end
+            may_end = self._foreign_master.may_end(wrong_training=reply.wrong_training)
+            ends = may_end and self._settings.exit_when_done
+            idle = reply.verdict == control.JoinReply.LEAVE and not ends
             if reply.verdict != control.JoinReply.WAIT and not idle:
                 return reply  # type: ignore[no-any-return]
             if reply.reason != said:

@@ -181,7 +181,7 @@ def test_a_damaged_checkpoint_is_named_until_it_can_be_fetched(
     parent: PserverSupervisor, master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_DAMAGED_SECONDS", 0.0)
-    monkeypatch.setattr(parent, "_start_child", lambda: None)
+    monkeypatch.setattr(parent, "_start_child", lambda _: None)
     master.orders.endpoints.append("127.0.0.1:1")
     master.orders.checkpoint = "lost"
 
@@ -252,11 +252,10 @@ def test_a_pause_before_a_start_stays_bounded_however_often_it_failed(
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("elastic_ctr.pserver.supervisor._prepare", lambda _folders, _name, pause: pauses.append(pause))
-    monkeypatch.setattr(parent, "_start_child", lambda: None)
-    parent._endpoints = ["127.0.0.1:1"]
+    monkeypatch.setattr(parent, "_start_child", lambda _: None)
     for failed in (0, 1, 2, 10_000):
         parent._failed_starts, parent._preparing = failed, None
-        parent._start_when_ready()
+        parent._start_when_ready(["127.0.0.1:1"], "")
         until(lambda failed=failed: len(pauses) == [0, 1, 2, 10_000].index(failed) + 1)  # type: ignore[misc]
 
     assert pauses == [0.0, 1.0, 3.0, 30.0]
