@@ -38,10 +38,7 @@ def lines_in_range(
         raise ValueError(f"the stream cannot seek to byte {start}; read it whole.")
     at, held = start, b""
     if start:
-        found = _after_line(stream, start - 1, chunk)
-        if found is None:
-            return
-        at, held = found
+        at, held = _after_line(stream, start - 1, chunk)
     searched = 0
     while end is None or at < end:  # what is held begins with a line of the range, at the offset `at`
         last = -1
@@ -56,10 +53,8 @@ def lines_in_range(
             return
         if len(held) > max_line_bytes:
             yield at, held[: max_line_bytes + 1]
-            found = _after_line(stream, at + len(held), chunk)
-            if found is None:
-                return
-            (at, held), searched = found, 0
+            at, held = _after_line(stream, at + len(held), chunk)
+            searched = 0
             continue
         searched = len(held)
         rest = chunk if end is None else max(end - at - len(held), 0) + _PAST_END_BYTES
@@ -104,11 +99,11 @@ class _NamedGzip(io.RawIOBase):
         self._unzipped.close()
 
 
-def _after_line(stream: BinaryIO, at: int, chunk: int) -> tuple[int, bytes] | None:
-    """Read on from the offset `at` to the next LF: where the line after it begins and what was read of it."""
+def _after_line(stream: BinaryIO, at: int, chunk: int) -> tuple[int, bytes]:
+    """Read on from the offset `at` to the next LF or the end: where the line after it begins and what was read of it."""
     while read := stream.read(chunk):
         end = read.find(b"\n") + 1
         if end:
             return at + end, read[end:]
         at += len(read)
-    return None
+    return at, b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -38,11 +38,9 @@ def parse_hour(text: str) -> datetime:
     Raises:
         HoursRefused: it is not written like that, or not in the calendar.
     """
-    try:
+    with suppress(ValueError):
         if re.fullmatch(r"\d{8}/\d{2}", text):
             return datetime.strptime(text, "%Y%m%d/%H").replace(tzinfo=timezone.utc)
-    except ValueError:
-        pass
     raise HoursRefused(f"{text!r} is not an hour; write it as 20200401/00.")
 
 

@@ -76,8 +76,16 @@ def parse_line(line: bytes, slots: SlotList, sparse_dim: int | None, max_line_by
     Raises:
         LineRefused: with the reason; see the module's text for the rules.
     """
-    show, click, features = _show_click(_tokens(line, max_line_bytes))
-    return Instance(*_keys(features, slots, sparse_dim), show, click)
+    tokens = _tokens(line, max_line_bytes)
+    show = _number(tokens[0], "show", COUNT_LIMIT, Reason.COUNT_TOO_LARGE)
+    if show == 0:
+        raise LineRefused(Reason.SHOW_ZERO, "show is 0; a line is at least one impression.")
+    if len(tokens) == 1:
+        raise LineRefused(Reason.NO_CLICK, f"the line ends after show {show}.")
+    click = _number(tokens[1], "click", COUNT_LIMIT, Reason.COUNT_TOO_LARGE)
+    if click > show:
+        raise LineRefused(Reason.CLICK_ABOVE_SHOW, f"click {click} is above show {show}.")
+    return Instance(*_keys(tokens[2:], slots, sparse_dim), show, click)
 
 
 def parse_features(
@@ -103,18 +111,6 @@ def _tokens(line: bytes, max_line_bytes: int) -> list[bytes]:
     if not tokens:
         raise LineRefused(Reason.EMPTY, "the line holds nothing.")
     return tokens
-
-
-def _show_click(tokens: list[bytes]) -> tuple[int, int, list[bytes]]:
-    show = _number(tokens[0], "show", COUNT_LIMIT, Reason.COUNT_TOO_LARGE)
-    if show == 0:
-        raise LineRefused(Reason.SHOW_ZERO, "show is 0; a line is at least one impression.")
-    if len(tokens) == 1:
-        raise LineRefused(Reason.NO_CLICK, f"the line ends after show {show}.")
-    click = _number(tokens[1], "click", COUNT_LIMIT, Reason.COUNT_TOO_LARGE)
-    if click > show:
-        raise LineRefused(Reason.CLICK_ABOVE_SHOW, f"click {click} is above show {show}.")
-    return show, click, tokens[2:]
 
 
 def _keys(tokens: list[bytes], slots: SlotList, sparse_dim: int | None) -> tuple[list[list[int]], int, int]:

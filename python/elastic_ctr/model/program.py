@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elastic_ctr.config.model import Model, SparseRule, VectorRule
+from elastic_ctr.config.model import Model, VectorRule
 from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
 from elastic_ctr.model.networks import logit_of
 
@@ -38,20 +38,6 @@ def prepare_environment(scratch: Path) -> None:
     os.chdir(scratch)
 
 
-def _rule_settings(rule: SparseRule) -> dict[str, Any]:
-    name, message = _RULES[rule.name]
-    settings: dict[str, Any] = {
-        "name": name,
-        f"{message}.learning_rate": rule.learning_rate,
-        f"{message}.weight_bounds": list(rule.weight_bounds),
-    }
-    if isinstance(rule, VectorRule):
-        settings[f"{message}.initial_range"] = rule.initial_range
-    if message == "adagrad":
-        settings["adagrad.initial_g2sum"] = rule.initial_g2sum
-    return settings
-
-
 def table_settings(model: Model) -> dict[str, dict[str, Any]]:
     """Paddle's `sparse_table_configs` for our settings: the one place where names are mapped."""
     table = model.table
@@ -66,8 +52,14 @@ def table_settings(model: Model) -> dict[str, dict[str, Any]]:
     for field, value in table.model_dump(exclude={"embedx_threshold", "embed", "embedx"}).items():
         settings[f"accessor.ctr_accessor_param.{field}"] = value
     for block, rule in (("embed_sgd_param", table.embed), ("embedx_sgd_param", table.embedx)):
-        for key, value in _rule_settings(rule).items():
-            settings[f"accessor.{block}.{key}"] = value
+        name, message = _RULES[rule.name]
+        settings[f"accessor.{block}.name"] = name
+        settings[f"accessor.{block}.{message}.learning_rate"] = rule.learning_rate
+        settings[f"accessor.{block}.{message}.weight_bounds"] = list(rule.weight_bounds)
+        if isinstance(rule, VectorRule):
+            settings[f"accessor.{block}.{message}.initial_range"] = rule.initial_range
+        if message == "adagrad":
+            settings[f"accessor.{block}.adagrad.initial_g2sum"] = rule.initial_g2sum
     return {TABLE: {f"table_parameters.{TABLE}.{key}": value for key, value in settings.items()}}
 
 

@@ -48,7 +48,6 @@ class PserverSupervisor:
         self._index = index
         self._settings = settings
         self._host = host
-        self._port = settings.pserver.port
         self._scratch = Path(settings.pserver.scratch_dir)
         self._client = client
         self._store = store
@@ -197,7 +196,7 @@ class PserverSupervisor:
             index=self._index,
             incarnation=self._incarnation,
             host=self._host,
-            port=self._port,
+            port=self._settings.pserver.port,
             admin_port=self._settings.pserver.admin_port,
             generation=self._generation,
             serving=not lost and serving,
@@ -274,7 +273,7 @@ class PserverSupervisor:
     def _serving(self) -> bool:
         if not self._alive():
             return False
-        port = self._port + self._generation % GENERATION_PORTS
+        port = self._settings.pserver.port + self._generation % GENERATION_PORTS
         try:
             with closing(http.client.HTTPConnection(self._host, port, timeout=1)) as connection:
                 connection.request("GET", "/health")

@@ -81,16 +81,9 @@ class TrainerProcess:
             return 2
         self._generation = reply.generation
         self._leave_timeout = reply.leave_timeout_seconds
-        self._engine = Engine(
-            model,
-            data.slots,
-            list(reply.endpoints),
-            batch_size=self._settings.trainer.batch_size,
-            threads=self._settings.trainer.threads,
-        )
-        self._watchdog = Watchdog(
-            self._client, self._trainer_id, self._generation, list(reply.endpoints), reply.lease_seconds
-        )
+        endpoints, trainer = list(reply.endpoints), self._settings.trainer
+        self._engine = Engine(model, data.slots, endpoints, batch_size=trainer.batch_size, threads=trainer.threads)
+        self._watchdog = Watchdog(self._client, self._trainer_id, self._generation, endpoints, reply.lease_seconds)
         self._watchdog.start()
         self._engine.connect(self._trainer_id)
         if reply.verdict == control.JoinReply.INITIALISE:
@@ -178,16 +171,13 @@ class TrainerProcess:
     def _lease(self, *, prefetch: bool = False) -> control.Task | None:
         """Wait for a task. None when it is time to leave or, with `prefetch`, when no task can be prepared now."""
         while not self._may_go():
-            reply = self._client.call(
-                "LeaseTask",
-                control.LeaseRequest(
-                    trainer_id=self._trainer_id,
-                    generation=self._generation,
-                    converted=[each.stem for each in self._tasks.glob("*.txt")],
-                    prefetch=prefetch,
-                ),
-                give_up=self._may_go,
+            request = control.LeaseRequest(
+                trainer_id=self._trainer_id,
+                generation=self._generation,
+                converted=[each.stem for each in self._tasks.glob("*.txt")],
+                prefetch=prefetch,
             )
+            reply = self._client.call("LeaseTask", request, give_up=self._may_go)
             if reply is None or reply.verdict == control.LeaseReply.LEAVE:
                 return None
             if reply.verdict == control.LeaseReply.REJOIN:

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.control.channel import MasterClient
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
@@ -27,6 +29,7 @@ STOPPED = 143
 # A restart would not help: the process has other settings than the master.
 _REFUSED = 2
 _SHORTEST_LIFE = 1.0
+_STOPPED_BY_A_SIGNAL = {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
 
 
 class TrainerSupervisor:
@@ -121,8 +124,8 @@ class _DelegatedWatchdog:
         if not self._file.exists():
             self._watchdog, self._reasons = None, []
             return ""
-        if time.monotonic() < self._next or _is_stopped(self._child):
-            # A process stopped by a signal counts as lost: its leases are not renewed.
+        # A process stopped by a signal counts as lost: its leases are not renewed.
+        if time.monotonic() < self._next or psutil.Process(self._child).status() in _STOPPED_BY_A_SIGNAL:
             return ""
         try:
             state = json.loads(self._file.read_text())
@@ -137,10 +140,3 @@ class _DelegatedWatchdog:
         self._next = time.monotonic() + self._watchdog.period
         # Without the file the process runs its own watchdog again, and this round's answer is stale.
         return self._reasons[0] if self._reasons and self._file.exists() else ""
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-    except (OSError, IndexError):
-        return False
