@@ -124,13 +124,15 @@ class SampleKeys:
     keys: npt.NDArray[np.uint64]
     positions: npt.NDArray[np.int64]
     segments: npt.NDArray[np.int64]
-    rows: int
+    lines: int
+    slots: int
 
     def pooled(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """[unique, dim] values -> [lines, slots * dim] sums; a slot without keys is zeros."""
-        sums = np.zeros((self.rows, values.shape[1]), np.float32)
+        sums = np.zeros((self.lines * self.slots, values.shape[1]), np.float32)
         np.add.at(sums, self.segments, values[self.positions])
-        return sums
+        # Both sizes are given: without lines or keys, reshape cannot infer one.
+        return sums.reshape(self.lines, self.slots * values.shape[1])
 
 
 def sample_keys(lines: Sequence[str], slots: SlotList, sparse_dim: int | None) -> SampleKeys:
@@ -142,4 +144,4 @@ def sample_keys(lines: Sequence[str], slots: SlotList, sparse_dim: int | None) -
             flat.extend(keys)
             segments.extend([number * len(slots) + slot] * len(keys))
     unique, positions = np.unique(np.array(flat, np.uint64), return_inverse=True)
-    return SampleKeys(unique, positions.astype(np.int64), np.array(segments, np.int64), len(lines) * len(slots))
+    return SampleKeys(unique, positions.astype(np.int64), np.array(segments, np.int64), len(lines), len(slots))

@@ -16,7 +16,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.export.published import publish_once
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.store import AlreadyPublished, Store
-from elastic_ctr.trainer.converter import SampleKeys, sample_keys
+from elastic_ctr.trainer.converter import sample_keys
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.scratch import on_scratch
 from elastic_ctr.versions import layout
@@ -45,7 +45,7 @@ class Saver:
             values = self._engine.pull(sample.keys)
             result.keys = sample.keys.astype("<u8").tobytes()
             result.values = values.astype("<f4").tobytes()
-            result.live = self._score(sample, values).astype("<f4").tobytes()
+            result.live = self._engine.score(sample.pooled(values)).astype("<f4").tobytes()
             with on_scratch(self._scratch):
                 files = self._engine.export_dense(self._scratch / "dense")
             for file in files:
@@ -64,11 +64,6 @@ class Saver:
             result.seconds[step.name] = time.monotonic() - began
         return result
 
-    def _score(self, sample: SampleKeys, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        pooled = sample.pooled(values)
-        # Both sizes are given: without lines or keys, reshape cannot infer one.
-        return self._engine.score(pooled.reshape(sample.rows // len(self._slots), len(self._slots) * self._dim))
-
     def score(self, order: control.SaveOrder) -> control.SaveResult:
         """Score the sample with the values as written. Serving must give the same scores."""
         began = time.monotonic()
@@ -77,7 +72,8 @@ class Saver:
         keys = np.frombuffer(order.keys, "<u8")
         if not np.array_equal(keys, sample.keys):
             raise RuntimeError("the published values are of other keys than the sample's")
-        published = self._score(sample, np.frombuffer(order.values, "<f4").reshape(len(keys), self._dim))
+        values = np.frombuffer(order.values, "<f4").reshape(len(keys), self._dim)
+        published = self._engine.score(sample.pooled(values))
         live = np.frombuffer(order.live, "<f4")
         lines = [
             {"line": each.line, "show": each.show, "click": each.click, "live": float(was), "published": float(now)}
