@@ -99,13 +99,8 @@ class Converter:
         tokens.fill(self._table)
 
     def convert(self, block: bytes) -> Converted:
-        """Convert the lines of a block; the last one needs no LF.
-
-        Args:
-            block: whole lines, as `lines_in_range` yields them.
-
-        Raises:
-            ValueError: the block has 4 GiB or more.
+        """Convert a block of whole lines, as `lines_in_range` yields it; the last one needs no LF. Raises ValueError when the
+        block has 4 GiB or more.
         """
         if len(block) >= 1 << 32:
             raise ValueError("a block has less than 4 GiB; convert it in pieces, as lines_in_range gives them.")

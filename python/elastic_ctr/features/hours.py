@@ -33,11 +33,7 @@ def hour_name(hour: datetime) -> str:
 
 
 def parse_hour(text: str) -> datetime:
-    """The hour `YYYYMMDD/HH`.
-
-    Raises:
-        HoursRefused: it is not written like that, or not in the calendar.
-    """
+    """The hour `YYYYMMDD/HH`. Raises HoursRefused when it is not written like that, or not in the calendar."""
     with suppress(ValueError):
         if re.fullmatch(r"\d{8}/\d{2}", text):
             return datetime.strptime(text, "%Y%m%d/%H").replace(tzinfo=timezone.utc)
@@ -100,10 +96,8 @@ class HourTree(AbstractContextManager["HourTree"]):
     def publish(self, slots: SlotList, first: datetime, last: datetime) -> int:
         """Make the tree visible: all hours from first to last, each with its donefile when it is complete.
 
-        An hour without files gets an empty one. Returns the number of hours.
-
-        Raises:
-            HoursRefused: the tree cannot be added to the one that is there.
+        An hour without files gets an empty one. Returns the number of hours. Raises HoursRefused when the tree cannot be
+        added to the one that is there.
         """
         if self._append:
             self._stage()

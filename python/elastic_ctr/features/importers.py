@@ -101,11 +101,7 @@ def feasign_of(slot: str, value: str) -> int:
 
 
 def clicked(label: str) -> int:
-    """1 for the label 1 or true, 0 for 0, -1 or false, however they are written.
-
-    Raises:
-        RowRefused: for any other label.
-    """
+    """1 for the label 1 or true, 0 for 0, -1 or false, however they are written. Raises RowRefused for any other label."""
     number = _TRUTH.get(label.strip().lower(), _float(label))
     if number not in {1.0, 0.0, -1.0}:
         raise RowRefused("label", f"the label {label!a:.120} is not 1, 0, -1, true or false")
@@ -173,11 +169,7 @@ class CsvFormat:
             raise ImportRefused(f"the fields do not make a slot list: {error}") from error
 
     def rows(self, stream: TextIO, name: str) -> Rows:
-        """Rows of a file, or why they are none.
-
-        Raises:
-            ImportRefused: the first row cannot be read, or a column is not there.
-        """
+        """Rows of a file, or why they are none. Raises ImportRefused when the first row cannot be read, or a column is missing."""
         reader = csv.reader(stream, strict=True, **_dialect(self.delimiter, self.quote))
         try:
             first = next(reader, None)

@@ -71,11 +71,7 @@ class Instance(Features):
 
 
 def parse_line(line: bytes, slots: SlotList, sparse_dim: int | None, max_line_bytes: int = MAX_LINE_BYTES) -> Instance:
-    """Read one training line, without its LF.
-
-    Raises:
-        LineRefused: with the reason; see the module's text for the rules.
-    """
+    """Read one training line, without its LF. Raises LineRefused by the rules of the module's text."""
     tokens = _tokens(line, max_line_bytes)
     show = _number(tokens[0], "show", COUNT_LIMIT, Reason.COUNT_TOO_LARGE)
     if show == 0:
@@ -88,15 +84,9 @@ def parse_line(line: bytes, slots: SlotList, sparse_dim: int | None, max_line_by
     return Instance(*_keys(tokens[2:], slots, sparse_dim), show, click)
 
 
-def parse_features(
-    line: bytes, slots: SlotList, sparse_dim: int | None, max_line_bytes: int = MAX_LINE_BYTES
-) -> Features:
-    """Read a line to predict, which has no show and click; an empty one has no features.
-
-    Raises:
-        LineRefused: with the reason.
-    """
-    features = _tokens(line, max_line_bytes) if line.strip() else []
+def parse_features(line: bytes, slots: SlotList, sparse_dim: int | None) -> Features:
+    """Read a line to predict, which has no show and click; an empty one has no features. Raises LineRefused."""
+    features = _tokens(line, MAX_LINE_BYTES) if line.strip() else []
     return Features(*_keys(features, slots, sparse_dim))
 
 

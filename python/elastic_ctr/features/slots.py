@@ -47,11 +47,7 @@ class SlotList:
         return cls(tuple(str(name) for name in source))
 
     def index(self, name: str) -> int:
-        """Place of a slot in the list, counted from 0.
-
-        Raises:
-            KeyError: the slot is not in the list.
-        """
+        """Place of a slot in the list, counted from 0. Raises KeyError when it is not in the list."""
         return self._index[name]
 
     def text(self) -> str:
