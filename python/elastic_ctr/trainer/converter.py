@@ -67,11 +67,14 @@ def _convert_blocks(
         for name in ("records", "shows", "clicks", "ignored", "padding"):
             setattr(result, name, getattr(result, name) + getattr(converted, name))
         for line in converted.refused:
-            refusal = refusals.setdefault(line.reason.value, control.Refusal(reason=line.reason.value))
+            reason = line.reason.value
+            if reason not in refusals:
+                refusals[reason] = control.Refusal(reason=reason)
+            refusal = refusals[reason]
             refusal.lines += 1
             if len(quarantined) < QUARANTINED:
                 excerpt = line.excerpt.decode("utf-8", "backslashreplace")
-                known = {"offset": offset + line.offset, "reason": line.reason.value}
+                known = {"offset": offset + line.offset, "reason": reason}
                 quarantined.append({**known, "detail": line.detail, "line": excerpt})
                 if len(refusal.examples) < EXAMPLES:
                     refusal.examples.append(excerpt[:80])
@@ -90,7 +93,7 @@ def _offer(block: bytes, converted: Converted, no_keys: bytes, wanted: int) -> l
     """
     if not wanted or not converted.records:
         return []
-    cuts = [0, *(np.flatnonzero(np.frombuffer(converted.text, np.uint8) == ord("\n")) + 1).tolist()]
+    cuts = np.append(0, np.flatnonzero(np.frombuffer(converted.text, np.uint8) == ord("\n")) + 1)
     edges = np.linspace(0, converted.records, min(wanted, converted.records) + 1).astype(np.int64)
     found = []
     for first, last in pairwise(edges.tolist()):
