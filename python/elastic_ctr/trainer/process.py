@@ -27,7 +27,7 @@ from elastic_ctr.trainer.converter import convert_task, quarantine
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.saver import Saver
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
-from elastic_ctr.trainer.supervisor import WATCH_FILE
+from elastic_ctr.trainer.supervisor import LEAVE_SIGNAL, WATCH_FILE
 from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, delegated_to_parent
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _STORE_AWAY_SECONDS = 1.0
 
 
 class TrainerProcess:
-    """Joins the training and works on tasks until the master or SIGTERM ends it."""
+    """Joins the training and works on tasks until the master or its supervisor ends it."""
 
     def __init__(self, name: str, settings: TrainerFile) -> None:
         self._name = name
@@ -65,7 +65,7 @@ class TrainerProcess:
         self._datasets: list[Any] = []
 
     def stop(self, *_: object) -> None:
-        """SIGTERM: finish the current task, then leave."""
+        """A signal: finish the current task, then leave."""
         self._leaving = True
 
     def _may_go(self) -> bool:
@@ -323,7 +323,8 @@ def main() -> None:
         with on_scratch(scratch):
             prepare_environment(scratch / "engine")
         child = TrainerProcess(sys.argv[2], settings)
-        signal.signal(signal.SIGTERM, child.stop)
+        for each in (LEAVE_SIGNAL, signal.SIGTERM):
+            signal.signal(each, child.stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = child.run()
     except SystemExit as end:

@@ -1,10 +1,11 @@
-"""The supervisor of a training process: restarts it when it ends to rejoin, and passes SIGTERM on to it.
+"""The supervisor of a training process: restarts it when it ends to rejoin, and tells it when to leave.
 
 Kubernetes would restart it with a growing back-off; a rejoin should take seconds.
 """
 
 import json
 import logging
+import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +30,8 @@ STOPPED = 143
 # A restart would not help: the process has other settings than the master.
 _REFUSED = 2
 _SHORTEST_LIFE = 1.0
+# Not SIGTERM: while Paddle is imported its handler of SIGTERM is in place, which ends the process or hangs it.
+LEAVE_SIGNAL = signal.SIGUSR1
 _STOPPED_BY_A_SIGNAL = {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
 
 
@@ -102,7 +105,7 @@ class TrainerSupervisor:
                 return REJOIN
             if stop.is_set() and told_at is None:
                 told_at = time.monotonic()
-                child.terminate()
+                child.send_signal(LEAVE_SIGNAL)
             if told_at is not None and time.monotonic() - told_at > self._grace_seconds:
                 log.warning("the training process did not leave in %.0f s and is killed", self._grace_seconds)
                 child.kill()

@@ -102,7 +102,7 @@ def test_the_wish_to_leave_is_passed_on_and_waited_for(tmp_path: Path, child: Ca
         def told(*_):
             (folder / "told").touch()
             sys.exit(0)
-        signal.signal(signal.SIGTERM, told)
+        signal.signal(signal.SIGUSR1, told)
         (folder / "up").touch()
         while True:
             signal.pause()
@@ -123,7 +123,7 @@ def test_the_wish_to_leave_is_passed_on_and_waited_for(tmp_path: Path, child: Ca
 def test_a_child_that_does_not_leave_in_time_is_killed(tmp_path: Path, child: Callable[[str], None]) -> None:
     child("""
         import os, pathlib, signal, sys
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         folder = pathlib.Path(sys.argv[1]).parent
         (folder / "pid.part").write_text(str(os.getpid()))
         (folder / "pid.part").rename(folder / "pid")
