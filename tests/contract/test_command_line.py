@@ -234,6 +234,23 @@ def test_a_role_refuses_a_file_it_cannot_read_or_does_not_know_with_2(role: str,
     assert f"{strange}: zebra is not a setting; remove it or mend its spelling" in unknown.output
 
 
+def test_a_trainer_whose_token_file_is_empty_says_so_with_2(tmp_path: Path) -> None:
+    (tmp_path / "token").touch()
+    (tmp_path / "config.yaml").write_text(f"""
+        auth: {{tokenFile: {tmp_path}/token}}
+        masterAddress: 127.0.0.1:1
+        model: {{}}
+        trainer: {{}}
+        data: {{source: {{url: "file://{tmp_path}"}}, start: 20200401/00, slots: [a]}}
+        store: {{url: "file://{tmp_path}/store"}}
+    """)
+
+    refused = call("trainer", "--config", tmp_path / "config.yaml")
+
+    assert refused.exit_code == 2
+    assert f"auth.tokenFile {tmp_path}/token cannot be used: {tmp_path}/token is empty" in refused.output
+
+
 def test_files_that_are_damaged_or_not_there_are_named(tmp_path: Path) -> None:
     junk = tmp_path / "part-00000.dict"
     junk.write_bytes(b"junk")

@@ -1,13 +1,11 @@
 """The frame of every command: its token, and one sentence on failure. `cube drain` uses it in pods that end."""
 
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 import typer
 
 from elastic_ctr.config.role_files import Auth
-from elastic_ctr.runtime.auth import read_token
 
 
 def refuse(sentence: str, code: int = 2) -> NoReturn:
@@ -25,6 +23,6 @@ def reason_of(failed: BaseException) -> str:
 
 def token_of(auth: Auth) -> str | None:
     try:
-        return read_token(None if auth.token_file is None else Path(auth.token_file))
+        return auth.token or None
     except (OSError, ValueError) as wrong:
         refuse(f"auth.tokenFile {auth.token_file} cannot be used: {reason_of(wrong)}")

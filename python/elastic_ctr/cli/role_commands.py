@@ -64,6 +64,8 @@ def trainer(config: ConfigFile) -> None:
     from elastic_ctr.trainer.supervisor import TrainerSupervisor
 
     settings = _settings_of(TrainerFile, config, "trainer")
+    # The training process reads it again.
+    token_of(settings.auth)
     name = _pod_name("trainer-0")
 
     def run(stop: threading.Event) -> int:

@@ -16,6 +16,7 @@ from elastic_ctr.config.roles import (
     TrainerConfig,
 )
 from elastic_ctr.config.section import Count, Section
+from elastic_ctr.runtime.auth import read_token
 
 
 class Auth(Section):
@@ -25,8 +26,8 @@ class Auth(Section):
 
     @property
     def token(self) -> str:
-        """The token in the file; empty without one. Raises OSError."""
-        return Path(self.token_file).read_text().strip() if self.token_file else ""
+        """The token in the file; empty when no file is configured. Raises OSError, ValueError when the file holds none."""
+        return read_token(None if self.token_file is None else Path(self.token_file)) or ""
 
 
 class RoleFile(Section):
