@@ -1,9 +1,11 @@
 """Status and metrics of cube-transfer, read-only."""
 
+import math
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from elastic_ctr.cube.placement import abandoned_versions, skipped_versions
 from elastic_ctr.cube.release import AgentReport, ReaderReport
@@ -167,38 +169,46 @@ def _times(transfer: CubeTransfer, version: int, times: Times) -> dict[str, Any]
 
 
 def metrics_of(transfer: CubeTransfer) -> Metrics:
-    """Gauges that read the status when they are scraped."""
+    """Gauges of the status, which is read once a scrape."""
     metrics = Metrics("cube-transfer")
 
-    def value_of(of: Callable[[dict[str, Any]], float | None]) -> float:
-        value = of(status_of(transfer))
-        return float("nan") if value is None else float(value)
+    def gauges() -> Iterator[Metric]:
+        status = status_of(transfer)
+        live = status["versions"].get(str(status["live"]), {})
+        for name, what, value in (
+            ("live_version", "Id of the live version.", status["live"]),
+            ("candidate_version", "Id of the candidate.", (status["candidate"] or {}).get("version")),
+            ("generation", "Generation of the release.", status["generation"]),
+            ("promotion_paused", "1 while promotion is paused by a rollback.", status["promotionPaused"]),
+            ("refused_versions", "Refused versions.", len(status["refused"])),
+            ("cube_pods", "Cube pods that report.", len(transfer.agents.reports)),
+            ("serving_pods", "Serving pods that report.", len(status["readers"])),
+            ("dead_shards", "Shards without a pod that is up.", len(_dead_shards(transfer))),
+            ("problems", "Sentences in the status that ask for the operator.", len(status["problems"])),
+            (
+                "freshness_seconds",
+                "Seconds since the newest event that the live version has learned.",
+                status["freshnessSeconds"],
+            ),
+            (
+                "publish_to_live_seconds",
+                "From publishing the live version to its going live for the first time.",
+                live.get("secondsToLive"),
+            ),
+        ):
+            yield GaugeMetricFamily(f"elastic_ctr_cube_transfer_{name}", what, value=_number(value))
+        stages = GaugeMetricFamily(
+            "elastic_ctr_cube_transfer_build_seconds",
+            "Seconds of the last build by stage, over its processes.",
+            labels=("stage",),
+        )
+        for stage in ("reading", "building", "publishing"):
+            stages.add_metric((stage,), _number((status["building"] or {}).get("secondsByStage", {}).get(stage)))
+        yield stages
 
-    def build_seconds(stage: str, status: dict[str, Any]) -> float | None:
-        return None if status["building"] is None else status["building"]["secondsByStage"].get(stage)
-
-    gauges: dict[str, tuple[str, Callable[[dict[str, Any]], float | None]]] = {
-        "live_version": ("Id of the live version.", lambda status: status["live"]),
-        "candidate_version": ("Id of the candidate.", lambda status: (status["candidate"] or {}).get("version")),
-        "generation": ("Generation of the release.", lambda status: status["generation"]),
-        "promotion_paused": ("1 while promotion is paused by a rollback.", lambda status: status["promotionPaused"]),
-        "refused_versions": ("Refused versions.", lambda status: len(status["refused"])),
-        "cube_pods": ("Cube pods that report.", lambda _: len(transfer.agents.reports)),
-        "serving_pods": ("Serving pods that report.", lambda status: len(status["readers"])),
-        "dead_shards": ("Shards without a pod that is up.", lambda _: len(_dead_shards(transfer))),
-        "problems": ("Sentences in the status that ask for the operator.", lambda status: len(status["problems"])),
-        "freshness_seconds": (
-            "Seconds since the newest event that the live version has learned.",
-            lambda status: status["freshnessSeconds"],
-        ),
-        "publish_to_live_seconds": (
-            "From publishing the live version to its going live for the first time.",
-            lambda status: status["versions"].get(str(status["live"]), {}).get("secondsToLive"),
-        ),
-    }
-    for name, (what, of) in gauges.items():
-        metrics.gauge(name, what).set_function(partial(value_of, of))
-    stages = metrics.gauge("build_seconds", "Seconds of the last build by stage, over its processes.", ("stage",))
-    for stage in ("reading", "building", "publishing"):
-        stages.labels(stage).set_function(partial(value_of, partial(build_seconds, stage)))
+    metrics.computed(gauges)
     return metrics
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
