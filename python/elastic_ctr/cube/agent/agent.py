@@ -229,7 +229,7 @@ class CubeAgent:
             except ServerUnreachable:
                 raise
             except (ManifestDamaged, StoreError, ServerRefused) as failed:
-                absent = isinstance(failed, NotInStore) and self.cache.is_published(version)
+                absent = isinstance(failed, NotInStore) and await asyncio.to_thread(self.cache.is_published, version)
                 self._failed(version, str(failed), damaged=absent or isinstance(failed, ManifestDamaged))
             except OSError as failed:
                 self._failed(version, f"version {version} cannot be kept on this disk: {failed.strerror or failed}")
