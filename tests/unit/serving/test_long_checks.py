@@ -76,7 +76,7 @@ async def test_a_live_version_whose_check_hangs_takes_turns_with_the_candidate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pod(tmp_path, live=1) as it:
-        monkeypatch.setattr("elastic_ctr.serving.rollout._CHECK_SECONDS", 0.1)
+        monkeypatch.setattr("elastic_ctr.serving.rollout._CHECK_SECONDS", 1.0)
         it.checker.hangs_at(2)
         it.document(live=2, previous=1, candidate=3)
         await it.until(lambda: 3 in it.rollout.validated)
