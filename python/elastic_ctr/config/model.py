@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from elastic_ctr.config.section import EXACT, Count, Section
 
-# One file each in elastic_ctr.model; a test keeps the two lists equal.
+# Functions in elastic_ctr.model.networks; a test keeps the two lists equal.
 NetworkName = Literal["slot-dnn", "deepfm"]
 RuleName = Literal["naive", "adagrad", "std_adagrad", "adagrad_v2", "adam", "shared_adam"]
 
