@@ -450,7 +450,8 @@ def test_a_stopped_pass_ends_nothing_but_training(system: Standing) -> None:
 
 def test_down_leaves_nothing_running_and_what_was_published(system: Standing) -> None:
     running = system.processes()
-    published = published_versions(system.store)
+    # The others may be due for deletion: cube-transfer looks once in a while.
+    wanted = {system.status()[each] for each in ("live", "previous")} - {None}
     folder = system.places.folder
 
     down = command("local", "down", "--dir", folder)
@@ -469,7 +470,8 @@ def test_down_leaves_nothing_running_and_what_was_published(system: Standing) ->
     for each in asked:
         assert each.returncode == 2
         assert "the run ended at 2" in each.stdout + each.stderr
-    assert published_versions(system.store) == published
+    assert wanted
+    assert wanted <= set(published_versions(system.store))
 
 
 def test_up_over_a_version_that_is_live_returns_once_serving_answers_with_it(system: Standing) -> None:
