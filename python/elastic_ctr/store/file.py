@@ -16,6 +16,8 @@ from elastic_ctr.store.store import Store
 
 _BLOCK = 1 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# Another process deleted the entry meanwhile, or it is a link that leads nowhere.
+_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _WRITTEN = "written to"
 
 
@@ -46,9 +48,11 @@ class LocalFiles(Backend):
         found = []
         with self._asked(folder, "listed in"):
             for each in (self._root / folder).iterdir():
-                # Another process may delete it now.
-                with suppress(FileNotFoundError):
+                try:
                     found.append((each.name, _stat_of(each.stat())))
+                except OSError as failed:  # noqa: PERF203 (one entry may fail)
+                    if failed.errno not in _NOTHING_THERE:
+                        raise
         return found
 
     @contextmanager

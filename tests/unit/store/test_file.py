@@ -140,3 +140,11 @@ def test_a_full_disk_is_not_for_ever(store: FileStore, monkeypatch: pytest.Monke
     store.put_bytes(b"x", "a/b")
 
     assert store.list("a") == ["b"]
+
+
+@pytest.mark.parametrize("target", ["nowhere", "file/below", "link"])
+def test_a_link_that_leads_nowhere_hides_nothing_beside_it(store: FileStore, target: str) -> None:
+    store.put_bytes(b"x", "folder/file")
+    (store.root / "folder/link").symlink_to(target)
+
+    assert store.list("folder") == ["file"]
