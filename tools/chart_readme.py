@@ -1,6 +1,7 @@
 """charts/elastic-ctr/README.md: every value with its type, default and description."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -134,4 +135,5 @@ def _required(schema: Schema, key: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    # Markdown shows what is in backticks as it is written.
+    return re.sub("(`[^`]*`)|<", lambda found: found[1] or "&lt;", text.replace("|", "\\|"))

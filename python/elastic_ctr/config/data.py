@@ -88,11 +88,11 @@ class Data(Section):
     donefile: str = Field(
         default="donefile", pattern=r"^[^/\s]+$", description="The file whose presence says that a folder is complete."
     )
-    sleep_seconds: Seconds = Field(default=10, description="Between two looks for a donefile.")
+    sleep_seconds: Seconds = Field(default=10, description="Seconds between two looks for a donefile.")
     time_zone: str = Field(
         default="UTC",
-        description="Of the folder names; event times are counted in it. A folder of an hour that its clocks leave out is "
-        "neither waited for nor read; an hour that they show twice is one folder.",
+        description="Time zone of the folder names and event times. A folder of an hour that its clocks skip is neither "
+        "waited for nor read; an hour that they repeat is one folder.",
     )
     max_refused_share: Share = Field(
         default=0.01, description="Above this share of refused lines a pass stops before it changes anything."

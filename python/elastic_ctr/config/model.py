@@ -86,7 +86,9 @@ class Dense(Section):
     """How the dense network learns."""
 
     learning_rate: float = Field(default=1e-3, gt=0, description="Adam's step size.")
-    adam_d2sum: bool = Field(default=False, description="Paddle's newer dense rule, as in the source.")
+    adam_d2sum: bool = Field(
+        default=False, description="Use Paddle's newer update rule of the dense network, as in ElasticCTR."
+    )
 
 
 class Model(Section):
@@ -104,9 +106,10 @@ class Model(Section):
     )
     layers: tuple[Count, ...] = Field(default=(400, 400, 400), description="Widths of the fully connected layers.")
     output: Literal["sigmoid", "softmax"] = Field(
-        default="sigmoid", description="softmax is the source's: two classes."
+        default="sigmoid",
+        description="Output of the network: `sigmoid` gives one probability, `softmax` two classes as in ElasticCTR.",
     )
-    seed: int = Field(default=1, ge=0, le=2**31 - 1, description="Of the dense network's first values.")
+    seed: int = Field(default=1, ge=0, le=2**31 - 1, description="Seed of the dense network's first values.")
     table: Table = Field(default_factory=Table, description="The sparse table's rules.")
     dense: Dense = Field(default_factory=Dense, description="The dense network's rules.")
 

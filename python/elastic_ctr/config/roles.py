@@ -42,11 +42,13 @@ class MasterConfig(Section):
         default=10, description="A trainer that does not renew for this long loses its task."
     )
     task_timeout_seconds: Seconds = Field(
-        default=3600, description="Longest time of one task from its turn on, whatever is renewed."
+        default=3600,
+        description="Longest time of one task, from the moment its trainer begins it. Renewed leases do not extend it.",
     )
     save_timeout_seconds: Seconds = Field(
         default=1800,
-        description="Longest time of one save, scoring or initialisation, whatever is renewed; past it its trainer is lost.",
+        description="Longest time of one save, scoring or initialisation. Renewed leases do not extend it; afterwards the trainer "
+        "counts as lost.",
     )
     max_failures: Count = Field(
         default=3, description="Failures of a task in a row after which it is parked and its pass stops."
@@ -66,10 +68,10 @@ class MasterConfig(Section):
     first_base: bool = Field(default=True, description="Publish a base after the first pass, not only at day end.")
     keep_checkpoints: Count = Field(default=2, description="Checkpoints kept in the store.")
     samples: int = Field(
-        default=512, ge=1, le=65536, description="Lines of a pass that every new version must answer right."
+        default=512, ge=1, le=65536, description="Sample lines of a pass with which every new version is validated."
     )
     max_publish_loss: Share = Field(
-        default=0.01, description="A version whose files lose more AUC than this is refused."
+        default=0.01, description="A version is refused when its files give an AUC that is lower by more than this."
     )
     pserver_timeout_seconds: Seconds = Field(
         default=5, description="A pserver silent for so long, and not answering the master's own question, is lost."
@@ -82,7 +84,7 @@ class TrainerConfig(Section):
     batch_size: Count = Field(default=512, description="Records in one step.")
     epochs: Count = Field(default=1, description="Rounds over each pass.")
     threads: int = Field(default=1, ge=1, le=256, description="Training threads; scale by replicas first.")
-    admin_port: Port = Field(default=8740, description="Health and metrics of the parent.")
+    admin_port: Port = Field(default=8740, description="Health and metrics of the supervisor.")
     scratch_dir: str = Field(
         default="/var/lib/elastic-ctr/trainer", description="Converted tasks and the engine's own files."
     )
@@ -96,7 +98,7 @@ class PserverConfig(Section):
     """One server of the sparse and dense tables."""
 
     port: Port = Field(default=8800, description="First of 16 ports: each generation of servers takes the next.")
-    admin_port: Port = Field(default=8790, description="Health and metrics of the parent.")
+    admin_port: Port = Field(default=8790, description="Health and metrics of the supervisor.")
     scratch_dir: str = Field(
         default="/var/lib/elastic-ctr/pserver", description="Saves and loads, before and after upload."
     )
@@ -196,7 +198,7 @@ class ServingConfig(Section):
         default=8402, description="Predictions (gRPC, Open Inference Protocol); 0 closes this port."
     )
     workers: int = Field(default=1, ge=1, le=256, description="Processes that answer, one a core.")
-    model_name: str = Field(default="ctr", pattern=r"^[A-Za-z0-9._-]+$", description="The name in /v2/models/<name>.")
+    model_name: str = Field(default="ctr", pattern=r"^[A-Za-z0-9._-]+$", description="The name in `/v2/models/NAME`.")
     max_instances: Count = Field(default=100_000, description="Instances in one request; more are refused.")
     max_body_bytes: int = Field(
         default=64 << 20, ge=1 << 10, le=EXACT, description="Bytes of one request; more are refused."
