@@ -110,7 +110,7 @@ format: setup-dev ## Format the code
 	@$(BIN)/ruff check --fix-only -q .
 	@$(BIN)/ruff format -q .
 
-generate: setup-dev ## Write the generated files: the control protocol's code, the configuration reference, the chart's schema and README
+generate: setup-dev ## Write the generated files: the protocols' code, the configuration reference, the chart's schema and README, the comments of settings in values.yaml
 	@$(BIN)/python tools/generate.py
 
 lock: ## Lock the requirements (needs uv): of the extras in pyproject.toml, of developers, benchmarks and outside clients
