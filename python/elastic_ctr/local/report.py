@@ -22,11 +22,13 @@ class SampleResult:
     auc_published: float | None
 
 
-Seen = dict[int, SampleResult]
+SampleResults = dict[int, SampleResult]
 """By version."""
 
 
-def build(status: Mapping[str, Any], live: int | None, seen: Seen, restarts: Sequence[Restart]) -> dict[str, Any]:
+def build(
+    status: Mapping[str, Any], live: int | None, seen: SampleResults, restarts: Sequence[Restart]
+) -> dict[str, Any]:
     """The report file."""
     passes = []
     for each in status["passes"]:

@@ -16,7 +16,7 @@ from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.local.endpoints import EndpointUnavailable, predict, release_document, role_status
 from elastic_ctr.local.plan import HOST, Places, ports, roles
 from elastic_ctr.local.processes import Supervisor
-from elastic_ctr.local.report import SampleResult, Seen, build
+from elastic_ctr.local.report import SampleResult, SampleResults, build
 from elastic_ctr.local.run_folder import RunFolder
 from elastic_ctr.model.evaluation import weighted_auc
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
@@ -93,7 +93,7 @@ class Session:
         self.places = places
         self._lock = StateLock(places.folder / "state")
         self.supervisor = Supervisor(places, list(roles(places)))
-        self.seen: Seen = {}
+        self.seen: SampleResults = {}
         self.status: dict[str, Any] | None = None
         self.release: ReleaseDocument | None = None
         self.run_folder = RunFolder(places.folder)
