@@ -160,7 +160,13 @@ class Cache:
             os.fsync(out.fileno())
         if size < entry.bytes and self._store.size(entry.path) >= entry.bytes:
             raise StoreError(f"{entry.path} ended after {size} of {entry.bytes} bytes; the rest is fetched next time")
-        if digest_of(partial) != (entry.bytes, entry.sha256):
+        try:
+            damaged = digest_of(partial) != (entry.bytes, entry.sha256)
+        except OSError as failed:
+            if failed.errno in _LOST:
+                partial.unlink()
+            raise
+        if damaged:
             partial.unlink()
             raise ManifestDamaged(
                 f"{entry.path} in {self._store.url} is not what the dictionary's manifest says; "

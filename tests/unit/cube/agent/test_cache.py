@@ -268,6 +268,26 @@ def test_fetching_keeps_to_its_bytes_a_second(store: FileStore, tmp_path: Path) 
     assert clock.now == pytest.approx(256_002 / 100_000)
 
 
+def test_a_fetched_file_that_cannot_be_read_back_is_fetched_anew(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_dictionary(store, tmp_path / "work", 7)
+    remote = Counting(store.root)
+    cache = cache_of(remote, tmp_path)
+
+    def lost(path: Path) -> tuple[int, str]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "digest_of", lost)
+        with pytest.raises(OSError, match="Input/output error"):
+            cache.parts(7, 0)
+
+    own, _ = cache.parts(7, 0)
+    assert remote.offsets == [0, 0]
+    assert own.read_bytes() == bytes([7, 0]) + DATA
+
+
 def test_a_file_that_the_disk_has_lost_is_fetched_anew(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
