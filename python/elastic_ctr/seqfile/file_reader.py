@@ -140,18 +140,22 @@ class SequenceFileReader:
         return value // 4
 
     def _gathered(self) -> Iterator[Arrays]:
+        records = self._sized()
+        while some := list(itertools.islice(records, _GATHERED_RECORDS)):
+            keys = np.frombuffer(b"".join(key for key, _ in some), dtype="<u8")
+            values = np.frombuffer(b"".join(value for _, value in some), dtype="<f4")
+            yield keys.astype(np.uint64), values.astype(np.float32).reshape(len(some), -1)
+
+    def _sized(self) -> Iterator[tuple[bytes, bytes]]:
+        """Records of the first one's size. The first that differs ends the file, before others are kept beside it."""
         size = 0
-        raw = self._raw()
-        while records := list(itertools.islice(raw, _GATHERED_RECORDS)):
-            for start, key, value in records:
-                size = size or len(value)
-                if len(key) != 8 or len(value) != size or not size or size % 4:
-                    raise self._from.damaged(
-                        f"a record of {len(key)} and {len(value)} bytes is not a u64 and {size // 4} floats.", start
-                    )
-            keys = np.frombuffer(b"".join(key for _, key, _ in records), dtype="<u8")
-            values = np.frombuffer(b"".join(value for _, _, value in records), dtype="<f4")
-            yield keys.astype(np.uint64), values.astype(np.float32).reshape(len(records), -1)
+        for start, key, value in self._raw():
+            size = size or len(value)
+            if len(key) != 8 or len(value) != size or not size or size % 4:
+                raise self._from.damaged(
+                    f"a record of {len(key)} and {len(value)} bytes is not a u64 and {size // 4} floats.", start
+                )
+            yield key, value
 
     def _raw(self) -> Iterator[tuple[int, bytes, bytes]]:
         if self.header.compression is Compression.BLOCK:

@@ -278,6 +278,21 @@ def test_a_damaged_block_is_named_with_byte_and_reason(body: bytes, told: str) -
     assert told in damage(block_header() + body)
 
 
+def compressed_record(floats: int) -> bytes:
+    key = b"\x00\x00\x00\x08" + b"k" * 8
+    value = zlib.compress(struct.pack(">i", 4 * floats) + bytes(4 * floats))
+    return struct.pack(">ii", len(key) + len(value), len(key)) + key + value
+
+
+def test_the_first_compressed_record_of_another_size_ends_the_file() -> None:
+    header = block_header().replace(b"\x01\x01", b"\x01\x00", 1)
+    whole, other = compressed_record(1), compressed_record(3)
+
+    assert len(read(header + whole * 3)) == 3
+    # What stands behind it is not read.
+    assert "a record of 8 and 12 bytes is not a u64 and 1 floats" in damage(header + whole + other + other[:-1])
+
+
 def test_a_stream_may_give_a_few_bytes_at_a_time() -> None:
     class Trickle(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
