@@ -95,13 +95,16 @@ class CubeBuilder:
 
     def build(self, version: int) -> None:
         """Build and publish one dictionary; done already is done. Raises BuildFailed."""
+        try:
+            self._build(version)
+        except ManifestDamaged as damaged:
+            raise BuildFailed(str(damaged), final=True) from damaged
+
+    def _build(self, version: int) -> None:
         with suppress(NotInStore):
             read_dictionary(self._store, version)
             return
-        try:
-            plan = plan_build(version, self._store)
-        except ManifestDamaged as damaged:
-            raise BuildFailed(str(damaged), final=True) from damaged
+        plan = plan_build(version, self._store)
         scratch = fresh_scratch(self._scratch, version)
         full = plan.ancestor is None
         parts = self._all("full" if full else "overlay", plan, scratch, "building")

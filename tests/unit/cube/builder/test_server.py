@@ -86,10 +86,14 @@ def test_a_failed_build_says_whether_trying_again_can_help(
     (store.root / layout.cube_file(10, "base", 0, PARTITIONS)).write_bytes(b"damaged")
     builder.order(10)
     damaged = finished(lambda: builder.progress)
+    store.put_bytes(b"damaged", layout.dictionary_manifest(11))
+    builder.order(11)
+    unreadable = finished(lambda: builder.progress)
 
-    assert (missing.final, damaged.final) == (False, True)
+    assert (missing.final, damaged.final, unreadable.final) == (False, True, True)
     assert "output/versions/9.json is not in" in str(missing.error)
     assert "is not what its manifest says" in str(damaged.error)
+    assert layout.dictionary_manifest(11) in str(unreadable.error)
 
 
 def test_a_failed_version_may_be_ordered_again(store: FileStore, builder: CubeBuilder, tmp_path: Path) -> None:
