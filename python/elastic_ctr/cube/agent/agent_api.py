@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from elastic_ctr.config.role_files import CubeAgentFile
 from elastic_ctr.cube.agent.agent import CubeAgent
+from elastic_ctr.cube.agent.drain_client import LONGEST_DRAIN_SECONDS
 from elastic_ctr.runtime.http import application, require_token, serving
 from elastic_ctr.runtime.lifecycle import stop_on_signal_async
 from elastic_ctr.runtime.lock import StateLock
@@ -44,7 +45,14 @@ def agent_app(agent: CubeAgent, stop: asyncio.Event, token: str | None) -> Starl
     return application(routes, ready=agent.ready, status=agent.status, metrics=metrics)
 
 
-def run_cube_agent(config: CubeAgentFile, *, pod: str, address: str, token: str | None = None) -> None:
+def run_cube_agent(
+    config: CubeAgentFile,
+    *,
+    pod: str,
+    address: str,
+    token: str | None = None,
+    grace_seconds: float = LONGEST_DRAIN_SECONDS,
+) -> None:
     """Serve until SIGTERM or SIGINT, then drain. `cacheDir` is the folder that the server loads from.
 
     Raises ValueError for a pod name without a shard, PortInUse, StateInUse, StoreError.
@@ -52,7 +60,7 @@ def run_cube_agent(config: CubeAgentFile, *, pod: str, address: str, token: str 
 
     async def main() -> None:
         store = open_store(config.store.url, user=config.store.user, token=token)
-        agent = CubeAgent(config, store, pod=pod, address=address, token=token)
+        agent = CubeAgent(config, store, pod=pod, address=address, token=token, grace_seconds=grace_seconds)
         with stop_on_signal_async() as stop:
             async with serving(agent_app(agent, stop, token), config.host, config.cube.agent_port):
                 log.info("pod %s, shard %s: the cube-server is at %s", pod, agent.shard, address)
