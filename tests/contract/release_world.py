@@ -243,10 +243,18 @@ class World:
 
     # Questions
 
+    def check_running(self) -> None:
+        """Raises AssertionError with the log of a role that has ended by itself: nothing would come true any more."""
+        for role, process in self.processes.items():
+            lines = self.log(role).splitlines()[-_LAST_LINES:]
+            assert process.poll() is None, "\n".join([f"{role} has ended with {process.returncode}", *lines])
+
     def status(self) -> dict[str, Any]:
+        self.check_running()
         return dict(httpx.get(f"{self.url('transfer')}/status", timeout=60).raise_for_status().json())
 
     def document(self) -> ReleaseDocument:
+        self.check_running()
         answer = httpx.get(f"{self.url('transfer')}/release", timeout=60).raise_for_status()
         found = ReleaseDocument.model_validate_json(answer.content)
         self.documents.append(found)
