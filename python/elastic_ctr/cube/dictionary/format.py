@@ -280,6 +280,18 @@ class DictionaryPart:
         if counted != self.header.keys:
             raise DictionaryDamaged(self.path, f"its sub-parts have {counted} keys, its header {self.header.keys}")
 
+    def read_in(self) -> None:
+        """Read the whole file into the page cache. Raises OSError when a page cannot be read.
+
+        For processes that map the part next: where several read a file at once, the kernel gives up huge pages.
+        """
+        _read_in(self._mapped, self.path, 0, len(self._mapped))
+        self.release()
+
+    def release(self) -> None:
+        """Give back the pages of this mapping: they stay in the page cache and no longer count for this process."""
+        self._mapped.madvise(mmap.MADV_DONTNEED)
+
     def deleted(self, slots: NDArray[np.int64]) -> Flags:
         """Which of these slots carry a tombstone."""
         if self.tombstones.size == 0:

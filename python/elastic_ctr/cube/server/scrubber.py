@@ -76,6 +76,7 @@ class Scrubber:
             return
         try:
             part.verify(self._pace)
+            part.release()
             # A worker started since the file was replaced has mapped the new one.
             if path.exists() and path.stat().st_ino != part.inode:
                 DictionaryPart.open(path).verify(self._pace)

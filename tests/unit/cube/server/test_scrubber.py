@@ -1,9 +1,12 @@
 """`cube-server` as processes, with dictionary parts that change in place under them."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
 
 from cube.parts import values_for, write_parts
@@ -140,3 +143,43 @@ def test_what_is_unloaded_is_verified_no_longer(server: ServerProcess, tmp_path:
         return bool(server.status()["scrub"]["verifiedBytes"] == before)
 
     until(is_at_rest)
+
+
+def test_workers_map_parts_in_huge_pages_and_the_parent_keeps_no_page(server: ServerProcess, tmp_path: Path) -> None:
+    keys = np.arange(1, 250_000, dtype=np.uint64)
+    [first, second] = (write_parts(tmp_path / name, keys)[0].full for name in ("first", "second"))
+    for file in (first, second):
+        _forget(file)
+    alone = DictionaryPart.open(first, verify=True)
+    huge = _mapped(os.getpid(), first)["FilePmdMapped"]
+    if not huge:
+        pytest.skip("this machine maps no files in huge pages")
+
+    server.load(1, {0: Paths(second, None)})
+
+    parent = server.process.pid
+    workers = [each.pid for each in psutil.Process(parent).children()]
+    assert [_mapped(pid, second)["FilePmdMapped"] for pid in workers] == [huge, huge]
+    until(lambda: server.status()["scrub"]["verifiedBytes"] > 2 * alone.path.stat().st_size)
+    until(lambda: _mapped(parent, second)["Rss"] < huge // 2)
+
+
+def _forget(file: Path) -> None:
+    """The next reader of a file reads it from the disk."""
+    descriptor = os.open(file, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+def _mapped(pid: int, file: Path) -> Counter[str]:
+    """Kilobytes of a process's mapping of a file, by the names of /proc/PID/smaps."""
+    found: Counter[str] = Counter()
+    wanted = False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        name, *rest = line.split()
+        if not name.endswith(":"):
+            wanted = line.endswith(str(file))
+        elif wanted and rest[-1] == "kB":
+            found[name.removesuffix(":")] += int(rest[0])
+    return found
