@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from cluster.hadoop import ClickLogs, Hadoop
 from cluster.kube import Kube, name_of
+from cluster.laptop import Laptop, run_on_laptop
 from cluster.load import Load, asked
 from cluster.release import RESTRICTED, Release, Values, merged
 
@@ -18,8 +20,9 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "cluster"
 NAMESPACE = "elastic-ctr-test"
 # The order in which files tell most soonest; what takes nodes away comes last: it moves what others measure by.
+# Those of the release with two of everything follow each other.
 ORDER = (
-    "smoke", "reshard", "gang", "hdfs", "autoscaling", "policies", "upgrade", "refusals", "releases", "laptop", "chaos"
+    "smoke", "reshard", "gang", "hdfs", "autoscaling", "policies", "refusals", "laptop", "releases", "upgrade", "chaos"
 )  # fmt: skip
 
 IMAGE_TAG = os.environ.get("ELASTIC_CTR_TAG", "dev")
@@ -107,6 +110,12 @@ def clicks(hadoop: Hadoop) -> ClickLogs:
     for hour in ("20200401/00", "20200401/01"):
         logs.publish(hour, 20_000)
     return logs
+
+
+@pytest.fixture(scope="session")
+def laptop(tmp_path_factory: pytest.TempPathFactory) -> Laptop:
+    """What this machine trains and answers by itself."""
+    return run_on_laptop(tmp_path_factory.mktemp("laptop"))
 
 
 # -- the shared release --------------------------------------------------------------------------------------------------
@@ -202,19 +211,32 @@ def settled(ctr: Release) -> Release:
 
 
 TWICE: Values = {"serving": {"replicas": 2}, "cube": {"replicasPerShard": 2}}
+FOUR_SHARDS: Values = {"cube": {"config": {"shards": 4}}}
+
+
+@contextmanager
+def _changed(release: Release, values: Values) -> Iterator[Release]:
+    """The shared release with other values, settled. Tests in a row with the same values leave it so."""
+    if release.values != values:
+        release.upgrade(values)
+    release.wait_live()
+    release.wait_rolled_out()
+    release.wait_settled()
+    yield release
+    release.close()
 
 
 @pytest.fixture
 def doubled(installed: Release, base_values: Values) -> Iterator[Release]:
-    """The shared release with two of everything that answers. Tests in a row that use it leave it so."""
-    values = merged(base_values, TWICE)
-    if installed.values != values:
-        installed.upgrade(values)
-    installed.wait_live()
-    installed.wait_rolled_out()
-    installed.wait_settled()
-    yield installed
-    installed.close()
+    """The shared release with two of everything that answers."""
+    with _changed(installed, merged(base_values, TWICE)) as release:
+        yield release
+
+
+@pytest.fixture
+def of_four_shards(installed: Release, base_values: Values) -> Iterator[Release]:
+    with _changed(installed, merged(base_values, FOUR_SHARDS)) as release:
+        yield release
 
 
 @pytest.fixture

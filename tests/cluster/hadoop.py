@@ -4,10 +4,12 @@ import io
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from cluster.kube import Kube, KubectlFailed, eventually
 
@@ -16,6 +18,17 @@ FIRST_HOUR = "20200401/00"
 _POD = "hdfs-0"
 _HOST = f"{_POD}.hdfs.{NAMESPACE}.svc.cluster.local"
 _HDFS = ("/opt/hdfs/hdfs", "--dir", "/data", "--bind", "0.0.0.0", "--host", _HOST)
+# Through WebHDFS, because each command of FsShell starts a JVM.
+_PUT = """
+into=$(mktemp -d)
+trap 'rm -rf $into' EXIT
+tar -xf - -C $into
+cd $into
+for name in *; do
+  datanode=$(curl -sf -X PUT -o /dev/null -w '%{{redirect_url}}' "{url}")
+  curl -sf -X PUT -H Expect: -T $name "$datanode"
+done
+"""
 _PORTS = {"namenode": {"rpc": 9000, "http": 9870}, "datanode": {"dn-http": 9864, "dn-data": 9865, "dn-ipc": 9866}}
 
 
@@ -45,29 +58,27 @@ class Hadoop:
         query = "http://localhost:9870/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
         return self.kube.exec(NAMESPACE, _POD, "namenode", "curl", "-sf", "-m", "5", query, timeout=20)
 
-    def sh(self, *command: str) -> str:
-        """Hadoop's own FsShell, as the superuser."""
-        return self.kube.exec(NAMESPACE, _POD, "namenode", *_HDFS, "sh", *command)
-
     def exists(self, path: str) -> bool:
-        try:
-            self.sh("-test", "-e", path)
-        except KubectlFailed:
-            return False
-        return True
+        """Raises KubectlFailed if HDFS answers anything but yes or no."""
+        ask = f"curl -s -o /dev/null -w '%{{http_code}}' '{_webhdfs(path, 'GETFILESTATUS')}'"
+        code = self.kube.exec(NAMESPACE, _POD, "namenode", "sh", "-c", ask)
+        if code not in {"200", "404"}:
+            raise KubectlFailed(f"the state of {path} in HDFS is not known: status {code}")
+        return code == "200"
+
+    def chmod(self, path: str, mode: str) -> None:
+        change = f"curl -sf -X PUT '{_webhdfs(path, 'SETPERMISSION', permission=mode)}'"
+        self.kube.exec(NAMESPACE, _POD, "namenode", "sh", "-c", change)
 
     def put(self, folder: Path, path: str) -> None:
         """The files below a folder to below a path; what is there already is replaced."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as tar:
-            tar.add(folder, arcname="in")
-        into = f"/tmp/put-{path.strip('/').replace('/', '-')}"
-        script = f"rm -rf {into} && mkdir -p {into} && tar -xf - -C {into}"
-        self.kube.exec(NAMESPACE, _POD, "namenode", "sh", "-c", script, stdin=packed.getvalue())
-        self.sh("-mkdir", "-p", path)
-        names = " ".join(f"{into}/in/{each.name}" for each in sorted(folder.iterdir()))
-        command = " ".join([*_HDFS, "sh", "-put", "-f", names, path])
-        self.kube.exec(NAMESPACE, _POD, "namenode", "sh", "-c", f"{command} && rm -rf {into}")
+            tar.add(folder, arcname=".")
+        self.kube.exec(
+            NAMESPACE, _POD, "namenode", "sh", "-ec", _PUT.format(url=_webhdfs(f"{path}/$name", "CREATE", overwrite="true")),
+            stdin=packed.getvalue(),
+        )  # fmt: skip
 
     def end(self, container: str) -> None:
         """One of the two daemons is told to end; Kubernetes starts it again in place."""
@@ -116,7 +127,9 @@ class ClickLogs:
         return hour, self.publish(hour, rows, files=files)
 
     def finish(self, hour: str) -> None:
-        self.hadoop.sh("-touchz", f"{self.path}/{hour}/donefile")
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "donefile").touch()
+            self.hadoop.put(Path(folder), f"{self.path}/{hour}")
 
 
 def hour_after(status: Mapping[str, Any]) -> str:
@@ -126,6 +139,12 @@ def hour_after(status: Mapping[str, Any]) -> str:
         return FIRST_HOUR
     last = datetime.strptime(done[-1], "%Y%m%d/%H").replace(tzinfo=timezone.utc)
     return (last + timedelta(hours=1)).strftime("%Y%m%d/%H")
+
+
+def _webhdfs(path: str, operation: str, **query: str) -> str:
+    """The NameNode's address of an operation, as the superuser."""
+    asked = urlencode({"op": operation, "user.name": "root", **query})
+    return f"http://localhost:9870/webhdfs/v1{path}?{asked}"
 
 
 def _service() -> dict[str, object]:

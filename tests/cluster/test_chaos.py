@@ -23,16 +23,16 @@ def load(doubled: Release, workers: list[str]) -> Iterator[Load]:
 
 @pytest.mark.timeout(600)
 def test_a_pserver_is_lost_in_mid_pass_and_training_goes_back_to_its_checkpoint(
-    settled: Release, clicks: ClickLogs, kube: Kube, tell: Callable[..., None]
+    doubled: Release, clicks: ClickLogs, kube: Kube, tell: Callable[..., None]
 ) -> None:
-    before = settled.training()
+    before = doubled.training()
     hour, records = clicks.publish_after(before, 120_000, files=6)
 
-    settled.wait_under_way(hour, "training")
-    pserver = settled.pod("pserver")
+    doubled.wait_under_way(hour, "training")
+    pserver = doubled.pod("pserver")
     start = time.monotonic()
     delete(kube)(pserver)
-    status, trained = settled.wait_trained(hour)
+    status, trained = doubled.wait_trained(hour)
 
     recovery = status["recoveries"][-1]
     tell(recovery=recovery, secondsToDone=round(time.monotonic() - start, 1), ledger=status["ledger"])

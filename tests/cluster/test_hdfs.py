@@ -62,7 +62,7 @@ def test_a_user_who_may_not_read_is_refused_with_a_sentence(
     kube: Kube, hadoop: Hadoop, base_values: Values, tell: Callable[..., None]
 ) -> None:
     ClickLogs(hadoop, "/private", BUILD / "private").publish("20200401/00", 1_000)
-    hadoop.sh("-chmod", "700", "/private")
+    hadoop.chmod("/private", "700")
     kube.namespace(NAMESPACE, RESTRICTED)
     off = {"enabled": False}
     changes = {

@@ -38,14 +38,18 @@ SHUT = {
 }
 CONNECT = """
 import json, socket, sys
-found = {}
-for name, (host, port) in json.loads(sys.argv[1]).items():
+from concurrent.futures import ThreadPoolExecutor
+
+def is_open(address):
     try:
-        socket.create_connection((host, port), 2).close()
-        found[name] = True
-    except OSError as failed:
-        found[name] = False
-print(json.dumps(found))
+        socket.create_connection(address, 2).close()
+    except OSError:
+        return False
+    return True
+
+doors = json.loads(sys.argv[1])
+with ThreadPoolExecutor() as threads:
+    print(json.dumps(dict(zip(doors, threads.map(is_open, map(tuple, doors.values()))))))
 """
 
 
@@ -97,9 +101,10 @@ def targets(release: Release) -> dict[str, tuple[str, int]]:
     return found
 
 
-def reached(release: Release, source: str, doors: tuple[str, ...]) -> dict[str, bool]:
+def reached(
+    release: Release, there: dict[str, tuple[str, int]], source: str, doors: tuple[str, ...]
+) -> dict[str, bool]:
     """Which doors a pod of the source can open."""
-    there = targets(release)
     pod = source if source in {"client", "stranger"} else name_of(release.pod(source))
     container = {"client": "asker", "stranger": "asker", "cube": "cube-agent"}.get(source, source)
     wanted = json.dumps({door: there[door] for door in doors})
@@ -112,7 +117,8 @@ def reached(release: Release, source: str, doors: tuple[str, ...]) -> dict[str, 
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("askers")
 def test_every_edge_of_the_picture_is_open(settled: Release) -> None:
-    found = {source: reached(settled, source, doors) for source, doors in OPEN.items()}
+    there = targets(settled)
+    found = {source: reached(settled, there, source, doors) for source, doors in OPEN.items()}
 
     assert {
         f"{source} to {door}" for source, doors in found.items() for door, is_open in doors.items() if not is_open
@@ -122,7 +128,8 @@ def test_every_edge_of_the_picture_is_open(settled: Release) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("askers")
 def test_what_is_not_drawn_is_shut(settled: Release, tell: Callable[..., None]) -> None:
-    found = {source: reached(settled, source, doors) for source, doors in SHUT.items()}
+    there = targets(settled)
+    found = {source: reached(settled, there, source, doors) for source, doors in SHUT.items()}
     wrong = {f"{source} to {door}" for source, doors in found.items() for door, is_open in doors.items() if is_open}
     tried = sum(map(len, SHUT.values()))
     tell(tried=tried, open=sorted(wrong))

@@ -1,13 +1,15 @@
 """Two releases in one cluster do not touch each other; one that goes leaves what its values say, and nothing else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from cluster.conftest import BUILD, small_values
-from cluster.hadoop import ClickLogs, Hadoop
+from cluster.hadoop import Hadoop
 from cluster.kube import Kube, eventually, name_of
-from cluster.release import RESTRICTED, Release, ledger_adds_up, merged
+from cluster.laptop import HOURS, SHARED, Laptop
+from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged
 
 pytestmark = pytest.mark.functional
 NAMESPACE = "elastic-ctr-other"
@@ -19,40 +21,77 @@ KINDS = (
 ALWAYS = {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
 
 
-@pytest.mark.timeout(600)
-def test_a_second_release_trains_to_its_end_and_goes_without_a_trace_in_the_first(
-    settled: Release, hadoop: Hadoop, kube: Kube, tell: Callable[..., None]
-) -> None:
-    logs = ClickLogs(hadoop, "/other", BUILD / "other")
-    records = logs.publish("20200401/00", 20_000)
-    before = {name_of(each): each["metadata"]["uid"] for each in settled.pods()}
-    live = settled.document().live
+@dataclass(frozen=True)
+class Trained:
+    """The second release when all its hours are trained, and the first one as it was before."""
+
+    release: Release
+    status: Values
+    live: int
+    before: dict[str, str]
+
+
+def _pods(release: Release) -> dict[str, str]:
+    return {name_of(each): each["metadata"]["uid"] for each in release.pods()}
+
+
+@pytest.fixture(scope="module")
+def trained(kube: Kube, hadoop: Hadoop, laptop: Laptop, installed: Release, base_values: Values) -> Iterator[Trained]:
+    """Trains the laptop's hours, with the laptop's own values, beside the shared release."""
+    if installed.values != base_values:
+        installed.upgrade(base_values)
+    for hour in HOURS:
+        hadoop.put(laptop.hours / hour, f"/laptop/{hour}")
+    live = installed.wait_live()
+    installed.wait_rolled_out()
+    installed.wait_settled()
+    before = _pods(installed)
     changes = {
-        "data": {"end": "20200401/00"},
+        "data": {key: laptop.data[key] for key in ("start", "end", "slots")},
         "serving": {"service": {"type": "ClusterIP", "nodePort": None}},
         "fileServer": {"persistence": {"keep": True}},
     }
     kube.namespace(NAMESPACE, RESTRICTED)
     other = Release(kube, "ctr", NAMESPACE, BUILD / "values")
+    try:
+        other.upgrade(merged(merged(small_values(hadoop, "/laptop"), SHARED), changes))
+        status, _ = other.wait_trained(HOURS[-1])
+        yield Trained(other, status, live, before)
+    finally:
+        other.uninstall()
+        kube.delete("namespace", NAMESPACE, wait=False)
 
-    other.upgrade(merged(small_values(hadoop, "/other"), changes))
-    other.wait_live()
-    status = other.training()
+
+@pytest.mark.timeout(600)
+def test_a_training_in_the_cluster_is_as_good_as_on_the_laptop(
+    trained: Trained, laptop: Laptop, tell: Callable[..., None]
+) -> None:
+    told = [{key: each[key] for key in ("pass", "records", "aucBefore", "auc")} for each in trained.status["passes"]]
+
+    tell(there=told, here=[{key: each[key] for key in told[0]} for each in laptop.passes])
+    ledger_adds_up(trained.status)
+    assert [each["records"] for each in told] == [each["records"] for each in laptop.passes]
+    assert abs(told[-1]["auc"] - laptop.passes[-1]["auc"]) <= 0.01
+
+
+@pytest.mark.timeout(600)
+def test_a_second_release_trains_to_its_end_and_goes_without_a_trace_in_the_first(
+    trained: Trained, installed: Release, kube: Kube, tell: Callable[..., None]
+) -> None:
+    other = trained.release
+
+    newest = max(each["version"] for each in trained.status["passes"])
+    eventually("the last hour is live", lambda: other.document().live == newest, 180)
     job = eventually("the Job is completed", lambda: _completed(other), 180)
-    mine = {
-        namespace: _endpoints(kube, namespace) for namespace in (settled.namespace, other.namespace)
-    }  # fmt: skip
+    mine = {namespace: _endpoints(kube, namespace) for namespace in (installed.namespace, other.namespace)}
     other.uninstall()
     left = eventually("all but what is kept has gone", lambda: _left(kube), 180)
 
-    tell(passes=len(status["passes"]), job=job, left=sorted(left))
-    assert status["passes"][0]["records"] == records
-    ledger_adds_up(status)
-    assert not mine[settled.namespace] & mine[other.namespace]
+    tell(passes=len(trained.status["passes"]), job=job, left=sorted(left))
+    assert not mine[installed.namespace] & mine[other.namespace]
     assert left == {("PersistentVolumeClaim", "data-ctr-file-server-0")}
-    assert {name_of(each): each["metadata"]["uid"] for each in settled.pods()} == before
-    assert settled.document().live == live
-    kube.delete("namespace", NAMESPACE, wait=False)
+    assert _pods(installed) == trained.before
+    assert installed.document().live == trained.live
 
 
 def _completed(release: Release) -> str | None:

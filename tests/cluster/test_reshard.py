@@ -1,14 +1,15 @@
 """Shards and replicas come and go while predictions and raw lookups are asked without pause."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from cluster.conftest import CUBE_IMAGE
 from cluster.kube import Kube, eventually, is_going
-from cluster.load import Load, Span, all_right
+from cluster.load import Load, Span, all_right, asked
 from cluster.release import Release, Values, merged
 
 pytestmark = pytest.mark.functional
@@ -115,40 +116,42 @@ def test_growing_fetches_only_what_the_new_pods_own(settled: Release, tell: Call
     assert document.live is not None
 
 
+@pytest.fixture
+def load_of_four(of_four_shards: Release, workers: list[str]) -> Iterator[Load]:
+    with asked(of_four_shards, CUBE_IMAGE, workers[-1]) as asking:
+        yield asking
+
+
 @pytest.mark.timeout(400)
 def test_a_change_that_is_taken_back_within_seconds_costs_no_answer(
-    settled: Release, load: Load, tell: Callable[..., None]
+    of_four_shards: Release, load_of_four: Load, tell: Callable[..., None]
 ) -> None:
-    settled.change(cube(4, 1))
-    settled.wait_settled()
     start = time.time()
 
-    settled.change(cube(2, 1))
+    of_four_shards.change(cube(2, 1))
     time.sleep(3)
-    settled.change(cube(4, 1))
+    of_four_shards.change(cube(4, 1))
     seconds = time.time() - start
-    settled.wait_settled()
-    settled.wait_rolled_out()
+    of_four_shards.wait_settled()
+    of_four_shards.wait_rolled_out()
 
-    totals = load.stop()
+    totals = load_of_four.stop()
     tell(seconds=round(seconds, 1), totals=totals)
     all_right(totals)
 
 
 @pytest.mark.timeout(400)
 def test_a_shrink_while_transfer_is_down_costs_no_answer(
-    settled: Release, load: Load, kube: Kube, base_values: Values, tell: Callable[..., None]
+    of_four_shards: Release, load_of_four: Load, kube: Kube, base_values: Values, tell: Callable[..., None]
 ) -> None:
-    settled.change(cube(4, 1))
-    settled.wait_settled()
+    transfer = f"statefulset/{of_four_shards.name}-cube-transfer"
+    kube.run("scale", "-n", of_four_shards.namespace, transfer, "--replicas=0")
+    eventually("transfer is down", lambda: not of_four_shards.pods("cube-transfer"), 90)
+    of_four_shards.upgrade(merged(base_values, cube(2, 1)), "--force-conflicts")
+    document = of_four_shards.wait_settled()
+    of_four_shards.wait_rolled_out()
 
-    kube.run("scale", "-n", settled.namespace, f"statefulset/{settled.name}-cube-transfer", "--replicas=0")
-    eventually("transfer is down", lambda: not settled.pods("cube-transfer"), 90)
-    settled.upgrade(merged(base_values, cube(2, 1)), "--force-conflicts")
-    document = settled.wait_settled()
-    settled.wait_rolled_out()
-
-    totals = load.stop()
+    totals = load_of_four.stop()
     tell(totals=totals)
     assert document.placement.shards == 2
     all_right(totals)

@@ -39,6 +39,75 @@ def chart_before() -> Path:
     return folder / "charts" / "elastic-ctr"
 
 
+@pytest.mark.timeout(420)
+def test_a_new_number_of_pservers_goes_on_from_the_last_checkpoint(
+    settled: Release, clicks: Any, tell: Callable[..., None]
+) -> None:
+    before = settled.training()
+    job = settled.job()
+    assert job is not None
+    start = time.monotonic()
+
+    settled.change({"pserver": {"replicas": 1}})
+    hour, records = clicks.publish_after(before, 20_000)
+    status, trained = settled.wait_trained(hour)
+
+    tell(seconds=round(time.monotonic() - start, 1), ledger=status["ledger"])
+    assert (settled.job() or {})["metadata"]["name"] != job["metadata"]["name"]
+    assert trained["records"] == records
+    ledger_adds_up(status)
+    # The old ones have left the training by now; their pods may still be going.
+    eventually("one pserver stays", lambda: len(settled.pods("pserver")) == 1, 120)
+
+
+@pytest.mark.timeout(600)
+def test_a_training_that_is_replaced_in_mid_pass_saves_once_more_and_nothing_is_trained_again(
+    settled: Release, clicks: Any, tell: Callable[..., None]
+) -> None:
+    before = settled.training()
+    hour, records = clicks.publish_after(before, 600_000, files=24)
+    settled.wait_under_way(hour, "training")
+    eventually("some of it is trained", lambda: settled.training()["passes"][-1]["tasksDone"] >= 3, 120, 0.2)
+
+    settled.change({"pserver": {"replicas": 1}})
+    status, trained = settled.wait_trained(hour)
+
+    recovery = status["recoveries"][-1]
+    tell(recovery=recovery, rolledBack=status["ledger"]["rolledBack"] - before["ledger"]["rolledBack"])
+    assert recovery["role"] == "training"
+    assert "was not saved once more" not in recovery["reason"]
+    assert status["ledger"]["rolledBack"] == before["ledger"]["rolledBack"]
+    assert trained["records"] == records
+    ledger_adds_up(status)
+
+
+@pytest.mark.timeout(420)
+def test_an_end_ends_the_training_and_a_later_end_goes_on(
+    settled: Release, clicks: Any, tell: Callable[..., None]
+) -> None:
+    before = settled.training()
+    last = [each["pass"] for each in before["passes"] if each["state"] == "done"][-1]
+
+    settled.change({"data": {"end": last}})
+    first = eventually("the Job with an end is completed", lambda: completed(settled), 180)
+    hour, _ = clicks.publish_after(before, 20_000)
+    settled.change({"data": {"end": hour}})
+    status, _ = settled.wait_trained(hour)
+    second = eventually("the Job with a later end is completed", lambda: completed(settled, first), 180)
+
+    tell(first=first, second=second)
+    ledger_adds_up(status)
+
+
+def completed(release: Release, other_than: str = "") -> str | None:
+    """The name of the Job, once it is."""
+    job = release.job()
+    if job is None or job.get("status", {}).get("state", {}).get("phase") != "Completed":
+        return None
+    name: str = job["metadata"]["name"]
+    return name if name != other_than else None
+
+
 @pytest.fixture
 def load(doubled: Release, workers: list[str]) -> Iterator[Load]:
     with asked(doubled, CUBE_IMAGE, workers[-1]) as asking:
@@ -115,72 +184,3 @@ def test_a_changed_pod_template_rolls_without_a_failed_lookup(
     tell(seconds=round(time.monotonic() - start, 1), totals=totals)
     assert not before & after
     all_right(totals)
-
-
-@pytest.mark.timeout(420)
-def test_a_new_number_of_pservers_goes_on_from_the_last_checkpoint(
-    settled: Release, clicks: Any, tell: Callable[..., None]
-) -> None:
-    before = settled.training()
-    job = settled.job()
-    assert job is not None
-    start = time.monotonic()
-
-    settled.change({"pserver": {"replicas": 1}})
-    hour, records = clicks.publish_after(before, 20_000)
-    status, trained = settled.wait_trained(hour)
-
-    tell(seconds=round(time.monotonic() - start, 1), ledger=status["ledger"])
-    assert (settled.job() or {})["metadata"]["name"] != job["metadata"]["name"]
-    assert trained["records"] == records
-    ledger_adds_up(status)
-    # The old ones have left the training by now; their pods may still be going.
-    eventually("one pserver stays", lambda: len(settled.pods("pserver")) == 1, 120)
-
-
-@pytest.mark.timeout(600)
-def test_a_training_that_is_replaced_in_mid_pass_saves_once_more_and_nothing_is_trained_again(
-    settled: Release, clicks: Any, tell: Callable[..., None]
-) -> None:
-    before = settled.training()
-    hour, records = clicks.publish_after(before, 600_000, files=24)
-    settled.wait_under_way(hour, "training")
-    eventually("some of it is trained", lambda: settled.training()["passes"][-1]["tasksDone"] >= 3, 120, 0.2)
-
-    settled.change({"pserver": {"replicas": 1}})
-    status, trained = settled.wait_trained(hour)
-
-    recovery = status["recoveries"][-1]
-    tell(recovery=recovery, rolledBack=status["ledger"]["rolledBack"] - before["ledger"]["rolledBack"])
-    assert recovery["role"] == "training"
-    assert "was not saved once more" not in recovery["reason"]
-    assert status["ledger"]["rolledBack"] == before["ledger"]["rolledBack"]
-    assert trained["records"] == records
-    ledger_adds_up(status)
-
-
-@pytest.mark.timeout(420)
-def test_an_end_ends_the_training_and_a_later_end_goes_on(
-    settled: Release, clicks: Any, tell: Callable[..., None]
-) -> None:
-    before = settled.training()
-    last = [each["pass"] for each in before["passes"] if each["state"] == "done"][-1]
-
-    settled.change({"data": {"end": last}})
-    first = eventually("the Job with an end is completed", lambda: completed(settled), 180)
-    hour, _ = clicks.publish_after(before, 20_000)
-    settled.change({"data": {"end": hour}})
-    status, _ = settled.wait_trained(hour)
-    second = eventually("the Job with a later end is completed", lambda: completed(settled, first), 180)
-
-    tell(first=first, second=second)
-    ledger_adds_up(status)
-
-
-def completed(release: Release, other_than: str = "") -> str | None:
-    """The name of the Job, once it is."""
-    job = release.job()
-    if job is None or job.get("status", {}).get("state", {}).get("phase") != "Completed":
-        return None
-    name: str = job["metadata"]["name"]
-    return name if name != other_than else None
