@@ -157,6 +157,27 @@ async def test_a_client_that_asks_without_end_is_not_read_further() -> None:
     assert (read_when_full, wire.reading) == (False, True)
 
 
+@pytest.mark.parametrize("half_closed", [False, True])
+async def test_requests_that_come_at_once_are_under_way_up_to_the_limit_and_all_answered(half_closed: bool) -> None:
+    echo = Echo()
+    echo.at_once = False
+    connection, wire = connected(HttpFrontend(echo, Limits(max_pipelined=4)))
+
+    connection.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 10)
+    if half_closed:
+        assert connection.eof_received()
+    asked = [len(echo.replies)]
+    for number in range(10):
+        echo.replies[number](200, b"{}")
+        # The next requests are read in the next turn of the loop.
+        await asyncio.sleep(0)
+        asked.append(len(echo.replies))
+
+    assert asked == [4, 5, 6, 7, 8, 9, 10, 10, 10, 10, 10]
+    assert statuses(wire.written) == [200] * 10
+    assert wire.eof == half_closed
+
+
 async def test_a_client_that_does_not_read_is_not_read_either() -> None:
     connection, wire = connected(HttpFrontend(Echo()))
 

@@ -156,6 +156,8 @@ class Connection(asyncio.Protocol):
         self._answers: deque[_Answer] = deque()
         self._writable = self._reading = True
         self._discarding = False
+        # More requests have come than may be under way, and whether the client has closed its half after them.
+        self._held = self._half_closed = False
         # Input that is not read yet. The first `_searched` bytes of a head have no end in them.
         self._data = bytearray()
         self._searched = 0
@@ -189,11 +191,9 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """A client may close its half after asking; it still gets what it asked for."""
-        if not self._answers:
-            return False
-        self._answers[-1].last = True
-        self._discarding = True
-        return True
+        self._half_closed = True
+        self._read_requests()
+        return bool(self._answers) or self._held
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -208,12 +208,28 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._discarding:
             self._data += data
-            try:
-                while self._read_head() if self._head is None else self._read_body(self._head):
-                    pass
-            except RequestError as refusal:
-                self._refuse(refusal)
-            self._update_reading()
+            self._read_requests()
+
+    def _read_requests(self) -> None:
+        """Take all requests that have come, as far as so many may be under way."""
+        if self._discarding:
+            return
+        try:
+            while not self._is_full() and (self._read_head() if self._head is None else self._read_body(self._head)):
+                pass
+        except RequestError as refusal:
+            self._refuse(refusal)
+        self._held = bool(self._data) and self._is_full() and not self._discarding
+        if self._half_closed and not self._held and not self._discarding:
+            self._discarding = True
+            if self._answers:
+                self._answers[-1].last = True
+            else:
+                self._transport.close()
+        self._update_reading()
+
+    def _is_full(self) -> bool:
+        return len(self._answers) >= self._limits.max_pipelined
 
     # -- requests
 
@@ -330,7 +346,11 @@ class Connection(asyncio.Protocol):
         if last:
             self._linger()
             return
-        if not answers:
+        if self._held and not self._is_full():
+            # Not at once: an answer may be given while requests are read.
+            self._held = False
+            self._loop.call_soon(self._read_requests)
+        elif not answers:
             self.begin_idle()
         self._update_reading()
 
@@ -342,7 +362,7 @@ class Connection(asyncio.Protocol):
         self.deadline = self._loop.time() + (frontend.drain_idle if frontend.stopping else self._limits.idle_seconds)
 
     def _update_reading(self) -> None:
-        wanted = self._discarding or (self._writable and len(self._answers) < self._limits.max_pipelined)
+        wanted = self._discarding or (self._writable and not self._is_full())
         if wanted != self._reading and not self._transport.is_closing():
             self._reading = wanted
             if wanted:
