@@ -18,9 +18,10 @@ export METRICS_SERVER ?=
 KIND_UP ?= tests/cluster/kind-up
 # The tests of `make cluster-test`.
 CLUSTER_TESTS ?= tests/cluster
-# How many test files run at once: one more than cores, because tests wait, too. The file that takes longest is the first.
+# How many test files run at once: more than cores, because tests wait, too. The file that takes longest is the first.
 LONGEST = tests/contract/test_bounds_checking.py
-JOBS ?= $(shell echo $$(($$(nproc) + 1)))
+JOBS ?= $(shell echo $$((2 * $$(nproc))))
+UNIT_JOBS ?= $(shell echo $$((3 * $$(nproc))))
 # A folder with `hdfs`, which starts NameNode and DataNode, and `lib`, Hadoop's jars; empty: no image of HDFS.
 HDFS_CONTEXT ?=
 
@@ -88,8 +89,8 @@ setup-dev: ## Make .venv with the packages that check and test the code, too
 test: setup-dev build/machine-code ## Run every test that needs no cluster (unit, contract, chart, pipeline), JOBS files at once; then the 50 slowest
 	@$(BIN)/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --durations=50 $(LONGEST) tests/pipeline tests/contract tests/unit tests/chart
 
-test-unit: setup-dev build/machine-code ## Run the unit tests, which need no other program
-	@$(BIN)/python -m pytest -q -n $(JOBS) --no-loadscope-reorder tests/unit
+test-unit: setup-dev build/machine-code ## Run the unit tests, which start few processes, UNIT_JOBS files at once
+	@$(BIN)/python -m pytest -q -n $(UNIT_JOBS) --no-loadscope-reorder tests/unit
 
 test-chart: setup-dev ## Run the tests of the rendered chart
 	@$(BIN)/python -m pytest -q -n $(JOBS) --no-loadscope-reorder tests/chart

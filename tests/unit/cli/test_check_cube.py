@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cube.parts import write_parts
-from cube.running import Running
 
 from answering import pages, saying
+from cube.parts import write_parts
+from cube.running import Running
 from elastic_ctr.cli import check
 from elastic_ctr.cli.check import CheckFailed, verify_cube
 from elastic_ctr.cube.client.blocking import BlockingCubeClient

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cube.agent.doors import draining_agent
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from typer.testing import CliRunner, Result
 
+from cube.agent.doors import draining_agent
 from elastic_ctr.cli.cube import app
 from elastic_ctr.config.load import dump
 from elastic_ctr.config.model import Model

@@ -11,7 +11,6 @@ from typing import Any
 import grpc
 import httpx
 import pytest
-from runtime.tracking_server import Server
 
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import Tracking
@@ -28,6 +27,7 @@ from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest
 from master.world import MODEL, data_of, settings_of
 from ports import free_port
+from runtime.tracking_server import Server
 
 # Looks at once and again: what is waited for here is a donefile, not a clock.
 TOKEN = "word"
