@@ -178,6 +178,19 @@ async def test_requests_that_come_at_once_are_under_way_up_to_the_limit_and_all_
     assert wire.eof == half_closed
 
 
+async def test_a_blank_line_behind_requests_that_waited_does_not_end_the_idle_time() -> None:
+    echo = Echo()
+    echo.at_once = False
+    connection, _ = connected(HttpFrontend(echo, Limits(max_pipelined=1)))
+
+    connection.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 2 + b"\r\n")
+    for number in range(2):
+        echo.replies[number](200, b"{}")
+        await asyncio.sleep(0)
+
+    assert connection.deadline is not None
+
+
 async def test_a_client_that_does_not_read_is_not_read_either() -> None:
     connection, wire = connected(HttpFrontend(Echo()))
 

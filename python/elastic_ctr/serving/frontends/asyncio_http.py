@@ -215,7 +215,8 @@ class Connection(asyncio.Protocol):
         if self._discarding:
             return
         try:
-            while not self._is_full() and (self._read_head() if self._head is None else self._read_body(self._head)):
+            # A request that has begun is read to its end: its time runs.
+            while self._read_body(self._head) if self._head is not None else not self._is_full() and self._read_head():
                 pass
         except RequestError as refusal:
             self._refuse(refusal)
@@ -346,12 +347,12 @@ class Connection(asyncio.Protocol):
         if last:
             self._linger()
             return
+        if not answers:
+            self.begin_idle()
         if self._held and not self._is_full():
             # Not at once: an answer may be given while requests are read.
             self._held = False
             self._loop.call_soon(self._read_requests)
-        elif not answers:
-            self.begin_idle()
         self._update_reading()
 
     def begin_idle(self) -> None:
