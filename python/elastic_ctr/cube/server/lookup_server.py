@@ -234,9 +234,11 @@ class CubeServer:
         # Checked before the files are read.
         rule(self._workers.assigned)
         parts = await asyncio.to_thread(_open, body.partitions, body.dim, paths)
+        held = self._workers.assigned.files()
         # One part after the other, so that a server that is told to end waits for one part at most.
         for part in parts:
-            await asyncio.to_thread(part.read_in)
+            if part.path not in held:
+                await asyncio.to_thread(part.read_in)
         await self._workers.change(rule)
         self._scrubber.watch(parts)
         return self._changed(body.version, paths)
