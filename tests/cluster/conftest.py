@@ -215,7 +215,7 @@ FOUR_SHARDS: Values = {"cube": {"config": {"shards": 4}}}
 
 
 @contextmanager
-def _changed(release: Release, values: Values) -> Iterator[Release]:
+def changed(release: Release, values: Values) -> Iterator[Release]:
     """The shared release with other values, settled. Tests in a row with the same values leave it so."""
     if release.values != values:
         release.upgrade(values)
@@ -229,13 +229,13 @@ def _changed(release: Release, values: Values) -> Iterator[Release]:
 @pytest.fixture
 def doubled(installed: Release, base_values: Values) -> Iterator[Release]:
     """The shared release with two of everything that answers."""
-    with _changed(installed, merged(base_values, TWICE)) as release:
+    with changed(installed, merged(base_values, TWICE)) as release:
         yield release
 
 
 @pytest.fixture
 def of_four_shards(installed: Release, base_values: Values) -> Iterator[Release]:
-    with _changed(installed, merged(base_values, FOUR_SHARDS)) as release:
+    with changed(installed, merged(base_values, FOUR_SHARDS)) as release:
         yield release
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cluster.conftest import BUILD, small_values
+from cluster.conftest import BUILD, changed, small_values
 from cluster.hadoop import Hadoop
 from cluster.kube import Kube, eventually, name_of
 from cluster.laptop import HOURS, SHARED, Laptop
@@ -38,14 +38,10 @@ def _pods(release: Release) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def trained(kube: Kube, hadoop: Hadoop, laptop: Laptop, installed: Release, base_values: Values) -> Iterator[Trained]:
     """Trains the laptop's hours, with the laptop's own values, beside the shared release."""
-    if installed.values != base_values:
-        installed.upgrade(base_values)
     for hour in HOURS:
         hadoop.put(laptop.hours / hour, f"/laptop/{hour}")
-    live = installed.wait_live()
-    installed.wait_rolled_out()
-    installed.wait_settled()
-    before = _pods(installed)
+    with changed(installed, base_values) as first:
+        live, before = first.wait_live(), _pods(first)
     changes = {
         "data": {key: laptop.data[key] for key in ("start", "end", "slots")},
         "serving": {"service": {"type": "ClusterIP", "nodePort": None}},

@@ -246,8 +246,9 @@ class World:
     def check_running(self) -> None:
         """Raises AssertionError with the log of a role that has ended by itself: nothing would come true any more."""
         for role, process in self.processes.items():
-            lines = self.log(role).splitlines()[-_LAST_LINES:]
-            assert process.poll() is None, "\n".join([f"{role} has ended with {process.returncode}", *lines])
+            if process.poll() is not None:
+                lines = self.log(role).splitlines()[-_LAST_LINES:]
+                raise AssertionError("\n".join([f"{role} has ended with {process.returncode}", *lines]))
 
     def status(self) -> dict[str, Any]:
         self.check_running()
