@@ -53,7 +53,7 @@ package: setup-dev ## Pack the chart into build/, for `helm install` and `helm p
 
 ##@ Images and a cluster to try them in
 images: ## Build the images of cube, trainer and serving as elastic-ctr/NAME:$(TAG) and print their sizes
-	@$(BUILD) --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --file images/cube/Dockerfile --tag $(IMAGES)/cube:$(TAG) . & \
+	@trap wait EXIT; $(BUILD) --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --file images/cube/Dockerfile --tag $(IMAGES)/cube:$(TAG) . & \
 	$(BUILD) --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --file images/trainer/Dockerfile --tag $(IMAGES)/trainer:$(TAG) . && wait $$!
 	@$(BUILD) --build-arg TRAINER_IMAGE=$(IMAGES)/trainer:$(TAG) --file images/serving/Dockerfile --tag $(IMAGES)/serving:$(TAG) .
 	@DOCKER=$(DOCKER) images/sizes $(IMAGES) $(TAG) $(PYTHON_IMAGE)
