@@ -6,14 +6,22 @@ whole (1000001, never 1.000001e+06).
 {{/* A map without its nulls: the program's default applies to a setting that is null */}}
 {{- define "elastic-ctr.given" -}}
 {{- $kept := dict }}
-{{- range $key, $value := . }}
+{{- include "elastic-ctr.keepGiven" (dict "given" . "kept" $kept) }}
+{{- toYaml $kept }}
+{{- end }}
+
+{{/* Puts what is not null of the map `given` into the map `kept` */}}
+{{- define "elastic-ctr.keepGiven" -}}
+{{- $kept := .kept }}
+{{- range $key, $value := .given }}
 {{- if kindIs "map" $value }}
-{{- $_ := set $kept $key (include "elastic-ctr.given" $value | fromYaml) }}
+{{- $inner := dict }}
+{{- include "elastic-ctr.keepGiven" (dict "given" $value "kept" $inner) }}
+{{- $_ := set $kept $key $inner }}
 {{- else if not (kindIs "invalid" $value) }}
 {{- $_ := set $kept $key $value }}
 {{- end }}
 {{- end }}
-{{- toYaml $kept }}
 {{- end }}
 
 {{- define "elastic-ctr.config.common" -}}

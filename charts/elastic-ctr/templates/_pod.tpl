@@ -1,10 +1,11 @@
 {{/* Fields of a pod. Helpers take (dict "root" $ "component" "cube" "block" .Values.cube), or the part of it that they name. */}}
 
-{{/* Fills each component's block, in place, with the keys of `podDefaults` that it does not set. A second call changes nothing. */}}
+{{/* Fills each component's block, in place, with the keys of `podDefaults` that it does not set; `podDefaults` is then empty, so that later calls are quick. */}}
 {{- define "elastic-ctr.podDefaults" -}}
 {{- range list "fileServer" "master" "trainer" "pserver" "cube" "cubeTransfer" "serving" "tracking" }}
 {{- include "elastic-ctr.fillIn" (dict "given" (get $.Values .) "defaults" $.Values.podDefaults) }}
 {{- end }}
+{{- $_ := set .Values "podDefaults" dict }}
 {{- end }}
 
 {{/* Merges maps key by key; (dict "given" "defaults"). A given key keeps its value, also when that is false, empty or null. */}}
