@@ -142,45 +142,8 @@ def no_room_for(pids: list[int], size: int) -> Iterator[None]:
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
 
 
-@pytest.mark.timeout(240)
-def test_a_disk_that_is_full_while_publishing_names_no_version_and_is_tried_again_until_there_is_room(
-    tmp_path: Path, start: Callable[..., Run]
-) -> None:
-    slots = synthetic(tmp_path / "data", 1, 20_000)
-    run = start(values_for(tmp_path / "data", slots, "20200401/00", "20200401/00", trainer={"replicas": 1}))
-    store = open_store(run.places.store_url)
-
-    def complaints() -> list[str]:
-        return [each["error"] for each in (run.session.status or {}).get("pservers", []) if each["error"]]
-
-    run.until(lambda: run.state() == "20200401/00 training", 90, "the hour is trained")
-    with no_room_for([run.pid("ctr-pserver-0"), run.pid("ctr-pserver-1")], 20_000):
-        [said, *_] = run.until(complaints, 90, "a pserver says that there is no room")
-        shown = subprocess.run(
-            [COMMAND, "status", "--address", run.places.info.master],
-            capture_output=True, text=True, check=False, timeout=60,
-        ).stdout  # fmt: skip
-        assert run.state() == "20200401/00 saving"
-        assert published_versions(store) == []
-        assert not store.exists(layout.BASE_DONEFILE)
-        # Half-written files are nowhere to be seen.
-        assert all(store.size(path) > 0 for path in store.walk("output"))
-    report = run.finish(150)
-
-    assert "File too large" in said
-    assert "File too large" in shown
-    adds_up(report, 20_000)
-    assert [each["kind"] for each in report["passes"]] == ["base"]
-    assert report["live"] == published_versions(store)[0]
-    assert report["recoveries"] == []
-    leftovers = [
-        name for _, _, names in os.walk(run.places.folder / "store") for name in names if name.startswith(".part-")
-    ]
-    assert leftovers == []
-
-
-@pytest.mark.timeout(240)
-def test_trainers_without_room_on_their_own_disk_end_with_a_sentence_and_cost_no_task_an_attempt(
+@pytest.mark.timeout(300)
+def test_trainers_and_pservers_without_room_on_their_own_disks_say_so_and_go_on_once_there_is_room(
     tmp_path: Path, start: Callable[..., Run]
 ) -> None:
     slots = synthetic(tmp_path / "data", 1, 20_000)
@@ -194,15 +157,30 @@ def test_trainers_without_room_on_their_own_disk_end_with_a_sentence_and_cost_no
             master={"config": {"maxFailures": 1}},
         )
     )  # fmt: skip
+    store = open_store(run.places.store_url)
     names = ("ctr-trainer-0", "ctr-trainer-1")
-    run.until(lambda: len((run.session.status or {}).get("trainers", [])) == 2, 90, "both trainers have joined")
 
+    def complaints() -> list[str]:
+        return [each["error"] for each in (run.session.status or {}).get("pservers", []) if each["error"]]
+
+    run.until(lambda: len((run.session.status or {}).get("trainers", [])) == 2, 90, "both trainers have joined")
     with no_room_for([run.child(name).pid for name in names], 20_000):
         (tmp_path / "donefile").rename(donefile)
         # The next processes have room again.
         run.until(
             lambda: {r.name for r in run.session.supervisor.restarts} >= set(names), 90, "both trainers have ended"
         )
+    with no_room_for([run.pid("ctr-pserver-0"), run.pid("ctr-pserver-1")], 20_000):
+        [said, *_] = run.until(complaints, 90, "a pserver says that there is no room")
+        shown = subprocess.run(
+            [COMMAND, "status", "--address", run.places.info.master],
+            capture_output=True, text=True, check=False, timeout=60,
+        ).stdout  # fmt: skip
+        assert run.state() == "20200401/00 saving"
+        assert published_versions(store) == []
+        assert not store.exists(layout.BASE_DONEFILE)
+        # Half-written files are nowhere to be seen.
+        assert all(store.size(path) > 0 for path in store.walk("output"))
     report = run.finish(150)
 
     for name in names:
@@ -210,10 +188,18 @@ def test_trainers_without_room_on_their_own_disk_end_with_a_sentence_and_cost_no
         assert "gives back what it holds and ends" in told
         assert "File too large; trainer.config.scratchDir must have room and be writable" in told
         assert "Traceback" not in told
+    assert "File too large" in said
+    assert "File too large" in shown
     adds_up(report, 20_000)
-    # No table was taken back: the processes were started again, the master names why they left, and that is all.
+    assert [each["kind"] for each in report["passes"]] == ["base"]
+    assert report["live"] == published_versions(store)[0]
+    # No table was taken back: the trainers were started again, the master names why they left, and that is all.
     reasons = {each["reason"] for each in report["recoveries"]}
     left = {reason for reason in reasons if re.fullmatch(r"trainer \d+ left: .* File too large; .*", reason)}
     assert reasons - left == {f"{name} exit code 1" for name in names}
     assert len(left) == 2
     assert report["ledger"]["rolledBack"] == 0
+    leftovers = [
+        name for _, _, names in os.walk(run.places.folder / "store") for name in names if name.startswith(".part-")
+    ]
+    assert leftovers == []

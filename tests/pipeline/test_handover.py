@@ -14,7 +14,7 @@ from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.plan import Places, roles
 from elastic_ctr.local.processes import Supervisor
 from pipeline.running import Run, merged, values_for
-from pipeline.test_recovery import adds_up
+from pipeline.test_recovery import adds_up, has_ended
 from pipeline.test_whole_run import synthetic
 from ports import free_ports
 
@@ -74,7 +74,9 @@ def replaced(run: Run, values: dict[str, object], training: str, pservers: int) 
 
 
 @pytest.mark.timeout(300)
-def test_a_training_that_is_replaced_in_mid_pass_loses_nothing_of_what_it_has_trained(tmp_path: Path) -> None:
+def test_a_trainer_that_is_told_to_end_and_a_training_that_is_replaced_in_mid_pass_lose_nothing(
+    tmp_path: Path,
+) -> None:
     slots = synthetic(tmp_path / "data", 3, 90_000)
     values = values_for(tmp_path / "data", slots, "20200401/00", "20200401/02", data={"taskBytes": 150_000})
     # Members of the old training must be heard within a lease, on however busy a machine.
@@ -82,6 +84,10 @@ def test_a_training_that_is_replaced_in_mid_pass_loses_nothing_of_what_it_has_tr
     run = Run(tmp_path / "run", values)
     tell_master(run, handover_seconds=GRACE_SECONDS - 10)
     with run.session.running():
+        run.until(lambda: run.state() == "20200401/00 training" and run.trained() > 0, 90, "the first hour is trained")
+        ending = run.child("ctr-trainer-0")
+        os.kill(run.pid("ctr-trainer-0"), signal.SIGTERM)
+        run.until(lambda: has_ended(ending), 60, "the trainer has given its tasks back")
         run.until(
             lambda: run.state() == "20200401/01 training" and run.trained() > 33_000,
             120,
@@ -103,6 +109,7 @@ def test_a_training_that_is_replaced_in_mid_pass_loses_nothing_of_what_it_has_tr
     adds_up(report, 90_000)
     assert report["ledger"]["rolledBack"] == 0
     assert report["ledger"]["repeated"] == 0
+    assert not [each["reason"] for each in report["recoveries"] if "lost task" in each["reason"]]
     assert [each["reason"] for each in report["recoveries"] if each["role"] == "training"] == [
         "training local was replaced by ctr-train-b"
     ]

@@ -69,7 +69,8 @@ def test_each_hour_of_a_click_log_becomes_a_version_and_no_record_is_lost(
     slots = (data / "slot.conf").read_text().split()
     model = {"sparseDim": SPARSE_DIM}
 
-    run = start(values_for(data, slots, summary["start"], summary["end"], model=model, trainer={"replicas": 1}))
+    alone = {"replicas": 1}
+    run = start(values_for(data, slots, summary["start"], summary["end"], model=model, trainer=alone, pserver=alone))
     report = run.finish(200)
 
     assert summary["records"] == sum(counted.values())

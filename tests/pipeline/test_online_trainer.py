@@ -31,7 +31,8 @@ def test_of_1197_keys_the_59_that_reach_the_online_trainers_base_threshold_are_p
     hour(tmp_path / "data", "20190720/0000", lines)
     hour(tmp_path / "data", "20190720/0005", b"")
     slots = (ELASTICCTR / "slot.conf").read_text().split()
-    here = values_for(tmp_path / "data", slots, "20190720/0000", "20190720/0005")
+    alone = {"replicas": 1}
+    here = values_for(tmp_path / "data", slots, "20190720/0000", "20190720/0005", trainer=alone, pserver=alone)
     # Fewer files than the example's 60 partitions: what is published is the same.
     changed = {"data": here["data"], "model": {"partitions": 12}}
     values = merged(merged(here, yaml.safe_load(EXAMPLE.read_text())), changed)

@@ -21,6 +21,20 @@ def is_up(run: Run, name: str) -> bool:
     return name in run.session.supervisor.pids()
 
 
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def kill_with_its_child(run: Run, name: str) -> None:
+    """Kill a parent; its child must end with it."""
+    child = run.child(name)
+    run.kill(name)
+    ends = time.monotonic() + 10
+    while not has_ended(child):
+        assert time.monotonic() < ends, f"the child of {name} outlived it"
+        time.sleep(0.05)
+
+
 def adds_up(report: dict[str, Any], records: int) -> None:
     ledger = report["ledger"]
     assert ledger["records"] == records
@@ -29,7 +43,9 @@ def adds_up(report: dict[str, Any], records: int) -> None:
 
 
 @pytest.mark.timeout(420)
-def test_every_role_is_killed_in_turn_and_the_last_version_is_right(tmp_path: Path, start: Callable[..., Run]) -> None:
+def test_every_role_is_killed_in_turn_with_its_child_and_the_last_version_is_right(
+    tmp_path: Path, start: Callable[..., Run]
+) -> None:
     slots = synthetic(tmp_path / "data", 6, 72_000)
     values = values_for(
         tmp_path / "data", slots, "20200401/00", "20200401/05", data={"taskBytes": 400_000}, cube=TWO_SHARDS
@@ -37,7 +53,7 @@ def test_every_role_is_killed_in_turn_and_the_last_version_is_right(tmp_path: Pa
     run = start(values)
 
     run.until(lambda: run.state() == "20200401/00 training", 90, "the first hour is trained")
-    run.kill("ctr-trainer-0")
+    kill_with_its_child(run, "ctr-trainer-0")
     run.until(lambda: run.state().startswith("20200401/01"), 90, "the second hour, with a trainer lost")
     run.kill("ctr-master-0")
     run.until(
@@ -47,17 +63,17 @@ def test_every_role_is_killed_in_turn_and_the_last_version_is_right(tmp_path: Pa
     )
     generation = run.generation()
     assert generation == 1, "a restarted master does not raise the generation"
-    run.kill("ctr-pserver-1")
+    kill_with_its_child(run, "ctr-pserver-1")
     run.until(lambda: run.generation() == generation + 1, 60, "a lost pserver is a new generation")
     run.until(lambda: run.session.live is not None, 120, "a version goes live")
-    for name in (
-        "ctr-cube-s0-0.agent",
-        "ctr-cube-s1-0.server",
-        "ctr-cube-transfer-0",
-        "ctr-serving-0",
-        "ctr-cube-builder-0",
+    for name, kill in (
+        ("ctr-cube-s0-0.agent", Run.kill),
+        ("ctr-cube-s1-0.server", kill_with_its_child),
+        ("ctr-cube-transfer-0", Run.kill),
+        ("ctr-serving-0", kill_with_its_child),
+        ("ctr-cube-builder-0", Run.kill),
     ):
-        run.kill(name)
+        kill(run, name)
         run.until(partial(is_up, run, name), 20, f"{name} is back")
     report = run.finish(200)
 
@@ -93,9 +109,7 @@ def test_after_a_pservers_loss_the_table_is_the_checkpoints_and_a_sleeping_train
     run.until(lambda: run.generation() == 2, 30, "the loss is declared")
     run.until(lambda: (run.session.status or {}).get("ready"), 60, "the checkpoint is loaded and counted")
     os.kill(sleeper.pid, signal.SIGCONT)
-    run.until(
-        lambda: not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE, 60, "the sleeper ends to rejoin"
-    )
+    run.until(lambda: has_ended(sleeper), 60, "the sleeper ends to rejoin")
     report = run.finish(150)
 
     adds_up(report, 60_000)
@@ -111,39 +125,3 @@ def sum_of_base(store: object) -> int:
     """Rows of the first hour's base: what the checkpoint after it holds."""
     first = published_versions(store)[0]  # type: ignore[arg-type]
     return read_version(store, first).keys  # type: ignore[arg-type]
-
-
-@pytest.mark.timeout(240)
-def test_a_killed_parent_takes_its_child_with_it(tmp_path: Path, start: Callable[..., Run]) -> None:
-    slots = synthetic(tmp_path / "data", 2, 20_000)
-    run = start(values_for(tmp_path / "data", slots, "20200401/00", "20200401/01"))
-    run.until(lambda: run.state() == "20200401/00 training" or run.session.live, 90, "training goes on")
-
-    for name in ("ctr-trainer-1", "ctr-pserver-0", "ctr-cube-s0-0.server", "ctr-serving-0"):
-        child = run.child(name)
-        run.kill(name)
-        ends = time.monotonic() + 10
-        while time.monotonic() < ends and child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.05)
-        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, f"the child of {name} outlived it"
-    report = run.finish(150)
-
-    adds_up(report, 20_000)
-
-
-@pytest.mark.timeout(240)
-def test_a_trainer_that_is_told_to_end_in_mid_pass_gives_its_tasks_back(
-    tmp_path: Path, start: Callable[..., Run]
-) -> None:
-    slots = synthetic(tmp_path / "data", 2, 60_000)
-    run = start(values_for(tmp_path / "data", slots, "20200401/00", "20200401/01", data={"taskBytes": 150_000}))
-    run.until(lambda: run.state() == "20200401/00 training" and run.trained() > 0, 90, "the first hour is trained")
-
-    ending = run.child("ctr-trainer-0")
-    os.kill(run.pid("ctr-trainer-0"), signal.SIGTERM)
-    run.until(lambda: not ending.is_running() or ending.status() == psutil.STATUS_ZOMBIE, 60, "the trainer has ended")
-    report = run.finish(150)
-
-    adds_up(report, 60_000)
-    assert report["ledger"]["repeated"] == 0
-    assert not [each["reason"] for each in report["recoveries"] if "lost task" in each["reason"]]

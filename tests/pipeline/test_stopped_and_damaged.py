@@ -27,11 +27,12 @@ def test_a_bad_hour_is_retried_and_a_damaged_checkpoint_is_passed_by(tmp_path: P
         each.unlink()
     bad = next(file for file in sorted((hours / "02").iterdir()) if file.name.startswith("part"))
     lines = bad.read_bytes()
-    bad.write_bytes(b"no click log\n" * 500)
+    bad.write_bytes(b"1 0 broken\n" * 500)
     third.touch()
     values = values_for(
-        tmp_path / "data", slots, "20200401/00", "20200401/03", data={"sleepSeconds": 5}, trainer={"replicas": 1}
-    )
+        tmp_path / "data", slots, "20200401/00", "20200401/03",
+        data={"sleepSeconds": 5}, trainer={"replicas": 1}, pserver={"replicas": 1},
+    )  # fmt: skip
     run = start(values)
 
     run.until(lambda: run.state() == "20200401/02 stopped", 150, "the bad hour is stopped")
@@ -39,6 +40,11 @@ def test_a_bad_hour_is_retried_and_a_damaged_checkpoint_is_passed_by(tmp_path: P
     before = pids(run)
     reason = (run.session.status or {})["current"]["reason"]
     assert f"20200401/02/{bad.name}" in reason
+    assert "500 of " in reason
+    assert "lines were refused" in reason
+    assert "no_colon 500" in reason
+    assert "1 0 broken" in reason
+    assert run.trained() == 6_000, "nothing of the bad hour is trained"
     bad.write_bytes(lines)
     retried = subprocess.run(
         [
@@ -52,7 +58,7 @@ def test_a_bad_hour_is_retried_and_a_damaged_checkpoint_is_passed_by(tmp_path: P
     assert pids(run) == before
 
     damaged = damage_the_newest_checkpoint(run)
-    run.child("ctr-pserver-1").kill()
+    run.child("ctr-pserver-0").kill()
     fourth.touch()
     report = run.finish(200)
 
