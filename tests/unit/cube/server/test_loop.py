@@ -375,9 +375,9 @@ def test_a_reply_that_waits_survives_a_change_to_another_dim(running: Running, t
         _check(other.ask(1, KEYS, DIM), KEYS, 1)
         _check(lazy.reply(DIM), keys, 1)
 
-        running.hold(write_table(tmp_path / "b", KEYS, dim=2, version=2))
+        running.hold(write_table(tmp_path / "b", KEYS, dim=4, version=2))
 
-        assert other.ask(2, KEYS[:3], 2).values.tobytes() == values_for(KEYS[:3], 2, 2).tobytes()
+        assert other.ask(2, KEYS[:3], 4).values.tobytes() == values_for(KEYS[:3], 4, 2).tobytes()
         statuses = []
         for _ in range(count - 1):
             reply = lazy.reply(DIM)
