@@ -153,8 +153,8 @@ def test_trainers_and_pservers_without_room_on_their_own_disks_say_so_and_go_on_
         values_for(
             tmp_path / "data", slots, "20200401/00", "20200401/00",
             data={"taskBytes": 100_000},
-            # The first failure would stop the pass.
-            master={"config": {"maxFailures": 1}},
+            # The first failure would stop the pass. A trainer that is not heard for a lease would be started again too early.
+            master={"config": {"maxFailures": 1, "leaseSeconds": 15}},
         )
     )  # fmt: skip
     store = open_store(run.places.store_url)
