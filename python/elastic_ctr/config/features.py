@@ -1,17 +1,15 @@
 """`features:` in the values file: what each column of the data means to the network."""
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, RootModel, field_validator, model_validator
 
-from elastic_ctr.config.section import EXACT, Count, Section
+from elastic_ctr.config.section import Count, Section
+from elastic_ctr.features.slots import SlotList
 
-# As a slot's name: it may stand in a line of text, and in Prometheus' labels.
-NAME = r"^[!-9;-~]+$"
 MOST_DIGITS = 15
 _NEEDS_STATISTICS = ("standardize", "minMax")
 
@@ -78,9 +76,7 @@ class Categorical(OfColumn):
     vocabulary: tuple[str, ...] | TopValues | ValuesOfFile | None = Field(
         default=None, description="Values with keys of their own; all others share one key. Absent: each has its own."
     )
-    hash: int | None = Field(
-        default=None, ge=1, le=EXACT, description="At most so many keys: values are hashed to them."
-    )
+    hash: Count | None = Field(default=None, description="At most so many keys: values are hashed to them.")
     round: int | None = Field(
         default=None, ge=0, le=MOST_DIGITS, description="Decimal digits of a number that is used as a category."
     )
@@ -145,9 +141,7 @@ class Crossed(Section):
 
     type: Literal["crossed"]
     of: tuple[str, ...] = Field(description="Names of two features or more, none of them numeric or crossed.")
-    hash: int | None = Field(
-        default=None, ge=1, le=EXACT, description="At most so many keys: combinations are hashed to them."
-    )
+    hash: Count | None = Field(default=None, description="At most so many keys: combinations are hashed to them.")
 
     @field_validator("of")
     @classmethod
@@ -163,9 +157,7 @@ class Text(OfColumn):
     type: Literal["text"]
     words: Literal[True] = Field(default=True, description="Words are runs of letters and digits, in small letters.")
     ngrams: tuple[Count, Count] = Field(default=(1, 1), description="Fewest and most words of a run that has a key.")
-    hash: int | None = Field(
-        default=None, ge=1, le=EXACT, description="At most so many keys: words are hashed to them."
-    )
+    hash: Count | None = Field(default=None, description="At most so many keys: words are hashed to them.")
 
     @field_validator("ngrams")
     @classmethod
@@ -187,9 +179,8 @@ class Features(RootModel[dict[str, Feature]]):
     def _consistent(self) -> "Features":
         if not self.slots:
             raise ValueError("features has none with keys; give at least one that is categorical, bucketized or text")
+        SlotList(tuple(self.root))  # refuses a name that cannot stand in a line
         for name, feature in self.root.items():
-            if not re.match(NAME, name):
-                raise ValueError(f"the feature {name!r} has a blank or colon in its name, or is not ASCII; rename it")
             if isinstance(feature, Crossed):
                 self._check_cross(name, feature)
         return self
@@ -219,7 +210,7 @@ class Features(RootModel[dict[str, Feature]]):
             if not isinstance(each, Crossed):
                 yield name, each.column or name
 
-    def check_columns(self, known: Mapping[str, object]) -> None:
+    def check_columns(self, known: Collection[str]) -> None:
         """Raises ValueError for a feature of a column that the data lacks; the sentence names those that it has."""
         for name, column in self.columns():
             if column not in known:

@@ -1,6 +1,6 @@
 """The transforms of features: pure functions over arrays, the same for a trainer's batches and a serving's rounds.
 
-Numbers are float64 until the last step; keys are u64. `docs/features.md` names each transform as the values file does.
+Numbers are float64; keys are u64. `config.features` names each transform as the values file does.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ Numbers = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 _AFTER_PADDING = np.uint64(PADDING_KEY + 1)
+_EXACT = 2.0**53
 _MOST_DIGITS = 20  # of an i64, with its sign
 _SPACE, _MINUS, _ZERO, _UPPER_A, _UPPER_Z, _LOWER_A, _LOWER_Z, _NINE, _ASCII = 32, 45, 48, 65, 90, 97, 122, 57, 128
 _TO_LOWER = 32
@@ -72,7 +73,9 @@ def clip(x: Numbers, low: float, high: float) -> Numbers:
 
 def rounded(x: Numbers, digits: int) -> Numbers:
     """To so many decimal digits, halves to the even one, as numpy's `round`; -0.0 becomes 0.0."""
-    return np.round(x, digits) + 0.0
+    # numpy multiplies by a power of ten, which makes a large number infinite; above 2^53 there are no digits to round.
+    whole = np.abs(x) >= _EXACT
+    return np.where(whole, x, np.round(np.where(whole, 0.0, x), digits)) + 0.0
 
 
 def keys_of_texts(name: str, texts: Texts) -> Keys:
@@ -124,9 +127,9 @@ def crossed(name: str, parts: Sequence[KeysOfRows]) -> KeysOfRows:
         counts = left * right
         ends = np.append(0, np.cumsum(counts))
         row = np.repeat(np.arange(len(counts)), counts)
-        within = np.arange(ends[-1]) - ends[row]
-        columns = [column[offsets[row] + within // np.maximum(right[row], 1)] for column in columns]
-        columns.append(part.keys[part.offsets[row] + within % np.maximum(right[row], 1)])
+        within, of_part = np.divmod(np.arange(ends[-1]) - ends[row], right[row])
+        columns = [column[offsets[row] + within] for column in columns]
+        columns.append(part.keys[part.offsets[row] + of_part])
         offsets = ends
     texts = np.ascontiguousarray(np.stack(columns, axis=1), dtype="<u8").view(np.uint8).reshape(-1)
     places = np.arange(len(columns[0]) + 1, dtype=np.int64) * (8 * len(parts))
@@ -209,7 +212,7 @@ def words(texts: Texts) -> tuple[Texts, Offsets]:
 def _write_ngrams(
     data: Any, ends: Any, words_of: Any, least: Any, most: Any, out: Any, out_ends: Any, grams_of: Any
 ) -> Any:
-    """Returns how many n-grams there are. With too little room in `out` nothing is written, and the room that it takes is counted."""
+    """Returns how many n-grams there are, and their bytes. With an empty `out` they are counted and not written."""
     grams = at = 0
     for row in range(words_of.size - 1):
         for first in range(words_of[row], words_of[row + 1]):

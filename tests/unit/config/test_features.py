@@ -32,7 +32,7 @@ def test_the_features_of_the_contract_are_read_in_their_order() -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no keys at all": ({"price": PRICE}, "none with keys"),
-    "a name with a blank": ({"a b": CITY}, "'a b' has a blank or colon"),
+    "a name with a blank": ({"a b": CITY}, "'a b' cannot stand in a line"),
     "a cross of one": ({"c": CITY, "x": {"type": "crossed", "of": ["c"]}}, "two different features or more"),
     "a cross of the same": ({"c": CITY, "x": {"type": "crossed", "of": ["c", "c"]}}, "two different features or more"),
     "a cross of nobody": ({"c": CITY, "x": {"type": "crossed", "of": ["c", "d"]}}, "d, which is no feature; those that can be: c"),

@@ -59,12 +59,16 @@ def test_standardized_and_scaled_numbers_follow_their_formulas(x: list[float], l
 
 @given(some_numbers, st.integers(0, 6))
 def test_rounded_numbers_are_clean_and_without_a_negative_zero(x: list[float], digits: int) -> None:
-    x = [each for each in x if abs(each) < 1e9]
-
     found = transforms.rounded(np.array(x, np.float64), digits)
 
     assert not np.signbit(found[found == 0]).any()
-    assert found.tolist() == pytest.approx([round(each, digits) for each in x], abs=10.0**-digits / 1000)
+    assert found.tolist() == pytest.approx([round(each, digits) for each in x], rel=1e-12, abs=10.0**-digits / 1000)
+
+
+def test_a_number_without_digits_to_round_stays_as_it_is() -> None:
+    largest = np.array([1.7e308, -1.7e308, 2.0**53])
+
+    assert transforms.rounded(largest, 15).tolist() == largest.tolist()
 
 
 @given(st.lists(i64, max_size=50))
