@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.ledger import PassRow, SaveRow
+from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.model.evaluation import weighted_auc
 from elastic_ctr.versions.manifest import FileEntry
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpoint_files import Published, checkpoint_name, compare, folder_of, jobs_of
-from elastic_ctr.master.ledger import PassRow, SaverLease, SaveRow
+from elastic_ctr.master.ledger_rows import PassRow, SaverLease, SaveRow
 from elastic_ctr.master.members import JobResults, Lease
 from elastic_ctr.master.recovery import TRIES, Part
 from elastic_ctr.master.schedule import SavePlan, pick_samples, save_plan

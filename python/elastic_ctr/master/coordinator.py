@@ -12,7 +12,8 @@ from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpointing import Checkpointing, is_save
-from elastic_ctr.master.ledger import Ledger, PassRow, SaveRow
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.members import Pservers, Trainers
 from elastic_ctr.master.recovery import Initialisation, MidPassHandover, Part
 from elastic_ctr.master.store_queries import Pending, StoreQueries

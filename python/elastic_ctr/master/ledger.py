@@ -1,219 +1,29 @@
-"""The master's durable state: one SQLite file in write-ahead mode, owned by one process.
-
-States of a pass: waiting -> checking -> checked -> training -> evaluating -> saving -> done, or stopped with a reason. A task's
-state is that of the present epoch of its pass: todo, leased, done, or parked.
+"""The master's durable state, owned by one process.
 
 A checkpoint holds all passes up to its own. One made in `mid` pass also names the epoch, and `kept` has the state of each task.
 """
 
 import json
-import sqlite3
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Json, TypeAdapter
-from typing_extensions import Self
 
-T = TypeVar("T", bound="PassRow | TaskRow | SaveRow")
-Histogram = npt.NDArray[np.float64]
-Columns = Mapping[str, Any]
+from elastic_ctr.master.ledger_file import LedgerFile
+from elastic_ctr.master.ledger_rows import (
+    Columns,
+    Facts,
+    Histogram,
+    Pass,
+    PassRow,
+    SaveRow,
+    TaskRow,
+    packed,
+    unpacked,
+)
 
-_SCHEMA = """
-create table if not exists facts (id integer primary key check (id = 1), value text not null);
-create table if not exists passes (
-  ordinal integer primary key, id text not null unique, splits text not null, event_time_max integer not null,
-  ends_day integer not null, state text not null default 'waiting', epoch integer not null default 0,
-  reason text not null default '', auc_before real, auc real, training_at real, trained_at real, done_at real,
-  version integer, seconds text not null default '{}');
-create table if not exists files (pass integer not null, path text not null, bytes integer not null,
-  primary key (pass, path));
-create table if not exists tasks (
-  id text primary key, pass integer not null, path text not null, start integer not null, stop integer not null,
-  state text not null, failures integer not null default 0, lost_leases integer not null default 0,
-  attempt text not null default '', trainer integer,
-  lease_ends real not null default 0, leased_at real, running integer not null default 0,
-  checked integer not null default 0,
-  records integer not null default 0, shows integer not null default 0, clicks integer not null default 0,
-  ignored integer not null default 0, padding integer not null default 0, trained integer not null default 0,
-  repeated integer not null default 0, positives blob, negatives blob, error text not null default '');
-create index if not exists tasks_by_pass on tasks (pass, state);
-create table if not exists refusals (task text not null, pass integer not null, reason text not null,
-  lines integer not null, examples text not null, primary key (task, reason));
-create table if not exists samples (task text not null, pass integer not null, position integer not null,
-  line text not null, show integer not null, click integer not null, primary key (task, position));
-create index if not exists refusals_by_pass on refusals (pass);
-create index if not exists samples_by_pass on samples (pass);
-create table if not exists saves (
-  pass integer primary key, generation integer not null, steps text not null, kind text, version integer,
-  checkpoint text, began_at real not null, stage text not null, saved blob, written blob);
-create table if not exists versions (
-  id integer primary key, kind text not null, base integer not null, parent integer, pass integer not null,
-  state text not null, keys integer not null, at real not null, reason text not null default '');
-create table if not exists checkpoints (
-  name text primary key, pass integer not null, follows integer, base integer, at real not null, mid text,
-  damaged text);
-create table if not exists kept (
-  checkpoint text not null, task text not null, state text not null, trained integer not null, repeated integer not null,
-  positives blob, negatives blob, primary key (checkpoint, task));
-create table if not exists recoveries (
-  id integer primary key autoincrement, role text not null, reason text not null, at real not null, seconds real,
-  rolled_back integer not null default 0);
-"""
-
-
-class _Checked(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class SaverLease(_Checked):
-    """The lease of the trainer that saves, for a master that is started in this one's place."""
-
-    trainer: int
-    attempt: str
-    began: float
-    heard: float
-
-
-class HandoverState(_Checked):
-    """A mid-pass handover. `mid`: the columns of the pass when its save was ordered."""
-
-    before: str
-    pservers: int
-    ordinal: int
-    ends: float
-    mid: dict[str, Any] | None = None
-
-
-class Facts(_Checked):
-    """The single values of the ledger, as a new ledger has them.
-
-    Attributes:
-        used: the last generation that a trainer was told to initialise, so its servers may hold rows.
-        initialised: the last generation that is ready to be trained.
-        initialised_by: the last generation with values in its servers, and the trainer that put them there.
-        follows, base: the version that the next delta changes, and its base.
-        base_due: why the next version is a base.
-        pservers: the process of each pserver's supervisor, by index.
-        taken_back: counts of passes that were read or trained again.
-    """
-
-    id: str = ""
-    made_with: dict[str, Any] | None = None
-    training: str = ""
-    generation: int = 1
-    used: int = 0
-    initialised: int = 0
-    initialised_by: tuple[int, int] = (0, 0)
-    load_failures: int = 0
-    save_failures: int = 0
-    save_lost_leases: int = 0
-    follows: int | None = None
-    base: int | None = None
-    base_due: str = ""
-    last_version: int = 0
-    finished: bool = False
-    resumed_at: float = 0
-    pservers: dict[str, str] = {}
-    handover: HandoverState | None = None
-    saver: SaverLease | None = None
-    attempts: int = 0
-    looks: int = 0
-    last_trainer: int = 0
-    rolled_back: int = 0
-    taken_back: dict[str, int] = {}
-
-
-@dataclass(frozen=True)
-class Pass:
-    """Splits that are trained together. `id` is its last split: the newest data that the model knows after it."""
-
-    ordinal: int
-    id: str
-    splits: Json[tuple[str, ...]]
-    event_time_max: int
-    ends_day: bool
-
-
-@dataclass(frozen=True)
-class PassRow(Pass):
-    """One pass as the ledger has it. `seconds` is the time of each stage."""
-
-    state: str = "waiting"
-    epoch: int = 0
-    reason: str = ""
-    auc_before: float | None = None
-    auc: float | None = None
-    training_at: float | None = None
-    trained_at: float | None = None
-    done_at: float | None = None
-    version: int | None = None
-    seconds: Json[dict[str, float]] | None = None
-
-
-@dataclass(frozen=True)
-class TaskRow:
-    """One task as the ledger has it, without its histograms. failures, lost_leases: in a row, in the present epoch of its pass.
-
-    leased_at: when its trainer began it; None while that trainer works on another task and has leased this one ahead.
-    """
-
-    id: str
-    ordinal: int
-    path: str
-    start: int
-    stop: int
-    state: str
-    failures: int
-    lost_leases: int
-    attempt: str
-    trainer: int | None
-    lease_ends: float
-    leased_at: float | None
-    running: bool
-    records: int
-    trained: int
-
-
-@dataclass(frozen=True)
-class SaveRow:
-    """The save after a pass. stage: ordered -> begun -> saved -> written -> exported -> scored -> done.
-
-    saved: the saver's control.SaveResult; written: a control.PserverState with the results of all pservers.
-    """
-
-    ordinal: int
-    generation: int
-    steps: Json[tuple[str, ...]]
-    kind: str | None
-    version: int | None
-    checkpoint: str | None
-    began_at: float
-    stage: str = "ordered"
-    saved: bytes | None = None
-    written: bytes | None = None
-
-
-def packed(histogram: Histogram) -> bytes:
-    """The content of a column: little-endian f64, deflated; most buckets are empty."""
-    return zlib.compress(np.ascontiguousarray(histogram, "<f8").tobytes(), 1)
-
-
-def unpacked(blob: bytes) -> Histogram:
-    return np.frombuffer(zlib.decompress(blob), "<f8").astype(np.float64)
-
-
-_READERS: dict[type, TypeAdapter[Any]] = {
-    PassRow: TypeAdapter(list[PassRow]),
-    TaskRow: TypeAdapter(list[TaskRow]),
-    SaveRow: TypeAdapter(list[SaveRow]),
-}
 _SUMS = {
     **{name: f"sum({name})" for name in ("records", "shows", "clicks", "ignored", "padding", "repeated")},
     "tasks": "count(*)",
@@ -230,88 +40,8 @@ _SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
 _CLEAN = "failures = 0, lost_leases = 0, error = ''"
 
 
-def not_written(failed: sqlite3.OperationalError) -> str:
-    """The sentence for operators and callers; the master goes on trying."""
-    return f"the ledger cannot be written ({failed}): make room where it is, or enlarge master.persistence.size; it is tried again"
-
-
-class Ledger:
+class Ledger(LedgerFile):
     """The one owner of the file. Every public method is one transaction; callers hold the coordinator's lock."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.row_factory = sqlite3.Row
-        self._db.execute("pragma journal_mode = wal")
-        self._db.execute("pragma synchronous = full")
-        self._db.executescript(_SCHEMA)
-        self._depth = 0
-        # A transaction has failed: the coordinator's memory may be ahead of the file, and the coordinator resets both.
-        self.torn = False
-
-    def close(self) -> None:
-        self._db.close()
-
-    # Nested `with ledger:` blocks are one transaction: all of it or nothing survives a crash.
-    def __enter__(self) -> Self:
-        if self._depth == 0:
-            self._turn("begin immediate")
-        self._depth += 1
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._depth -= 1
-        if self._depth:
-            return
-        if kind is None:
-            self._turn("commit")
-        else:
-            self._undo(torn=issubclass(kind, sqlite3.OperationalError))
-
-    def _turn(self, sql: str) -> None:
-        try:
-            self._db.execute(sql)
-        except sqlite3.OperationalError:
-            self._undo(torn=True)
-            raise
-
-    def _undo(self, *, torn: bool) -> None:
-        self.torn = self.torn or torn
-        # On a full disk SQLite may have rolled back by itself.
-        if self._db.in_transaction:
-            self._db.execute("rollback")
-
-    def _all(self, sql: str, *values: Any) -> list[Any]:
-        return self._db.execute(sql, values).fetchall()
-
-    def _one(self, sql: str, *values: Any) -> Any:
-        return self._db.execute(sql, values).fetchone()
-
-    def _dicts(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        return [dict(row) for row in self._all(sql, *values)]
-
-    def _rows(self, kind: type[T], source: str, *values: Any) -> list[T]:
-        """Rows of one of the classes above; `source` is what stands behind `from`."""
-        # `ordinal` is the column `pass` where it is not the table's own key.
-        ordinal = "ordinal" if kind is PassRow else "pass as ordinal"
-        columns = ", ".join(ordinal if field.name == "ordinal" else field.name for field in fields(kind))
-        rows: list[T] = _READERS[kind].validate_python(self._dicts(f"select {columns} from {source}", *values))
-        return rows
-
-    def _row(self, kind: type[T], source: str, *values: Any) -> T | None:
-        return next(iter(self._rows(kind, f"{source} limit 1", *values)), None)
-
-    def _do(self, sql: str, *values: Any) -> None:
-        with self:
-            self._db.execute(sql, values)
-
-    def _insert(self, table: str, row: Columns, verb: str = "replace") -> None:
-        columns = ["pass" if name == "ordinal" and table != "passes" else name for name in row]
-        self._do(f"{verb} into {table} ({', '.join(columns)}) values ({', '.join('?' * len(row))})", *row.values())
-
-    def _update(self, table: str, columns: Columns, where: str, *values: Any) -> None:
-        sets = ", ".join(f"{column} = ?" for column in columns)
-        self._do(f"update {table} set {sets} where {where}", *columns.values(), *values)
 
     # -- facts -----------------------------------------------------------------------------------------------------
 

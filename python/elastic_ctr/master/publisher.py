@@ -12,7 +12,7 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.master.checkpoint_files import PublishRefused, entries, judge, merged_rows
 from elastic_ctr.master.checkpointing import published_of, results_of, saved_of
 from elastic_ctr.master.coordinator import Coordinator
-from elastic_ctr.master.ledger import PassRow, SaveRow
+from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.store import AlreadyPublished, NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import announce

@@ -9,7 +9,8 @@ from typing import Any
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpoint_files import checkpoint_name, merged_rows, rows_differ
-from elastic_ctr.master.ledger import HandoverState, Ledger, PassRow, SaveRow
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_rows import HandoverState, PassRow, SaveRow
 from elastic_ctr.master.members import JobResults, Lease, Pservers, Trainers
 from elastic_ctr.master.schedule import Schedule
 from elastic_ctr.master.store_queries import Pending, StoreQueries

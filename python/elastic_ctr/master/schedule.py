@@ -10,7 +10,8 @@ from itertools import count, islice, pairwise
 
 from elastic_ctr.config.data import Data, split_end, split_exists, split_name, split_time
 from elastic_ctr.config.roles import MasterConfig
-from elastic_ctr.master.ledger import Ledger, Pass, PassRow
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_rows import Pass, PassRow
 from elastic_ctr.store.source import Source
 
 log = logging.getLogger(__name__)

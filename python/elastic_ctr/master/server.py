@@ -36,7 +36,9 @@ from elastic_ctr.control import control_pb2_grpc
 from elastic_ctr.control.channel import MAX_MESSAGE, OPTIONS
 from elastic_ctr.master.checkpoint_files import first_generation
 from elastic_ctr.master.coordinator import Coordinator
-from elastic_ctr.master.ledger import Ledger, PassRow, not_written
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_file import not_written
+from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.schedule import ChangedFiles, look, missing_folder, ranges
 from elastic_ctr.master.store_queries import StoreQueries

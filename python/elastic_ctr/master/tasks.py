@@ -19,7 +19,7 @@ import numpy as np
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpoint_files import describe_refusals
-from elastic_ctr.master.ledger import Histogram, PassRow, TaskRow
+from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.recovery import Part
 from elastic_ctr.model.evaluation import BUCKETS, auc_of_histogram
 

@@ -20,7 +20,7 @@ from elastic_ctr.master.checkpoint_files import (
     merged_rows,
     rows_differ,
 )
-from elastic_ctr.master.ledger import PassRow, SaveRow
+from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 
 Values = npt.NDArray[np.float32]
 KEYS = np.array([3, 7, 2**64 - 1], np.uint64)

@@ -17,7 +17,8 @@ from elastic_ctr.config.role_files import Tracking
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import MasterClient
-from elastic_ctr.master.ledger import Ledger, PassRow
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.schedule import ChangedFiles
 from elastic_ctr.master.server import Master, remember_settings
 from elastic_ctr.runtime.lock import StateInUse

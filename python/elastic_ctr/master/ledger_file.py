@@ -1,0 +1,143 @@
+"""The ledger's SQLite file in write-ahead mode: its schema and its transactions."""
+
+import sqlite3
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
+from typing_extensions import Self
+
+from elastic_ctr.master.ledger_rows import Columns, PassRow, SaveRow, TaskRow
+
+T = TypeVar("T", bound=PassRow | TaskRow | SaveRow)
+
+_SCHEMA = """
+create table if not exists facts (id integer primary key check (id = 1), value text not null);
+create table if not exists passes (
+  ordinal integer primary key, id text not null unique, splits text not null, event_time_max integer not null,
+  ends_day integer not null, state text not null default 'waiting', epoch integer not null default 0,
+  reason text not null default '', auc_before real, auc real, training_at real, trained_at real, done_at real,
+  version integer, seconds text not null default '{}');
+create table if not exists files (pass integer not null, path text not null, bytes integer not null,
+  primary key (pass, path));
+create table if not exists tasks (
+  id text primary key, pass integer not null, path text not null, start integer not null, stop integer not null,
+  state text not null, failures integer not null default 0, lost_leases integer not null default 0,
+  attempt text not null default '', trainer integer,
+  lease_ends real not null default 0, leased_at real, running integer not null default 0,
+  checked integer not null default 0,
+  records integer not null default 0, shows integer not null default 0, clicks integer not null default 0,
+  ignored integer not null default 0, padding integer not null default 0, trained integer not null default 0,
+  repeated integer not null default 0, positives blob, negatives blob, error text not null default '');
+create index if not exists tasks_by_pass on tasks (pass, state);
+create table if not exists refusals (task text not null, pass integer not null, reason text not null,
+  lines integer not null, examples text not null, primary key (task, reason));
+create table if not exists samples (task text not null, pass integer not null, position integer not null,
+  line text not null, show integer not null, click integer not null, primary key (task, position));
+create index if not exists refusals_by_pass on refusals (pass);
+create index if not exists samples_by_pass on samples (pass);
+create table if not exists saves (
+  pass integer primary key, generation integer not null, steps text not null, kind text, version integer,
+  checkpoint text, began_at real not null, stage text not null, saved blob, written blob);
+create table if not exists versions (
+  id integer primary key, kind text not null, base integer not null, parent integer, pass integer not null,
+  state text not null, keys integer not null, at real not null, reason text not null default '');
+create table if not exists checkpoints (
+  name text primary key, pass integer not null, follows integer, base integer, at real not null, mid text,
+  damaged text);
+create table if not exists kept (
+  checkpoint text not null, task text not null, state text not null, trained integer not null, repeated integer not null,
+  positives blob, negatives blob, primary key (checkpoint, task));
+create table if not exists recoveries (
+  id integer primary key autoincrement, role text not null, reason text not null, at real not null, seconds real,
+  rolled_back integer not null default 0);
+"""
+_READERS: dict[type, TypeAdapter[Any]] = {
+    PassRow: TypeAdapter(list[PassRow]),
+    TaskRow: TypeAdapter(list[TaskRow]),
+    SaveRow: TypeAdapter(list[SaveRow]),
+}
+
+
+def not_written(failed: sqlite3.OperationalError) -> str:
+    """The sentence for operators and callers; the master goes on trying."""
+    return f"the ledger cannot be written ({failed}): make room where it is, or enlarge master.persistence.size; it is tried again"
+
+
+class LedgerFile:
+    """The tables, and transactions on them. `with` blocks that are nested are one transaction: all of it or nothing survives a crash."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.row_factory = sqlite3.Row
+        self._db.execute("pragma journal_mode = wal")
+        self._db.execute("pragma synchronous = full")
+        self._db.executescript(_SCHEMA)
+        self._depth = 0
+        # A transaction has failed: the coordinator's memory may be ahead of the file, and the coordinator resets both.
+        self.torn = False
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        if self._depth == 0:
+            self._turn("begin immediate")
+        self._depth += 1
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
+        if kind is None:
+            self._turn("commit")
+        else:
+            self._undo(torn=issubclass(kind, sqlite3.OperationalError))
+
+    def _turn(self, sql: str) -> None:
+        try:
+            self._db.execute(sql)
+        except sqlite3.OperationalError:
+            self._undo(torn=True)
+            raise
+
+    def _undo(self, *, torn: bool) -> None:
+        self.torn = self.torn or torn
+        # On a full disk SQLite may have rolled back by itself.
+        if self._db.in_transaction:
+            self._db.execute("rollback")
+
+    def _all(self, sql: str, *values: Any) -> list[Any]:
+        return self._db.execute(sql, values).fetchall()
+
+    def _one(self, sql: str, *values: Any) -> Any:
+        return self._db.execute(sql, values).fetchone()
+
+    def _dicts(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        return [dict(row) for row in self._all(sql, *values)]
+
+    def _rows(self, kind: type[T], source: str, *values: Any) -> list[T]:
+        """Rows of one of the classes of `ledger_rows`; `source` is what stands behind `from`."""
+        # `ordinal` is the column `pass` where it is not the table's own key.
+        ordinal = "ordinal" if kind is PassRow else "pass as ordinal"
+        columns = ", ".join(ordinal if field.name == "ordinal" else field.name for field in fields(kind))
+        rows: list[T] = _READERS[kind].validate_python(self._dicts(f"select {columns} from {source}", *values))
+        return rows
+
+    def _row(self, kind: type[T], source: str, *values: Any) -> T | None:
+        return next(iter(self._rows(kind, f"{source} limit 1", *values)), None)
+
+    def _do(self, sql: str, *values: Any) -> None:
+        with self:
+            self._db.execute(sql, values)
+
+    def _insert(self, table: str, row: Columns, verb: str = "replace") -> None:
+        columns = ["pass" if name == "ordinal" and table != "passes" else name for name in row]
+        self._do(f"{verb} into {table} ({', '.join(columns)}) values ({', '.join('?' * len(row))})", *row.values())
+
+    def _update(self, table: str, columns: Columns, where: str, *values: Any) -> None:
+        sets = ", ".join(f"{column} = ?" for column in columns)
+        self._do(f"update {table} set {sets} where {where}", *columns.values(), *values)

@@ -1,0 +1,158 @@
+"""What the ledger holds: single values, and the rows of its tables.
+
+States of a pass: waiting -> checking -> checked -> training -> evaluating -> saving -> done, or stopped with a reason. A task's
+state is that of the present epoch of its pass: todo, leased, done, or parked.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Json
+
+Histogram = npt.NDArray[np.float64]
+Columns = Mapping[str, Any]
+
+
+class _Checked(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SaverLease(_Checked):
+    """The lease of the trainer that saves, for a master that is started in this one's place."""
+
+    trainer: int
+    attempt: str
+    began: float
+    heard: float
+
+
+class HandoverState(_Checked):
+    """A mid-pass handover. `mid`: the columns of the pass when its save was ordered."""
+
+    before: str
+    pservers: int
+    ordinal: int
+    ends: float
+    mid: dict[str, Any] | None = None
+
+
+class Facts(_Checked):
+    """The single values of the ledger, as a new ledger has them.
+
+    Attributes:
+        used: the last generation that a trainer was told to initialise, so its servers may hold rows.
+        initialised: the last generation that is ready to be trained.
+        initialised_by: the last generation with values in its servers, and the trainer that put them there.
+        follows, base: the version that the next delta changes, and its base.
+        base_due: why the next version is a base.
+        pservers: the process of each pserver's supervisor, by index.
+        taken_back: counts of passes that were read or trained again.
+    """
+
+    id: str = ""
+    made_with: dict[str, Any] | None = None
+    training: str = ""
+    generation: int = 1
+    used: int = 0
+    initialised: int = 0
+    initialised_by: tuple[int, int] = (0, 0)
+    load_failures: int = 0
+    save_failures: int = 0
+    save_lost_leases: int = 0
+    follows: int | None = None
+    base: int | None = None
+    base_due: str = ""
+    last_version: int = 0
+    finished: bool = False
+    resumed_at: float = 0
+    pservers: dict[str, str] = {}
+    handover: HandoverState | None = None
+    saver: SaverLease | None = None
+    attempts: int = 0
+    looks: int = 0
+    last_trainer: int = 0
+    rolled_back: int = 0
+    taken_back: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Splits that are trained together. `id` is its last split: the newest data that the model knows after it."""
+
+    ordinal: int
+    id: str
+    splits: Json[tuple[str, ...]]
+    event_time_max: int
+    ends_day: bool
+
+
+@dataclass(frozen=True)
+class PassRow(Pass):
+    """One pass as the ledger has it. `seconds` is the time of each stage."""
+
+    state: str = "waiting"
+    epoch: int = 0
+    reason: str = ""
+    auc_before: float | None = None
+    auc: float | None = None
+    training_at: float | None = None
+    trained_at: float | None = None
+    done_at: float | None = None
+    version: int | None = None
+    seconds: Json[dict[str, float]] | None = None
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """One task as the ledger has it, without its histograms. failures, lost_leases: in a row, in the present epoch of its pass.
+
+    leased_at: when its trainer began it; None while that trainer works on another task and has leased this one ahead.
+    """
+
+    id: str
+    ordinal: int
+    path: str
+    start: int
+    stop: int
+    state: str
+    failures: int
+    lost_leases: int
+    attempt: str
+    trainer: int | None
+    lease_ends: float
+    leased_at: float | None
+    running: bool
+    records: int
+    trained: int
+
+
+@dataclass(frozen=True)
+class SaveRow:
+    """The save after a pass. stage: ordered -> begun -> saved -> written -> exported -> scored -> done.
+
+    saved: the saver's control.SaveResult; written: a control.PserverState with the results of all pservers.
+    """
+
+    ordinal: int
+    generation: int
+    steps: Json[tuple[str, ...]]
+    kind: str | None
+    version: int | None
+    checkpoint: str | None
+    began_at: float
+    stage: str = "ordered"
+    saved: bytes | None = None
+    written: bytes | None = None
+
+
+def packed(histogram: Histogram) -> bytes:
+    """The content of a column: little-endian f64, deflated; most buckets are empty."""
+    return zlib.compress(np.ascontiguousarray(histogram, "<f8").tobytes(), 1)
+
+
+def unpacked(blob: bytes) -> Histogram:
+    return np.frombuffer(zlib.decompress(blob), "<f8").astype(np.float64)
