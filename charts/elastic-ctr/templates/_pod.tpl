@@ -1,6 +1,9 @@
 {{/* Fields of a pod. Helpers take (dict "root" $ "component" "cube" "block" .Values.cube), or the part of it that they name. */}}
 
-{{/* Fills each component's block, in place, with the keys of `podDefaults` that it does not set; `podDefaults` is then empty, so that later calls are quick. */}}
+{{/*
+Fills each component's block, in place, with the keys of `podDefaults` that it does not set. `podDefaults` is then empty, so that
+later calls are quick.
+*/}}
 {{- define "elastic-ctr.podDefaults" -}}
 {{- range list "fileServer" "master" "trainer" "pserver" "cube" "cubeTransfer" "serving" "tracking" }}
 {{- include "elastic-ctr.fillIn" (dict "given" (get $.Values .) "defaults" $.Values.podDefaults) }}
