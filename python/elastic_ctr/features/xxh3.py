@@ -18,7 +18,7 @@ from elastic_ctr.machine_code.intrinsics import copy_bytes, high64, load_u8, loa
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 
-_SECRET = np.frombuffer(
+SECRET = np.frombuffer(
     bytes.fromhex(
         "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221"
         "b8084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8"
@@ -160,6 +160,18 @@ def _longer(at: Any, length: Any, secret: Any, sums: Any) -> Any:
 
 
 @compiled
+def hash_of(at: Any, length: Any, secret: Any, sums: Any) -> Any:
+    """XXH3 of the `length` bytes at an address; all three are u64, `secret` is where SECRET is, `sums` is u64[8] to work in."""
+    if length <= np.uint64(16):
+        return _up_to_16(at, length, secret)
+    if length <= np.uint64(128):
+        return _up_to_128(at, length, secret)
+    if length <= np.uint64(240):
+        return _up_to_240(at, length, secret)
+    return _longer(at, length, secret, sums)
+
+
+@compiled
 def _hash_all(secrets: Any, prefix: Any, texts: Any, offsets: Any, room: Any, sums: Any, hashes: Any) -> None:
     secret, target = np.uint64(secrets.ctypes.data), np.uint64(room.ctypes.data)
     source, before = np.uint64(texts.ctypes.data), np.uint64(prefix.size)
@@ -167,15 +179,7 @@ def _hash_all(secrets: Any, prefix: Any, texts: Any, offsets: Any, room: Any, su
     for number in range(hashes.size):
         size = np.uint64(offsets[number + 1] - offsets[number])
         copy_bytes(target + before, source + np.uint64(offsets[number]), size)
-        length = before + size
-        if length <= np.uint64(16):
-            hashes[number] = _up_to_16(target, length, secret)
-        elif length <= np.uint64(128):
-            hashes[number] = _up_to_128(target, length, secret)
-        elif length <= np.uint64(240):
-            hashes[number] = _up_to_240(target, length, secret)
-        else:
-            hashes[number] = _longer(target, length, secret, sums)
+        hashes[number] = hash_of(target, before + size, secret, sums)
 
 
 def hashes_of(prefix: bytes, texts: Bytes, offsets: Offsets) -> Keys:
@@ -190,7 +194,7 @@ def hashes_of(prefix: bytes, texts: Bytes, offsets: Offsets) -> Keys:
     hashes = np.empty(len(offsets) - 1, np.uint64)
     room = np.empty(len(prefix) + int(lengths.max(initial=0)) + 1, np.uint8)
     _hash_all(
-        _SECRET, np.frombuffer(prefix, np.uint8), np.ascontiguousarray(texts), np.ascontiguousarray(offsets), room,
+        SECRET, np.frombuffer(prefix, np.uint8), np.ascontiguousarray(texts), np.ascontiguousarray(offsets), room,
         np.empty(8, np.uint64), hashes,
     )  # fmt: skip
     return hashes

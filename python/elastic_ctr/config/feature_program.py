@@ -1,0 +1,224 @@
+"""From `features:` and the statistics of the data to the transformer that trainers and serving run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from elastic_ctr.config.features import (
+    Bucketized,
+    Categorical,
+    Clip,
+    Crossed,
+    Feature,
+    Features,
+    Numeric,
+    Quantiles,
+    Round,
+    Step,
+    Text,
+    TopValues,
+    ValuesOfFile,
+)
+from elastic_ctr.features import transformer as t
+from elastic_ctr.features import transforms
+from elastic_ctr.features.cells import Inputs, TextInput
+from elastic_ctr.features.keys import Keys
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.features.transformer import Program, Transformer
+
+_SCALES = {"standardize": t.STANDARDIZE, "minMax": t.MIN_MAX}
+
+
+class NeedsStatistics(ValueError):
+    """A feature cannot be computed without the statistics of the data."""
+
+    def __init__(self, feature: str) -> None:
+        super().__init__(f"features.{feature} needs the statistics of the data; `elastic-ctr analyze` computes them")
+
+
+class OfNumbers(Protocol):
+    """Statistics of a number."""
+
+    @property
+    def mean(self) -> float: ...
+
+    @property
+    def deviation(self) -> float: ...
+
+    @property
+    def least(self) -> float: ...
+
+    @property
+    def most(self) -> float: ...
+
+    def quantile(self, rank: float, /) -> float: ...
+
+
+class Measured(Protocol):
+    """What features take from statistics, by the name of the feature. Raises KeyError for one that was not measured."""
+
+    def numbers_of(self, feature: str, /) -> OfNumbers: ...
+
+    def top_values(self, feature: str, count: int, /) -> Sequence[str]: ...
+
+
+def transformer_of(features: Features, statistics: Measured | None) -> Transformer:
+    """Raises NeedsStatistics, and OSError and ValueError for a vocabulary that cannot be read."""
+    return _Compiler(features, statistics).compiled()
+
+
+def steps_before_scaling(feature: Numeric) -> tuple[Step, ...]:
+    """Those whose result standardize or minMax, and the mean that stands for a missing number, are measured of."""
+    scale = next((place for place, step in enumerate(feature.transform) if step in _SCALES), None)
+    return feature.transform if scale is None else feature.transform[:scale]
+
+
+def compiled_steps(steps: Iterable[Step], measured: OfNumbers | None) -> list[tuple[float, float, float]]:
+    """Each step as `transformer.apply_step` takes it; one that scales needs what was measured."""
+    found: list[tuple[float, float, float]] = []
+    for step in steps:
+        if isinstance(step, Clip):
+            found.append((t.CLIP, *step.clip))
+        elif isinstance(step, Round):
+            found.append((t.ROUND, step.round, 0))
+        elif step == "log1p":
+            found.append((t.LOG1P, 0, 0))
+        else:
+            assert measured is not None
+            pair = (measured.mean, measured.deviation) if step == "standardize" else (measured.least, measured.most)
+            found.append((_SCALES[step], *pair))
+    return found
+
+
+class _Compiler:
+    def __init__(self, features: Features, statistics: Measured | None) -> None:
+        self._features = features
+        self._statistics = statistics
+        self._texts: dict[TextInput, int] = {}
+        self._numbers: dict[str, int] = {}
+        self._slots = features.slots
+        self._lines = np.zeros((len(self._slots), t.SLOT_WIDTH), np.int64)
+        self._others = np.zeros(len(self._slots), np.uint64)
+        self._vocabularies: list[Keys] = []
+        self._boundaries: list[float] = []
+        self._parts: list[int] = []
+        self._steps: list[tuple[float, float, float]] = []
+        self._step_ends = [0]
+        self._missing: list[float] = []
+        self._places: list[int] = []
+
+    def compiled(self) -> Transformer:
+        for name, feature in self._features.root.items():
+            if isinstance(feature, Numeric):
+                self._add_number(name, feature)
+            else:
+                self._add_slot(name, feature, self._lines[self._slots.index(name)])
+        prefixes = [name.encode() + b"\0" for name in self._slots]
+        program = Program(
+            np.frombuffer(bytearray(b"".join(prefixes)), np.uint8),
+            np.cumsum([0, *map(len, prefixes)], dtype=np.int64),
+            self._lines,
+            # A cross is made of what is no cross.
+            np.argsort(self._lines[:, t.KIND] == t.OF_SLOTS, kind="stable").astype(np.int64),
+            self._others,
+            np.concatenate([*self._vocabularies, np.empty(0, np.uint64)]),
+            np.array(self._boundaries, np.float64),
+            np.array(self._parts, np.int64),
+            np.array(self._places, np.int64),
+            np.array(self._step_ends, np.int64),
+            np.array(self._steps, np.float64).reshape(-1, t.STEP_WIDTH),
+            np.array(self._missing, np.float32),
+        )
+        inputs = Inputs(tuple(self._texts), tuple(self._numbers))
+        return Transformer(inputs, SlotList(self._slots), self._features.numeric, program)
+
+    def _measured(self, name: str) -> OfNumbers:
+        if self._statistics is None:
+            raise NeedsStatistics(name)
+        return self._statistics.numbers_of(name)
+
+    def _text(self, column: str, separator: str) -> int:
+        return self._texts.setdefault(TextInput(column, separator), len(self._texts))
+
+    def _number(self, column: str) -> int:
+        return self._numbers.setdefault(column, len(self._numbers))
+
+    def _add_number(self, name: str, feature: Numeric) -> None:
+        before = steps_before_scaling(feature)
+        scales = len(before) < len(feature.transform)
+        measured = self._measured(name) if scales or feature.missing is None else None
+        steps = compiled_steps(feature.transform, measured)
+        self._places.append(self._number(feature.column or name))
+        self._steps += steps
+        self._step_ends.append(len(self._steps))
+        if feature.missing is not None:
+            self._missing.append(transforms.to_float32(feature.missing))
+            return
+        assert measured is not None
+        x = measured.mean
+        rest = np.array(steps[len(before) :], np.float64).reshape(-1, t.STEP_WIDTH)
+        for place in range(len(rest)):
+            x = t.apply_step(rest, place, x)
+        self._missing.append(transforms.to_float32(x))
+
+    def _add_slot(self, name: str, feature: Feature, line: t.Integers) -> None:
+        line[t.SEPARATOR] = -1
+        if isinstance(feature, Crossed):
+            line[t.KIND] = t.OF_SLOTS
+            line[t.PARTS] = len(self._parts)
+            self._parts += [self._slots.index(part) for part in feature.of]
+            line[t.PARTS_END] = len(self._parts)
+        elif isinstance(feature, Bucketized):
+            line[t.KIND], line[t.INPUT] = t.OF_BUCKET, self._number(feature.column or name)
+            line[t.BOUNDARIES] = len(self._boundaries)
+            self._boundaries += self._boundaries_of(name, feature)
+            line[t.BOUNDARIES_END] = len(self._boundaries)
+        elif isinstance(feature, Text):
+            line[t.KIND], line[t.INPUT] = t.OF_WORDS, self._text(feature.column or name, "")
+            line[t.LEAST], line[t.MOST] = feature.ngrams
+        elif isinstance(feature, Categorical):
+            if feature.round is not None:
+                line[t.KIND], line[t.INPUT] = t.OF_NUMBER, self._number(feature.column or name)
+                line[t.DIGITS] = feature.round
+            else:
+                line[t.KIND], line[t.INPUT] = t.OF_TEXT, self._text(feature.column or name, feature.separator or "")
+                line[t.SEPARATOR] = ord(feature.separator) if feature.separator else -1
+            if feature.vocabulary is not None:
+                self._add_vocabulary(name, self._values_of(name, feature), line)
+        line[t.HASH] = getattr(feature, "hash", None) or 0
+
+    def _add_vocabulary(self, name: str, values: Sequence[str], line: t.Integers) -> None:
+        # 0, 0 is no vocabulary: one begins at 1 or later.
+        if not self._vocabularies:
+            self._vocabularies.append(np.zeros(1, np.uint64))
+        line[t.VOCABULARY] = sum(map(len, self._vocabularies))
+        self._vocabularies.append(np.unique(transforms.keys_of_texts(name, [each.encode() for each in values])))
+        line[t.VOCABULARY_END] = sum(map(len, self._vocabularies))
+        # Of the empty text, which is no value itself.
+        self._others[self._slots.index(name)] = transforms.keys_of_texts(name, [b""])[0]
+
+    def _values_of(self, name: str, feature: Categorical) -> Sequence[str]:
+        given = feature.vocabulary
+        if isinstance(given, TopValues):
+            if self._statistics is None:
+                raise NeedsStatistics(name)
+            return self._statistics.top_values(name, given.top)
+        if isinstance(given, ValuesOfFile):
+            given = tuple(Path(given.file).read_text(encoding="utf-8").splitlines())
+            Categorical(type="categorical", vocabulary=given)  # the same rules as a list in the values file
+        assert given is not None
+        if feature.round is None:
+            return given
+        return [str(transforms.whole(float(value), feature.round)) for value in given]
+
+    def _boundaries_of(self, name: str, feature: Bucketized) -> Sequence[float]:
+        if not isinstance(feature.boundaries, Quantiles):
+            return feature.boundaries
+        measured, buckets = self._measured(name), feature.boundaries.quantiles
+        found = [measured.quantile(number / buckets) for number in range(1, buckets)]
+        # Of a number that is often the same, several quantiles are one boundary.
+        return list(dict.fromkeys(found))

@@ -1,0 +1,307 @@
+"""From cells to the keys of slots and the numbers of the network: one compiled loop over rows, the same in trainers and serving."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.features import transforms
+from elastic_ctr.features.cells import Cells, Inputs
+from elastic_ctr.features.keys import Keys
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.features.xxh3 import SECRET, hash_of
+from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.intrinsics import copy_bytes
+
+MOST_KEYS = 65_536
+"""Of one row; more, as a cross of long lists has, are refused."""
+
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+
+# How a slot's keys are made.
+OF_TEXT, OF_NUMBER, OF_BUCKET, OF_WORDS, OF_SLOTS = range(5)
+# A slot, i64: how; its place among the text or the number cells; its separator or -1; decimal digits; buckets of `hash` or 0; its
+# vocabulary's place and end or 0, 0; its boundaries' place and end; fewest and most words of a run; its parts' place and end.
+(
+    KIND, INPUT, SEPARATOR, DIGITS, HASH, VOCABULARY, VOCABULARY_END, BOUNDARIES, BOUNDARIES_END, LEAST, MOST, PARTS, PARTS_END,
+    SLOT_WIDTH,
+) = range(14)  # fmt: skip
+# Steps of a number, and a step, f64: which, and its two numbers.
+LOG1P, STANDARDIZE, MIN_MAX, CLIP, ROUND = range(5)
+STEP_WIDTH = 3
+
+
+class Program(NamedTuple):
+    """The features as arrays."""
+
+    prefixes: npt.NDArray[np.uint8]  # of each slot's texts: its name and a byte 0
+    prefix_ends: Integers  # [slots + 1], from 0
+    slots: Integers  # [slots, SLOT_WIDTH]
+    order: Integers  # [slots]: those that are crossed come before the cross
+    others: Keys  # [slots]: the key of values outside a vocabulary
+    vocabularies: Keys
+    boundaries: npt.NDArray[np.float64]
+    parts: Integers  # slots that are crossed
+    numbers: Integers  # [numbers]: each one's place among the number cells
+    step_ends: Integers  # [numbers + 1], from 0
+    steps: npt.NDArray[np.float64]  # [steps, STEP_WIDTH]
+    missing: Floats  # [numbers]: what the network gets for an empty cell
+
+
+class _Arrays(NamedTuple):
+    """Those of cells."""
+
+    data: npt.NDArray[np.uint8]
+    begins: Integers
+    ends: Integers
+    numbers: npt.NDArray[np.float64]
+
+
+class _Scratch(NamedTuple):
+    """What a row is worked out in."""
+
+    secret: npt.NDArray[np.uint8]
+    sums: Keys
+    text: npt.NDArray[np.uint8]
+    words: npt.NDArray[np.uint8]
+    word_ends: Integers
+    keys: Keys
+    places: Integers  # [slots, 2]: where the keys of each begin and end
+
+
+@dataclass(frozen=True, slots=True)
+class Transformed:
+    """n rows: u64 keys by row, then by slot; i64[n * slots] how many each has; f32[n, numbers]; rows with too many keys, that
+    have none here.
+    """
+
+    keys: Keys
+    lengths: Integers
+    numbers: Floats
+    too_many: Integers
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """Features with all that they need: columns in, slots and numbers out. Threads may share one."""
+
+    inputs: Inputs
+    slots: SlotList
+    numbers: tuple[str, ...]
+    program: Program
+
+    def transform(self, cells: Cells) -> Transformed:
+        rows, slots = len(cells), len(self.slots)
+        # One type of array, or the loop is compiled once for each.
+        data = cells.data if cells.data.flags.writeable else cells.data.copy()
+        arrays = _Arrays(data, cells.begins, cells.ends, cells.numbers)
+        longest = int((cells.ends - cells.begins).max(initial=0))
+        most_text = max(longest, transforms.MOST_DIGITS, 8 * len(self.program.parts))
+        scratch = _Scratch(
+            SECRET,
+            np.empty(8, np.uint64),
+            np.empty(int(np.diff(self.program.prefix_ends).max()) + most_text, np.uint8),
+            np.empty(longest + 1, np.uint8),
+            np.empty(longest // 2 + 2, np.int64),
+            np.empty(MOST_KEYS, np.uint64),
+            np.zeros((slots, 2), np.int64),
+        )
+        lengths = np.zeros(rows * slots, np.int64)
+        numbers = np.empty((rows, len(self.numbers)), np.float32)
+        too_many = np.zeros(rows, np.bool_)
+        keys = np.empty(2 * rows * slots + MOST_KEYS, np.uint64)
+        row = count = 0
+        while True:
+            row, count = _transform_rows(self.program, arrays, row, count, scratch, keys, lengths, numbers, too_many)
+            if row == rows:
+                return Transformed(keys[:count], lengths, numbers, np.flatnonzero(too_many))
+            keys = np.concatenate((keys[:count], np.empty(max(count, MOST_KEYS) * 2, np.uint64)))
+
+
+@compiled
+def _is_nan(x: Any) -> Any:
+    return x != x  # noqa: PLR0124 (NaN alone differs from itself)
+
+
+@compiled
+def apply_step(steps: Any, step: Any, x: Any) -> Any:
+    """One step of a number, by its line in `steps`."""
+    which, first, second = steps[step, 0], steps[step, 1], steps[step, 2]
+    if which == LOG1P:
+        return transforms.log1p(x)
+    if which == STANDARDIZE:
+        return transforms.standardize(x, first, second)
+    if which == MIN_MAX:
+        return transforms.min_max(x, first, second)
+    if which == CLIP:
+        return transforms.clip(x, first, second)
+    return transforms.rounded(x, first)
+
+
+@compiled
+def _number(program: Any, place: Any, x: Any) -> Any:
+    if _is_nan(x):
+        return program.missing[place]
+    for step in range(program.step_ends[place], program.step_ends[place + 1]):
+        x = apply_step(program.steps, step, x)
+    return transforms.to_float32(x)
+
+
+@compiled
+def _key_of_bytes(scratch: Any, prefix: Any, source: Any, size: Any) -> Any:
+    """The key of the `size` bytes at an address; the prefix, of so many bytes, stands in scratch.text."""
+    target, before = np.uint64(scratch.text.ctypes.data), np.uint64(prefix)
+    copy_bytes(target + before, source, np.uint64(size))
+    secret = np.uint64(scratch.secret.ctypes.data)
+    return transforms.key_of_hash(hash_of(target, before + np.uint64(size), secret, scratch.sums))
+
+
+@compiled
+def _key_of_number(scratch: Any, prefix: Any, number: Any) -> Any:
+    """As `_key_of_bytes`, of a whole number's decimals."""
+    end = transforms.write_decimals(number, scratch.text, prefix)
+    target, secret = np.uint64(scratch.text.ctypes.data), np.uint64(scratch.secret.ctypes.data)
+    return transforms.key_of_hash(hash_of(target, np.uint64(end), secret, scratch.sums))
+
+
+@compiled
+def _bounded(program: Any, scratch: Any, slot: Any, prefix: Any, key: Any) -> Any:
+    """A value's key under the slot's `hash` or `vocabulary`, if it has one.
+
+    hash: the key of the number (key mod buckets), as Keras' Hashing.
+    """
+    row = program.slots[slot]
+    if row[HASH] > 0:
+        return _key_of_number(scratch, prefix, np.int64(key % np.uint64(row[HASH])))
+    if row[VOCABULARY_END] > 0:
+        first, last = row[VOCABULARY], row[VOCABULARY_END]
+        return transforms.in_vocabulary(key, program.vocabularies, first, last, program.others[slot])
+    return key
+
+
+@compiled
+def _add_words(program: Any, scratch: Any, slot: Any, prefix: Any, data: Any, begin: Any, end: Any, count: Any) -> Any:
+    least, most = program.slots[slot, LEAST], program.slots[slot, MOST]
+    words = transforms.write_words(data, begin, end, scratch.words, scratch.word_ends)
+    base = np.uint64(scratch.words.ctypes.data)
+    for word in range(words):
+        first = scratch.word_ends[word - 1] + 1 if word > 0 else np.int64(0)
+        for last in range(word + least - 1, min(word + most, words)):
+            if count == scratch.keys.size:
+                return np.int64(-1)
+            key = _key_of_bytes(scratch, prefix, base + np.uint64(first), scratch.word_ends[last] - first)
+            scratch.keys[count] = _bounded(program, scratch, slot, prefix, key)
+            count += 1
+    return count
+
+
+@compiled
+def _add_values(program: Any, scratch: Any, slot: Any, prefix: Any, data: Any, begin: Any, end: Any, count: Any) -> Any:
+    separator = program.slots[slot, SEPARATOR]
+    base = np.uint64(data.ctypes.data)
+    at = begin
+    while at < end:
+        stop = end
+        if separator >= 0:
+            stop = at
+            while stop < end and data[stop] != separator:
+                stop += 1
+        if stop > at:
+            if count == scratch.keys.size:
+                return np.int64(-1)
+            key = _key_of_bytes(scratch, prefix, base + np.uint64(at), stop - at)
+            scratch.keys[count] = _bounded(program, scratch, slot, prefix, key)
+            count += 1
+        at = stop + 1
+    return count
+
+
+@compiled
+def _add_crosses(program: Any, scratch: Any, slot: Any, prefix: Any, count: Any) -> Any:
+    """Every combination of the parts' keys, the last part's fastest; its text is the keys, eight bytes each, little-endian."""
+    first, last = program.slots[slot, PARTS], program.slots[slot, PARTS_END]
+    combinations = np.int64(1)
+    for part in range(first, last):
+        places = scratch.places[program.parts[part]]
+        combinations *= places[1] - places[0]
+        if combinations > scratch.keys.size:
+            return np.int64(-1)
+    if count + combinations > scratch.keys.size:
+        return np.int64(-1)
+    for number in range(combinations):
+        rest = number
+        for back in range(last - first):
+            places = scratch.places[program.parts[last - 1 - back]]
+            key = scratch.keys[places[0] + rest % (places[1] - places[0])]
+            rest //= places[1] - places[0]
+            at = prefix + 8 * (last - first - 1 - back)
+            for byte in range(8):
+                scratch.text[at + byte] = np.uint8((key >> np.uint64(8 * byte)) & np.uint64(255))
+        size = np.uint64(prefix + 8 * (last - first))
+        target, secret = np.uint64(scratch.text.ctypes.data), np.uint64(scratch.secret.ctypes.data)
+        key = transforms.key_of_hash(hash_of(target, size, secret, scratch.sums))
+        scratch.keys[count] = _bounded(program, scratch, slot, prefix, key)
+        count += 1
+    return count
+
+
+@compiled
+def _add_slot(program: Any, scratch: Any, slot: Any, cells: Any, row: Any, count: Any) -> Any:
+    """Add a slot's keys of a row to the scratch; how many are there then, or -1 when they are too many."""
+    begin, end = program.prefix_ends[slot], program.prefix_ends[slot + 1]
+    prefix = end - begin
+    source = np.uint64(program.prefixes.ctypes.data) + np.uint64(begin)
+    copy_bytes(np.uint64(scratch.text.ctypes.data), source, np.uint64(prefix))
+    kind, place = program.slots[slot, KIND], program.slots[slot, INPUT]
+    if kind == OF_SLOTS:
+        return _add_crosses(program, scratch, slot, prefix, count)
+    if kind == OF_TEXT or kind == OF_WORDS:
+        first, last = cells.begins[row, place], cells.ends[row, place]
+        if kind == OF_TEXT:
+            return _add_values(program, scratch, slot, prefix, cells.data, first, last, count)
+        return _add_words(program, scratch, slot, prefix, cells.data, first, last, count)
+    x = cells.numbers[row, place]
+    if _is_nan(x):
+        return count
+    if count == scratch.keys.size:
+        return np.int64(-1)
+    if kind == OF_BUCKET:
+        ends = program.slots[slot, BOUNDARIES], program.slots[slot, BOUNDARIES_END]
+        number = transforms.bucket_of(x, program.boundaries, ends[0], ends[1])
+    else:
+        number = transforms.whole(x, program.slots[slot, DIGITS])
+    scratch.keys[count] = _bounded(program, scratch, slot, prefix, _key_of_number(scratch, prefix, number))
+    return count + 1
+
+
+@compiled
+def _transform_rows(
+    program: Any, cells: Any, row: Any, total: Any, scratch: Any, keys: Any, lengths: Any, numbers: Any, too_many: Any
+) -> Any:
+    """Transform rows from `row` on until all are done or `keys` has no room; the next row, and how many keys there are."""
+    slots = program.order.size
+    for at in range(row, cells.begins.shape[0]):
+        count = np.int64(0)
+        for place in range(slots):
+            slot = program.order[place]
+            scratch.places[slot, 0] = count
+            if count >= 0:
+                count = _add_slot(program, scratch, slot, cells, at, count)
+            scratch.places[slot, 1] = count
+        if total + count > keys.size:
+            return at, total
+        too_many[at] = count < 0
+        for slot in range(slots):
+            if count >= 0:
+                first, last = scratch.places[slot, 0], scratch.places[slot, 1]
+                lengths[at * slots + slot] = last - first
+                for each in range(first, last):
+                    keys[total] = scratch.keys[each]
+                    total += 1
+        for place in range(program.numbers.size):
+            numbers[at, place] = _number(program, place, cells.numbers[at, program.numbers[place]])
+    return cells.begins.shape[0], total
