@@ -2,7 +2,7 @@
 
 import re
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
@@ -73,8 +73,24 @@ class Data(Section):
         description="Last split, included. Absent: follow new ones as they come.",
         json_schema_extra=_SPLIT_SCHEMA,
     )
-    slots: Annotated[tuple[str, ...], BeforeValidator(_slot_names)] = Field(
-        description="The slots that are features, in the network's order: a list, or text with one a line.",
+    format: Literal["clicks", "csv", "tsv", "jsonl", "parquet"] = Field(
+        default="clicks",
+        description="What a file holds: `clicks` is lines of `show click feasign:slot …`; of any other, `features` says what its "
+        "columns mean. Files may be zipped, .gz or .zst.",
+    )
+    label: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Column that is 1 for a click and 0 for none; with `shows`, the column of clicks.",
+    )
+    shows: str | None = Field(default=None, min_length=1, description="Column of impressions, where a row is several.")
+    columns: tuple[str, ...] | None = Field(
+        default=None,
+        description="Names of the columns of csv and tsv files without a header. Absent: the first line of each file names them.",
+    )
+    slots: Annotated[tuple[str, ...], BeforeValidator(_slot_names)] | None = Field(
+        default=None,
+        description="For `format: clicks`: the slots that are features, in the network's order: a list, or text with one a line.",
         json_schema_extra=_SLOTS_SCHEMA,
     )
     split_interval: int = Field(
@@ -127,6 +143,32 @@ class Data(Section):
         return name
 
     @model_validator(mode="after")
+    def _format_is_described(self) -> "Data":
+        of_rows = {name: getattr(self, name) for name in ("label", "shows", "columns")}
+        if self.format == "clicks":
+            if self.slots is None:
+                raise ValueError("slots is missing; list those that are features, or give `format` and `features`")
+            if given := next((name for name, value in of_rows.items() if value is not None), None):
+                raise ValueError(f"{given} is for rows of columns; leave it out, or give another `format` than clicks")
+            return self
+        if self.slots is not None:
+            raise ValueError(f"slots is for `format: clicks`; with {self.format}, `features` says what columns mean")
+        if self.label is None:
+            raise ValueError(f"label is missing; name the column of {self.format} rows that says which were clicked")
+        if self.columns is not None:
+            self._check_names(self.columns)
+        return self
+
+    def _check_names(self, columns: tuple[str, ...]) -> None:
+        if self.format not in {"csv", "tsv"}:
+            raise ValueError(f"columns is for csv and tsv; the columns of {self.format} have names already")
+        if twice := next((name for name in columns if columns.count(name) > 1), None):
+            raise ValueError(f"columns has {twice!r} more than once; name each column once")
+        for name in (self.label, self.shows):
+            if name is not None and name not in columns:
+                raise ValueError(f"the column {name!r} is not among columns, which are {', '.join(columns)}")
+
+    @model_validator(mode="after")
     def _consistent(self) -> "Data":
         if _MINUTES_A_DAY % self.split_interval:
             raise ValueError(f"splitInterval {self.split_interval} does not divide a day; give 5, 10, 15, 30, 60 …")
@@ -139,10 +181,6 @@ class Data(Section):
                 f"end {self.end} is before start {self.start}; swap them, or leave end out to follow new hours"
             )
         return self
-
-    @property
-    def slot_list(self) -> SlotList:
-        return SlotList(self.slots)
 
 
 def split_time(split: str) -> datetime:

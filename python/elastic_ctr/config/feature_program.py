@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -21,16 +19,25 @@ from elastic_ctr.config.features import (
     Step,
     Text,
     TopValues,
-    ValuesOfFile,
 )
 from elastic_ctr.features import transformer as t
 from elastic_ctr.features import transforms
 from elastic_ctr.features.cells import Inputs, TextInput
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.features.transformer import Program, Transformer
+from elastic_ctr.features.statistics import NumberStatistics, Statistics, series_of
+from elastic_ctr.features.transforms import Texts
+from elastic_ctr.features.transformer import Program, Series, Transformer
 
 _SCALES = {"standardize": t.STANDARDIZE, "minMax": t.MIN_MAX}
+
+
+class OtherStatistics(ValueError):
+    """The statistics are of other columns than the features."""
+
+    def __init__(self, feature: str, series: str, known: Iterable[str]) -> None:
+        there = ", ".join(known) or "none"
+        super().__init__(f"features.{feature} needs the statistics of {series}, and these are of {there}; analyze the data again")
 
 
 class NeedsStatistics(ValueError):
@@ -40,34 +47,8 @@ class NeedsStatistics(ValueError):
         super().__init__(f"features.{feature} needs the statistics of the data; `elastic-ctr analyze` computes them")
 
 
-class OfNumbers(Protocol):
-    """Statistics of a number."""
-
-    @property
-    def mean(self) -> float: ...
-
-    @property
-    def deviation(self) -> float: ...
-
-    @property
-    def least(self) -> float: ...
-
-    @property
-    def most(self) -> float: ...
-
-    def quantile(self, rank: float, /) -> float: ...
-
-
-class Measured(Protocol):
-    """What features take from statistics, by the name of the feature. Raises KeyError for one that was not measured."""
-
-    def numbers_of(self, feature: str, /) -> OfNumbers: ...
-
-    def top_values(self, feature: str, count: int, /) -> Sequence[str]: ...
-
-
-def transformer_of(features: Features, statistics: Measured | None) -> Transformer:
-    """Raises NeedsStatistics, and OSError and ValueError for a vocabulary that cannot be read."""
+def transformer_of(features: Features, statistics: Statistics | None) -> Transformer:
+    """Raises NeedsStatistics, and ValueError for a vocabulary of numbers that has something else."""
     return _Compiler(features, statistics).compiled()
 
 
@@ -77,7 +58,18 @@ def steps_before_scaling(feature: Numeric) -> tuple[Step, ...]:
     return feature.transform if scale is None else feature.transform[:scale]
 
 
-def compiled_steps(steps: Iterable[Step], measured: OfNumbers | None) -> list[tuple[float, float, float]]:
+def series_of_number(column: str, steps: Sequence[Step] = ()) -> str:
+    """The name in `Statistics.numbers` of a column's numbers after some steps: `price`, `price:log1p`, `price:clip(0,5),log1p`."""
+    return ":".join((column, *([",".join(map(_step_text, steps))] if steps else [])))
+
+
+def _step_text(step: Step) -> str:
+    if isinstance(step, Clip):
+        return f"clip({step.clip[0]:g},{step.clip[1]:g})"
+    return f"round({step.round})" if isinstance(step, Round) else step
+
+
+def compiled_steps(steps: Iterable[Step], measured: NumberStatistics | None) -> list[tuple[float, float, float]]:
     """Each step as `transformer.apply_step` takes it; one that scales needs what was measured."""
     found: list[tuple[float, float, float]] = []
     for step in steps:
@@ -89,13 +81,14 @@ def compiled_steps(steps: Iterable[Step], measured: OfNumbers | None) -> list[tu
             found.append((t.LOG1P, 0, 0))
         else:
             assert measured is not None
-            pair = (measured.mean, measured.deviation) if step == "standardize" else (measured.least, measured.most)
-            found.append((_SCALES[step], *pair))
+            pair = (measured.mean, measured.deviation) if step == "standardize" else (measured.min, measured.max)
+            # Without any number there is nothing to scale by.
+            found.append((_SCALES[step], pair[0] or 0.0, pair[1] or 0.0))
     return found
 
 
 class _Compiler:
-    def __init__(self, features: Features, statistics: Measured | None) -> None:
+    def __init__(self, features: Features, statistics: Statistics | None) -> None:
         self._features = features
         self._statistics = statistics
         self._texts: dict[TextInput, int] = {}
@@ -136,10 +129,12 @@ class _Compiler:
         inputs = Inputs(tuple(self._texts), tuple(self._numbers))
         return Transformer(inputs, SlotList(self._slots), self._features.numeric, program)
 
-    def _measured(self, name: str) -> OfNumbers:
+    def _measured(self, name: str, series: str) -> NumberStatistics:
         if self._statistics is None:
             raise NeedsStatistics(name)
-        return self._statistics.numbers_of(name)
+        if series not in self._statistics.numbers:
+            raise OtherStatistics(name, series, self._statistics.numbers)
+        return self._statistics.numbers[series]
 
     def _text(self, column: str, separator: str) -> int:
         return self._texts.setdefault(TextInput(column, separator), len(self._texts))
@@ -150,7 +145,8 @@ class _Compiler:
     def _add_number(self, name: str, feature: Numeric) -> None:
         before = steps_before_scaling(feature)
         scales = len(before) < len(feature.transform)
-        measured = self._measured(name) if scales or feature.missing is None else None
+        series = series_of_number(feature.column or name, before)
+        measured = self._measured(name, series) if scales or feature.missing is None else None
         steps = compiled_steps(feature.transform, measured)
         self._places.append(self._number(feature.column or name))
         self._steps += steps
@@ -159,7 +155,7 @@ class _Compiler:
             self._missing.append(transforms.to_float32(feature.missing))
             return
         assert measured is not None
-        x = measured.mean
+        x = measured.mean or 0.0
         rest = np.array(steps[len(before) :], np.float64).reshape(-1, t.STEP_WIDTH)
         for place in range(len(rest)):
             x = t.apply_step(rest, place, x)
@@ -196,20 +192,20 @@ class _Compiler:
         if not self._vocabularies:
             self._vocabularies.append(np.zeros(1, np.uint64))
         line[t.VOCABULARY] = sum(map(len, self._vocabularies))
-        self._vocabularies.append(np.unique(transforms.keys_of_texts(name, [each.encode() for each in values])))
+        self._vocabularies.append(np.unique(transforms.keys_of_texts(name, Texts.of([each.encode() for each in values]))))
         line[t.VOCABULARY_END] = sum(map(len, self._vocabularies))
         # Of the empty text, which is no value itself.
-        self._others[self._slots.index(name)] = transforms.keys_of_texts(name, [b""])[0]
+        self._others[self._slots.index(name)] = transforms.keys_of_texts(name, Texts.of([b""]))[0]
 
     def _values_of(self, name: str, feature: Categorical) -> Sequence[str]:
         given = feature.vocabulary
         if isinstance(given, TopValues):
             if self._statistics is None:
                 raise NeedsStatistics(name)
-            return self._statistics.top_values(name, given.top)
-        if isinstance(given, ValuesOfFile):
-            given = tuple(Path(given.file).read_text(encoding="utf-8").splitlines())
-            Categorical(type="categorical", vocabulary=given)  # the same rules as a list in the values file
+            series = series_of(TextInput(feature.column or name, feature.separator or ""))
+            if series not in self._statistics.texts:
+                raise OtherStatistics(name, series, self._statistics.texts)
+            return [value for value, _ in self._statistics.texts[series].top[: given.top]]
         assert given is not None
         if feature.round is None:
             return given
@@ -218,7 +214,28 @@ class _Compiler:
     def _boundaries_of(self, name: str, feature: Bucketized) -> Sequence[float]:
         if not isinstance(feature.boundaries, Quantiles):
             return feature.boundaries
-        measured, buckets = self._measured(name), feature.boundaries.quantiles
+        measured, buckets = self._measured(name, feature.column or name), feature.boundaries.quantiles
+        if not measured.quantiles:
+            return [0.0]
         found = [measured.quantile(number / buckets) for number in range(1, buckets)]
         # Of a number that is often the same, several quantiles are one boundary.
         return list(dict.fromkeys(found))
+
+
+def measured_inputs(features: Features) -> tuple[Inputs, Series]:
+    """What statistics are collected of: every text and number column, and numbers after the steps before a scaling."""
+    transformer = transformer_of(features.without_statistics(), None)
+    read = transformer.inputs
+    names = list(read.numbers)
+    sources = list(range(len(names)))
+    steps: list[list[tuple[float, float, float]]] = [[] for _ in names]
+    for name, feature in features.root.items():
+        if isinstance(feature, Numeric) and (before := steps_before_scaling(feature)):
+            series = series_of_number(feature.column or name, before)
+            if series not in names:
+                names.append(series)
+                sources.append(read.numbers.index(feature.column or name))
+                steps.append(compiled_steps(before, None))
+    ends = np.cumsum([0, *map(len, steps)], dtype=np.int64)
+    flat = np.array([each for of in steps for each in of], np.float64).reshape(-1, t.STEP_WIDTH)
+    return Inputs(read.texts, tuple(names)), Series(np.array(sources, np.int64), ends, flat)

@@ -5,8 +5,10 @@ from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, RootModel, field_validator, model_validator
+from pydantic import BeforeValidator, Field, RootModel, field_validator, model_validator
 
+from elastic_ctr.config.data import Data
+from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.section import Count, Section
 from elastic_ctr.features.slots import SlotList
 
@@ -38,16 +40,14 @@ class Round(Section):
 Step: TypeAlias = Literal["log1p", "standardize", "minMax"] | Clip | Round
 
 
+def _lines(given: object) -> object:
+    return tuple(given.splitlines()) if isinstance(given, str) else given
+
+
 class TopValues(Section):
     """`vocabulary: {top: n}`"""
 
     top: Count = Field(description="So many of the most frequent values by the statistics.")
-
-
-class ValuesOfFile(Section):
-    """`vocabulary: {file: path}`"""
-
-    file: str = Field(min_length=1, description="A file with one value a line.")
 
 
 class Quantiles(Section):
@@ -73,8 +73,10 @@ class Categorical(OfColumn):
         description="Character between the values of a cell, if it holds several.",
     )
     pooling: Literal["sum", "mean"] = Field(default="sum", description="How the vectors of a cell's values become one.")
-    vocabulary: tuple[str, ...] | TopValues | ValuesOfFile | None = Field(
-        default=None, description="Values with keys of their own; all others share one key. Absent: each has its own."
+    vocabulary: Annotated[tuple[str, ...], BeforeValidator(_lines)] | TopValues | None = Field(
+        default=None,
+        description="Values with keys of their own, as a list or as text with one a line, or {top: n}; all others share one key. "
+        "Absent: each has its own.",
     )
     hash: Count | None = Field(default=None, description="At most so many keys: values are hashed to them.")
     round: int | None = Field(
@@ -171,9 +173,15 @@ Feature: TypeAlias = Annotated[Categorical | Numeric | Bucketized | Crossed | Te
 
 
 class Features(RootModel[dict[str, Feature]]):
-    """Features by name, in the order of the network's inputs. Those with keys are slots; numeric ones are numbers."""
+    """Features in the order of their names, which is that of the network's inputs. Those with keys are slots; numeric ones are numbers."""
 
     model_config = {"frozen": True}
+
+    @field_validator("root")
+    @classmethod
+    def _by_name(cls, given: dict[str, Feature]) -> dict[str, Feature]:
+        # Helm does not keep the order of a map: by name it is the same for every reader.
+        return dict(sorted(given.items()))
 
     @model_validator(mode="after")
     def _consistent(self) -> "Features":
@@ -200,6 +208,12 @@ class Features(RootModel[dict[str, Feature]]):
         return tuple(name for name, each in self.root.items() if not isinstance(each, Numeric))
 
     @property
+    def averaged(self) -> tuple[str, ...]:
+        """Names of the slots whose vectors are averaged, not summed."""
+        given = self.root.items()
+        return tuple(name for name, each in given if isinstance(each, Categorical) and each.pooling == "mean")
+
+    @property
     def numeric(self) -> tuple[str, ...]:
         """Names of the features that are numbers."""
         return tuple(name for name, each in self.root.items() if isinstance(each, Numeric))
@@ -218,10 +232,48 @@ class Features(RootModel[dict[str, Feature]]):
                     f"features.{name} reads the column {column!r}, which the data lacks; it has {', '.join(known)}"
                 )
 
+    def without_statistics(self) -> "Features":
+        """The same columns, read for nothing that needs statistics."""
+        return Features({name: _without_statistics(each) for name, each in self.root.items()})
+
     @property
     def needs_statistics(self) -> tuple[str, ...]:
         """Names of the features that cannot be computed without the statistics of the data."""
         return tuple(name for name, each in self.root.items() if _needs_statistics(each))
+
+
+def input_of(data: Data, features: Features | None) -> ModelInput:
+    """What the network gets: the slots of `data`, or what `features` makes of its columns."""
+    if features is None:
+        assert data.slots is not None
+        return ModelInput(data.slots)
+    definition = features.model_dump_json(by_alias=True)
+    return ModelInput(features.slots, features.averaged, features.numeric, definition)
+
+
+def check_features(data: Data, features: Features | None, model: Model) -> None:
+    """Raises ValueError where `features` does not go with the rest of the values file."""
+    if features is None:
+        if data.format != "clicks":
+            raise ValueError(f"features is missing; say what the columns of {data.format} rows mean to the network")
+        return
+    if data.format == "clicks":
+        raise ValueError("features is for rows of columns; with data.format clicks, data.slots names the features")
+    if model.sparse_dim is not None:
+        raise ValueError("model.sparseDim is for data.format clicks; bound the keys of a feature by its `hash`")
+    if data.columns is not None:
+        features.check_columns(data.columns)
+    for name, column in features.columns():
+        if column in (data.label, data.shows):
+            raise ValueError(f"features.{name} reads {column!r}, which says what was clicked: no request will have it")
+
+
+def _without_statistics(feature: Feature) -> Feature:
+    if isinstance(feature, Categorical) and isinstance(feature.vocabulary, TopValues):
+        return feature.model_copy(update={"vocabulary": None})
+    if isinstance(feature, Bucketized) and isinstance(feature.boundaries, Quantiles):
+        return feature.model_copy(update={"boundaries": (0.0,)})
+    return feature.model_copy(update={"transform": (), "missing": 0.0}) if isinstance(feature, Numeric) else feature
 
 
 def _needs_statistics(feature: Feature) -> bool:

@@ -1,7 +1,7 @@
 """`model:` in the values file: trainer, cube and serving must agree on it."""
 
 import hashlib
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -114,6 +114,20 @@ class Model(Section):
     dense: Dense = Field(default_factory=Dense, description="The dense network's rules.")
 
 
-def digest_of_model(model: Model, slots: Sequence[str]) -> str:
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """What the network gets of a row: slots, whose keys' vectors are summed or averaged, and numbers.
+
+    `definition` is the JSON of the features; empty where slots alone were given.
+    """
+
+    slots: tuple[str, ...]
+    averaged: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    definition: str = ""
+
+
+def digest_of_model(model: Model, given: ModelInput) -> str:
     """Roles with another digest would train or serve another model."""
-    return hashlib.sha256(f"{model.model_dump_json(by_alias=True)}{list(slots)}".encode()).hexdigest()[:16]
+    text = f"{model.model_dump_json(by_alias=True)}{list(given.slots)}{given.definition}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

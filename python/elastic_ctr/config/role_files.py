@@ -5,7 +5,8 @@ from pathlib import Path
 from pydantic import Field
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.model import Model
+from elastic_ctr.config.features import Features, input_of
+from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.roles import (
     CubePodConfig,
     CubeTransferConfig,
@@ -41,6 +42,7 @@ class TrainingMember(RoleFile):
     """Settings of every role of a training."""
 
     data: Data
+    features: Features | None = None
     model: Model
     store: StoreConfig
     training: str = Field(
@@ -49,6 +51,11 @@ class TrainingMember(RoleFile):
         max_length=63,
         description="The training's name: the master sends trainers and pservers of another one away.",
     )
+
+
+    @property
+    def input(self) -> ModelInput:
+        return input_of(self.data, self.features)
 
 
 class Tracking(Section):

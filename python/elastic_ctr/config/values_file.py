@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from elastic_ctr.config.data import Data
+from elastic_ctr.config.features import Features, check_features
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import (
     CubeConfig,
@@ -126,6 +127,9 @@ class Values(Block):
     dropped: ClassVar[frozenset[str]] = _TOP
 
     data: Data
+    features: Features | None = Field(
+        default=None, description="What the columns of rows mean, by name; for `data.format: clicks` there is none."
+    )
     model: Model = Model()
     store: StoreBlock = StoreBlock()
     master: MasterBlock = MasterBlock()
@@ -146,6 +150,7 @@ class Values(Block):
 
     @model_validator(mode="after")
     def _together(self) -> "Values":
+        check_features(self.data, self.features, self.model)
         if self.cube.config.shards > self.model.partitions:
             raise ValueError(
                 f"cube.config.shards {self.cube.config.shards} is above model.partitions {self.model.partitions}: some shards "

@@ -42,6 +42,8 @@ class Reason(str, enum.Enum):
     FEASIGN_TOO_LARGE = "feasign_too_large"
     TOO_LONG = "too_long"
     BINARY = "binary"
+    NOT_A_VALUE = "not_a_value"
+    TOO_MANY_KEYS = "too_many_keys"
 
 
 class LineRefused(ValueError):

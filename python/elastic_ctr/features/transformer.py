@@ -52,6 +52,20 @@ class Program(NamedTuple):
     missing: Floats  # [numbers]: what the network gets for an empty cell
 
 
+class Series(NamedTuple):
+    """Numbers after some steps, as statistics are collected of them."""
+
+    numbers: Integers  # [series]: each one's place among the number cells
+    step_ends: Integers  # [series + 1], from 0
+    steps: npt.NDArray[np.float64]  # [steps, STEP_WIDTH]
+
+    def of(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """f64 [n, numbers] -> f64 [n, series]; what is missing stays NaN."""
+        found = np.ascontiguousarray(numbers[:, self.numbers])
+        _apply_all(self, found)
+        return found
+
+
 class _Arrays(NamedTuple):
     """Those of cells."""
 
@@ -140,6 +154,14 @@ def apply_step(steps: Any, step: Any, x: Any) -> Any:
     if which == CLIP:
         return transforms.clip(x, first, second)
     return transforms.rounded(x, first)
+
+
+@compiled
+def _apply_all(series: Any, numbers: Any) -> None:
+    for row in range(numbers.shape[0]):
+        for place in range(numbers.shape[1]):
+            for step in range(series.step_ends[place], series.step_ends[place + 1]):
+                numbers[row, place] = apply_step(series.steps, step, numbers[row, place])
 
 
 @compiled

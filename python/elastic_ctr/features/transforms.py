@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,22 @@ from elastic_ctr.features.xxh3 import Offsets, hashes_of
 from elastic_ctr.machine_code.compiled import compiled
 
 Bytes = npt.NDArray[np.uint8]
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """n texts: text i is the UTF-8 `data[offsets[i]:offsets[i + 1]]`; data is u8, offsets is i64[n + 1]."""
+
+    data: Bytes
+    offsets: Offsets
+
+    @classmethod
+    def of(cls, texts: Sequence[bytes]) -> Texts:
+        offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        return cls(np.frombuffer(b"".join(texts), np.uint8), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
 
 MOST_DIGITS = 20
 """Of the decimals of an i64, with its sign."""
@@ -98,9 +115,7 @@ def bucket_of(x: Any, boundaries: Any, first: Any, last: Any) -> Any:
 @compiled
 def key_of_hash(found: Any) -> Any:
     """The key of a hash: 0 stands for no value and becomes 1; the one number that is no feasign becomes the one before it."""
-    if found == _NO_KEY:
-        return found - _LEAST_KEY
-    return max(found, _LEAST_KEY)
+    return min(max(found, _LEAST_KEY), _NO_KEY - _LEAST_KEY)
 
 
 @compiled
@@ -116,14 +131,13 @@ def in_vocabulary(key: Any, vocabulary: Any, first: Any, last: Any, others: Any)
     return key if low < last and vocabulary[low] == key else others
 
 
-def keys_of_texts(name: str, texts: Sequence[bytes]) -> Keys:
+def keys_of_texts(name: str, texts: Texts) -> Keys:
     """The keys of values of a feature: XXH3's 64 bits of the feature's name, a byte 0 and the text, made a key.
 
     The same text has another key in another feature.
     """
-    offsets: Offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    found = hashes_of(name.encode() + b"\0", np.frombuffer(b"".join(texts), np.uint8), offsets)
-    return np.array([key_of_hash(each) for each in found], np.uint64)
+    found = hashes_of(name.encode() + b"\0", texts.data, texts.offsets)
+    return np.clip(found, _LEAST_KEY, _NO_KEY - _LEAST_KEY)
 
 
 # -- texts
@@ -132,12 +146,16 @@ def keys_of_texts(name: str, texts: Sequence[bytes]) -> Keys:
 @compiled
 def write_decimals(number: Any, data: Any, at: Any) -> Any:
     """Write the decimals of an i64 to data[at:]; returns where they end."""
-    rest = np.uint64(number)
-    if number < 0:
-        data[at] = _MINUS
-        at += 1
-        # The magnitude of the lowest i64 is none itself.
-        rest = np.uint64(0) - rest
+    if number >= 0:
+        return write_digits(np.uint64(number), data, at)
+    data[at] = _MINUS
+    # The magnitude of the lowest i64 is none itself.
+    return write_digits(np.uint64(0) - np.uint64(number), data, at + 1)
+
+
+@compiled
+def write_digits(rest: Any, data: Any, at: Any) -> Any:
+    """Write the decimals of a u64 to data[at:]; returns where they end."""
     digits = 1
     more = rest // np.uint64(10)
     while more > 0:

@@ -134,7 +134,7 @@ class Places:
     @property
     def training(self) -> dict[str, Any]:
         """Settings of every role that trains."""
-        return {**self.common, "data": self.values.data, "model": self.values.model}
+        return {**self.common, "data": self.values.data, "features": self.values.features, "model": self.values.model}
 
     @property
     def tracking(self) -> Tracking | None:

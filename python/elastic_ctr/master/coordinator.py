@@ -34,7 +34,7 @@ class Coordinator(Part):
         super().__init__(ledger, settings, store, clock)
         self._training = settings.training
         self._lock = threading.RLock()
-        self._digest = digest_of_model(settings.model, settings.data.slots)
+        self._digest = digest_of_model(settings.model, settings.input)
         self._started_at = clock()
         # The pserver that found the last checkpoint damaged, and the sentence for operators while no other can replace it.
         self._damage: tuple[int, str] | None = None

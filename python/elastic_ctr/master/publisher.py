@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from elastic_ctr.config.feature_document import FILE
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.master.checkpoint_files import PublishRefused, entries, judge, merged_rows
 from elastic_ctr.master.checkpointing import published_of, results_of, saved_of
@@ -107,6 +108,7 @@ class Publisher:
         if len(cube_files) != model.partitions:
             found = f"{len(cube_files)} files for {model.partitions} partitions"
             raise AssertionError(f"version {save.version} has {found}")
+        model_files = entries(saved.model_files)
         return VersionManifest(
             version=save.version,
             kind="base" if is_base else "delta",
@@ -118,11 +120,14 @@ class Publisher:
             partitions=model.partitions,
             dim=model.embedding_dim,
             keys=sum(entry.records for entry in cube_files),
-            slots=self._settings.data.slots,
+            slots=self._settings.input.slots,
+            averaged=self._settings.input.averaged,
+            numbers=self._settings.input.numbers,
+            features=next((each.sha256 for each in model_files if each.path.endswith(f"/{FILE}")), None),
             sparse_dim=model.sparse_dim,
             network=model.network,
             cube_files=cube_files,
-            model_files=entries(saved.model_files),
+            model_files=model_files,
             samples=len(live),
             auc_live=auc_live,
             auc_published=auc_published,

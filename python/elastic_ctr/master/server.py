@@ -113,7 +113,7 @@ class Master:
         self._lock.acquire()
         self._ledger = Ledger(Path(config.state_dir) / "ledger.db")
         try:
-            remember_settings(self._ledger, data, digest_of_model(settings.model, data.slots))
+            remember_settings(self._ledger, data, digest_of_model(settings.model, settings.input))
             if not self._ledger.facts.id:
                 refuse_missing_source(source, data)
                 generation = first_generation(store.list(layout.CHECKPOINTS))

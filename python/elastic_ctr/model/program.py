@@ -5,14 +5,14 @@ The sparse table is Paddle's MemorySparseTable with its SparseAccessor: a row is
 
 import os
 import zlib  # noqa: F401  (before paddle: its libpaddle carries zlib symbols of its own, and a later import crashes)
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elastic_ctr.config.model import Model, VectorRule
+from elastic_ctr.config.model import Model, ModelInput, VectorRule
 from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
-from elastic_ctr.model.networks import logit_of
+from elastic_ctr.model.networks import Inputs, logit_of
 
 SUPPORTED = "2.6."
 TABLE = "embedding"
@@ -83,15 +83,20 @@ def start_paddle(model: Model) -> None:
     paddle.seed(model.seed)
 
 
-def build_program(model: Model, slot_names: Sequence[str]) -> Graph:
-    """Fill the default program: feeds, pooled slots, network, loss, distributed optimizer. After `fleet.init`."""
+def build_program(model: Model, given: ModelInput) -> Graph:
+    """Fill the default program: feeds, pooled slots, network, loss, distributed optimizer. After `fleet.init`.
+
+    A record of the engine's text has the feeds in their order: show, click, the numbers if there are any, the slots.
+    """
     import paddle
     from paddle import static
     from paddle.distributed import fleet
 
     show = static.data("show", [None, 1], "int64", lod_level=1)
     click = static.data("click", [None, 1], "int64", lod_level=1)
-    slots = [static.data(f"slot.{name}", [None, 1], "int64", lod_level=1) for name in slot_names]
+    # Paddle reads a dense variable's numbers as they are, and drops what is near 0 from any other.
+    numbers = static.data("numbers", [None, len(given.numbers)], "float32") if given.numbers else None
+    slots = [static.data(f"slot.{name}", [None, 1], "int64", lod_level=1) for name in given.slots]
     shows = paddle.cast(show, "float32")
     clicks = paddle.cast(click, "float32")
     entry = paddle.distributed.ShowClickEntry(shows.name, clicks.name)
@@ -105,8 +110,9 @@ def build_program(model: Model, slot_names: Sequence[str]) -> Graph:
             slot=number,
             param_attr=paddle.ParamAttr(name=TABLE),
         )
-        pooled.append(static.nn.sequence_lod.sequence_pool(values, "sum"))
-    logit = logit_of(model, len(slots), paddle.concat(pooled, axis=1))
+        how = "average" if given.slots[number - 1] in given.averaged else "sum"
+        pooled.append(static.nn.sequence_lod.sequence_pool(values, how))
+    logit = logit_of(model, Inputs(paddle.concat(pooled, axis=1), numbers, len(slots), len(given.numbers)))
     histograms = _histograms(logit, shows, clicks)
     # A line is `show` impressions of which `click` were clicked: the likelihood of all of them.
     loss = paddle.sum(shows * paddle.nn.functional.softplus(logit) - clicks * logit) / paddle.sum(shows)
@@ -116,7 +122,8 @@ def build_program(model: Model, slot_names: Sequence[str]) -> Graph:
     strategy.sparse_table_configs = table_settings(model)
     optimizer = paddle.optimizer.Adam(model.dense.learning_rate, lazy_mode=True)
     fleet.distributed_optimizer(optimizer, strategy).minimize(loss)
-    return Graph([show, click, *slots], slots, pooled, histograms)
+    feeds = [show, click, *([] if numbers is None else [numbers]), *slots]
+    return Graph(feeds, slots, pooled, histograms)
 
 
 def _histograms(logit: Any, shows: Any, clicks: Any) -> tuple[Any, Any]:

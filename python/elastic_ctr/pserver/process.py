@@ -2,14 +2,14 @@
 
     python -m elastic_ctr.pserver.process SPEC.json
 
-SPEC: {"model": …, "slots": […], "endpoints": […], "index": 0, "scratch": "…"}. Ends with its parent.
+SPEC: {"model": …, "input": {…}, "endpoints": […], "index": 0, "scratch": "…"}. Ends with its parent.
 """
 
 import json
 import sys
 from pathlib import Path
 
-from elastic_ctr.config.model import Model
+from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.model.program import build_program, prepare_environment, start_paddle
 
 
@@ -25,7 +25,7 @@ def main() -> None:
         current_id=spec["index"], role=fleet.Role.SERVER, worker_num=1, server_endpoints=spec["endpoints"]
     )
     fleet.init(role)
-    build_program(model, spec["slots"])
+    build_program(model, ModelInput(**spec["input"]))
     fleet.init_server()
     fleet.run_server()
 

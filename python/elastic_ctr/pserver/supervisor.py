@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +252,7 @@ class PserverSupervisor:
     def _start_child(self, endpoints: list[str]) -> None:
         spec = {
             "model": self._settings.model.model_dump(mode="json", by_alias=True),
-            "slots": list(self._settings.data.slots),
+            "input": asdict(self._settings.input),
             "endpoints": endpoints,
             "index": self._index,
             "scratch": str(self._folder()),

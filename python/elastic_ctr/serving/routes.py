@@ -17,14 +17,15 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.batching.batcher import Batcher, Done, Parse
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, Reply, Request
-from elastic_ctr.serving.protocols import elasticctr_json, open_inference
+from elastic_ctr.serving.protocols import elasticctr_json, open_inference, rows_json
 from elastic_ctr.serving.protocols.elasticctr_json import Scanner
 from elastic_ctr.serving.request_error import BadRequest, RequestError, request_error_of, short_repr
 from elastic_ctr.serving.worker_counters import Counters
 
 SOURCE_PATH = "/ElasticCTRPredictionService/inference"
-PREDICTIONS, OPEN_INFERENCE = "elastic_ctr", "open_inference"
+PREDICTIONS, OPEN_INFERENCE, ROWS = "elastic_ctr", "open_inference", "rows"
 """What predictions are counted as."""
 
 _BINARY_TYPE = b"content-type: application/octet-stream\r\n"
@@ -69,6 +70,7 @@ class Routes:
         self._under_way: set[asyncio.Future[Instances]] = set()
         model = self._model_path = f"/v2/models/{model_name}"
         self.infer_path = f"{model}/infer"
+        self.rows_path = f"/v1/models/{model_name}:predict"
         self._routes = {
             SOURCE_PATH: _Route(PREDICTIONS, _POST, self._inference),
             "/v2": _Route("metadata", _GET, lambda _, reply, __: reply(200, open_inference.server_metadata(version))),
@@ -77,6 +79,8 @@ class Routes:
             model: _Route("metadata", _GET, lambda _, reply, __: reply(200, orjson.dumps(self.model_metadata()))),
             f"{model}/ready": _Route("health", _GET, lambda _, reply, __: self._ready(reply, {"name": model_name})),
             self.infer_path: _Route(OPEN_INFERENCE, _POST, self._infer),
+            self.rows_path: _Route(ROWS, _POST, self._rows),
+            f"/v1/models/{model_name}": _Route("health", _GET, lambda _, reply, __: self._ready(reply, {"name": model_name})),
         }
 
     def handle(self, request: Request, reply: Reply) -> None:
@@ -127,7 +131,7 @@ class Routes:
             model = self.batcher.current()
         except RequestError:
             return open_inference.model_metadata(self.model_name, None, None)
-        return open_inference.model_metadata(self.model_name, model.version, model.slots)
+        return open_inference.model_metadata(self.model_name, model.version, model.schema)
 
     def version(self) -> int | None:
         """The version that is answered with."""
@@ -144,8 +148,8 @@ class Routes:
     # -- predictions
 
     def _inference(self, request: Request, reply: Reply, _version: str | None) -> None:
-        def parse(slots: SlotList) -> Instances:
-            body = self._decoded(request)
+        def parse(schema: Schema) -> Instances:
+            body, slots = self._decoded(request), schema.of_feasigns()
             return self._read(body, slots) or elasticctr_json.parse_inference(body, slots, self.max_instances)
 
         def answered(probabilities: Floats, _version: int) -> tuple[bytes, bytes]:
@@ -183,12 +187,12 @@ class Routes:
     def _infer(self, request: Request, reply: Reply, asked: str | None) -> None:
         parsed: list[open_inference.Inference] = []
 
-        def parse(slots: SlotList) -> Instances:
+        def parse(schema: Schema) -> Instances:
             if not parsed:
                 parsed.append(
                     open_inference.parse_infer(self._decoded(request), request.json_length, self.max_instances)
                 )
-            return parsed[0].instances(slots, self.max_instances)
+            return parsed[0].instances(schema, self.max_instances)
 
         def answered(probabilities: Floats, version: int) -> tuple[bytes, bytes]:
             if asked not in (None, str(version)):
@@ -197,6 +201,15 @@ class Routes:
             if json_length is None:
                 return body, JSON_TYPE
             return body, _BINARY_TYPE + b"inference-header-content-length: %d\r\n" % json_length
+
+        self._predict(request, parse, answered, lambda refusal: error_body(refusal.sentence), reply)
+
+    def _rows(self, request: Request, reply: Reply, _version: str | None) -> None:
+        def parse(schema: Schema) -> Instances:
+            return rows_json.parse_rows(self._decoded(request), schema, self.max_instances)
+
+        def answered(probabilities: Floats, version: int) -> tuple[bytes, bytes]:
+            return rows_json.rows_answer(probabilities, version), JSON_TYPE
 
         self._predict(request, parse, answered, lambda refusal: error_body(refusal.sentence), reply)
 
@@ -233,9 +246,9 @@ class Routes:
             done(outcome, version)
 
         try:
-            slots = self.batcher.current().slots
+            schema = self.batcher.current().schema
             if size <= PARSED_INLINE:
-                self.batcher.submit(parse, parse(slots), slots, timed)
+                self.batcher.submit(parse, parse(schema), schema, timed)
                 return
         except Exception as error:  # noqa: BLE001 (whatever it is, the client gets its answer)
             done(error, 0)
@@ -244,11 +257,11 @@ class Routes:
         def parsed(future: asyncio.Future[Instances]) -> None:
             self._under_way.discard(future)
             try:
-                self.batcher.submit(parse, future.result(), slots, timed)
+                self.batcher.submit(parse, future.result(), schema, timed)
             except Exception as error:  # noqa: BLE001 (as above)
                 done(error, 0)
 
-        parsing = asyncio.get_running_loop().run_in_executor(self._parser, parse, slots)
+        parsing = asyncio.get_running_loop().run_in_executor(self._parser, parse, schema)
         self._under_way.add(parsing)
         parsing.add_done_callback(parsed)
 

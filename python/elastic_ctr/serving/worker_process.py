@@ -26,9 +26,12 @@ import orjson
 import uvloop
 
 import elastic_ctr
+from elastic_ctr.config.feature_document import FILE as FEATURES_FILE
+from elastic_ctr.config.feature_document import read_features
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import ReleaseDocument
+from elastic_ctr.features.json_rows import cells_of_json
 from elastic_ctr.features.line import LineRefused, parse_features
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.machine_code.compiled import anew_if_stale
@@ -38,7 +41,10 @@ from elastic_ctr.runtime.lifecycle import bind, die_with_parent, raise_fd_limit,
 from elastic_ctr.serving.batching import predictor
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
 from elastic_ctr.serving.batching.instances import Instances, instances_of
+from elastic_ctr.serving.batching.pooling import NOT_AVERAGED
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
+from elastic_ctr.serving.protocols.rows_json import instances_of_cells
 from elastic_ctr.serving.routes import Routes
 from elastic_ctr.serving.worker_counters import Counters
 from elastic_ctr.versions import layout
@@ -222,12 +228,19 @@ class Worker:
         manifest = VersionManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
         loaded = self._batcher.versions.get(version)
         if loaded is None:
-            slots = SlotList(manifest.slots)
+            schema = schema_of(manifest, folder, ignores_unknown=self._config.serving.ignore_unknown)
             network = await asyncio.get_running_loop().run_in_executor(
-                self._paddle, predictor.DenseNetwork, folder, len(slots) * manifest.dim
+                self._paddle,
+                predictor.DenseNetwork,
+                folder,
+                len(manifest.slots) * manifest.dim,
+                len(manifest.numbers),
             )
             client = self._client(manifest.dim, manifest.partitions)
-            loaded = ModelVersion(version, slots, manifest.sparse_dim, manifest.dim, network, client)
+            averaged = np.array([slot in manifest.averaged for slot in manifest.slots], np.bool_)
+            loaded = ModelVersion(
+                version, schema, manifest.sparse_dim, manifest.dim, network, client, averaged if averaged.any() else NOT_AVERAGED
+            )
         # No prediction waits for the compiler while it holds the loop.
         assert self._compiling is not None
         await asyncio.wait([self._compiling])
@@ -240,7 +253,9 @@ class Worker:
         version, folder = order["version"], Path(order["folder"])
         try:
             manifest = await self._load_version(version, folder)
-            instances, published = read_samples(folder / SAMPLE_FILE, SlotList(manifest.slots), manifest.samples)
+            instances, published = read_samples(
+                folder / SAMPLE_FILE, self._batcher.versions[version].schema, manifest.samples
+            )
             served = await self._batcher.predict_at(version, instances) if instances.rows else published
             verdict = compare(version, served, published, self._config.serving.max_abs_diff)
         except (VersionNotHeld, CubeUnavailable) as unavailable:
@@ -312,7 +327,18 @@ class Verdict(NamedTuple):
     refused: str | None
 
 
-def read_samples(path: Path, slots: SlotList, expected: int) -> tuple[Instances, Doubles]:
+def schema_of(manifest: VersionManifest, folder: Path, *, ignores_unknown: bool = False) -> Schema:
+    """What a request of a version holds. Raises ValueError where its features do not give what its manifest says, OSError."""
+    slots = SlotList(manifest.slots)
+    if manifest.features is None:
+        return Schema(slots)
+    transformer = read_features((folder / FEATURES_FILE).read_bytes(), manifest.features).transformer()
+    if transformer.slots.names != slots.names or transformer.numbers != manifest.numbers:
+        raise ValueError(f"{FEATURES_FILE} gives other slots or numbers than the version's manifest; publish it again")
+    return Schema(slots, transformer, manifest.features, ignores_unknown)
+
+
+def read_samples(path: Path, schema: Schema, expected: int) -> tuple[Instances, Doubles]:
     """Instances and published probabilities f64 [rows] of lines `{"line": features, "published": probability, …}`.
 
     Raises SamplesDamaged, OSError.
@@ -321,18 +347,26 @@ def read_samples(path: Path, slots: SlotList, expected: int) -> tuple[Instances,
     try:
         for line in path.read_bytes().splitlines():
             sample = orjson.loads(line)
-            features = sample["line"].encode()
-            # A training line may have no features at all.
-            row = parse_features(features, slots, None).keys if features.strip() else [[] for _ in slots]
+            rows.append(sample["line"].encode())
             published.append(float(sample["published"]))
-            rows.append(row)
+        if len(rows) != expected:
+            raise SamplesDamaged(f"{path.name} has {len(rows)} lines where the manifest says {expected}")
+        return _instances_of_samples(rows, schema), np.array(published, dtype=np.float64)
+    except SamplesDamaged:
+        raise
     except (LineRefused, ValueError, KeyError, TypeError, AttributeError) as wrong:
         raise SamplesDamaged(
             f"{path.name} line {len(rows) + 1} is no sample with 'line' and 'published' ({type(wrong).__name__}: {wrong})"
         ) from wrong
-    if len(rows) != expected:
-        raise SamplesDamaged(f"{path.name} has {len(rows)} lines where the manifest says {expected}")
-    return instances_of(rows, len(slots)), np.array(published, dtype=np.float64)
+
+
+def _instances_of_samples(lines: list[bytes], schema: Schema) -> Instances:
+    """Rows as JSON, or features as in training."""
+    if schema.transformer is not None:
+        return instances_of_cells(cells_of_json(lines, schema.transformer.inputs), schema.transformer, "sample")
+    # A training line may have no features at all.
+    keys = [parse_features(line, schema.slots, None).keys if line.strip() else [[] for _ in schema.slots] for line in lines]
+    return instances_of(keys, len(schema.slots))
 
 
 def compare(version: int, served: npt.ArrayLike, published: Doubles, allowed: float) -> Verdict:

@@ -1,20 +1,25 @@
-"""Conversion of a task's lines into the engine's input, and the sample lines of a task."""
+"""Conversion of a task's lines or rows into the engine's input, and the samples of a task."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.blocks import lines_in_range, open_lines
+from elastic_ctr.features.cells import Cells
 from elastic_ctr.features.convert import Converted, Converter
-from elastic_ctr.features.line import MAX_LINE_BYTES, parse_features
+from elastic_ctr.features.json_rows import cells_of_json, json_of_row
+from elastic_ctr.features.line import MAX_LINE_BYTES, Reason, parse_features
+from elastic_ctr.features.readers.rows import Format, Wanted, rows_in_range
+from elastic_ctr.features.record_text import Counts, record_text
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.features.transformer import MOST_KEYS, Transformer
 from elastic_ctr.store import Store
 from elastic_ctr.store.source import Source
 from elastic_ctr.trainer.scratch import on_scratch
@@ -23,15 +28,173 @@ EXAMPLES = 3
 QUARANTINED = 1000
 
 Quarantined = list[dict[str, object]]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedAt:
+    """A line or row that was left out, and where in its file it begins."""
+
+    place: int
+    reason: Reason
+    detail: str
+    excerpt: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A part of a task, converted. `offer` gives at most so many samples of it."""
+
+    text: bytes
+    records: int
+    shows: int
+    clicks: int
+    ignored: int
+    padding: int
+    refused: Iterable[RefusedAt]
+    offer: Callable[[int], list[control.Sample]]
+
+
+@dataclass(frozen=True)
+class SampleKeys:
+    """The unique keys of samples, the keys that each slot of each one pools, and their numbers.
+
+    `positions` and `segments` are of every key: its place among `keys`, and its sample's number times `slots` plus its slot.
+    `numbers` is f32 [samples, numbers]; `averaged` is bool [slots], the slots whose sums are divided by their count of keys.
+    """
+
+    keys: npt.NDArray[np.uint64]
+    positions: npt.NDArray[np.int64]
+    segments: npt.NDArray[np.int64]
+    numbers: Floats
+    averaged: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls, flat: npt.NDArray[np.uint64], lengths: npt.NDArray[np.int64], numbers: Floats, averaged: Sequence[bool]
+    ) -> "SampleKeys":
+        unique, positions = np.unique(flat, return_inverse=True)
+        segments = np.repeat(np.arange(len(lengths)), lengths)
+        return cls(unique, positions.astype(np.int64), segments, numbers, np.array(averaged, np.bool_))
+
+    def pooled(self, values: Floats) -> Floats:
+        """[unique, dim] values -> [samples, slots * dim]; a slot without keys is zeros."""
+        rows, slots = len(self.numbers), len(self.averaged)
+        sums = np.zeros((rows * slots, values.shape[1]), np.float32)
+        np.add.at(sums, self.segments, values[self.positions])
+        counts = np.bincount(self.segments, minlength=rows * slots).astype(np.float32)
+        divided = np.maximum(np.where(np.tile(self.averaged, rows), counts, 1), 1)
+        # Both sizes are given: without samples or keys, reshape cannot infer one.
+        found: Floats = (sums / divided[:, None]).astype(np.float32).reshape(rows, slots * values.shape[1])
+        return found
+
+
+class Conversion(Protocol):
+    """What a file holds, and how a record becomes the engine's."""
+
+    def blocks(self, raw: BinaryIO, task: control.Task) -> Iterator[Block]: ...
+
+    def sample(self, lines: Sequence[str]) -> SampleKeys:
+        """The keys and numbers of samples that `Block.offer` gave. The padding key is in none."""
+
+
+class ClickConversion:
+    """Lines of `show click feasign:slot …`. A sample is what stands behind show and click."""
+
+    def __init__(self, slots: SlotList, sparse_dim: int | None, max_line_bytes: int) -> None:
+        self._slots = slots
+        self._sparse_dim = sparse_dim
+        self._converter = Converter(slots, sparse_dim, max_line_bytes)
+
+    def blocks(self, raw: BinaryIO, task: control.Task) -> Iterator[Block]:
+        lines = open_lines(raw, task.path)
+        for offset, block in lines_in_range(lines, task.start, task.end or None, self._converter.max_line_bytes):
+            yield self._block(offset, block)
+
+    def _block(self, offset: int, block: bytes) -> Block:
+        found, no_keys = self._converter.convert(block), self._converter.no_keys
+        refused = (RefusedAt(offset + each.offset, each.reason, each.detail, each.excerpt) for each in found.refused)
+        counts = found.records, found.shows, found.clicks, found.ignored, found.padding
+        return Block(found.text, *counts, refused, lambda wanted: _offer_lines(block, found, no_keys, wanted))
+
+    def sample(self, lines: Sequence[str]) -> SampleKeys:
+        keys = [parse_features(line.encode("ascii"), self._slots, self._sparse_dim).keys for line in lines]
+        flat = [key for line in keys for slot in line for key in slot]
+        lengths = [len(slot) for line in keys for slot in line]
+        numbers = np.zeros((len(lines), 0), np.float32)
+        pools = [False] * len(self._slots)
+        return SampleKeys.of(np.array(flat, np.uint64), np.array(lengths, np.int64), numbers, pools)
+
+
+class RowConversion:
+    """Rows of columns. A sample is a row as JSON, which serving reads as it reads a request."""
+
+    def __init__(
+        self, transformer: Transformer, averaged: Sequence[str], form: Format, wanted: Wanted, max_line_bytes: int
+    ) -> None:
+        self._transformer = transformer
+        self._averaged = [slot in averaged for slot in transformer.slots]
+        self._format = form
+        self._wanted = wanted
+        self._max_line_bytes = max_line_bytes
+
+    def blocks(self, raw: BinaryIO, task: control.Task) -> Iterator[Block]:
+        batches = rows_in_range(
+            raw, task.path, self._format, self._wanted, task.start, task.end or None, self._max_line_bytes
+        )
+        for batch in batches:
+            rows = self._transformer.transform(batch.cells)
+            refused = [RefusedAt(each.place, each.reason, each.detail, each.excerpt) for each in batch.refused]
+            shows, clicks, cells, places = batch.shows, batch.clicks, batch.cells, batch.places
+            if len(rows.too_many):
+                detail = f"the row has more than {MOST_KEYS} keys; shorten its lists, or cross fewer of them."
+                refused += [
+                    RefusedAt(int(place), Reason.TOO_MANY_KEYS, detail, b"") for place in places[rows.too_many]
+                ]
+                kept = np.setdiff1d(np.arange(len(cells)), rows.too_many)
+                shows, clicks, cells = shows[kept], clicks[kept], cells.only(kept)
+                rows = self._transformer.transform(cells)
+            text, ends = record_text(rows, shows, clicks)
+            lengths = rows.lengths.reshape(len(cells), -1).sum(axis=1)
+            yield Block(
+                text,
+                len(cells),
+                int(shows.sum()),
+                int(clicks.sum()),
+                0,
+                0,
+                refused,
+                lambda wanted, cells=cells, shows=shows, clicks=clicks, lengths=lengths: self._offer_rows(  # type: ignore[misc]
+                    cells, shows, clicks, lengths, wanted
+                ),
+            )
+
+    def _offer_rows(self, cells: Cells, shows: Counts, clicks: Counts, lengths: Counts, wanted: int) -> list[control.Sample]:
+        """Of each stretch the first row that has a key, and that a request may hold."""
+        found: list[control.Sample] = []
+        if not wanted or not len(cells):
+            return found
+        edges = np.linspace(0, len(cells), min(wanted, len(cells)) + 1).astype(np.int64)
+        for first, last in pairwise(edges.tolist()):
+            for row in range(first, last):
+                line = json_of_row(cells, row, self._transformer.inputs) if lengths[row] else None
+                if line is not None and len(line) <= MAX_LINE_BYTES:
+                    found.append(control.Sample(line=line.decode(), show=int(shows[row]), click=int(clicks[row])))
+                    break
+        return found
+
+    def sample(self, lines: Sequence[str]) -> SampleKeys:
+        rows = self._transformer.transform(cells_of_json([line.encode() for line in lines], self._transformer.inputs))
+        return SampleKeys.of(rows.keys, rows.lengths, rows.numbers, self._averaged)
 
 
 def convert_task(
-    source: Source, task: control.Task, converter: Converter, target: Path
+    source: Source, task: control.Task, conversion: Conversion, target: Path
 ) -> tuple[control.TaskResult, Quarantined]:
-    """Convert the lines of a task into one file for the engine; it is renamed into place when complete.
+    """Convert the records of a task into one file for the engine; it is renamed into place when complete.
 
-    Returns counts, refusals and samples, and the refused lines to quarantine. Raises ScratchFailed when the file cannot be
-    written, StoreError and OSError when the task cannot be read.
+    Returns counts, refusals and samples, and the refused ones to quarantine. Raises ScratchFailed when the file cannot be
+    written, StoreError, OSError and ValueError when the task cannot be read.
     """
     temporary = target.with_suffix(".part")
     with on_scratch(temporary):
@@ -39,9 +202,7 @@ def convert_task(
         out = temporary.open("wb")
     try:
         with source.open(task.path) as raw:
-            lines = open_lines(raw, task.path)
-            blocks = lines_in_range(lines, task.start, task.end or None, converter.max_line_bytes)
-            result, quarantined = _convert_blocks(blocks, task, converter, out)
+            result, quarantined = _convert_blocks(conversion.blocks(raw, task), task, out)
         with on_scratch(temporary):
             out.close()
             temporary.replace(target)
@@ -55,30 +216,28 @@ def convert_task(
 
 
 def _convert_blocks(
-    blocks: Iterable[tuple[int, bytes]], task: control.Task, converter: Converter, out: BinaryIO
+    blocks: Iterable[Block], task: control.Task, out: BinaryIO
 ) -> tuple[control.TaskResult, Quarantined]:
     result, quarantined = control.TaskResult(), Quarantined()
     refusals: dict[str, control.Refusal] = {}
     samples: list[control.Sample] = []
-    for offset, block in blocks:
-        converted = converter.convert(block)
+    for block in blocks:
         with on_scratch(Path(out.name)):
-            out.write(converted.text)
+            out.write(block.text)
         for name in ("records", "shows", "clicks", "ignored", "padding"):
-            setattr(result, name, getattr(result, name) + getattr(converted, name))
-        for line in converted.refused:
-            reason = line.reason.value
+            setattr(result, name, getattr(result, name) + getattr(block, name))
+        for each in block.refused:
+            reason = each.reason.value
             if reason not in refusals:
                 refusals[reason] = control.Refusal(reason=reason)
             refusal = refusals[reason]
             refusal.lines += 1
             if len(quarantined) < QUARANTINED:
-                excerpt = line.excerpt.decode("utf-8", "backslashreplace")
-                known = {"offset": offset + line.offset, "reason": reason}
-                quarantined.append({**known, "detail": line.detail, "line": excerpt})
+                excerpt = each.excerpt.decode("utf-8", "backslashreplace")
+                quarantined.append({"offset": each.place, "reason": reason, "detail": each.detail, "line": excerpt})
                 if len(refusal.examples) < EXAMPLES:
                     refusal.examples.append(excerpt[:80])
-        samples.extend(_offer(block, converted, converter.no_keys, task.samples))
+        samples.extend(block.offer(task.samples))
     result.refused.extend(refusals[reason] for reason in sorted(refusals))
     # Evenly over the task.
     kept = min(task.samples, len(samples))
@@ -86,7 +245,7 @@ def _convert_blocks(
     return result, quarantined
 
 
-def _offer(block: bytes, converted: Converted, no_keys: bytes, wanted: int) -> list[control.Sample]:
+def _offer_lines(block: bytes, converted: Converted, no_keys: bytes, wanted: int) -> list[control.Sample]:
     """Some accepted lines of a block, split into features, show and click: of each stretch the first that has a key.
 
     A line without a key, or longer than serving accepts, is trained but not offered as a sample.
@@ -118,33 +277,3 @@ def quarantine(store: Store, task: control.Task, lines: Quarantined) -> None:
         text = "".join(json.dumps(line) + "\n" for line in lines)
         path = f"quarantine/{task.pass_id}/{task.path.replace('/', '_')}-{task.start}.jsonl"
         store.put_bytes(text.encode(), path, overwrite=True)
-
-
-@dataclass(frozen=True)
-class SampleKeys:
-    """The unique keys of sample lines, and the keys that each slot of each line sums."""
-
-    keys: npt.NDArray[np.uint64]
-    positions: npt.NDArray[np.int64]
-    segments: npt.NDArray[np.int64]
-    lines: int
-    slots: int
-
-    def pooled(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """[unique, dim] values -> [lines, slots * dim] sums; a slot without keys is zeros."""
-        sums = np.zeros((self.lines * self.slots, values.shape[1]), np.float32)
-        np.add.at(sums, self.segments, values[self.positions])
-        # Both sizes are given: without lines or keys, reshape cannot infer one.
-        return sums.reshape(self.lines, self.slots * values.shape[1])
-
-
-def sample_keys(lines: Sequence[str], slots: SlotList, sparse_dim: int | None) -> SampleKeys:
-    """Parse sample lines. The padding key is in none."""
-    flat: list[int] = []
-    segments: list[int] = []
-    for number, line in enumerate(lines):
-        for slot, keys in enumerate(parse_features(line.encode("ascii"), slots, sparse_dim).keys):
-            flat.extend(keys)
-            segments.extend([number * len(slots) + slot] * len(keys))
-    unique, positions = np.unique(np.array(flat, np.uint64), return_inverse=True)
-    return SampleKeys(unique, positions.astype(np.int64), np.array(segments, np.int64), len(lines), len(slots))

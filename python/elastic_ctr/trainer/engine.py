@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.config.model import Model
+from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.model.evaluation import BUCKETS
-from elastic_ctr.model.networks import logit_of
+from elastic_ctr.model.networks import Inputs, logit_of
 from elastic_ctr.model.program import TABLE, build_program, start_paddle
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 
@@ -25,10 +25,10 @@ class Engine:
     """A trainer's access to the tables: train, predict, pull, save. One per process, never rebuilt."""
 
     def __init__(
-        self, model: Model, slots: Sequence[str], endpoints: Sequence[str], *, batch_size: int, threads: int
+        self, model: Model, given: ModelInput, endpoints: Sequence[str], *, batch_size: int, threads: int
     ) -> None:
         self._model = model
-        self._slots = list(slots)
+        self._input = given
         self._endpoints = list(endpoints)
         self._batch_size = batch_size
         self._threads = threads
@@ -48,7 +48,7 @@ class Engine:
         )
         fleet.init(role)
         self._paddle, self._fleet = paddle, fleet
-        self._graph = build_program(self._model, self._slots)
+        self._graph = build_program(self._model, self._input)
         self._main = static.default_main_program()
         self._place = paddle.CPUPlace()
         self._executor = static.Executor(self._place)
@@ -94,12 +94,16 @@ class Engine:
         return forward
 
     def _build_head(self) -> None:
-        """The dense network alone, over the same parameters: pooled vectors in, probability out."""
+        """The dense network alone, over the same parameters: pooled vectors and numbers in, probability out."""
         paddle, static = self._paddle, self._paddle.static
+        slots, numbers = len(self._input.slots), len(self._input.numbers)
         self._head_program = static.Program()
         with static.program_guard(self._head_program, static.Program()), paddle.utils.unique_name.guard():
-            self._head_feed = static.data("pooled", [None, len(self._slots) * self._model.embedding_dim], "float32")
-            self._head_output = paddle.nn.functional.sigmoid(logit_of(self._model, len(self._slots), self._head_feed))
+            pooled = static.data("pooled", [None, slots * self._model.embedding_dim], "float32")
+            others = [static.data("numbers", [None, numbers], "float32")] if numbers else []
+            self._head_feeds = [pooled, *others]
+            logit = logit_of(self._model, Inputs(pooled, others[0] if others else None, slots, numbers))
+            self._head_output = paddle.nn.functional.sigmoid(logit)
 
     def preload(self, file: Path) -> Any:
         """Start reading a converted file in the background."""
@@ -154,7 +158,7 @@ class Engine:
         if not len(keys):
             # Paddle refuses a feed without rows.
             return np.zeros((0, self._model.embedding_dim), np.float32)
-        count = len(self._slots)
+        count = len(self._input.slots)
         rows = -(-len(keys) // count)
         padded = np.zeros(rows * count, np.uint64)
         padded[: len(keys)] = keys
@@ -170,12 +174,14 @@ class Engine:
         values: npt.NDArray[np.float32] = np.concatenate(fetched)[: len(keys)].astype(np.float32, copy=False)
         return values
 
-    def score(self, pooled: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Probability of a click by the dense parameters as last pulled: [n, slots * dim] -> [n]."""
+    def score(self, pooled: npt.NDArray[np.float32], numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Probability of a click by the dense parameters as last pulled: [n, slots * dim] and [n, numbers] -> [n]."""
         if not len(pooled):
             return np.zeros(0, np.float32)
         [scores] = self._paddle.static.Executor(self._place).run(
-            self._head_program, feed={self._head_feed.name: pooled}, fetch_list=[self._head_output]
+            self._head_program,
+            feed={feed.name: array for feed, array in zip(self._head_feeds, (pooled, numbers), strict=False)},
+            fetch_list=[self._head_output],
         )
         return np.asarray(scores, np.float32).reshape(-1)
 
@@ -183,7 +189,7 @@ class Engine:
         """The dense network as an inference program with the parameters as last pulled."""
         folder.mkdir(parents=True, exist_ok=True)
         self._paddle.static.save_inference_model(
-            str(folder / "network"), [self._head_feed], [self._head_output], self._executor, program=self._head_program
+            str(folder / "network"), self._head_feeds, [self._head_output], self._executor, program=self._head_program
         )
         return [folder / "network.pdmodel", folder / "network.pdiparams"]
 

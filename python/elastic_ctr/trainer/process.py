@@ -19,10 +19,10 @@ from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
-from elastic_ctr.features.convert import Converter
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store
+from elastic_ctr.trainer.conversions import conversion_of, feature_document
 from elastic_ctr.trainer.converter import convert_task, quarantine
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.saver import Saver
@@ -58,7 +58,8 @@ class TrainerProcess:
         data = settings.data
         self._source = open_source(data.source.url, data.source.user, retry)
         self._store = self._open_store(retry)
-        self._converter = Converter(data.slot_list, settings.model.sparse_dim, data.max_line_bytes)
+        self._document = feature_document(settings, None)
+        self._conversion = conversion_of(settings, self._document)
         self._tasks = self._scratch / "tasks"
         # Datasets are kept until the process ends: one that is freed while it loads aborts the process, and the exit code is
         # lost.
@@ -75,21 +76,21 @@ class TrainerProcess:
         reply = self._join()
         if reply is None or reply.verdict == control.JoinReply.LEAVE:
             return 0
-        model, data = self._settings.model, self._settings.data
-        if reply.model_digest != digest_of_model(model, data.slots):
+        model = self._settings.model
+        if reply.model_digest != digest_of_model(model, self._settings.input):
             log.error("this trainer's model settings are not the master's; give all roles the same values file")
             return 2
         self._generation = reply.generation
         self._leave_timeout = reply.leave_timeout_seconds
         endpoints, trainer = list(reply.endpoints), self._settings.trainer
-        self._engine = Engine(model, data.slots, endpoints, batch_size=trainer.batch_size, threads=trainer.threads)
+        self._engine = Engine(model, self._settings.input, endpoints, batch_size=trainer.batch_size, threads=trainer.threads)
         self._watchdog = Watchdog(self._client, self._trainer_id, self._generation, endpoints, reply.lease_seconds)
         self._watchdog.start()
         self._engine.connect(self._trainer_id)
         if reply.verdict == control.JoinReply.INITIALISE:
             self._initialise(load=reply.load)
         store = self._open_store(RetryPolicy(_SAVER_RETRY_SHARE * reply.save_seconds, give_up=self._may_go))
-        self._saver = Saver(self._engine, store, data.slot_list, model, self._scratch)
+        self._saver = Saver(self._engine, store, self._conversion, self._document, model, self._scratch)
         log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
         try:
             self._work()
@@ -252,7 +253,7 @@ class TrainerProcess:
 
     def _check(self, task: control.Task) -> control.TaskResult:
         file = self._converted(task)
-        result, refused = convert_task(self._source, task, self._converter, file)
+        result, refused = convert_task(self._source, task, self._conversion, file)
         quarantine(self._store, task, refused)
         if result.records:
             dataset = self._engine.ready(self._engine.preload(file), result.records)
@@ -277,7 +278,7 @@ class TrainerProcess:
         return self._datasets[-1]
 
     def _convert_again(self, task: control.Task, file: Path) -> None:
-        counts, _ = convert_task(self._source, task, self._converter, file)
+        counts, _ = convert_task(self._source, task, self._conversion, file)
         if counts.records != task.records:
             with on_scratch(file):
                 file.unlink()

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from elastic_ctr.config import feature_document
+from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import MAX_ABS_DIFF
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.export.published import publish_once
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.store import AlreadyPublished, Store
-from elastic_ctr.trainer.converter import sample_keys
+from elastic_ctr.trainer.converter import Conversion
 from elastic_ctr.trainer.engine import Engine
 from elastic_ctr.trainer.scratch import on_scratch
 from elastic_ctr.versions import layout
@@ -25,12 +26,20 @@ from elastic_ctr.versions import layout
 class Saver:
     """Called while no task is open, so the tables do not change. `stepped`: a step has begun, and the tables may have changed."""
 
-    def __init__(self, engine: Engine, store: Store, slots: SlotList, model: Model, scratch: Path) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        conversion: Conversion,
+        document: FeatureDocument | None,
+        model: Model,
+        scratch: Path,
+    ) -> None:
         self.stepped = False
         self._engine = engine
         self._store = store
-        self._slots = slots
-        self._sparse_dim = model.sparse_dim
+        self._conversion = conversion
+        self._document = document
         self._dim = model.embedding_dim
         self._scratch = scratch
 
@@ -41,13 +50,16 @@ class Saver:
         self._engine.pull_dense()
         result = control.SaveResult()
         if order.version:
-            sample = sample_keys([each.line for each in order.samples], self._slots, self._sparse_dim)
+            sample = self._conversion.sample([each.line for each in order.samples])
             values = self._engine.pull(sample.keys)
             result.keys = sample.keys.astype("<u8").tobytes()
             result.values = values.astype("<f4").tobytes()
-            result.live = self._engine.score(sample.pooled(values)).astype("<f4").tobytes()
+            result.live = self._engine.score(sample.pooled(values), sample.numbers).astype("<f4").tobytes()
             with on_scratch(self._scratch):
                 files = self._engine.export_dense(self._scratch / "dense")
+                if self._document is not None:
+                    files.append(self._scratch / "dense" / feature_document.FILE)
+                    files[-1].write_bytes(self._document.to_json())
             for file in files:
                 # An interrupted attempt wrote the same bytes, for the tables have not changed. Other bytes may be committed
                 # already.
@@ -68,12 +80,12 @@ class Saver:
         """Score the sample with the values as written. Serving must give the same scores."""
         began = time.monotonic()
         self._engine.pull_dense()
-        sample = sample_keys([each.line for each in order.samples], self._slots, self._sparse_dim)
+        sample = self._conversion.sample([each.line for each in order.samples])
         keys = np.frombuffer(order.keys, "<u8")
         if not np.array_equal(keys, sample.keys):
             raise RuntimeError("the published values are of other keys than the sample's")
         values = np.frombuffer(order.values, "<f4").reshape(len(keys), self._dim)
-        published = self._engine.score(sample.pooled(values))
+        published = self._engine.score(sample.pooled(values), sample.numbers)
         live = np.frombuffer(order.live, "<f4")
         lines = [
             {"line": each.line, "show": each.show, "click": each.click, "live": float(was), "published": float(now)}

@@ -13,7 +13,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
 from elastic_ctr.features.keys import Keys
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.batching.instances import Instances, Lengths, joined
-from elastic_ctr.serving.batching.pooling import MOST_INLINE, Floats, UniqueKeys, pooled, unique_keys
+from elastic_ctr.serving.batching.pooling import MOST_INLINE, NOT_AVERAGED, Floats, UniqueKeys, pooled, unique_keys
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.request_error import RequestError
 from elastic_ctr.serving.worker_counters import Counters
 
@@ -49,7 +49,7 @@ class Network(Protocol):
 
     row_seconds: float
 
-    def predict(self, pooled: Floats, /) -> Floats: ...
+    def predict(self, pooled: Floats, numbers: Floats | None, /) -> Floats: ...
 
     def close(self) -> None: ...
 
@@ -65,14 +65,15 @@ class ModelVersion:
     """A version that is loaded here: its network, and what its manifest says."""
 
     version: int
-    slots: SlotList
+    schema: Schema
     sparse_dim: int | None
     dim: int
     network: Network
     cube: Cube
+    averaged: npt.NDArray[np.bool_] = field(default_factory=lambda: NOT_AVERAGED)
 
 
-Parse = Callable[[SlotList], Instances]
+Parse = Callable[[Schema], Instances]
 Done = Callable[["Floats | Exception", int], None]
 T = TypeVar("T")
 
@@ -81,12 +82,12 @@ T = TypeVar("T")
 class PendingRequest:
     """One request, or a part of a large one. `done` is called once, with probabilities and their version.
 
-    `parse` is called again if the batch's version has other slots than `slots`. Without a `version` the request gets the
+    `parse` is called again if the batch's version has another schema than `schema`. Without a `version` the request gets the
     pinned one.
     """
 
     parse: Parse
-    slots: SlotList
+    schema: Schema
     instances: Instances
     version: int | None
     done: Done
@@ -176,7 +177,7 @@ class Batcher:
             raise RequestError(503, f"no version is live yet: {self.stage}")
         return self.versions[self.pinned]
 
-    def submit(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
+    def submit(self, parse: Parse, instances: Instances, schema: Schema, done: Done) -> None:
         """Answer later through `done`. Raises RequestError (503) when too much is waiting already."""
         large = instances.rows > self.max_rows or len(instances.feasigns) > _MAX_FEASIGNS
         waiting = self.waiting_rows + sum(self._detached.values())
@@ -187,7 +188,7 @@ class Batcher:
             raise RequestError(503, f"{waiting} instances are waiting already; ask again later")
         self._counters.totals["ignored_features"] += instances.ignored
         if not large:
-            self._enqueue(PendingRequest(parse, slots, instances, None, done))
+            self._enqueue(PendingRequest(parse, schema, instances, None, done))
             return
 
         def answered(outcome: Floats | Exception, version: int) -> None:
@@ -195,7 +196,7 @@ class Batcher:
             self._large.pop(task, None)
             done(outcome, version)
 
-        task = asyncio.create_task(self._predict_in_parts(parse, instances, slots, answered))
+        task = asyncio.create_task(self._predict_in_parts(parse, instances, schema, answered))
         self._large[task] = instances.rows
         task.add_done_callback(lambda task: self._large.pop(task, None))
 
@@ -232,17 +233,17 @@ class Batcher:
         request = asyncio.current_task()
         assert request is not None
         self._large[request] -= part.rows
-        self._enqueue(PendingRequest(lambda _slots: part, model.slots, part, model.version, done))
+        self._enqueue(PendingRequest(lambda _schema: part, model.schema, part, model.version, done))
         try:
             return await answered
         finally:
             self._large[request] += part.rows
 
-    async def _predict_in_parts(self, parse: Parse, instances: Instances, slots: SlotList, done: Done) -> None:
+    async def _predict_in_parts(self, parse: Parse, instances: Instances, schema: Schema, done: Done) -> None:
         """A request larger than a batch: all its parts have one version."""
 
         async def answer(model: ModelVersion) -> None:
-            read = self._for_slots(instances, slots, model, parse)
+            read = self._read_for(instances, schema, model, parse)
             done(await self._in_parts(read, model, self._submit_part), model.version)
 
         try:
@@ -257,8 +258,8 @@ class Batcher:
             done(failed, 0)
 
     @staticmethod
-    def _for_slots(instances: Instances, slots: SlotList, model: ModelVersion, parse: Parse) -> Instances:
-        return instances if slots.names == model.slots.names else parse(model.slots)
+    def _read_for(instances: Instances, schema: Schema, model: ModelVersion, parse: Parse) -> Instances:
+        return instances if schema.reads_as(model.schema) else parse(model.schema)
 
     def _enqueue(self, request: PendingRequest) -> None:
         self._waiting.append(request)
@@ -418,7 +419,7 @@ class Batcher:
         parts: list[Instances] = []
         for request in requests:
             try:
-                parts.append(self._for_slots(request.instances, request.slots, model, request.parse))
+                parts.append(self._read_for(request.instances, request.schema, model, request.parse))
                 accepted.append(request)
             except RequestError as refusal:  # noqa: PERF203 (the others are answered)
                 _resolve(request, refusal, model.version)
@@ -465,7 +466,7 @@ class Batcher:
 
 
 def _predicted(model: ModelVersion, unique: UniqueKeys, values: Floats, instances: Instances) -> Floats:
-    return model.network.predict(pooled(unique, values, instances, model.dim))
+    return model.network.predict(pooled(unique, values, instances, model.dim, model.averaged), instances.numbers)
 
 
 def _known_feasigns(instances: Instances, unique: UniqueKeys, missing: npt.NDArray[np.bool_]) -> Lengths:

@@ -13,6 +13,7 @@ from elastic_ctr.features.keys import Keys
 from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
 
 Lengths = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 
 FEASIGN_END = 1 << 64
 MAX_FEASIGNS = 8 << 20
@@ -27,6 +28,7 @@ class Instances:
 
     `feasigns`: u64, by row, then by slot in the slot list's order. `lengths`: i64 [rows * slots], how many of them
     belong to each; 0 is a slot without features. `ignored` counts features of slots that the model has not.
+    `numbers`: f32 [rows, numbers] for the network; None where it takes none.
     `known`, where it is asked for, takes how many feasigns of each instance the version knows: i64, in parts.
     """
 
@@ -35,6 +37,7 @@ class Instances:
     rows: int
     ignored: int = 0
     known: list[Lengths] | None = None
+    numbers: Floats | None = None
 
     def parts(self, max_rows: int, max_feasigns: int) -> Iterator[Instances]:
         """Cut into parts of at most so many rows, and so many feasigns unless one row alone has more."""
@@ -53,18 +56,21 @@ class Instances:
         lengths = self.lengths[begin * slots : end * slots]
         first = int(self.lengths[: begin * slots].sum())
         feasigns = self.feasigns[first : first + int(lengths.sum())]
-        return Instances(feasigns, lengths, end - begin, known=self.known)
+        numbers = None if self.numbers is None else self.numbers[begin:end]
+        return Instances(feasigns, lengths, end - begin, known=self.known, numbers=numbers)
 
 
 def joined(parts: Sequence[Instances]) -> Instances:
-    """One after the other; all of the same slots."""
+    """One after the other; all of the same schema."""
     if len(parts) == 1:
         return parts[0]
+    numbers = [part.numbers for part in parts if part.numbers is not None]
     return Instances(
         np.concatenate([part.feasigns for part in parts]),
         np.concatenate([part.lengths for part in parts]),
         sum(part.rows for part in parts),
         known=[] if any(part.known is not None for part in parts) else None,
+        numbers=np.concatenate(numbers) if numbers else None,
     )
 
 

@@ -21,6 +21,7 @@ MOST_INLINE = 65_536
 _SEED = np.uint64(secrets.randbits(64))
 _PADDING = np.uint64(PADDING_KEY)
 _1 = np.uint64(1)
+NOT_AVERAGED = np.zeros(0, np.bool_)
 
 
 class UniqueKeys(NamedTuple):
@@ -54,9 +55,10 @@ def _unique(keys: Any, seed: Any, slots: Any, found: Any, places: Any) -> Any:
 
 
 @compiled
-def _segment_sum(values: Any, places: Any, lengths: Any, sums: Any) -> None:
-    """Add to sums f32[segments, dim], which are zeros, the values of each segment's keys."""
+def _segment_sum(values: Any, places: Any, lengths: Any, averaged: Any, sums: Any) -> None:
+    """Add to sums f32[segments, dim], which are zeros, the values of each segment's keys; those of averaged slots are divided."""
     dim = values.shape[1]
+    slots = averaged.size
     at = 0
     for segment in range(lengths.size):
         for _ in range(lengths[segment]):
@@ -65,6 +67,9 @@ def _segment_sum(values: Any, places: Any, lengths: Any, sums: Any) -> None:
             if place > 0:
                 for d in range(dim):
                     sums[segment, d] += values[place - 1, d]
+        if slots > 0 and averaged[segment % slots] and lengths[segment] > 1:
+            for d in range(dim):
+                sums[segment, d] /= np.float32(lengths[segment])
 
 
 def unique_keys(instances: Instances, sparse_dim: int | None) -> UniqueKeys:
@@ -76,14 +81,17 @@ def unique_keys(instances: Instances, sparse_dim: int | None) -> UniqueKeys:
     return UniqueKeys(found[:count], places)
 
 
-def pooled(unique: UniqueKeys, values: Floats, instances: Instances, dim: int) -> Floats:
-    """Sum the values of each slot's keys.
+def pooled(
+    unique: UniqueKeys, values: Floats, instances: Instances, dim: int, averaged: npt.NDArray[np.bool_] = NOT_AVERAGED
+) -> Floats:
+    """Sum the values of each slot's keys, or average them.
 
     Args:
         unique: of these instances.
         values: f32 [len(unique.keys), dim], zeros for a missing key.
         instances: their lengths say which feasign belongs to which slot.
         dim: floats a key.
+        averaged: bool [slots], those whose sum is divided by how many keys they have; empty: none.
 
     Returns:
         f32 [rows, slots * dim], C-contiguous. A key that appears twice in a slot counts twice, as in training.
@@ -97,7 +105,7 @@ def pooled(unique: UniqueKeys, values: Floats, instances: Instances, dim: int) -
             f"{int(instances.lengths.sum())}: these do not belong together"
         )
     sums = np.zeros((len(instances.lengths), dim), np.float32)
-    _segment_sum(np.ascontiguousarray(values, np.float32), unique.places, instances.lengths, sums)
+    _segment_sum(np.ascontiguousarray(values, np.float32), unique.places, instances.lengths, averaged, sums)
     return sums.reshape(instances.rows, -1) if instances.rows else sums.reshape(0, 0)
 
 

@@ -1,8 +1,8 @@
 """The dense network of a version. The only module of serving that knows Paddle, and it imports it when asked.
 
-The files are what `save_inference_model` wrote: `network.pdmodel` and `network.pdiparams`. One input, `pooled`, f32
-[rows, slots * dim]: the sums of each slot's values, slots in order; one output, f32 [rows, 1]: the probability of a
-click.
+The files are what `save_inference_model` wrote: `network.pdmodel` and `network.pdiparams`. The inputs are `pooled`, f32
+[rows, slots * dim]: the sums or means of each slot's values, slots in order, and `numbers`, f32 [rows, numbers], where the model has
+any; one output, f32 [rows, 1]: the probability of a click.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float32]
 
 MODEL_FILE = "network.pdmodel"
 PARAMETERS_FILE = "network.pdiparams"
-INPUT = "pooled"
+INPUT, NUMBERS = "pooled", "numbers"
 
 _WARM_UP_ROWS = 64
 _TIMED_CALLS = 5
@@ -45,8 +45,9 @@ class DenseNetwork:
         NetworkUnusable: Paddle cannot read the files, or inputs, outputs or width are not as described.
     """
 
-    def __init__(self, folder: Path, width: int) -> None:
+    def __init__(self, folder: Path, width: int, numbers: int = 0) -> None:
         self.width = width
+        self._numbers = numbers
         self._predictor = _load(folder / MODEL_FILE, folder / PARAMETERS_FILE)
         try:
             self._set_up(folder)
@@ -57,15 +58,16 @@ class DenseNetwork:
 
     def _set_up(self, folder: Path) -> None:
         inputs, outputs = self._predictor.get_input_names(), self._predictor.get_output_names()
-        if inputs != [INPUT] or len(outputs) != 1:
+        expected = [INPUT, NUMBERS] if self._numbers else [INPUT]
+        if sorted(inputs) != sorted(expected) or len(outputs) != 1:
             raise NetworkUnusable(
-                f"the network in {folder.name} has inputs {inputs} and {len(outputs)} outputs; it must have one input "
-                f"{INPUT!r} and one output; export it again"
+                f"the network in {folder.name} has inputs {inputs} and {len(outputs)} outputs; it must have {expected} and one "
+                "output; export it again"
             )
-        self._input = self._predictor.get_input_handle(INPUT)
+        self._inputs = [self._predictor.get_input_handle(name) for name in expected]
         self._output = self._predictor.get_output_handle(outputs[0])
         try:
-            self.predict(np.zeros((1, self.width), dtype=np.float32))
+            self.predict(*self._zeros(1))
             self.row_seconds = min(self._seconds(_WARM_UP_ROWS) for _ in range(_TIMED_CALLS)) / _WARM_UP_ROWS
         except NetworkUnusable:
             raise
@@ -75,10 +77,18 @@ class DenseNetwork:
                 f"{_first_sentence(failed)}"
             ) from failed
 
-    def predict(self, pooled: Floats) -> Floats:
-        """Probabilities f32 [rows] of pooled f32 [rows, width], C-contiguous. Raises NetworkUnusable."""
-        self._input.reshape(pooled.shape)
-        self._input.copy_from_cpu(pooled)
+    def _zeros(self, rows: int) -> tuple[Floats, Floats]:
+        return np.zeros((rows, self.width), np.float32), np.zeros((rows, self._numbers), np.float32)
+
+    def predict(self, pooled: Floats, numbers: Floats | None = None) -> Floats:
+        """Probabilities f32 [rows] of pooled f32 [rows, width] and numbers f32 [rows, numbers], C-contiguous.
+
+        Raises NetworkUnusable.
+        """
+        for handle, array in zip(self._inputs, (pooled, numbers), strict=False):
+            assert array is not None
+            handle.reshape(array.shape)
+            handle.copy_from_cpu(array)
         self._predictor.run()
         probabilities: Floats = self._output.copy_to_cpu()
         if probabilities.size != len(pooled):
@@ -88,14 +98,14 @@ class DenseNetwork:
         return probabilities.reshape(-1)
 
     def _seconds(self, rows: int) -> float:
-        pooled = np.zeros((rows, self.width), dtype=np.float32)
+        given = self._zeros(rows)
         started = time.perf_counter()
-        self.predict(pooled)
+        self.predict(*given)
         return time.perf_counter() - started
 
     def close(self) -> None:
         """Give the memory back now, on this thread."""
-        self._input = self._output = self._predictor = None
+        self._inputs, self._output, self._predictor = [], None, None
 
 
 def preload() -> Any:

@@ -67,8 +67,14 @@ _CONTENTS = {
     "INT64": "int64_contents",
     "UINT32": "uint_contents",
     "UINT64": "uint64_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "BOOL": "bool_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
 }
-_ANSWER_CONTENTS = {**_CONTENTS, "FP32": "fp32_contents"}
 # Wire types of protobuf, and numbers of fields in open_inference.proto: inputs of a request is contents of an input.
 _VARINT, _LENGTH_DELIMITED, _FIXED = 0, 2, {1: 8, 5: 4}
 _NESTED, _OUTPUTS, _SHAPE, _BYTES_CONTENTS = 5, 6, 3, 8
@@ -237,8 +243,8 @@ class GrpcFrontend:
             else:
                 answered.set_result((outcome, version))
 
-        def parse(slots: Any) -> Instances:
-            return inference.instances(slots, self._service.max_instances)
+        def parse(schema: Any) -> Instances:
+            return inference.instances(schema, self._service.max_instances)
 
         self._service.predict(len(request), parse, done)
         probabilities, version = await answered
@@ -351,7 +357,7 @@ def answer_of(asked: Any, inference: Inference, probabilities: Floats, version: 
         if asked.raw_input_contents:
             response.raw_output_contents.append(values.tobytes())
         else:
-            getattr(output.contents, _ANSWER_CONTENTS[datatype]).extend(values.tolist())
+            getattr(output.contents, _CONTENTS[datatype]).extend(values.tolist())
     return response
 
 
@@ -376,5 +382,5 @@ def _contents(contents: Any, datatype: str, where: str) -> Any:
             raise BadRequest(f"{where} has {other.name}; {datatype} stands in {field}")
     values = getattr(contents, field)
     # fromiter: an array of a repeated field is made by way of a list, which takes five times as much.
-    dtype = open_inference.RAW.get(datatype)
+    dtype = open_inference.RAW_COLUMNS.get(datatype)
     return list(values) if datatype == "BYTES" else np.fromiter(values, dtype=dtype, count=len(values))

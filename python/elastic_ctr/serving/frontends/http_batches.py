@@ -77,6 +77,7 @@ class Rules(NamedTuple):
     max_body: int
     max_rows: int
     max_scanned: int  # bytes of bodies in one batch
+    hands_over: bool  # whether every request goes to the asyncio frontend: the model takes rows
 
 
 class Replies(NamedTuple):
@@ -155,6 +156,9 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         if rules.heads.kinds[row[connections.HEAD]] == templates.TENSORS:
             json = rules.heads.numbers[templates.JSON_LENGTH]
         if length > rules.max_body or head + length > b.sockets.input_bytes:
+            row[connections.HANDING_OVER] = 1
+            break
+        if rules.hands_over:
             row[connections.HANDING_OVER] = 1
             break
         if have - at < head + length:

@@ -31,6 +31,7 @@ from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
 from elastic_ctr.serving.batching.instances import Instances
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.batching.pooling import Floats, warm_pooling
 from elastic_ctr.serving.frontends import connections, http_batches, templates
 from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, HttpFrontend, Request, date_line, response
@@ -140,9 +141,9 @@ class NativeHttpFrontend:
         self._heads = Templates(partial(templates.head_template, paths=paths, max_headers=behind.limits.max_headers))
         self._tensors = Templates(lambda _: None)
         self._rules = Rules(
-            *slot_names(None), self._heads.table, self._tensors.table, max_body, limits.max_rows, _SCANNED
+            *slot_names(None), self._heads.table, self._tensors.table, max_body, limits.max_rows, _SCANNED, hands_over=False
         )
-        self._slots: SlotList | None = None
+        self._schema: Schema | None = None
         # Descriptors to be handed over, and the serial numbers of their connections.
         self._leaving: dict[int, int] = {}
         self._moving: set[asyncio.Task[None]] = set()
@@ -217,9 +218,10 @@ class NativeHttpFrontend:
             return
         pinned = self.batcher.pinned
         model = None if pinned is None else self.batcher.versions[pinned]
-        slots = None if model is None else model.slots
-        if slots is not self._slots:
-            self._read_for(slots)
+        schema = None if model is None else model.schema
+        if schema is not self._schema:
+            self._read_for(schema)
+        slots = None if schema is None else schema.slots
         batch = self._free.pop()
         # A length for each slot of each row.
         wanted = self._rules.max_rows * (1 if slots is None else len(slots))
@@ -242,11 +244,17 @@ class NativeHttpFrontend:
         elif not self._under_way:
             self._arm()
 
-    def _read_for(self, slots: SlotList | None) -> None:
-        self._slots = slots
+    def _read_for(self, schema: Schema | None) -> None:
+        self._schema = schema
+        slots = None if schema is None else schema.slots
         names, ends = slot_names(slots)
         self._tensors = Templates(lambda text: None if slots is None else templates.tensors_template(text, slots))
-        self._rules = self._rules._replace(names=names, ends=ends, tensors=self._tensors.table)
+        self._rules = self._rules._replace(
+            names=names,
+            ends=ends,
+            tensors=self._tensors.table,
+            hands_over=schema is not None and schema.transformer is not None,
+        )
 
     def _fill(self, batch: Batch) -> bool:
         """Gather requests, and handle the connections set aside; whether there may be more of those."""
@@ -263,14 +271,14 @@ class NativeHttpFrontend:
         """In two pieces where there is enough for two batches of the batcher."""
         taken = batch.taken.tolist()
         lengths, feasigns = batch.lengths[: taken[http_batches.LENGTHS]], batch.feasigns[: taken[http_batches.FEASIGNS]]
-        instances = Instances(feasigns, lengths, len(lengths) // len(model.slots))
+        instances = Instances(feasigns, lengths, len(lengths) // len(model.schema.slots))
         whole = SubmittedBatch(batch, 0, taken[http_batches.REQUESTS], instances, time.perf_counter())
         pieces = whole.halves() if instances.rows >= self.batcher.shared_rows else [whole]
         self._under_way.extend(pieces)
         for piece in pieces:
             done = partial(self._on_result, piece)
             try:
-                self.batcher.submit(_read_again, piece.instances, model.slots, done)
+                self.batcher.submit(_read_again, piece.instances, model.schema, done)
             except RequestError as refusal:
                 done(refusal, 0)
 
@@ -493,8 +501,8 @@ async def _no_version() -> None:
     return None
 
 
-def _read_again(slots: SlotList) -> Instances:
-    raise _SlotsChanged(503, f"the slot list has changed, to {len(slots)} slots; ask again")
+def _read_again(schema: Schema) -> Instances:
+    raise _SlotsChanged(503, f"the slot list has changed, to {len(schema.slots)} slots; ask again")
 
 
 def _now() -> int:

@@ -5,6 +5,7 @@ Inputs of an inference, one of
 * one BYTES tensor `line` of shape [n] or [n, 1]: feature lines as in training. Features of other slots are ignored and counted.
 * a UINT64 (or INT64) tensor for each slot, named as the slot, with its `<slot>/lengths` of shape [n]. Without lengths its shape
   says how many values an instance has: [n] or [n, 1] is one, [n, k] is k. Slots may be absent.
+* of a model of rows: one tensor a column, see `columns`.
 * all slots in two tensors, the form with the least work: `feasigns` (UINT64, shape [n]), by instance, then by slot in the
   order of the slot list, and `lengths` (shape [instances, slots]).
 
@@ -34,6 +35,8 @@ from elastic_ctr.serving.batching.instances import (
     too_many_feasigns,
 )
 from elastic_ctr.serving.batching.pooling import Floats
+from elastic_ctr.serving.batching.schema import Schema
+from elastic_ctr.serving.protocols.columns import columns_described, instances_of_columns
 from elastic_ctr.serving.protocols.elasticctr_json import named
 from elastic_ctr.serving.protocols.json_fields import count, enough_instances, fields, items, json_object, text
 from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
@@ -48,6 +51,8 @@ _USUAL_OUTPUTS = ("probability", "version")
 NO_INPUTS = f"inputs is empty; give a BYTES tensor {LINE!r}, or a UINT64 tensor for each slot"
 
 RAW = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8", "UINT16": "<u2"}
+"""Of feasigns and their lengths, as numpy's dtypes."""
+RAW_COLUMNS = {**RAW, "INT8": "<i1", "INT16": "<i2", "UINT8": "<u1", "BOOL": "<?", "FP32": "<f4", "FP64": "<f8"}
 _ELEMENT_LENGTH_BYTES = 4
 _FEASIGN_TYPES = ("UINT64", "INT64")
 
@@ -76,21 +81,26 @@ class Inference:
     slot_list_check: int | None = None
     known: list[Lengths] = field(default_factory=list)
 
-    def instances(self, slots: SlotList, max_instances: int) -> Instances:
+    def instances(self, schema: Schema, max_instances: int) -> Instances:
         """Raises RequestError."""
+        found = self._read(schema, max_instances)
+        self.known.clear()
+        return replace(found, known=self.known) if KNOWN_KEYS in self.outputs else found
+
+    def _read(self, schema: Schema, max_instances: int) -> Instances:
+        if schema.transformer is not None:
+            return instances_of_columns(self.tensors, schema, max_instances)
+        slots = schema.slots
         if self.slot_list_check not in (None, slots.check()):
             raise RequestError(
                 409, f"the slot list is not that of the model, which has {len(slots)} slots; ask for it again"
             )
         line = self.tensors.get(LINE)
         if self.tensors.keys() == {ALL_FEASIGNS, ALL_LENGTHS} and not (ALL_FEASIGNS in slots and ALL_LENGTHS in slots):
-            found = _of_arrays(self.tensors, slots, max_instances)
-        elif line is not None and (line.datatype == "BYTES" or LINE not in slots):
-            found = _of_lines(self.tensors, slots, max_instances)
-        else:
-            found = _of_slots(self.tensors, slots, max_instances)
-        self.known.clear()
-        return replace(found, known=self.known) if KNOWN_KEYS in self.outputs else found
+            return _of_arrays(self.tensors, slots, max_instances)
+        if line is not None and (line.datatype == "BYTES" or LINE not in slots):
+            return _of_lines(self.tensors, slots, max_instances)
+        return _of_slots(self.tensors, slots, max_instances)
 
     def answers(self, probabilities: Floats, version: int) -> Iterator[tuple[str, str, npt.NDArray[Any]]]:
         """Name, datatype and values, one of each instance, of the outputs wanted."""
@@ -153,15 +163,18 @@ def server_metadata(version: str) -> bytes:
     return orjson.dumps({"name": "elastic-ctr", "version": version, "extensions": ["binary_tensor_data"]})
 
 
-def model_metadata(model: str, version: int | None, slots: SlotList | None) -> dict[str, Any]:
+def model_metadata(model: str, version: int | None, schema: Schema | None) -> dict[str, Any]:
     """As JSON; gRPC's message has the same fields."""
 
     def described(tensors: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
         return [{"name": name, "datatype": datatype, "shape": [-1]} for name, datatype in tensors]
 
-    inputs = [(LINE, "BYTES")]
-    for slot in slots or ():
-        inputs += [(slot, "UINT64"), (slot + LENGTHS, "INT32")]
+    if schema is not None and schema.transformer is not None:
+        inputs = columns_described(schema.transformer)
+    else:
+        inputs = [(LINE, "BYTES")]
+        for slot in schema.slots if schema is not None else ():
+            inputs += [(slot, "UINT64"), (slot + LENGTHS, "INT32")]
     return {
         "name": model,
         "versions": [] if version is None else [str(version)],
@@ -239,13 +252,13 @@ def _add_json(tensors: dict[str, Tensor], given: Any, where: str, unread: BytesI
 
 def raw_values(data: bytes, datatype: str, where: str, max_elements: int) -> list[Any] | npt.NDArray[Any]:
     """Values of a tensor from its bytes, of BYTES so many at most; `where` names it in a refusal. Raises RequestError."""
-    if datatype in RAW:
-        dtype = np.dtype(RAW[datatype])
+    if datatype in RAW_COLUMNS:
+        dtype = np.dtype(RAW_COLUMNS[datatype])
         if len(data) % dtype.itemsize:
             raise BadRequest(f"{where} has {len(data)} bytes; values of {datatype} have {dtype.itemsize} each")
         return np.frombuffer(data, dtype=dtype)
     if datatype != "BYTES":
-        allowed = ", ".join(("BYTES", *RAW))
+        allowed = ", ".join(("BYTES", *RAW_COLUMNS))
         raise BadRequest(f"{where}.datatype is {short_repr(datatype)}; it must be one of {allowed}")
     elements: list[bytes] = []
     at = 0

@@ -1,0 +1,52 @@
+"""`features.json` of a version: the features and the statistics that made its keys and numbers, as trainers had them."""
+
+from __future__ import annotations
+
+import hashlib
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from elastic_ctr.config.feature_program import transformer_of
+from elastic_ctr.config.features import Features
+from elastic_ctr.config.values_file import sentences
+from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.features.transformer import Transformer
+
+FILE = "features.json"
+
+
+class FeaturesDamaged(ValueError):
+    """features.json is not what its version was trained with."""
+
+
+class FeatureDocument(BaseModel):
+    """What `transformer` is made of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    features: Features
+    statistics: Statistics | None = None
+
+    def to_json(self) -> bytes:
+        return self.model_dump_json(by_alias=True).encode() + b"\n"
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+    def transformer(self) -> Transformer:
+        """Raises NeedsStatistics, ValueError, OSError."""
+        return transformer_of(self.features, self.statistics)
+
+
+def read_features(data: bytes, digest: str) -> FeatureDocument:
+    """Raises FeaturesDamaged."""
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise FeaturesDamaged(f"{FILE} is not the one that the version was trained with; publish the version again")
+    try:
+        found = FeatureDocument.model_validate_json(data)
+    except ValidationError as wrong:
+        raise FeaturesDamaged(f"{FILE} is damaged: {sentences(wrong, FeatureDocument)[0]}") from wrong
+    if found.digest != digest:
+        raise FeaturesDamaged(f"{FILE} was written by another release, which reads features otherwise; publish the version again")
+    return found

@@ -1,0 +1,91 @@
+"""Records as the text that Paddle's MultiSlot reader takes: `1 show 1 click [n number …] n key … n key …`, slots in their order.
+
+A number is written in hexadecimal, as C's `%a` does: Paddle reads it with `strtof`, which takes it as it is, and no decimal is
+rounded on the way. A slot without keys has the padding key.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.features.transformer import Transformed
+from elastic_ctr.features.transforms import write_digits
+from elastic_ctr.machine_code.compiled import compiled
+
+Counts = npt.NDArray[np.int64]
+
+_SPACE, _NEWLINE, _ZERO, _ONE, _MINUS, _A, _X, _P = (ord(sign) for sign in " \n01-axp")
+# Bytes at most: of a record without its numbers and keys, of a number, of a slot without its keys, of a key.
+_RECORD_BYTES, _NUMBER_BYTES, _SLOT_BYTES, _KEY_BYTES = 64, 17, 10, 21
+
+
+def record_text(rows: Transformed, shows: Counts, clicks: Counts) -> tuple[bytes, Counts]:
+    """The text of all rows, one line each, and i64[n + 1] where each begins and ends."""
+    count, numbers = rows.numbers.shape
+    room = count * (_RECORD_BYTES + _NUMBER_BYTES * numbers) + _SLOT_BYTES * len(rows.lengths) + _KEY_BYTES * len(rows.keys)
+    text, ends = np.empty(room, np.uint8), np.zeros(count + 1, np.int64)
+    _write(rows.keys, rows.lengths, rows.numbers.view(np.uint32), shows, clicks, text, ends)
+    return text[: ends[-1]].tobytes(), ends
+
+
+@compiled
+def _write_number(bits: Any, text: Any, at: Any) -> Any:
+    """A float32 by its bits: sign, mantissa as a whole number, power of two."""
+    if bits >> np.uint32(31):
+        text[at] = _MINUS
+        at += 1
+    exponent = np.int64((bits >> np.uint32(23)) & np.uint32(255))
+    mantissa = np.int64(bits & np.uint32(0x7FFFFF))
+    if exponent > 0:
+        mantissa |= 1 << 23
+    else:
+        exponent = np.int64(1)
+    text[at], text[at + 1] = _ZERO, _X
+    at += 2
+    for digit in range(6):
+        value = (mantissa >> (20 - 4 * digit)) & 15
+        text[at + digit] = value + (_ZERO if value < 10 else _A - 10)
+    text[at + 6] = _P
+    at += 7
+    power = exponent - 150
+    if power < 0:
+        text[at] = _MINUS
+        at += 1
+    return write_digits(np.uint64(abs(power)), text, at)
+
+
+@compiled
+def _write(keys: Any, lengths: Any, numbers: Any, shows: Any, clicks: Any, text: Any, ends: Any) -> None:
+    rows = shows.size
+    slots = lengths.size // rows if rows > 0 else 0
+    at = key = np.int64(0)
+    for row in range(rows):
+        for count in (shows[row], clicks[row]):
+            text[at], text[at + 1] = _ONE, _SPACE
+            at = write_digits(np.uint64(count), text, at + 2)
+            text[at] = _SPACE
+            at += 1
+        if numbers.shape[1] > 0:
+            at = write_digits(np.uint64(numbers.shape[1]), text, at)
+            for place in range(numbers.shape[1]):
+                text[at] = _SPACE
+                at = _write_number(numbers[row, place], text, at + 1)
+            text[at] = _SPACE
+            at += 1
+        for slot in range(slots):
+            length = lengths[row * slots + slot]
+            at = write_digits(np.uint64(max(length, 1)), text, at)
+            if length == 0:
+                text[at], text[at + 1] = _SPACE, _ZERO
+                at += 2
+            for _ in range(length):
+                text[at] = _SPACE
+                at = write_digits(keys[key], text, at + 1)
+                key += 1
+            text[at] = _SPACE
+            at += 1
+        text[at - 1] = _NEWLINE
+        ends[row + 1] = at

@@ -1,0 +1,40 @@
+"""What a request of a model holds: feasigns of its slots, or the columns that its features read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elastic_ctr.features.slots import SlotList
+from elastic_ctr.features.transformer import Transformer
+from elastic_ctr.serving.request_error import BadRequest
+
+
+@dataclass(frozen=True)
+class Schema:
+    """`transformer` is None where requests hold feasigns; `digest` is that of the features it was made of.
+
+    `ignores_unknown`: a column that no feature reads is left out, not refused.
+    """
+
+    slots: SlotList
+    transformer: Transformer | None = None
+    digest: str | None = None
+    ignores_unknown: bool = False
+
+    def reads_as(self, other: Schema) -> bool:
+        """Whether a request that was read for one is right for the other."""
+        return self.slots.names == other.slots.names and self.digest == other.digest
+
+    def of_feasigns(self) -> SlotList:
+        """Raises BadRequest where requests hold rows."""
+        if self.transformer is not None:
+            raise BadRequest("the model takes rows of columns, not feasigns; POST them to /v1/models/NAME:predict")
+        return self.slots
+
+    def of_rows(self) -> Transformer:
+        """Raises BadRequest where requests hold feasigns."""
+        if self.transformer is None:
+            raise BadRequest(
+                "the model takes feasigns of its slots, not rows of columns; its paths are /v2 and the prediction service's"
+            )
+        return self.transformer

@@ -1,0 +1,133 @@
+"""Tensors of the Open Inference Protocol as rows: one tensor a column.
+
+A column that is read as text takes BYTES (UTF-8; empty is missing), BOOL and whole numbers; one that is read as a number takes FP32,
+FP64 and whole numbers. The shape is [n] or [n, 1]; [n, k] for a feature with a separator, whose values are the k of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.features.cells import Cells, TextInput
+from elastic_ctr.features.json_rows import CellRefused, number_cell, text_cell
+from elastic_ctr.features.transformer import Transformer
+from elastic_ctr.serving.batching.instances import Instances
+from elastic_ctr.serving.batching.schema import Schema
+from elastic_ctr.serving.protocols.json_fields import enough_instances
+from elastic_ctr.serving.protocols.rows_json import instances_of_cells, refuse_unknown
+from elastic_ctr.serving.request_error import BadRequest, short_repr
+
+if TYPE_CHECKING:
+    from elastic_ctr.serving.protocols.open_inference import Tensor
+
+_WHOLE = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
+OF_TEXT = ("BYTES", *_WHOLE, "BOOL")
+OF_NUMBERS = ("FP64", "FP32", *_WHOLE)
+
+
+def columns_described(transformer: Transformer) -> list[tuple[str, str]]:
+    """Each column and the datatype that fits it best."""
+    texts = {each.column for each in transformer.inputs.texts}
+    return [(column, "BYTES" if column in texts else "FP64") for column in transformer.inputs.columns]
+
+
+def instances_of_columns(tensors: Mapping[str, Tensor], schema: Schema, max_instances: int) -> Instances:
+    """Raises RequestError."""
+    transformer = schema.of_rows()
+    inputs = transformer.inputs
+    refuse_unknown(dict.fromkeys(tensors), "inputs", schema)
+    first = next((tensors[column] for column in inputs.columns if column in tensors), None)
+    if first is None:
+        raise BadRequest(f"inputs has none of the model's columns; give {inputs.columns[0]!r} or another")
+    rows = first.shape[0]
+    enough_instances(rows, max_instances, first.input)
+    for column in inputs.columns:
+        if column in tensors and tensors[column].shape[0] != rows:
+            other = tensors[column]
+            raise BadRequest(f"{other.input} has {other.shape[0]} rows and {first.input} {rows}; they must be as many")
+    texts = [_texts(tensors.get(each.column), each, rows) for each in inputs.texts]
+    numbers = [_numbers(tensors.get(column), column, rows) for column in inputs.numbers]
+    flat = [text for row in zip(*texts, strict=True) for text in row]
+    sizes = np.array([len(text) for text in flat], np.int64).reshape(rows, len(texts))
+    ends = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
+    found = np.ascontiguousarray(np.stack(numbers, axis=1)) if numbers else np.zeros((rows, 0))
+    cells = Cells(np.frombuffer(bytearray(b"".join(flat)), np.uint8), ends - sizes, ends, found)
+    return instances_of_cells(cells, transformer, "row")
+
+
+def _texts(tensor: Tensor | None, of: TextInput, rows: int) -> list[bytes]:
+    if tensor is None:
+        return [b""] * rows
+    _typed(tensor, OF_TEXT, "read as text")
+    width = _width(tensor, several=bool(of.separator))
+    data = tensor.data
+    values: list[Any]
+    if isinstance(data, np.ndarray):
+        values = [b"%d" % value for value in data.tolist()] if tensor.datatype != "BOOL" else _truths(data)
+    else:
+        # Of gRPC bytes, of JSON its own values.
+        values = [_utf8(value, tensor, place) if isinstance(value, bytes) else value for place, value in enumerate(data)]
+    if width != 1:
+        values = [values[at : at + width] for at in range(0, width * rows, width)]
+        if values and not isinstance(data, np.ndarray):
+            values = [[each.decode() if isinstance(each, bytes) else each for each in row] for row in values]
+        elif values:
+            return [of.separator.encode().join(row) for row in values]
+    found = []
+    for place, value in enumerate(values):
+        try:
+            found.append(value if isinstance(value, bytes) else text_cell(value, of))
+        except CellRefused as refused:
+            raise BadRequest(f"{tensor.where}: row {place} of {refused}") from None
+    return found
+
+
+def _numbers(tensor: Tensor | None, column: str, rows: int) -> npt.NDArray[np.float64]:
+    if tensor is None:
+        return np.full(rows, np.nan)
+    _typed(tensor, OF_NUMBERS, "read as a number")
+    _width(tensor, several=False)
+    if isinstance(tensor.data, np.ndarray):
+        found = tensor.data.astype(np.float64)
+        if len(wrong := np.flatnonzero(~np.isfinite(found))):
+            raise BadRequest(
+                f"{tensor.where}: row {wrong[0]} of {column} is {found[wrong[0]]}; a number is finite, and a column that is missing "
+                "is left out"
+            )
+        return found
+    try:
+        return np.array([number_cell(value, column) for value in tensor.data], np.float64)
+    except CellRefused as refused:
+        raise BadRequest(f"{tensor.where}: {refused}") from None
+
+
+def _typed(tensor: Tensor, allowed: tuple[str, ...], how: str) -> None:
+    if tensor.datatype not in allowed:
+        raise BadRequest(
+            f"{tensor.input}.datatype is {short_repr(tensor.datatype)}; {short_repr(tensor.name)} is {how}, as {', '.join(allowed)}"
+        )
+
+
+def _width(tensor: Tensor, *, several: bool) -> int:
+    width = tensor.shape[1] if len(tensor.shape) == 2 else 1
+    if width != 1 and not several:
+        raise BadRequest(
+            f"{tensor.input}.shape of {short_repr(tensor.name)} is {tensor.shape}; its feature takes one value a row: [n] or [n, 1]"
+        )
+    return width
+
+
+def _truths(data: npt.NDArray[Any]) -> list[bytes]:
+    return [b"true" if each else b"false" for each in data.tolist()]
+
+
+def _utf8(value: bytes, tensor: Tensor, place: int) -> bytes:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        raise BadRequest(f"{tensor.where}[{place}] of {short_repr(tensor.name)} is not UTF-8") from None
+    return value

@@ -1,0 +1,71 @@
+"""`POST /v1/models/NAME:predict`: rows of columns, in the shape of KServe's V1 protocol and of TensorFlow Serving's row format.
+
+    {"instances": [{"user": "u1", "price": 3.2, "tags": ["a", "b"]}, …]}
+    {"predictions": [0.0123, …], "model_version": "1786000000"}
+
+A prediction is the probability of a click. A column that a row lacks, or that is null, is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+
+from elastic_ctr.features.cells import Cells, Inputs, cells_of
+from elastic_ctr.features.json_rows import CellRefused, Row, row_of, unknown_column
+from elastic_ctr.features.transformer import MOST_KEYS, Transformer
+from elastic_ctr.serving.batching.instances import Instances
+from elastic_ctr.serving.batching.pooling import Floats
+from elastic_ctr.serving.batching.schema import Schema
+from elastic_ctr.serving.protocols.json_fields import enough_instances, fields, items, json_object
+from elastic_ctr.serving.request_error import BadRequest, short_repr
+
+
+def parse_rows(body: bytes, schema: Schema, max_instances: int) -> Instances:
+    """Raises RequestError for whatever is not the request above."""
+    given = items(fields(json_object(body), "", ("instances",), None)["instances"], "instances")
+    enough_instances(len(given), max_instances, "instances")
+    transformer = schema.of_rows()
+    rows = [_row(each, number, schema, transformer.inputs) for number, each in enumerate(given)]
+    return instances_of_cells(cells_of(rows, transformer.inputs), transformer, "instances")
+
+
+def _row(given: Any, number: int, schema: Schema, inputs: Inputs) -> Row:
+    if type(given) is not dict:
+        raise BadRequest(f"instances[{number}] is {short_repr(given)}; it must be an object with a value for each column")
+    refuse_unknown(given, f"instances[{number}]", schema)
+    try:
+        return row_of(given, inputs)
+    except CellRefused as refused:
+        raise BadRequest(f"instances[{number}].{refused}") from None
+
+
+def refuse_unknown(given: Mapping[str, Any], where: str, schema: Schema) -> None:
+    """Raises BadRequest for a column that no feature reads, where such are not allowed."""
+    columns = schema.of_rows().inputs.columns
+    if not schema.ignores_unknown and (unknown := unknown_column(given, columns)) is not None:
+        raise BadRequest(
+            f"{where} has the column {short_repr(unknown)}, which no feature reads; they read {listed(columns)} "
+            "(serving.config.ignoreUnknown allows others)"
+        )
+
+
+def instances_of_cells(cells: Cells, transformer: Transformer, where: str) -> Instances:
+    """Transform rows. Raises BadRequest for one with too many keys."""
+    found = transformer.transform(cells)
+    if len(found.too_many):
+        raise BadRequest(f"{where}[{found.too_many[0]}] has more than {MOST_KEYS} keys; shorten its lists")
+    return Instances(found.keys, found.lengths, len(cells), numbers=found.numbers)
+
+
+def rows_answer(probabilities: Floats, version: int) -> bytes:
+    answer = {"predictions": np.ascontiguousarray(probabilities, np.float32), "model_version": str(version)}
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """Names for a sentence, at most ten."""
+    return ", ".join(names[:10]) + (f" … ({len(names)} in all)" if len(names) > 10 else "")
