@@ -8,7 +8,6 @@ the states have depends on the rules of the table (measured with paddlepaddle 2.
 
 from __future__ import annotations
 
-import gzip
 import re
 import shutil
 from collections.abc import Callable
@@ -21,7 +20,7 @@ import numpy.typing as npt
 from numba import njit
 
 from elastic_ctr.export.sorted_rows import MEMORY_ROWS, DuplicateKey, SortedRows
-from elastic_ctr.features.blocks import lines_in_range, open_lines
+from elastic_ctr.features.blocks import DamagedFile, lines_in_range, open_lines
 from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 
 Bytes = npt.NDArray[np.uint8]
@@ -170,7 +169,7 @@ def partition_to_sequence_file(
     Returns the records. Reads by blocks; past `memory_rows` rows sorted runs are kept beside `out` while it works.
 
     Args:
-        source: text, gzipped if its name ends in .gz.
+        source: text, compressed if its name ends in .gz or .zst.
         out: is replaced if it is there.
         layout: the columns of the text.
         seed: of the sync marker: the same rows and seed give the same bytes.
@@ -178,7 +177,7 @@ def partition_to_sequence_file(
 
     Raises:
         RowsDamaged: naming the file, for what `parse_rows` refuses, for a key that is there twice, and for a damaged
-            gzip file.
+            compressed file.
     """
     out = Path(out)
     runs, part = out.with_name(out.name + ".runs"), out.with_name(out.name + ".part")
@@ -197,7 +196,7 @@ def partition_to_sequence_file(
         part.replace(out)
     except RowsDamaged as damaged:
         raise RowsDamaged(records + damaged.row, damaged.reason, str(source)) from None
-    except (DuplicateKey, gzip.BadGzipFile) as error:
+    except (DuplicateKey, DamagedFile) as error:
         raise RowsDamaged(0, str(error), str(source)) from error
     finally:
         part.unlink(missing_ok=True)

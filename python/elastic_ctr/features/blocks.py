@@ -66,23 +66,35 @@ def lines_in_range(
         held += read
 
 
-def open_lines(source: str | Path | BinaryIO, name: str | None = None) -> BinaryIO:
-    """The lines of a file or stream, unzipped when its name ends in .gz; such a file can only be read whole.
+class DamagedFile(OSError):
+    """A file that cannot be read to its end, because it is damaged or cut off; a sentence names it."""
 
-    Reading raises gzip.BadGzipFile, with a sentence that names the file, when it is damaged or cut off.
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(f"{name} is damaged or cut off ({error}); write it anew.")
+
+
+def open_lines(source: str | Path | BinaryIO, name: str | None = None) -> BinaryIO:
+    """The lines of a file or stream, decompressed when its name ends in .gz or .zst; such a file can only be read whole.
+
+    Reading raises DamagedFile when it is damaged or cut off.
     """
     path = Path(source) if isinstance(source, (str, Path)) else None
     name = name or str(path or "")
-    if not name.endswith(".gz"):
+    if not name.endswith((".gz", ".zst")):
         return path.open("rb") if path else cast("BinaryIO", source)
-    unzipped = gzip.GzipFile(path, "rb") if path else gzip.GzipFile(fileobj=cast("BinaryIO", source), mode="rb")
-    return cast("BinaryIO", io.BufferedReader(_NamedGzip(unzipped, name)))
+    stream = path.open("rb") if path else cast("BinaryIO", source)
+    plain: _Decompressed = _Unzstd(stream, name) if name.endswith(".zst") else _Gunzip(stream, name)
+    if path:
+        plain.opened.append(stream)
+    return cast("BinaryIO", io.BufferedReader(plain))
 
 
-class _NamedGzip(io.RawIOBase):
-    def __init__(self, unzipped: gzip.GzipFile, name: str) -> None:
-        self._unzipped = unzipped
+class _Decompressed(io.RawIOBase):
+    def __init__(self, name: str, plain: Any, errors: tuple[type[Exception], ...]) -> None:
         self._name = name
+        self._plain = plain
+        self._errors = errors
+        self.opened: list[BinaryIO] = []
 
     def readable(self) -> bool:
         return True
@@ -90,13 +102,76 @@ class _NamedGzip(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         try:
             # A piece that fits into the CPU's cache: it is copied once more.
-            return self._unzipped.readinto(buffer[: 128 << 10])
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise gzip.BadGzipFile(f"{self._name} is damaged or cut off ({error}); write it anew.") from error
+            return int(self._plain.readinto(memoryview(buffer)[: 128 << 10]))
+        except self._errors as error:
+            raise DamagedFile(self._name, error) from error
 
     def close(self) -> None:
         super().close()
-        self._unzipped.close()
+        self._plain.close()
+        for stream in self.opened:
+            stream.close()
+
+
+class _Gunzip(_Decompressed):
+    def __init__(self, stream: BinaryIO, name: str) -> None:
+        unzipped = gzip.GzipFile(fileobj=stream, mode="rb")
+        super().__init__(name, unzipped, (EOFError, zlib.error, gzip.BadGzipFile))
+
+
+class _Unzstd(_Decompressed):
+    def __init__(self, stream: BinaryIO, name: str) -> None:
+        import pyarrow as pa
+
+        self._noting = ReadNoting(stream)
+        plain = pa.CompressedInputStream(pa.PythonFile(self._noting, "r"), "zstd")
+        super().__init__(name, plain, (OSError,))
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            return super().readinto(buffer)
+        except DamagedFile:
+            self._noting.raise_noted()
+            raise
+
+
+class ReadNoting:
+    """A stream for pyarrow that keeps what its reads raise: an OSError of pyarrow tells of the content, one of the stream
+    does not.
+    """
+
+    closed = False
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._raised: BaseException | None = None
+
+    def raise_noted(self) -> None:
+        """Raise what a read raised, if any did."""
+        if self._raised is not None:
+            raise self._raised
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._stream.read(size)
+        except BaseException as raised:
+            self._raised = raised
+            raise
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def seekable(self) -> bool:
+        return self._stream.seekable()
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Leaves the stream open: it is not pyarrow's."""
 
 
 def _after_line(stream: BinaryIO, at: int, chunk: int) -> tuple[int, bytes]:

@@ -28,7 +28,7 @@ _ALLOWED = frozenset(range(0x20, 0x7F)) | {0x09}
 
 
 class Reason(str, enum.Enum):
-    """Why a line is refused; the value is the label in metrics and reports."""
+    """Why a line, or a row of `features.readers`, is refused; the value is the label in metrics and reports."""
 
     EMPTY = "empty"
     NO_CLICK = "no_click"
@@ -42,6 +42,12 @@ class Reason(str, enum.Enum):
     FEASIGN_TOO_LARGE = "feasign_too_large"
     TOO_LONG = "too_long"
     BINARY = "binary"
+    WRONG_COLUMNS = "wrong_columns"
+    BAD_QUOTE = "bad_quote"
+    NOT_UTF8 = "not_utf8"
+    NOT_FINITE = "not_finite"
+    BAD_LABEL = "bad_label"
+    BAD_SEPARATOR = "bad_separator"
     NOT_A_VALUE = "not_a_value"
     TOO_MANY_KEYS = "too_many_keys"
 

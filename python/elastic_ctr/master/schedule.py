@@ -97,8 +97,8 @@ def pick_samples(offered: Sequence[Sequence[object]], wanted: int) -> list[tuple
     return sorted(found[:wanted])
 
 
-# Zipped text cannot be cut.
-_WHOLE = (".gz",)
+# Compressed text cannot be cut.
+_WHOLE = (".gz", ".zst")
 # Times data.sleepSeconds: the longest time between two looks at a stopped pass.
 _RARELY = 16
 

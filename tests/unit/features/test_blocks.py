@@ -3,14 +3,16 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+import random
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.features.blocks import lines_in_range, open_lines
+from elastic_ctr.features.blocks import DamagedFile, lines_in_range, open_lines
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.features.line import Reason
 from elastic_ctr.features.slots import SlotList
@@ -156,18 +158,50 @@ def test_a_stream_that_can_not_seek_can_only_be_read_from_its_beginning() -> Non
         list(lines_in_range(Pipe(b"a\nb"), 3))
 
 
-def test_a_name_that_ends_in_gz_is_unzipped(tmp_path: Path) -> None:
-    content = b"1 0 5:0\n" * 1000
-    path = tmp_path / "part-0.gz"
-    path.write_bytes(gzip.compress(content))
+def zstd(content: bytes) -> bytes:
+    return bytes(pa.compress(content, codec="zstd", asbytes=True))
+
+
+COMPRESSED = pytest.mark.parametrize(("ending", "compress"), [("gz", gzip.compress), ("zst", zstd)])
+
+
+@COMPRESSED
+def test_a_name_that_ends_in_gz_or_zst_is_decompressed(
+    tmp_path: Path, ending: str, compress: Callable[[bytes], bytes]
+) -> None:
+    content = b"1 0 5:0\n" * 100_000
+    path = tmp_path / f"part-0.{ending}"
+    path.write_bytes(compress(content))
 
     with open_lines(path) as opened:
         from_path = b"".join(block for _, block in lines_in_range(opened))
-    from_stream = b"".join(
-        block for _, block in lines_in_range(open_lines(io.BytesIO(path.read_bytes()), "hdfs:/part-0.gz"))
-    )
+    stream = io.BytesIO(path.read_bytes())
+    from_stream = b"".join(block for _, block in lines_in_range(open_lines(stream, f"hdfs:/part-0.{ending}")))
 
     assert from_path == from_stream == content
+    assert not stream.closed
+
+
+@COMPRESSED
+def test_parts_that_were_compressed_one_by_one_are_one_file(ending: str, compress: Callable[[bytes], bytes]) -> None:
+    stream = io.BytesIO(compress(b"a\n") + compress(b"b\n"))
+
+    assert open_lines(stream, f"part-0.{ending}").read() == b"a\nb\n"
+
+
+@COMPRESSED
+def test_what_a_read_of_the_source_raises_is_no_damage(ending: str, compress: Callable[[bytes], bytes]) -> None:
+    class Gone(io.BytesIO):
+        def read(self, size: int = -1, /) -> bytes:  # type: ignore[override]
+            if self.tell() > 1000:
+                raise OSError("the node is gone")
+            return super().read(min(size, 100))
+
+    noise = random.Random(1).randbytes(100_000)
+
+    with pytest.raises(OSError, match="the node is gone") as raised:
+        open_lines(Gone(compress(noise)), f"part-0.{ending}").read()
+    assert raised.type is OSError
 
 
 def test_other_names_are_read_as_they_are(tmp_path: Path) -> None:
@@ -181,16 +215,20 @@ def test_other_names_are_read_as_they_are(tmp_path: Path) -> None:
     assert open_lines(stream) is stream
 
 
+@COMPRESSED
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-6], lambda data: data[: len(data) // 2], lambda data: b"no" + data]
 )
-def test_a_damaged_gz_file_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    path = tmp_path / "part-0.gz"
-    path.write_bytes(damage(gzip.compress(bytes(range(256)) * 500)))
+def test_a_damaged_compressed_file_is_named(
+    tmp_path: Path, ending: str, compress: Callable[[bytes], bytes], damage: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / f"part-0.{ending}"
+    path.write_bytes(damage(compress(bytes(range(256)) * 500)))
+    sentence = rf"part-0\.{ending} is damaged or cut off \(.*\); write it anew\."
 
-    with open_lines(path) as opened, pytest.raises(gzip.BadGzipFile, match=r"part-0\.gz is damaged or cut off"):
+    with open_lines(path) as opened, pytest.raises(DamagedFile, match=sentence):
         list(lines_in_range(opened))
-    with open_lines(path) as opened, pytest.raises(gzip.BadGzipFile, match=r"part-0\.gz is damaged or cut off"):
+    with open_lines(path) as opened, pytest.raises(DamagedFile, match=sentence):
         io.TextIOWrapper(opened, "latin-1").read()
-    with open_lines(path) as opened, pytest.raises(gzip.BadGzipFile, match=r"part-0\.gz is damaged or cut off"):
+    with open_lines(path) as opened, pytest.raises(DamagedFile, match=sentence):
         list(opened)

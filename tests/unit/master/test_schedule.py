@@ -380,10 +380,11 @@ def test_a_path_of_the_root_is_no_absolute_path(tmp_path: Path) -> None:
 
 
 def test_tasks_are_ranges_of_files_in_order_and_an_empty_file_has_none() -> None:
-    assert ranges({"b": 25, "a": 10, "c": 0, "d.gz": 100}, 10) == [
+    assert ranges({"b": 25, "a": 10, "c": 0, "d.gz": 100, "e.zst": 100}, 10) == [
         ("a", 0, 0),
         ("b", 0, 8),
         ("b", 8, 16),
         ("b", 16, 0),
         ("d.gz", 0, 0),
+        ("e.zst", 0, 0),
     ]

@@ -1,0 +1,267 @@
+"""The compiled loops of the readers: lines to cells, texts to numbers, and the check of UTF-8.
+
+A CSV reader that is handed whole blocks lets a quote that is never closed swallow good rows and takes a bare CR for the end of
+a row; here a row is a line. Cells stay where they are in the block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from elastic_ctr.features.readers import refusals
+from elastic_ctr.machine_code.compiled import compiled
+
+_FINE, _TOO_LONG, _EMPTY, _OPEN_QUOTE, _AFTER_QUOTE, _WRONG_COLUMNS, _NOT_A_NUMBER, _NOT_UTF8 = (
+    refusals.FINE,
+    refusals.TOO_LONG,
+    refusals.EMPTY,
+    refusals.OPEN_QUOTE,
+    refusals.AFTER_QUOTE,
+    refusals.WRONG_COLUMNS,
+    refusals.NOT_A_NUMBER,
+    refusals.NOT_UTF8,
+)
+HARD = 255
+"""The code of a number that `read_numbers` leaves to a slower and exact way."""
+
+_LF, _CR, _QUOTE, _PLUS, _MINUS, _POINT, _SMALL_E, _LARGE_E, _ZERO = 10, 13, 34, 43, 45, 46, 101, 69, 48
+_TEN = np.uint64(10)
+_MOST_DIGITS = 19  # fit into 64 bits
+_EXACT = np.uint64(1 << 53)
+_POWERS = np.array([10.0**power for power in range(23)])  # each is exact
+_MOST_POWER = 22
+_ENDLESS = 1 << 20
+
+
+@compiled
+def split_lines(
+    block: Any,
+    at: Any,
+    separator: Any,
+    quoted: Any,
+    max_line_bytes: Any,
+    starts: Any,
+    slots: Any,
+    begins: Any,
+    ends: Any,
+    spans: Any,
+    lines: Any,
+    codes: Any,
+    details: Any,
+) -> Any:
+    """Find the cells of lines until all are done or there is no room for more; returns the rows and where it stopped.
+
+    Args:
+        block: u8 of whole lines. Doubled quotes inside of quotes become one, in place: what follows in the cell moves up.
+        at: where the first line begins.
+        separator: of cells.
+        quoted: whether a cell may stand in quotes.
+        max_line_bytes: a longer line is refused.
+        starts: column c of the file is read as the slots `slots[starts[c]:starts[c + 1]]`.
+        slots: first the texts, then the rest.
+        begins: i64[rows, texts], get where each text begins
+        ends: and ends.
+        spans: i64[rows, rest, 2], get begin and end of each other cell.
+        lines: i64[rows, 2], get where each line begins, and ends without its LF.
+        codes: get the code of each line.
+        details: get the column of a bad quote, or the number of columns if it is wrong.
+    """
+    size, texts, columns = block.size, begins.shape[1], starts.size - 1
+    row = 0
+    while row < codes.size and at < size:
+        line = at
+        column = 0
+        code = _FINE
+        while True:
+            begin = at
+            if quoted and at < size and block[at] == _QUOTE:
+                at += 1
+                begin = finish = at
+                code = _OPEN_QUOTE
+                while at < size and block[at] != _LF:
+                    if block[at] == _QUOTE:
+                        if at + 1 == size or block[at + 1] != _QUOTE:
+                            code = _FINE
+                            at += 1
+                            break
+                        at += 1
+                    if finish != at:
+                        block[finish] = block[at]
+                    finish += 1
+                    at += 1
+                if code == _FINE and at < size and block[at] == _CR and (at + 1 == size or block[at + 1] == _LF):
+                    at += 1
+                if code == _FINE and at < size and block[at] != separator and block[at] != _LF:
+                    code = _AFTER_QUOTE
+                if code != _FINE:
+                    details[row] = column
+                    while at < size and block[at] != _LF:
+                        at += 1
+            else:
+                while at < size and block[at] != separator and block[at] != _LF:
+                    at += 1
+                finish = at
+                if finish > begin and block[finish - 1] == _CR and (at == size or block[at] == _LF):
+                    finish -= 1
+            if column < columns:
+                for place in range(starts[column], starts[column + 1]):
+                    slot = slots[place]
+                    if slot < texts:
+                        begins[row, slot] = begin
+                        ends[row, slot] = finish
+                    else:
+                        spans[row, slot - texts, 0] = begin
+                        spans[row, slot - texts, 1] = finish
+            column += 1
+            if at >= size or block[at] == _LF:
+                break
+            at += 1
+        if at - line > max_line_bytes:
+            code = _TOO_LONG
+        elif code == _FINE and column != columns:
+            # The cell of an empty line is the last that was found; a CR does not count.
+            code = _EMPTY if column == 1 and begin == line and finish == line else _WRONG_COLUMNS
+            details[row] = column
+        lines[row, 0] = line
+        lines[row, 1] = at
+        codes[row] = code
+        row += 1
+        at += 1
+    return row, at
+
+
+@compiled
+def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) -> Any:
+    """Read decimal numbers, `[+-]digits[.digits][e[+-]digits]`; returns how many are not fine.
+
+    Args:
+        data: u8
+        spans: i64[rows, numbers, 2], begin and end of each in data. An empty one is NaN.
+        codes: of the rows; the numbers of those that are not fine are NaN.
+        numbers: f64[rows, numbers], get them, correctly rounded.
+        cells: get the code of each: FINE, NOT_A_NUMBER or HARD.
+    """
+    odd = 0
+    for row in range(codes.size):
+        for place in range(numbers.shape[1]):
+            numbers[row, place] = np.nan
+            cells[row, place] = _FINE
+            if codes[row] != _FINE:
+                continue
+            at, end = spans[row, place, 0], spans[row, place, 1]
+            if at == end:
+                continue
+            negative = data[at] == _MINUS
+            if negative or data[at] == _PLUS:
+                at += 1
+            mantissa = np.uint64(0)
+            digits = 0
+            first = at
+            while at < end:
+                digit = np.uint64(data[at]) - np.uint64(_ZERO)  # wraps below the zero
+                if digit >= _TEN:
+                    break
+                mantissa = mantissa * _TEN + digit
+                digits += mantissa != 0
+                at += 1
+            right = at > first
+            power = 0
+            if at < end and data[at] == _POINT:
+                at += 1
+                first = at
+                while at < end:
+                    digit = np.uint64(data[at]) - np.uint64(_ZERO)
+                    if digit >= _TEN:
+                        break
+                    mantissa = mantissa * _TEN + digit
+                    digits += mantissa != 0
+                    at += 1
+                right = right and at > first
+                power = first - at
+            if at < end and (data[at] == _SMALL_E or data[at] == _LARGE_E):
+                at += 1
+                lower = at < end and data[at] == _MINUS
+                if at < end and (lower or data[at] == _PLUS):
+                    at += 1
+                first = at
+                shift = 0
+                while at < end:
+                    digit = np.uint64(data[at]) - np.uint64(_ZERO)
+                    if digit >= _TEN:
+                        break
+                    shift = min(shift * 10 + int(digit), _ENDLESS)
+                    at += 1
+                right = right and at > first
+                power += -shift if lower else shift
+            if not right or at < end:
+                cells[row, place] = _NOT_A_NUMBER
+                odd += 1
+                continue
+            # A product or quotient of two exact numbers is correctly rounded.
+            value = np.float64(mantissa)
+            if digits > _MOST_DIGITS:
+                cells[row, place] = HARD
+                odd += 1
+            elif power != 0 and mantissa != 0:
+                if mantissa > _EXACT or power > _MOST_POWER or power < -_MOST_POWER:
+                    cells[row, place] = HARD
+                    odd += 1
+                elif power > 0:
+                    value *= _POWERS[power]
+                else:
+                    value /= _POWERS[-power]
+            numbers[row, place] = -value if negative else value
+    return odd
+
+
+@compiled
+def copy_spans(data: Any, spans: Any, out: Any) -> None:
+    """The bytes of each [begin, end) in turn."""
+    to = 0
+    for place in range(spans.shape[0]):
+        for at in range(spans[place, 0], spans[place, 1]):
+            out[to] = data[at]
+            to += 1
+
+
+@compiled
+def _continues(data: Any, at: Any, end: Any, low: Any, high: Any) -> Any:
+    return at < end and low <= data[at] <= high
+
+
+@compiled
+def _is_utf8(data: Any, at: Any, end: Any) -> Any:
+    """By table 3-7 of the Unicode Standard: nothing overlong, no surrogate, nothing above U+10FFFF."""
+    while at < end:
+        byte = data[at]
+        at += 1
+        if byte < 0x80:
+            continue
+        if byte < 0xC2 or byte > 0xF4:
+            return False
+        if byte >= 0xE0:
+            low = 0xA0 if byte == 0xE0 else 0x90 if byte == 0xF0 else 0x80
+            high = 0x9F if byte == 0xED else 0x8F if byte == 0xF4 else 0xBF
+            if not _continues(data, at, end, low, high):
+                return False
+            at += 1
+            if byte >= 0xF0:
+                if not _continues(data, at, end, 0x80, 0xBF):
+                    return False
+                at += 1
+        if not _continues(data, at, end, 0x80, 0xBF):
+            return False
+        at += 1
+    return True
+
+
+@compiled
+def check_utf8(data: Any, begins: Any, ends: Any, codes: Any, details: Any) -> None:
+    """Give fine rows NOT_UTF8 and the text that is not UTF-8."""
+    for row in range(codes.size):
+        for place in range(begins.shape[1]):
+            if codes[row] == _FINE and not _is_utf8(data, begins[row, place], ends[row, place]):
+                codes[row] = _NOT_UTF8
+                details[row] = place

@@ -1,0 +1,47 @@
+"""Texts to numbers: decimal floating point, correctly rounded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from elastic_ctr.features.cells import Bytes, Numbers, Places
+from elastic_ctr.features.readers import refusals
+from elastic_ctr.features.readers.loops import HARD, copy_spans, read_numbers
+from elastic_ctr.features.readers.refusals import Codes
+
+
+def numbers_of_texts(data: Bytes, spans: Places, codes: Codes) -> tuple[Numbers, Codes | None]:
+    """f64[n, numbers] of the texts at `spans`, i64[n, numbers, 2]; an empty one is NaN.
+
+    Also the code of each number, or None if all are fine: NOT_A_NUMBER, or NOT_FINITE for what is named so or rounds to
+    infinity. Of rows that are not fine there are none.
+    """
+    numbers = np.empty(spans.shape[:2], np.float64)
+    cells = np.empty(spans.shape[:2], np.uint8)
+    if not read_numbers(data, spans, codes, numbers, cells):
+        return numbers, None
+    hard = cells == HARD
+    if hard.any():
+        numbers[hard] = _exact(data, spans[hard])
+        cells[hard] = np.where(np.isfinite(numbers[hard]), refusals.FINE, refusals.NOT_FINITE)
+    for row, place in np.argwhere(cells == refusals.NOT_A_NUMBER):
+        begin, end = spans[row, place]
+        if end - begin <= len("-infinity") and _is_named(data[begin:end].tobytes()):
+            cells[row, place] = refusals.NOT_FINITE
+    return numbers, cells if cells.any() else None
+
+
+def _is_named(text: bytes) -> bool:
+    return text.lower().removeprefix(b"-").removeprefix(b"+") in (b"nan", b"inf", b"infinity")
+
+
+def _exact(data: Bytes, spans: Places) -> Numbers:
+    import pyarrow as pa
+
+    sizes = spans[:, 1] - spans[:, 0]
+    offsets = np.zeros(len(spans) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    texts = np.empty(offsets[-1], np.uint8)
+    copy_spans(data, np.ascontiguousarray(spans), texts)
+    array = pa.Array.from_buffers(pa.large_string(), len(spans), [None, pa.py_buffer(offsets), pa.py_buffer(texts)])
+    return array.cast(pa.float64()).to_numpy()  # type: ignore[no-any-return]
