@@ -114,13 +114,23 @@ def metadata(address: str, model: str) -> tuple[list[str], list[int]]:
 
 
 def predict(address: str, model: str, lines: list[str]) -> tuple[list[float], list[int]]:
-    """Probability and version for each line of features. Raises EndpointUnavailable."""
+    """Probability and version for each sample: a row as JSON, or a line of features. Raises EndpointUnavailable."""
+    if lines[:1] and lines[0].startswith("{"):
+        return predict_rows(address, model, [json.loads(line) for line in lines])
     body = {"inputs": [{"name": "line", "shape": [len(lines)], "datatype": "BYTES", "data": lines}]}
     answer = ask(f"http://{address}/v2/models/{model}/infer", body, timeout=60.0)
     with _open_inference(address):
         outputs = {each["name"]: each["data"] for each in answer["outputs"]}
         rows = [(float(p), int(v)) for _, p, v in zip(lines, outputs["probability"], outputs["version"], strict=True)]
     return [probability for probability, _ in rows], [version for _, version in rows]
+
+
+def predict_rows(address: str, model: str, rows: list[Any]) -> tuple[list[float], list[int]]:
+    """Probability and version for each row of columns. Raises EndpointUnavailable."""
+    answer = ask(f"http://{address}/v1/models/{model}:predict", {"instances": rows}, timeout=60.0)
+    with _open_inference(address):
+        found, version = answer["predictions"], int(answer["model_version"])
+        return [float(p) for _, p in zip(rows, found, strict=True)], [version] * len(rows)
 
 
 @contextmanager
