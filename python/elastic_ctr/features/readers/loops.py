@@ -164,7 +164,8 @@ def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) ->
                 if digit >= _TEN:
                     break
                 mantissa = mantissa * _TEN + digit
-                digits += mantissa != 0
+                if digits > 0 or digit > 0:
+                    digits += 1  # significant ones
                 at += 1
             right = at > first
             power = 0
@@ -176,7 +177,8 @@ def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) ->
                     if digit >= _TEN:
                         break
                     mantissa = mantissa * _TEN + digit
-                    digits += mantissa != 0
+                    if digits > 0 or digit > 0:
+                        digits += 1  # significant ones
                     at += 1
                 right = right and at > first
                 power = first - at
