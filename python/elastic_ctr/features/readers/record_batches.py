@@ -17,7 +17,7 @@ from elastic_ctr.features.convert import EXCERPT_BYTES
 from elastic_ctr.features.line import MAX_LINE_BYTES
 from elastic_ctr.features.readers import refusals
 from elastic_ctr.features.readers.loops import check_utf8, join_values
-from elastic_ctr.features.readers.refusals import Codes, judge_counts, refusal, refuse, shown
+from elastic_ctr.features.readers.refusals import Codes, judge_counts, refusal, refuse, shown_bytes
 from elastic_ctr.features.readers.rows import (
     MOST_BYTES,
     MOST_ROWS,
@@ -141,12 +141,12 @@ def cells_of_record_batch(
         facts: dict[str, object] = {"limit": max_line_bytes}
         if code in (refusals.NOT_UTF8, refusals.BAD_SEPARATOR):
             text = inputs.texts[detail]
-            value = repr(text.separator) if code == refusals.BAD_SEPARATOR else shown(rows.text(row, detail))
+            value = repr(text.separator) if code == refusals.BAD_SEPARATOR else shown_bytes(rows.text(row, detail))
             facts = {"column": text.column, "value": value}
         elif code != refusals.TOO_LONG:
-            values = [_shown(batch.column(column)[row]) for column in number_columns]
-            facts = {"column": number_columns[detail], "value": values[detail], "shows": wanted.shows}
-            facts["limit"] = values[1] if code == refusals.ABOVE_SHOWS else ""
+            facts = {"column": number_columns[detail], "value": _shown(batch.column(number_columns[detail])[row])}
+            if wanted.shows is not None:
+                facts |= {"shows": wanted.shows, "limit": _shown(batch.column(wanted.shows)[row])}
         excerpt = _excerpt(rows, row, wanted, [_shown(batch.column(column)[row]) for column in wanted.counts])
         refused.append(RefusedRow(first + row, *refusal(code, **facts), excerpt))
     rows = Cells(rows.data, rows.begins[kept], rows.ends[kept], rows.numbers[kept])

@@ -236,7 +236,7 @@ def test_a_row_that_can_not_be_used_is_refused_with_its_number_and_the_rest_is_r
         RefusedRow(
             101,
             Reason.NOT_UTF8,
-            r"the column 'user' is '\\xff', which is not UTF-8.",
+            r"the column 'user' is b'\xff', which is not UTF-8.",
             b"click=0, user=\xff, tags=c, price=0",
         ),
         RefusedRow(
