@@ -164,7 +164,8 @@ def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) ->
                 if digit >= _TEN:
                     break
                 mantissa = mantissa * _TEN + digit
-                digits += mantissa != 0
+                if digits > 0 or digit > 0:
+                    digits += 1  # significant ones
                 at += 1
             right = at > first
             power = 0
@@ -176,7 +177,8 @@ def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) ->
                     if digit >= _TEN:
                         break
                     mantissa = mantissa * _TEN + digit
-                    digits += mantissa != 0
+                    if digits > 0 or digit > 0:
+                        digits += 1  # significant ones
                     at += 1
                 right = right and at > first
                 power = first - at
@@ -265,3 +267,35 @@ def check_utf8(data: Any, begins: Any, ends: Any, codes: Any, details: Any) -> N
             if codes[row] == _FINE and not _is_utf8(data, begins[row, place], ends[row, place]):
                 codes[row] = _NOT_UTF8
                 details[row] = place
+
+
+@compiled
+def join_values(
+    data: Any, begins: Any, ends: Any, last_values: Any, separator: Any, out: Any, out_ends: Any, bad: Any
+) -> None:
+    """Join the values of lists; empty ones are left out.
+
+    Args:
+        data: u8
+        begins: i64, where each value begins in data
+        ends: and ends.
+        last_values: i64[lists], the value after the last of each list.
+        separator: between the values of a list.
+        out: gets the texts, one after the other.
+        out_ends: i64[lists], gets where each ends.
+        bad: gets True for a list with a value that holds the separator.
+    """
+    to = value = 0
+    for row in range(last_values.size):
+        first = to
+        while value < last_values[row]:
+            if to > first and ends[value] > begins[value]:
+                out[to] = separator
+                to += 1
+            for at in range(begins[value], ends[value]):
+                out[to] = data[at]
+                to += 1
+                if data[at] == separator:
+                    bad[row] = True
+            value += 1
+        out_ends[row] = to

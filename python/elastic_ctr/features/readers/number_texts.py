@@ -24,15 +24,17 @@ def numbers_of_texts(data: Bytes, spans: Places, codes: Codes) -> tuple[Numbers,
     if hard.any():
         numbers[hard] = _exact(data, spans[hard])
         cells[hard] = np.where(np.isfinite(numbers[hard]), refusals.FINE, refusals.NOT_FINITE)
-    for row, place in np.argwhere(cells == refusals.NOT_A_NUMBER):
+    sizes = spans[:, :, 1] - spans[:, :, 0]
+    perhaps_named = (cells == refusals.NOT_A_NUMBER) & (sizes >= len("nan")) & (sizes <= len("-infinity"))
+    for row, place in np.argwhere(perhaps_named).tolist():
         begin, end = spans[row, place]
-        if end - begin <= len("-infinity") and _is_named(data[begin:end].tobytes()):
+        if _is_named(data[begin:end].tobytes()):
             cells[row, place] = refusals.NOT_FINITE
     return numbers, cells if cells.any() else None
 
 
 def _is_named(text: bytes) -> bool:
-    return text.lower().removeprefix(b"-").removeprefix(b"+") in (b"nan", b"inf", b"infinity")
+    return text.lower().lstrip(b"+-") in (b"nan", b"inf", b"infinity")
 
 
 def _exact(data: Bytes, spans: Places) -> Numbers:

@@ -63,6 +63,11 @@ def shown(text: bytes) -> str:
     return repr(decoded + "…" if len(text) > 40 else decoded)
 
 
+def shown_bytes(text: bytes) -> str:
+    """A value that is not UTF-8 in a sentence."""
+    return repr(text[:40]) + ("…" if len(text) > 40 else "")
+
+
 def judge_counts(wanted: Wanted, counts: Numbers, cells: Codes, codes: Codes, details: Places) -> tuple[Places, Places]:
     """Shows and clicks of each row, of which only those of fine rows count.
 

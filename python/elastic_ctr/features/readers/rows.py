@@ -12,7 +12,7 @@ from elastic_ctr.features.line import MAX_LINE_BYTES, Reason
 MOST_ROWS = 1 << 16
 MOST_BYTES = 8 << 20
 
-Kind: TypeAlias = Literal["csv", "tsv"]
+Kind: TypeAlias = Literal["csv", "tsv", "parquet", "reader"]
 
 
 class ColumnsRefused(ValueError):
@@ -118,6 +118,14 @@ def rows_in_range(
         DamagedFile: it is cut off.
         ValueError: `start` is not 0 and the file is compressed.
     """
+    if format.kind == "parquet":
+        from elastic_ctr.features.readers.parquet import rows_of_parquet
+
+        return rows_of_parquet(stream, path, wanted, start, end, max_line_bytes)
+    if format.kind == "reader":
+        from elastic_ctr.features.readers.own_reader import rows_of_reader
+
+        return rows_of_reader(format.reader, stream, path, wanted, start, end, max_line_bytes)
     from elastic_ctr.features.readers.text import rows_of_text
 
     return rows_of_text(stream, path, format, wanted, start, end, max_line_bytes)

@@ -20,7 +20,7 @@ from elastic_ctr.features.convert import EXCERPT_BYTES
 from elastic_ctr.features.readers import refusals
 from elastic_ctr.features.readers.loops import check_utf8, split_lines
 from elastic_ctr.features.readers.number_texts import numbers_of_texts
-from elastic_ctr.features.readers.refusals import Codes, judge_counts, refusal, refuse, shown
+from elastic_ctr.features.readers.refusals import Codes, judge_counts, refusal, refuse, shown, shown_bytes
 from elastic_ctr.features.readers.rows import (
     MOST_BYTES,
     MOST_ROWS,
@@ -160,13 +160,17 @@ class _Splitter:
             facts = {"limit": self._max_line_bytes}
         elif code == refusals.WRONG_COLUMNS:
             facts = {"found": detail, "limit": len(self._columns)}
+        elif code == refusals.NOT_UTF8:
+            value = data[found.begins[row, detail] : found.ends[row, detail]].tobytes()
+            facts = {"column": self._names[detail], "value": shown_bytes(value)}
         else:
-            texts = len(self._wanted.inputs.texts)
-            values = [shown(data[a:b].tobytes()) for a, b in found.spans[row].tolist()]
-            if code == refusals.NOT_UTF8:
-                value = data[found.begins[row, detail] : found.ends[row, detail]].tobytes()
-                facts = {"column": self._names[detail], "value": shown(value)}
-            else:
-                facts = {"column": self._names[texts + detail], "value": values[detail], "shows": self._wanted.shows}
-                facts["limit"] = values[1] if code == refusals.ABOVE_SHOWS else ""
+            column = self._names[len(self._wanted.inputs.texts) + detail]
+            facts = {"column": column, "value": self._number(data, found, row, detail)}
+            if code == refusals.ABOVE_SHOWS:
+                facts |= {"shows": self._wanted.shows, "limit": self._number(data, found, row, 1)}
         return RefusedRow(place, *refusal(code, **facts), block[begin : min(end, begin + EXCERPT_BYTES)])
+
+    @staticmethod
+    def _number(data: Bytes, found: _Found, row: int, place: int) -> str:
+        begin, end = found.spans[row, place]
+        return shown(data[begin:end].tobytes())

@@ -204,7 +204,7 @@ def test_a_carriage_return_inside_a_line_belongs_to_its_cell() -> None:
             Reason.BAD_QUOTE,
             "the column 'price' goes on behind its closing quote; a quote inside of quotes is written twice: \"\".",
         ),
-        (b"\xff\xfe,1,0,1", Reason.NOT_UTF8, r"the column 'user' is '\\xff\\xfe', which is not UTF-8."),
+        (b"\xff\xfe,1,0,1", Reason.NOT_UTF8, r"the column 'user' is b'\xff\xfe', which is not UTF-8."),
         (
             b"u,cheap,0,1",
             Reason.NOT_A_NUMBER,
