@@ -116,6 +116,11 @@ class Data(Section):
     max_line_bytes: int = Field(
         default=1 << 20, ge=64, le=64 << 20, description="A longer line is refused; it never sits in memory whole."
     )
+    shuffle: bool | None = Field(
+        default=None,
+        description="Whether the tasks of a pass, and the records of a task, are shuffled by `model.seed`. Absent: those of passes of "
+        "more than one file are.",
+    )
     task_bytes: int = Field(
         default=32 << 20,
         ge=1,

@@ -242,7 +242,7 @@ class LeaseReply(_message.Message):
     def __init__(self, verdict: _Optional[_Union[LeaseReply.Verdict, str]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., reason: _Optional[str] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("id", "attempt", "phase", "path", "start", "end", "records", "samples", "epoch", "pass_id", "save")
+    __slots__ = ("id", "attempt", "phase", "path", "start", "end", "records", "samples", "epoch", "pass_id", "save", "shuffle_seed")
     ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +254,7 @@ class Task(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PASS_ID_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
+    SHUFFLE_SEED_FIELD_NUMBER: _ClassVar[int]
     id: str
     attempt: str
     phase: Phase
@@ -265,7 +266,8 @@ class Task(_message.Message):
     epoch: int
     pass_id: str
     save: SaveOrder
-    def __init__(self, id: _Optional[str] = ..., attempt: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., path: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., records: _Optional[int] = ..., samples: _Optional[int] = ..., epoch: _Optional[int] = ..., pass_id: _Optional[str] = ..., save: _Optional[_Union[SaveOrder, _Mapping]] = ...) -> None: ...
+    shuffle_seed: int
+    def __init__(self, id: _Optional[str] = ..., attempt: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., path: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., records: _Optional[int] = ..., samples: _Optional[int] = ..., epoch: _Optional[int] = ..., pass_id: _Optional[str] = ..., save: _Optional[_Union[SaveOrder, _Mapping]] = ..., shuffle_seed: _Optional[int] = ...) -> None: ...
 
 class SaveOrder(_message.Message):
     __slots__ = ("steps", "version", "samples", "live", "keys", "values")

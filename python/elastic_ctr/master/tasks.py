@@ -21,6 +21,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpoint_files import describe_refusals
 from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.recovery import Part
+from elastic_ctr.master.schedule import is_shuffled, shuffle_seed
 from elastic_ctr.model.evaluation import BUCKETS, auc_of_histogram
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,9 @@ class Tasks(Part):
         now = self._clock()
         since = None if request.prefetch else now
         self._ledger.lease(row.id, request.trainer_id, attempt, since, now + self._config.lease_seconds)
-        samples = -(-2 * self._config.samples // max(1, len(self._ledger.tasks(current.ordinal))))
+        every = self._ledger.tasks(current.ordinal)
+        samples = -(-2 * self._config.samples // max(1, len(every)))
+        shuffled = is_shuffled(self._settings.data, {task.path for task in every})
         return control.Task(
             id=row.id,
             attempt=attempt,
@@ -66,6 +69,7 @@ class Tasks(Part):
             samples=min(self._config.samples, max(samples, 8)),
             epoch=current.epoch,
             pass_id=current.id,
+            shuffle_seed=shuffle_seed(self._settings.model.seed, row.path, row.start) if shuffled else 0,
         )
 
     def renew(self, attempts: Collection[str], running: str, ends: float) -> bool:

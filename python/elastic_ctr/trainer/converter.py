@@ -17,7 +17,7 @@ from elastic_ctr.features.convert import Converted, Converter
 from elastic_ctr.features.json_rows import cells_of_json, json_of_row
 from elastic_ctr.features.line import MAX_LINE_BYTES, Reason, parse_features
 from elastic_ctr.features.readers.rows import Format, Wanted, rows_in_range
-from elastic_ctr.features.record_text import Counts, record_text
+from elastic_ctr.features.record_text import Counts, record_text, shuffled_lines
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.transformer import MOST_KEYS, Transformer
 from elastic_ctr.store import Store
@@ -152,7 +152,7 @@ class RowConversion:
                 kept = np.setdiff1d(np.arange(len(cells)), rows.too_many)
                 shows, clicks, cells = shows[kept], clicks[kept], cells.only(kept)
                 rows = self._transformer.transform(cells)
-            text, ends = record_text(rows, shows, clicks)
+            text, _ = record_text(rows, shows, clicks)
             lengths = rows.lengths.reshape(len(cells), -1).sum(axis=1)
             yield Block(
                 text,
@@ -205,6 +205,8 @@ def convert_task(
             result, quarantined = _convert_blocks(conversion.blocks(raw, task), task, out)
         with on_scratch(temporary):
             out.close()
+            if task.shuffle_seed:
+                shuffle_lines(temporary, task.shuffle_seed)
             temporary.replace(target)
     except BaseException:
         with on_scratch(temporary):
@@ -213,6 +215,19 @@ def convert_task(
             out.close()
         raise
     return result, quarantined
+
+
+def shuffle_lines(file: Path, seed: int) -> None:
+    """Write the lines of a file anew in an order that the seed determines."""
+    if not file.stat().st_size:
+        return
+    target = file.with_suffix(".shuffled")
+    try:
+        with target.open("wb") as out:
+            out.writelines(shuffled_lines(np.asarray(np.memmap(file, np.uint8, "r")), seed))
+        target.replace(file)
+    finally:
+        target.unlink(missing_ok=True)
 
 
 def _convert_blocks(
