@@ -19,7 +19,7 @@ CUBE = (
     "dictionary/test_kernel", "dictionary/test_table", "dictionary/test_perfect_hash", "server/test_loop",
     "builder/test_hash_sort", "builder/test_rows", "builder/test_input", "builder/test_part",
 )  # fmt: skip
-FEATURES = ("test_convert", "test_blocks")
+FEATURES = ("test_convert", "test_blocks", "test_collector")
 RUNS = {
     "cube": [f"tests/unit/cube/{name}.py" for name in CUBE],
     "features": [f"tests/unit/features/{name}.py" for name in FEATURES],

@@ -1,0 +1,351 @@
+"""Makes statistics: a `Collector` takes the rows of one part of the data, `merged` joins what the collectors of all parts give.
+
+A part is a task: a file, or a range of its bytes. The same rows of a part give the same bytes, in whatever batches they come, and
+the same parts give the same statistics, in whatever order they arrive. Counts, least and greatest number, mean and deviation are exact, and
+so do not depend on how the data is cut into parts; quantiles, distinct values and the list of frequent values do within their bounds.
+docs/decisions/0011-statistics.md has the reasons for each structure, and what was measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+import datasketches
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.features.cells import Cells, Inputs, TextInput, joined_cells
+from elastic_ctr.features.moments import MOST_NUMBERS, Sums, sums_of
+from elastic_ctr.features.quantiles import Points, Quantiles, joined
+from elastic_ctr.features.statistics import BUCKETS, NumberStatistics, Statistics, TextStatistics, series_of
+from elastic_ctr.features.transforms import Texts
+from elastic_ctr.features.xxh3 import hashes_of
+from elastic_ctr.machine_code.compiled import compiled
+
+TOP = 4096
+CHUNK_ROWS = 1 << 16
+LONGEST = 256  # bytes of a value in the list of the most frequent
+assert CHUNK_ROWS <= MOST_NUMBERS
+
+_MAGIC = b"ectr statistics 1\n"
+_DIGEST_BYTES = 32
+_LG_REGISTERS = 15
+_COUNTERS_OF_EACH = 16
+_LG_MERGED_COUNTERS = 20
+_MEAN_LISTED_BYTES = 32
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@compiled
+def _write_values(data: Any, begins: Any, ends: Any, separator: Any, out: Any, offsets: Any) -> Any:
+    """Returns how many values there are, and rows without one; the bytes of value i end at offsets[i + 1]."""
+    values = at = empty = 0
+    for row in range(begins.size):
+        before = values
+        for place in range(begins[row], ends[row]):
+            byte = data[place]
+            if byte != separator:
+                out[at] = byte
+                at += 1
+            elif at > offsets[values]:
+                values += 1
+                offsets[values] = at
+        if at > offsets[values]:
+            values += 1
+            offsets[values] = at
+        if values == before:
+            empty += 1
+    return values, empty
+
+
+def _values_of(cells: Cells, place: int, separator: str) -> tuple[Texts, int]:
+    """The values of a text input, those of a list one by one, without empty ones; and how many rows have none."""
+    begins, ends = np.ascontiguousarray(cells.begins[:, place]), np.ascontiguousarray(cells.ends[:, place])
+    size = int((ends - begins).sum())
+    out, offsets = np.empty(size, np.uint8), np.zeros(len(cells) + 1 + (size if separator else 0), np.int64)
+    values, empty = _write_values(cells.data, begins, ends, ord(separator) if separator else -1, out, offsets)
+    offsets = offsets[: values + 1]
+    return Texts(out[: offsets[-1]], offsets), empty
+
+
+def _each(update: Callable[[Any], None], items: Iterable[Any]) -> None:
+    deque(map(update, items), 0)
+
+
+class _Texts:
+    """Of a text input."""
+
+    def __init__(self, separator: str, top: int) -> None:
+        self._separator = separator
+        self._listed = 2 * top
+        self._rows = self._missing = self._values = self._bytes = 0
+        self._distinct = datasketches.hll_sketch(_LG_REGISTERS, datasketches.HLL_8)
+        # It holds three quarters of its size: 16 times `top` at least.
+        self._frequent = datasketches.frequent_strings_sketch((_COUNTERS_OF_EACH * top * 4 // 3).bit_length())
+
+    def add(self, cells: Cells, place: int) -> None:
+        texts, empty = _values_of(cells, place, self._separator)
+        self._rows += len(cells)
+        self._missing += empty
+        self._values += len(texts)
+        self._bytes += len(texts.data)
+        keys, first, counts = np.unique(
+            hashes_of(b"", texts.data, texts.offsets), return_index=True, return_counts=True
+        )
+        # A signed number is taken five times faster than a u64 of 64 bits.
+        _each(self._distinct.update, (keys >> np.uint64(1)).tolist())
+        begins, ends = texts.offsets[first], texts.offsets[first + 1]
+        short = ends - begins <= LONGEST
+        whole, update = texts.data.tobytes(), self._frequent.update
+        for begin, end, count in zip(begins[short].tolist(), ends[short].tolist(), counts[short].tolist(), strict=True):
+            update(whole[begin:end].decode(), count)
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        held, left_out = _most_frequent(self._frequent, self._listed)
+        sizes = np.cumsum([len(value.encode()) for value, _ in held], dtype=np.int64)
+        listed = int(np.searchsorted(sizes, self._listed * _MEAN_LISTED_BYTES, side="right"))
+        if listed < len(held):
+            left_out = max(left_out, held[listed][1] + _error(self._frequent))
+        facts = {
+            "rows": self._rows,
+            "missing": self._missing,
+            "values": self._values,
+            "bytes": self._bytes,
+            "leftOut": left_out,
+        }
+        return facts, {
+            "distinct": np.frombuffer(self._distinct.serialize_compact(), np.uint8),
+            "listed": np.frombuffer("".join(value for value, _ in held[:listed]).encode(), np.uint8),
+            "ends": sizes[:listed],
+            "counts": np.array([least for _, least in held[:listed]], np.int64),
+        }
+
+
+class _Numbers:
+    """Of a number input."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._least, self._most = np.inf, -np.inf
+        self._sums = Sums()
+        self._distinct = datasketches.hll_sketch(_LG_REGISTERS, datasketches.HLL_8)
+        self._quantiles = Quantiles()
+
+    def add(self, cells: Cells, place: int) -> None:
+        self._rows += len(cells)
+        numbers = cells.numbers[:, place]
+        numbers = numbers[~np.isnan(numbers)] + 0.0  # of two zeros one
+        if not len(numbers):
+            return
+        self._sums = self._sums.plus(sums_of(numbers))
+        values, counts = np.unique(numbers, return_counts=True)
+        self._least, self._most = min(self._least, float(values[0])), max(self._most, float(values[-1]))
+        _each(self._distinct.update, values.tolist())
+        self._quantiles.add(Points(values, counts))
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        points = self._quantiles.points()
+        facts = {"rows": self._rows, "sums": self._sums}
+        if self._sums.n:
+            facts |= {"min": self._least, "max": self._most}
+        return facts, {
+            "distinct": np.frombuffer(self._distinct.serialize_compact(), np.uint8),
+            "values": points.values,
+            "weights": points.weights,
+        }
+
+
+class Collector:
+    """Of the rows of one part. `top` is how many of the most frequent values are listed."""
+
+    def __init__(self, inputs: Inputs, top: int = TOP) -> None:
+        for names in ([*map(series_of, inputs.texts)], inputs.numbers):
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise ValueError(f"the input {twice!r} is read twice in the same way; give it once")
+        self._inputs = inputs
+        self._top = top
+        self._texts = [_Texts(each.separator, top) for each in inputs.texts]
+        self._numbers = [_Numbers() for _ in inputs.numbers]
+        self._waiting: list[Cells] = []
+        self._waiting_rows = 0
+
+    def add(self, cells: Cells) -> None:
+        """Takes these rows; the arrays must not change afterwards, as they may wait for the next ones."""
+        self._waiting.append(cells)
+        self._waiting_rows += len(cells)
+        if self._waiting_rows < CHUNK_ROWS:
+            return
+        rows = joined_cells(self._waiting)
+        whole = len(rows) - len(rows) % CHUNK_ROWS
+        for begin in range(0, whole, CHUNK_ROWS):
+            self._take(rows.part(begin, begin + CHUNK_ROWS))
+        self._waiting = [rows.part(whole, len(rows))]
+        self._waiting_rows = len(rows) - whole
+
+    def to_bytes(self) -> bytes:
+        """What `merged` takes; call it once, after all rows."""
+        if self._waiting_rows:
+            self._take(joined_cells(self._waiting))
+        self._waiting, self._waiting_rows = [], 0
+        texts, numbers = [each.state() for each in self._texts], [each.state() for each in self._numbers]
+        facts = {
+            "texts": [*map(list, self._inputs.texts)],
+            "numbers": list(self._inputs.numbers),
+            "top": self._top,
+            "ofTexts": [about for about, _ in texts],
+            "ofNumbers": [about for about, _ in numbers],
+        }
+        arrays: Arrays = {"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8)}
+        for kind, states in (("text", texts), ("number", numbers)):
+            for place, (_, held) in enumerate(states):
+                arrays |= {f"{kind}.{place}.{name}": array for name, array in held.items()}
+        packed = io.BytesIO()
+        np.savez_compressed(packed, allow_pickle=False, **arrays)
+        body = packed.getvalue()
+        return _MAGIC + hashlib.sha256(body).digest() + body
+
+    def _take(self, cells: Cells) -> None:
+        for place, text in enumerate(self._texts):
+            text.add(cells, place)
+        for place, number in enumerate(self._numbers):
+            number.add(cells, place)
+
+
+class _Part:
+    """What a collector gave; arrays are unpacked when they are asked for."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        head = len(_MAGIC) + _DIGEST_BYTES
+        body = data[head:]
+        if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != data[len(_MAGIC) : head]:
+            raise ValueError(
+                f"the statistics of {name} are damaged, or of another release; let the columns of {name} be counted again"
+            )
+        self.name = name
+        self._arrays = np.load(io.BytesIO(body), allow_pickle=False)
+        self.facts: dict[str, Any] = json.loads(self._arrays["facts"].tobytes())
+
+    def inputs(self) -> tuple[Inputs, int]:
+        texts = tuple(TextInput(column, separator) for column, separator in self.facts["texts"])
+        return Inputs(texts, tuple(self.facts["numbers"])), self.facts["top"]
+
+    def array(self, kind: str, place: int, name: str) -> npt.NDArray[Any]:
+        found: npt.NDArray[Any] = self._arrays[f"{kind}.{place}.{name}"]
+        return found
+
+
+def merged(parts: Mapping[str, bytes]) -> Statistics:
+    """The statistics of all parts, by the names of these: name and place of their file, for example.
+
+    Raises:
+        ValueError: bytes are damaged, or the parts are of different inputs, or there is none.
+    """
+    if not parts:
+        raise ValueError("there is no part of the data to make statistics of; give at least one file")
+    # One order for all; what is not exact depends on it.
+    read = [_Part(name, parts[name]) for name in sorted(parts)]
+    inputs, top = read[0].inputs()
+    for part in read:
+        if part.inputs() != (inputs, top):
+            raise ValueError(
+                f"the statistics of {part.name} are of other columns than those of {read[0].name}; "
+                "make both with the same features"
+            )
+    return Statistics(
+        texts={series_of(text): _text(read, place, top) for place, text in enumerate(inputs.texts)},
+        numbers={name: _number(read, place) for place, name in enumerate(inputs.numbers)},
+    )
+
+
+def _text(parts: list[_Part], place: int, top: int) -> TextStatistics:
+    facts = [part.facts["ofTexts"][place] for part in parts]
+    frequent = datasketches.frequent_strings_sketch(_LG_MERGED_COUNTERS)
+    for part in parts:
+        for value, count in _listed(part, place):
+            frequent.update(value, count)
+    held, _ = _most_frequent(frequent, top)
+    values = sum(each["values"] for each in facts)
+    return TextStatistics(
+        rows=sum(each["rows"] for each in facts),
+        missing=sum(each["missing"] for each in facts),
+        distinct=_distinct((part.array("text", place, "distinct") for part in parts), values),
+        values=values,
+        mean_bytes=sum(each["bytes"] for each in facts) / max(values, 1),
+        top=tuple(held),
+        count_error=_error(frequent) + sum(each["leftOut"] for each in facts),
+    )
+
+
+def _listed(part: _Part, place: int) -> Iterator[tuple[str, int]]:
+    whole, ends = part.array("text", place, "listed").tobytes(), part.array("text", place, "ends").tolist()
+    counts = part.array("text", place, "counts").tolist()
+    for (begin, end), count in zip(pairwise([0, *ends]), counts, strict=True):
+        yield whole[begin:end].decode(), count
+
+
+def _most_frequent(frequent: Any, most: int) -> tuple[list[tuple[str, int]], int]:
+    """Values and their least counts, falling, at most so many; and the count that no value beside them exceeds."""
+    # Each is (value, estimate, least, most).
+    held = [each for each in frequent.get_frequent_items(datasketches.NO_FALSE_NEGATIVES) if each[2] > 0]
+    error = left_out = _error(frequent)
+    if len(held) > most:
+        # Of equally frequent values the first ones by their text; all others need no order.
+        counts = np.array([least for _, _, least, _ in held], np.int64)
+        last = int(np.partition(counts, -most)[-most])
+        above = np.flatnonzero(counts > last).tolist()
+        equal = sorted(held[place] for place in np.flatnonzero(counts == last).tolist())
+        held = [*(held[place] for place in above), *equal[: most - len(above)]]
+        left_out = last + error
+    return sorted(((value, least) for value, _, least, _ in held), key=lambda each: (-each[1], each[0])), left_out
+
+
+def _error(frequent: Any) -> int:
+    """How much more than its least count a value may occur. The empty text is none."""
+    error: int = frequent.get_upper_bound("")
+    return error
+
+
+def _number(parts: list[_Part], place: int) -> NumberStatistics:
+    facts = [part.facts["ofNumbers"][place] for part in parts]
+    sums = Sums()
+    for each in facts:
+        sums = sums.plus(Sums(*each["sums"]))
+    rows = sum(each["rows"] for each in facts)
+    distinct = _distinct((part.array("number", place, "distinct") for part in parts), sums.n)
+    if not sums.n:
+        return NumberStatistics(
+            rows=rows, missing=rows, distinct=distinct, min=None, max=None, mean=None, deviation=None, quantiles=()
+        )
+    points = joined(
+        Points(part.array("number", place, "values"), part.array("number", place, "weights")) for part in parts
+    )
+    least, most = (pick(each[name] for each in facts if name in each) for pick, name in ((min, "min"), (max, "max")))
+    # The number at rank q of n is the ceil(q n)-th, as numpy's `inverted_cdf`.
+    ranks = np.array([-(-sums.n * i // BUCKETS) - 1 for i in range(1, BUCKETS)], np.int64)
+    return NumberStatistics(
+        rows=rows,
+        missing=rows - sums.n,
+        distinct=distinct,
+        min=least,
+        max=most,
+        mean=sums.mean,
+        deviation=sums.deviation,
+        quantiles=(least, *points.at(ranks).tolist(), most),
+    )
+
+
+def _distinct(sketches: Iterable[npt.NDArray[Any]], values: int) -> int:
+    """The estimate, which may be a little above the number of all values where these differ."""
+    union = datasketches.hll_union(_LG_REGISTERS)
+    for each in sketches:
+        union.update(datasketches.hll_sketch.deserialize(each.tobytes()))
+    estimate: float = union.get_estimate()
+    return min(round(estimate), values)

@@ -1,0 +1,141 @@
+"""Statistics of the columns of the data, as `statistics.json` has them.
+
+They are pinned for a model's life: the digest of the file is part of the model's. `features.collector` makes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from elastic_ctr.features.cells import TextInput
+
+BUCKETS = 4096  # quantiles are kept at each 1/4096; `boundaries: {quantiles: n}` allows as many buckets
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, allow_inf_nan=False
+    )
+
+
+class _OfColumn(_Part):
+    rows: int = Field(ge=0, description="Rows that were read.")
+    missing: int = Field(ge=0, description="Rows without a value.")
+    distinct: int = Field(ge=0, description="Different values, estimated by HyperLogLog: deviation 0.6 %.")
+
+    @property
+    def missing_share(self) -> float:
+        """0 where there are no rows."""
+        return self.missing / self.rows if self.rows else 0.0
+
+
+class TextStatistics(_OfColumn):
+    """Of a text input. A cell with a separator has several values."""
+
+    values: int = Field(ge=0, description="Values in all rows.")
+    mean_bytes: float = Field(ge=0, description="Mean length of a value in bytes of UTF-8.")
+    top: tuple[tuple[str, int], ...] = Field(
+        description="The most frequent values and their counts, falling. A value occurs as often as its count says, or up to "
+        "`countError` times more. Values of more than 256 bytes are not listed."
+    )
+    count_error: int = Field(
+        ge=0,
+        description="0: all counts are exact. A value that is not listed occurs no more often than this and the last count "
+        "together; if fewer values are listed than were asked for, no more often than this.",
+    )
+
+    @property
+    def listed_share(self) -> float:
+        """Share of the values that are in the list, at least; 0 where there are no values."""
+        return sum(count for _, count in self.top) / self.values if self.values else 0.0
+
+
+class NumberStatistics(_OfColumn):
+    """Of a number input. Without a value `min`, `max`, `mean` and `deviation` are None and there are no quantiles."""
+
+    min: float | None = Field(description="The least number.")
+    max: float | None = Field(description="The greatest number.")
+    mean: float | None = Field(description="Their mean, exact but for one rounding.")
+    deviation: float | None = Field(ge=0, description="Their standard deviation, of the population, as exact.")
+    quantiles: tuple[float, ...] = Field(
+        description="The number at rank i/4096 of their order, for i from 0 to 4096. The first is the least, the last the greatest."
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> NumberStatistics:
+        facts = (self.min, self.max, self.mean, self.deviation)
+        wanted = 0 if self.missing == self.rows else BUCKETS + 1
+        if len(self.quantiles) != wanted or any((each is None) != (wanted == 0) for each in facts):
+            raise ValueError(f"{self.rows - self.missing} numbers have {len(self.quantiles)} quantiles, not {wanted}")
+        if any(a > b for a, b in pairwise(self.quantiles)):
+            raise ValueError("the quantiles fall somewhere; they rise with their ranks")
+        return self
+
+    @property
+    def values(self) -> int:
+        return self.rows - self.missing
+
+    def quantile(self, q: float) -> float:
+        """The number at rank q, from 0 to 1, of the order of all; between two kept ones by a straight line, as numpy's `linear`.
+
+        Raises:
+            ValueError: q is not of 0 to 1, or the column has no number.
+        """
+        if not 0 <= q <= 1:
+            raise ValueError(f"the quantile {q:g} does not exist; they are from 0 to 1")
+        if not self.quantiles:
+            raise ValueError("the column has no number in any row, so it has no quantiles; leave the feature out")
+        part, place = math.modf(q * BUCKETS)
+        low, high = self.quantiles[int(place)], self.quantiles[min(int(place) + 1, BUCKETS)]
+        # Of two products: the difference of two floats may be infinite.
+        return low if low == high else min(max(low * (1 - part) + high * part, low), high)
+
+    def share_up_to(self, x: float) -> float:
+        """Share of the numbers that are <= x, in whole 4096ths."""
+        return max(bisect_right(self.quantiles, x) - 1, 0) / BUCKETS
+
+    def share_below(self, x: float) -> float:
+        """Share of the numbers that are < x, in whole 4096ths."""
+        return max(bisect_left(self.quantiles, x) - 1, 0) / BUCKETS
+
+
+class Statistics(_Part):
+    """Of all columns that features read."""
+
+    format: Literal[1] = Field(default=1, description="Of this file.")
+    texts: dict[str, TextStatistics] = Field(description="By column, with the separator in brackets if there is one.")
+    numbers: dict[str, NumberStatistics] = Field(description="By the name that the input has.")
+
+    def to_json(self) -> str:
+        """The same text for the same statistics."""
+        return json.dumps(
+            self.model_dump(by_alias=True), ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Statistics:
+        """Raises ValueError with the field that is wrong."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as wrong:
+            first = wrong.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
+            raise ValueError(f"statistics.json is damaged: {where[:80]}: {first['msg'][:200]}") from wrong
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text, in hex."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+def series_of(text: TextInput) -> str:
+    """The name of a text input in `Statistics.texts`: `tags[|]` for the column `tags` with the separator `|`."""
+    return f"{text.column}[{text.separator}]" if text.separator else text.column
