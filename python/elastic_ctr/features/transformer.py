@@ -281,7 +281,7 @@ def _add_slot(program: Any, scratch: Any, slot: Any, cells: Any, row: Any, count
     kind, place = program.slots[slot, KIND], program.slots[slot, INPUT]
     if kind == OF_SLOTS:
         return _add_crosses(program, scratch, slot, prefix, count)
-    if kind == OF_TEXT or kind == OF_WORDS:
+    if kind in (OF_TEXT, OF_WORDS):
         first, last = cells.begins[row, place], cells.ends[row, place]
         if kind == OF_TEXT:
             return _add_values(program, scratch, slot, prefix, cells.data, first, last, count)

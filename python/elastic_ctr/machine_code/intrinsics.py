@@ -1,5 +1,5 @@
-"""LLVM intrinsics that numba lacks: prefetch, 128-bit products, reads and writes at an address of any alignment.
-Addresses are plain integers and are not checked. Frames and pointers into mapped files are not aligned, hence the align
+"""LLVM intrinsics that numba lacks: prefetch, 128-bit products, bits of numbers, reads and writes at an address of any
+alignment. Addresses are plain integers and are not checked. Frames and pointers into mapped files are not aligned, hence the align
 of 1.
 """
 # ruff: noqa: ARG001  (numba reads the parameters of an intrinsic by their number; LLVM gets them as args)
@@ -38,6 +38,26 @@ def trailing_zeros(typing: Any, word: Any) -> Any:
         return builder.cttz(args[0], _I1(0))
 
     return types.uint64(types.uint64), emit
+
+
+@intrinsic
+def leading_zeros(typing: Any, word: Any) -> Any:
+    """How many bits above the highest set bit of a u64; 64 when there is none."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctlz(args[0], _I1(0))
+
+    return types.uint64(types.uint64), emit
+
+
+@intrinsic
+def float_of_bits(typing: Any, word: Any) -> Any:
+    """The float64 of these 64 bits."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.uint64), emit
 
 
 @intrinsic

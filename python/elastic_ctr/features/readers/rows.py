@@ -12,7 +12,7 @@ from elastic_ctr.features.line import MAX_LINE_BYTES, Reason
 MOST_ROWS = 1 << 16
 MOST_BYTES = 8 << 20
 
-Kind: TypeAlias = Literal["csv", "tsv", "parquet", "reader"]
+Kind: TypeAlias = Literal["csv", "tsv", "jsonl", "parquet", "reader"]
 
 
 class ColumnsRefused(ValueError):
@@ -126,6 +126,10 @@ def rows_in_range(
         from elastic_ctr.features.readers.own_reader import rows_of_reader
 
         return rows_of_reader(format.reader, stream, path, wanted, start, end, max_line_bytes)
+    if format.kind == "jsonl":
+        from elastic_ctr.features.readers.jsonl import rows_of_json_lines
+
+        return rows_of_json_lines(stream, path, wanted, start, end, max_line_bytes)
     from elastic_ctr.features.readers.text import rows_of_text
 
     return rows_of_text(stream, path, format, wanted, start, end, max_line_bytes)
