@@ -52,7 +52,6 @@ class TrainingMember(RoleFile):
         description="The training's name: the master sends trainers and pservers of another one away.",
     )
 
-
     @property
     def input(self) -> ModelInput:
         return input_of(self.data, self.features)
