@@ -148,9 +148,7 @@ class RowConversion:
             shows, clicks, cells, places = batch.shows, batch.clicks, batch.cells, batch.places
             if len(rows.too_many):
                 detail = f"the row has more than {MOST_KEYS} keys; shorten its lists, or cross fewer of them."
-                refused += [
-                    RefusedAt(int(place), Reason.TOO_MANY_KEYS, detail, b"") for place in places[rows.too_many]
-                ]
+                refused += [RefusedAt(int(place), Reason.TOO_MANY_KEYS, detail, b"") for place in places[rows.too_many]]
                 kept = np.setdiff1d(np.arange(len(cells)), rows.too_many)
                 shows, clicks, cells = shows[kept], clicks[kept], cells.only(kept)
                 rows = self._transformer.transform(cells)
@@ -169,7 +167,9 @@ class RowConversion:
                 ),
             )
 
-    def _offer_rows(self, cells: Cells, shows: Counts, clicks: Counts, lengths: Counts, wanted: int) -> list[control.Sample]:
+    def _offer_rows(
+        self, cells: Cells, shows: Counts, clicks: Counts, lengths: Counts, wanted: int
+    ) -> list[control.Sample]:
         """Of each stretch the first row that has a key, and that a request may hold."""
         found: list[control.Sample] = []
         if not wanted or not len(cells):

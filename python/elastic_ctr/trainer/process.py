@@ -83,7 +83,9 @@ class TrainerProcess:
         self._generation = reply.generation
         self._leave_timeout = reply.leave_timeout_seconds
         endpoints, trainer = list(reply.endpoints), self._settings.trainer
-        self._engine = Engine(model, self._settings.input, endpoints, batch_size=trainer.batch_size, threads=trainer.threads)
+        self._engine = Engine(
+            model, self._settings.input, endpoints, batch_size=trainer.batch_size, threads=trainer.threads
+        )
         self._watchdog = Watchdog(self._client, self._trainer_id, self._generation, endpoints, reply.lease_seconds)
         self._watchdog.start()
         self._engine.connect(self._trainer_id)
