@@ -106,10 +106,8 @@ def tensors(given_: list[dict[str, Any]]) -> list[tuple[str, str, list[int], lis
         (name, "BYTES", [len(given_)], [text_of(each.get(name)).decode() for each in given_])
         for name in ("title", "user", "tags")
     ]
-    for name in ("age", "price"):
-        if all(each.get(name) is not None for each in given_):
-            found.append((name, "FP64", [len(given_)], [float(each[name]) for each in given_]))
-    return found
+    whole = [name for name in ("age", "price") if all(each.get(name) is not None for each in given_)]
+    return found + [(name, "FP64", [len(given_)], [float(each[name]) for each in given_]) for name in whole]
 
 
 def with_whole_columns(given_: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -259,7 +257,7 @@ def test_columns_of_other_lengths_are_refused() -> None:
         {"name": name, "datatype": "BYTES", "shape": [n], "data": ["a"] * n} for name, n in (("user", 2), ("tags", 1))
     ]
 
-    with pytest.raises(RequestError, match="has 2 rows and .* 1; they must be as many"):
+    with pytest.raises(RequestError, match=r"has 2 rows and .* 1; they must be as many"):
         parse_infer(json.dumps({"inputs": inputs}).encode()).instances(SCHEMA, 100)
 
 
