@@ -55,13 +55,13 @@ def _export(folder: Path, dim: int) -> None:
     import paddle
     from paddle import static
 
-    from elastic_ctr.model.networks import slot_dnn as logit
+    from elastic_ctr.model.networks import Inputs, slot_dnn
 
     paddle.enable_static()
     program, start = static.Program(), static.Program()
     with static.program_guard(program, start):
         pooled = static.data("pooled", [None, len(SLOTS) * dim], "float32")
-        probability = paddle.nn.functional.sigmoid(logit(pooled, len(SLOTS), dim, LAYERS, 1))
+        probability = paddle.nn.functional.sigmoid(slot_dnn(Inputs(pooled, None, len(SLOTS), 0), dim, LAYERS, 1))
     executor: Any = static.Executor(paddle.CPUPlace())
     executor.run(start)
     for name, values in weights(dim).items():

@@ -26,7 +26,7 @@ from typing import Any
 import yaml
 
 from bench.method import Results, Row, arguments, plan_of, show, summary
-from elastic_ctr.config.model import Model
+from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.features.slots import SlotList
 
@@ -86,7 +86,7 @@ def run_bare(data: Path, folder: Path, rows: int) -> None:
                 text.write(converter.convert(part.read_bytes()).text)
     model, endpoint = Model(), f"127.0.0.1:{free_port()}"
     spec: dict[str, Any] = {
-        "model": model.model_dump(mode="json", by_alias=True), "slots": list(slots), "endpoints": [endpoint],
+        "model": model.model_dump(mode="json", by_alias=True), "input": {"slots": list(slots)}, "endpoints": [endpoint],
         "index": 0, "scratch": str(folder / "server"),
     }  # fmt: skip
     (folder / "spec.json").write_text(json.dumps(spec))
@@ -99,7 +99,7 @@ def run_bare(data: Path, folder: Path, rows: int) -> None:
         from elastic_ctr.trainer.engine import Engine
 
         prepare_environment(folder / "engine")
-        engine = Engine(model, list(slots), [endpoint], batch_size=512, threads=1)
+        engine = Engine(model, ModelInput(tuple(slots)), [endpoint], batch_size=512, threads=1)
         engine.connect(1)
         engine.initialise()
         dataset = engine.ready(engine.preload(target), rows)

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from elastic_ctr.config.model import Model
+from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.trainer.engine import Engine
 
@@ -16,7 +16,8 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     scratch = Path(spec["scratch"])
     prepare_environment(scratch)
-    engine = Engine(Model.model_validate(spec["model"]), spec["slots"], spec["endpoints"], batch_size=1, threads=1)
+    model, given = Model.model_validate(spec["model"]), ModelInput(**spec["input"])
+    engine = Engine(model, given, spec["endpoints"], batch_size=1, threads=1)
     engine.connect(spec["trainer"])
     if spec["initialise"]:
         engine.initialise()

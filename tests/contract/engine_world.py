@@ -132,7 +132,7 @@ def engine(
     ports = [free_port() for _ in range(pservers)]
     common = {
         "model": model.model_dump(mode="json", by_alias=True),
-        "slots": list(slots),
+        "input": {"slots": list(slots)},
         "endpoints": [f"127.0.0.1:{port}" for port in ports],
     }
     with contextlib.ExitStack() as stack:

@@ -96,4 +96,4 @@ def command(folder: Path, ending: str) -> list[str]:
     )
     file = folder / "settings.json"
     file.write_text(settings.model_dump_json(by_alias=True))
-    return [sys.executable, "-c", PROGRAM, str(file), "trainer-0", ending, digest_of_model(Model(), data.slots)]
+    return [sys.executable, "-c", PROGRAM, str(file), "trainer-0", ending, digest_of_model(Model(), settings.input)]

@@ -15,6 +15,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend
 from elastic_ctr.serving.worker_counters import Counters
 
@@ -26,7 +27,7 @@ class Sum:
 
     row_seconds = 0.0
 
-    def predict(self, pooled: Floats, /) -> Floats:
+    def predict(self, pooled: Floats, _numbers: Floats | None = None, /) -> Floats:
         total: Floats = pooled.sum(axis=1).astype(np.float32)
         return total
 
@@ -48,7 +49,7 @@ class Behind:
         self.paddle = InlineExecutor("paddle")
         self.parser = ThreadPoolExecutor(1)
         self.batcher = Batcher(self.paddle, self._newest, self.counters, max_rows=64, shared_rows=4)
-        self.batcher.add(ModelVersion(7, SLOTS, None, 1, Sum(), Table()))
+        self.batcher.add(ModelVersion(7, Schema(SLOTS), None, 1, Sum(), Table()))
         self.batcher.pin(7)
 
     async def _newest(self) -> int | None:

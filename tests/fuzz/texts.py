@@ -14,6 +14,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.seqfile.file_writer import SequenceFileWriter
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols import elasticctr_json, open_inference
 from elastic_ctr.serving.request_error import RequestError
 from features_oracles import multislot
@@ -167,7 +168,7 @@ class Predictions:
                 if (number < 2) == (draw.random() < 0.9):
                     instances = elasticctr_json.parse_inference(body, SLOTS, 100)
                 else:
-                    instances = open_inference.parse_infer(body).instances(SLOTS, 100)
+                    instances = open_inference.parse_infer(body).instances(Schema(SLOTS), 100)
             except RequestError as refused:
                 if not 400 <= refused.status < 500:
                     raise

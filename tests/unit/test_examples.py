@@ -67,6 +67,7 @@ def test_the_online_trainers_cadence_is_kept() -> None:
     assert (values.data.split_interval, values.data.splits_per_pass) == (5, 2)
     assert (values.master.config.checkpoint_per_pass, values.master.config.delta_per_pass) == (6, 6)
     assert (values.trainer.config.batch_size, values.model.dense.learning_rate) == (32, 5e-6)
+    assert values.data.slots is not None
     assert len(values.data.slots) == 300
 
 

@@ -48,5 +48,7 @@ def read_features(data: bytes, digest: str) -> FeatureDocument:
     except ValidationError as wrong:
         raise FeaturesDamaged(f"{FILE} is damaged: {sentences(wrong, FeatureDocument)[0]}") from wrong
     if found.digest != digest:
-        raise FeaturesDamaged(f"{FILE} was written by another release, which reads features otherwise; publish the version again")
+        raise FeaturesDamaged(
+            f"{FILE} was written by another release, which reads features otherwise; publish the version again"
+        )
     return found

@@ -26,8 +26,8 @@ from elastic_ctr.features.cells import Inputs, TextInput
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.statistics import NumberStatistics, Statistics, series_of
-from elastic_ctr.features.transforms import Texts
 from elastic_ctr.features.transformer import Program, Series, Transformer
+from elastic_ctr.features.transforms import Texts
 
 _SCALES = {"standardize": t.STANDARDIZE, "minMax": t.MIN_MAX}
 
@@ -37,7 +37,9 @@ class OtherStatistics(ValueError):
 
     def __init__(self, feature: str, series: str, known: Iterable[str]) -> None:
         there = ", ".join(known) or "none"
-        super().__init__(f"features.{feature} needs the statistics of {series}, and these are of {there}; analyze the data again")
+        super().__init__(
+            f"features.{feature} needs the statistics of {series}, and these are of {there}; analyze the data again"
+        )
 
 
 class NeedsStatistics(ValueError):
@@ -192,7 +194,9 @@ class _Compiler:
         if not self._vocabularies:
             self._vocabularies.append(np.zeros(1, np.uint64))
         line[t.VOCABULARY] = sum(map(len, self._vocabularies))
-        self._vocabularies.append(np.unique(transforms.keys_of_texts(name, Texts.of([each.encode() for each in values]))))
+        self._vocabularies.append(
+            np.unique(transforms.keys_of_texts(name, Texts.of([each.encode() for each in values])))
+        )
         line[t.VOCABULARY_END] = sum(map(len, self._vocabularies))
         # Of the empty text, which is no value itself.
         self._others[self._slots.index(name)] = transforms.keys_of_texts(name, Texts.of([b""]))[0]

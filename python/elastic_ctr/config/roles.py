@@ -200,7 +200,8 @@ class ServingConfig(Section):
     workers: int = Field(default=1, ge=1, le=256, description="Processes that answer, one a core.")
     model_name: str = Field(default="ctr", pattern=r"^[A-Za-z0-9._-]+$", description="The name in `/v2/models/NAME`.")
     ignore_unknown: bool = Field(
-        default=False, description="Whether a request may have columns that no feature reads; else they are refused by name."
+        default=False,
+        description="Whether a request may have columns that no feature reads; else they are refused by name.",
     )
     max_instances: Count = Field(default=100_000, description="Instances in one request; more are refused.")
     max_body_bytes: int = Field(

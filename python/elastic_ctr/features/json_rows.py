@@ -72,7 +72,9 @@ def text_cell(value: Any, of: TextInput) -> bytes:
     if not isinstance(value, list):
         return _scalar(value, of.column)
     if not of.separator:
-        raise CellRefused(of.column, Reason.NOT_A_VALUE, "is a list; its feature takes one value (it has no `separator`)")
+        raise CellRefused(
+            of.column, Reason.NOT_A_VALUE, "is a list; its feature takes one value (it has no `separator`)"
+        )
     values = [_scalar(each, of.column) for each in value]
     separator = of.separator.encode()
     if held := next((each for each in values if separator in each), None):

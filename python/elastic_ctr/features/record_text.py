@@ -25,7 +25,11 @@ _RECORD_BYTES, _NUMBER_BYTES, _SLOT_BYTES, _KEY_BYTES = 64, 17, 10, 21
 def record_text(rows: Transformed, shows: Counts, clicks: Counts) -> tuple[bytes, Counts]:
     """The text of all rows, one line each, and i64[n + 1] where each begins and ends."""
     count, numbers = rows.numbers.shape
-    room = count * (_RECORD_BYTES + _NUMBER_BYTES * numbers) + _SLOT_BYTES * len(rows.lengths) + _KEY_BYTES * len(rows.keys)
+    room = (
+        count * (_RECORD_BYTES + _NUMBER_BYTES * numbers)
+        + _SLOT_BYTES * len(rows.lengths)
+        + _KEY_BYTES * len(rows.keys)
+    )
     text, ends = np.empty(room, np.uint8), np.zeros(count + 1, np.int64)
     _write(rows.keys, rows.lengths, rows.numbers.view(np.uint32), shows, clicks, text, ends)
     return text[: ends[-1]].tobytes(), ends

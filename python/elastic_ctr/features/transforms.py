@@ -20,6 +20,7 @@ from elastic_ctr.machine_code.compiled import compiled
 
 Bytes = npt.NDArray[np.uint8]
 
+
 @dataclass(frozen=True, slots=True)
 class Texts:
     """n texts: text i is the UTF-8 `data[offsets[i]:offsets[i + 1]]`; data is u8, offsets is i64[n + 1]."""

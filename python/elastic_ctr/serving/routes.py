@@ -80,7 +80,9 @@ class Routes:
             f"{model}/ready": _Route("health", _GET, lambda _, reply, __: self._ready(reply, {"name": model_name})),
             self.infer_path: _Route(OPEN_INFERENCE, _POST, self._infer),
             self.rows_path: _Route(ROWS, _POST, self._rows),
-            f"/v1/models/{model_name}": _Route("health", _GET, lambda _, reply, __: self._ready(reply, {"name": model_name})),
+            f"/v1/models/{model_name}": _Route(
+                "health", _GET, lambda _, reply, __: self._ready(reply, {"name": model_name})
+            ),
         }
 
     def handle(self, request: Request, reply: Reply) -> None:

@@ -31,7 +31,8 @@ from elastic_ctr.config.feature_document import read_features
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import ReleaseDocument
-from elastic_ctr.features.json_rows import cells_of_json
+from elastic_ctr.features.cells import cells_of
+from elastic_ctr.features.json_rows import row_of
 from elastic_ctr.features.line import LineRefused, parse_features
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.machine_code.compiled import anew_if_stale
@@ -239,7 +240,13 @@ class Worker:
             client = self._client(manifest.dim, manifest.partitions)
             averaged = np.array([slot in manifest.averaged for slot in manifest.slots], np.bool_)
             loaded = ModelVersion(
-                version, schema, manifest.sparse_dim, manifest.dim, network, client, averaged if averaged.any() else NOT_AVERAGED
+                version,
+                schema,
+                manifest.sparse_dim,
+                manifest.dim,
+                network,
+                client,
+                averaged if averaged.any() else NOT_AVERAGED,
             )
         # No prediction waits for the compiler while it holds the loop.
         assert self._compiling is not None
@@ -343,30 +350,35 @@ def read_samples(path: Path, schema: Schema, expected: int) -> tuple[Instances, 
 
     Raises SamplesDamaged, OSError.
     """
-    rows, published = [], []
+    rows: list[Any] = []
+    published: list[float] = []
+    transformer = schema.transformer
     try:
         for line in path.read_bytes().splitlines():
             sample = orjson.loads(line)
-            rows.append(sample["line"].encode())
+            features = sample["line"].encode()
+            if transformer is not None:
+                row: Any = row_of(orjson.loads(features), transformer.inputs)
+            else:
+                # A training line may have no features at all.
+                row = (
+                    parse_features(features, schema.slots, None).keys
+                    if features.strip()
+                    else [[] for _ in schema.slots]
+                )
             published.append(float(sample["published"]))
-        if len(rows) != expected:
-            raise SamplesDamaged(f"{path.name} has {len(rows)} lines where the manifest says {expected}")
-        return _instances_of_samples(rows, schema), np.array(published, dtype=np.float64)
-    except SamplesDamaged:
-        raise
+            rows.append(row)
     except (LineRefused, ValueError, KeyError, TypeError, AttributeError) as wrong:
         raise SamplesDamaged(
             f"{path.name} line {len(rows) + 1} is no sample with 'line' and 'published' ({type(wrong).__name__}: {wrong})"
         ) from wrong
-
-
-def _instances_of_samples(lines: list[bytes], schema: Schema) -> Instances:
-    """Rows as JSON, or features as in training."""
-    if schema.transformer is not None:
-        return instances_of_cells(cells_of_json(lines, schema.transformer.inputs), schema.transformer, "sample")
-    # A training line may have no features at all.
-    keys = [parse_features(line, schema.slots, None).keys if line.strip() else [[] for _ in schema.slots] for line in lines]
-    return instances_of(keys, len(schema.slots))
+    if len(rows) != expected:
+        raise SamplesDamaged(f"{path.name} has {len(rows)} lines where the manifest says {expected}")
+    if transformer is not None:
+        instances = instances_of_cells(cells_of(rows, transformer.inputs), transformer, path.name)
+    else:
+        instances = instances_of(rows, len(schema.slots))
+    return instances, np.array(published, dtype=np.float64)
 
 
 def compare(version: int, served: npt.ArrayLike, published: Doubles, allowed: float) -> Verdict:

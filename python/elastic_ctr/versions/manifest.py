@@ -67,7 +67,9 @@ class VersionManifest(Record):
     keys: Whole = Field(description="Keys in this version's own files.")
     slots: tuple[str, ...]
     averaged: tuple[str, ...] = Field(default=(), description="Slots whose keys' vectors are averaged, not summed.")
-    numbers: tuple[str, ...] = Field(default=(), description="Numbers that the network takes beside the slots, in order.")
+    numbers: tuple[str, ...] = Field(
+        default=(), description="Numbers that the network takes beside the slots, in order."
+    )
     features: str | None = Field(
         default=None, description="Digest of features.json among the model's files; none where requests hold feasigns."
     )

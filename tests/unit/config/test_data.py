@@ -42,7 +42,7 @@ def test_folders_of_whole_hours_have_no_minutes(split: str, interval: int, name:
 def test_start_and_end_may_be_the_same_split() -> None:
     data = Data(source=Source(url="file:///x"), start="20200401/00", end="20200401/0000", slots=("a",))
 
-    assert data.slot_list.names == ("a",)
+    assert data.slots == ("a",)
 
 
 def test_the_schema_says_that_slots_are_a_list_or_text() -> None:

@@ -1,13 +1,17 @@
 import pytest
 from pydantic import ValidationError
 
-from elastic_ctr.config.model import Model, SparseRule, Table, digest_of_model
+from elastic_ctr.config.model import Model, ModelInput, SparseRule, Table, digest_of_model
+
+ONE_SLOT = ModelInput(("a",))
 
 
 def test_equal_settings_have_one_digest_however_they_were_written() -> None:
     given = Model.model_validate({"embeddingDim": 9, "layers": [400, 400, 400]})
 
-    assert digest_of_model(given, ("a", "b")) == digest_of_model(Model(embedding_dim=9), ["a", "b"])
+    assert digest_of_model(given, ModelInput(("a", "b"))) == digest_of_model(
+        Model(embedding_dim=9), ModelInput(("a", "b"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,12 +30,16 @@ def test_equal_settings_have_one_digest_however_they_were_written() -> None:
     ],
 )
 def test_any_other_setting_is_another_digest(changed: dict[str, object]) -> None:
-    assert digest_of_model(Model.model_validate(changed), ["a"]) != digest_of_model(Model(), ["a"])
+    assert digest_of_model(Model.model_validate(changed), ONE_SLOT) != digest_of_model(Model(), ONE_SLOT)
 
 
 def test_the_order_of_the_slots_is_part_of_the_model() -> None:
-    assert digest_of_model(Model(), ["a", "b"]) != digest_of_model(Model(), ["b", "a"])
-    assert digest_of_model(Model(), ["a, b"]) != digest_of_model(Model(), ["a", "b"])
+    assert digest_of_model(Model(), ModelInput(("a", "b"))) != digest_of_model(Model(), ModelInput(("b", "a")))
+    assert digest_of_model(Model(), ModelInput(("a, b",))) != digest_of_model(Model(), ModelInput(("a", "b")))
+
+
+def test_the_definition_of_the_features_is_part_of_the_model() -> None:
+    assert digest_of_model(Model(), ModelInput(("a",), definition="{}")) != digest_of_model(Model(), ONE_SLOT)
 
 
 def test_thresholds_let_everything_through_unless_told() -> None:

@@ -12,6 +12,7 @@ import grpc
 import httpx
 import pytest
 
+from elastic_ctr.config.features import input_of
 from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import Tracking
 from elastic_ctr.config.roles import MasterConfig
@@ -128,7 +129,7 @@ def test_it_answers_trainers_and_ends_with_zero_when_told(running: Running) -> N
     client.close()
     running.end()
 
-    assert reply.model_digest == digest_of_model(MODEL, DATA.slots)
+    assert reply.model_digest == digest_of_model(MODEL, input_of(DATA, None))
     assert running.codes == [0]
 
 

@@ -14,6 +14,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends.asyncio_http import Connection, HttpFrontend, Limits
 from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend, NativeLimits
 from elastic_ctr.serving.routes import Routes
@@ -55,7 +56,7 @@ class Standing(Generic[DoorKind]):
         self.address = f"127.0.0.1:{port}"
 
     def release(self, version: int, slots: SlotList = SLOTS) -> None:
-        self.batcher.add(ModelVersion(version, slots, None, 1, Sum(), self.table))
+        self.batcher.add(ModelVersion(version, Schema(slots), None, 1, Sum(), self.table))
         self.batcher.pin(version)
 
 

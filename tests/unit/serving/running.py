@@ -17,6 +17,7 @@ from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
 from elastic_ctr.serving.batching.instances import Instances, instances_of
 from elastic_ctr.serving.batching.pooling import Floats
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.request_error import RequestError
 from elastic_ctr.serving.worker_counters import Counters
 
@@ -57,7 +58,7 @@ class Sum:
     row_seconds = 0.0
     closed = False
 
-    def predict(self, pooled: Floats, /) -> Floats:
+    def predict(self, pooled: Floats, _numbers: Floats | None = None, /) -> Floats:
         assert not self.closed
         answer: Floats = pooled.sum(axis=1)
         return answer
@@ -74,7 +75,7 @@ class Witness(Sum):
         self.threads: list[int] = []
         self._computing = threading.Lock()
 
-    def predict(self, pooled: Floats, /) -> Floats:
+    def predict(self, pooled: Floats, _numbers: Floats | None = None, /) -> Floats:
         assert self._computing.acquire(blocking=False)
         self.threads.append(threading.get_ident())
         time.sleep(0.002)
@@ -92,7 +93,7 @@ class Running:
 
     def add(self, version: int, slots: SlotList = SLOTS, network: Sum | None = None) -> Sum:
         network = network or Sum()
-        self.batcher.add(ModelVersion(version, slots, None, 1, network, self.table))
+        self.batcher.add(ModelVersion(version, Schema(slots), None, 1, network, self.table))
         return network
 
     def ask(self, *rows: list[list[int]]) -> "asyncio.Future[tuple[list[float], int]]":
@@ -105,10 +106,11 @@ class Running:
             else:
                 answered.set_result((outcome.tolist(), version))
 
-        def parse(slots: SlotList) -> Instances:
+        def parse(schema: Schema) -> Instances:
+            slots = schema.slots
             return instances_of([row[: len(slots)] for row in rows], len(slots))
 
-        self.batcher.submit(parse, parse(SLOTS), SLOTS, done)
+        self.batcher.submit(parse, parse(Schema(SLOTS)), Schema(SLOTS), done)
         return answered
 
     def ask_until_refused(self) -> "list[asyncio.Future[tuple[list[float], int]]]":

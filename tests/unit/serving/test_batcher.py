@@ -11,6 +11,7 @@ from elastic_ctr.cube.client.reader import CubeUnavailable, VersionNotHeld
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.batching.instances import Instances, instances_of
 from elastic_ctr.serving.batching.pooling import MOST_INLINE
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.request_error import RequestError
 from serving.running import SAMPLES, SLOTS, Witness, running, until
 
@@ -50,7 +51,7 @@ async def test_where_it_is_asked_for_an_answer_tells_how_many_feasigns_of_each_i
         first = it.ask([[5], []])
         await until(lambda: len(it.table.asked) == 1)
         second = it.ask([[6], [6]])
-        it.batcher.submit(lambda _: asked, asked, SLOTS, lambda _outcome, _version: answered.set())
+        it.batcher.submit(lambda _: asked, asked, Schema(SLOTS), lambda _outcome, _version: answered.set())
         it.table.gate.set()
         await asyncio.gather(first, second, answered.wait())
 
@@ -421,10 +422,12 @@ async def test_what_was_refused_before_the_lookup_failed_is_answered_once() -> N
         it.table.held = {2}
         outcomes: list[Any] = []
 
-        def refuse(_slots: SlotList) -> Instances:
+        def refuse(_schema: Schema) -> Instances:
             raise RequestError(409, "not for this list")
 
-        it.batcher.submit(refuse, instances_of([[[1], [2]]], 2), SLOTS, lambda outcome, _: outcomes.append(outcome))
+        it.batcher.submit(
+            refuse, instances_of([[[1], [2]]], 2), Schema(SLOTS), lambda outcome, _: outcomes.append(outcome)
+        )
         other = it.ask([[5], [6], [7]])
 
         assert await other == ([5 + 6 + 400.0], 2)

@@ -18,6 +18,7 @@ from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving import health_pb2 as health
 from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends.grpc import HEALTH, SERVICE, GrpcFrontend
 from elastic_ctr.serving.routes import Routes
 from elastic_ctr.serving.worker_counters import Counters
@@ -37,7 +38,7 @@ class Standing:
         self.channel = channel
 
     def release(self, version: int, slots: SlotList = SLOTS) -> None:
-        self.batcher.add(ModelVersion(version, slots, None, 1, Sum(), self.table))
+        self.batcher.add(ModelVersion(version, Schema(slots), None, 1, Sum(), self.table))
         self.batcher.pin(version)
 
     async def raw(self, method: str, request: bytes) -> bytes:
@@ -179,7 +180,11 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], grpc.StatusCode, 
     "a slot twice": ([slot("a", [1]), slot("a", [1])], {}, INVALID, "inputs[1].name 'a' is there twice"),
     "lengths that lie": ([slot("a", [1, 2]), lengths("a", [1, 2])], {}, INVALID, "adds up to 3"),
     "lengths below 0": ([slot("a", [1, 2]), lengths("a", [3, -1])], {}, INVALID, "inputs[1].contents[1] is -1"),
-    "a kind of number": ([{"name": "a", "datatype": "FP32", "shape": [1]}], {}, INVALID, "inputs[0].datatype is 'FP32'"),
+    "a kind of number": ([{"name": "a", "datatype": "FP16", "shape": [1]}], {}, INVALID, "inputs[0].datatype is 'FP16'"),
+    "numbers for feasigns": (
+        [{"name": "a", "datatype": "FP32", "shape": [1], "contents": {"fp32_contents": [1.0]}}], {}, INVALID,
+        "inputs[0].datatype of 'a' is 'FP32'",
+    ),
     "contents elsewhere": (
         [{**slot("a", [1]), "datatype": "INT64"}], {}, INVALID, "inputs[0].contents has uint64_contents; INT64 stands in",
     ),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.batching.instances import Instances
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.open_inference import infer_answer, model_metadata, parse_infer, server_metadata
 from elastic_ctr.serving.request_error import RequestError
 
@@ -28,7 +29,7 @@ def tensor(name: str, data: list[Any], datatype: str = "UINT64", shape: list[int
 
 def parsed(*inputs: Any, max_instances: int = 100) -> list[list[list[int]]]:
     body = json.dumps({"inputs": list(inputs)}).encode()
-    return rows_of(parse_infer(body).instances(SLOTS, max_instances))
+    return rows_of(parse_infer(body).instances(Schema(SLOTS), max_instances))
 
 
 def request_error_of(*inputs: Any, max_instances: int = 100) -> RequestError:
@@ -131,7 +132,7 @@ def test_any_json_is_read_or_refused(document: Any, wrapped: bool) -> None:
 
     status = 400
     try:
-        parse_infer(body).instances(SLOTS, 3)
+        parse_infer(body).instances(Schema(SLOTS), 3)
     except RequestError as refusal:
         status = refusal.status
 
@@ -182,7 +183,7 @@ def test_an_output_that_is_not_there_is_refused_by_name() -> None:
 
 
 def test_metadata_says_what_may_be_sent() -> None:
-    metadata = model_metadata("ctr", 17, SLOTS)
+    metadata = model_metadata("ctr", 17, Schema(SLOTS))
 
     assert metadata["versions"] == ["17"]
     assert [each["name"] for each in metadata["inputs"]][:3] == ["line", "0", "0/lengths"]
@@ -209,7 +210,11 @@ def u64(*values: int) -> np.ndarray[Any, Any]:
 def test_binary_tensors_are_read_as_those_in_json() -> None:
     body, size = binary(("age", u64(1, 2**64 - 1, 3), "UINT64"), ("age/lengths", np.array([2, 0, 1], "<i4"), "INT32"))
 
-    assert rows_of(parse_infer(body, size).instances(SLOTS, 100)) == [[[], [], [1, 2**64 - 1]], [[]] * 3, [[], [], [3]]]
+    assert rows_of(parse_infer(body, size).instances(Schema(SLOTS), 100)) == [
+        [[], [], [1, 2**64 - 1]],
+        [[]] * 3,
+        [[], [], [3]],
+    ]
 
 
 def test_binary_lines_have_their_lengths_in_front() -> None:
@@ -222,7 +227,7 @@ def test_binary_lines_have_their_lengths_in_front() -> None:
         }
     ).encode()
 
-    assert rows_of(parse_infer(head + lines, len(head)).instances(SLOTS, 9)) == [[[5], [], [6]], [[], [9], []]]
+    assert rows_of(parse_infer(head + lines, len(head)).instances(Schema(SLOTS), 9)) == [[[5], [], [6]], [[], [9], []]]
 
 
 @given(
@@ -239,7 +244,7 @@ def test_two_tensors_of_all_slots_are_read_as_a_tensor_for_each(
     )
     flat = [int(value) for value in lengths.reshape(-1)]
 
-    assert rows_of(parse_infer(body, size).instances(SLOTS, 100)) == rows
+    assert rows_of(parse_infer(body, size).instances(Schema(SLOTS), 100)) == rows
     assert rows == parsed(tensor("feasigns", feasigns.tolist()), tensor("lengths", flat, "INT32", [len(rows), 3]))
 
 
@@ -260,7 +265,7 @@ def test_two_tensors_of_all_slots_are_read_as_a_tensor_for_each(
 )  # fmt: skip
 def test_binary_tensors_that_do_not_fit_are_refused(body: bytes, length: int, status: int) -> None:
     with pytest.raises(RequestError) as refused:
-        parse_infer(body, length).instances(SLOTS, 100)
+        parse_infer(body, length).instances(Schema(SLOTS), 100)
 
     assert refused.value.status == status
 
@@ -292,4 +297,4 @@ def test_fields_that_the_published_description_does_not_forbid_are_passed_over()
     given = {**tensor("0", [1]), "more": 1}
     body = json.dumps({"model_name": "ctr", "id": "1", "inputs": [given], "outputs": [{"name": "version", "x": 1}]})
 
-    assert rows_of(parse_infer(body.encode()).instances(SLOTS, 9)) == [[[1], [], []]]
+    assert rows_of(parse_infer(body.encode()).instances(Schema(SLOTS), 9)) == [[[1], [], []]]

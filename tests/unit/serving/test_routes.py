@@ -16,6 +16,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, Request
 from elastic_ctr.serving.routes import SOURCE_PATH, Routes
 from elastic_ctr.serving.worker_counters import Counters
@@ -36,7 +37,7 @@ class Sum:
     row_seconds = 0.0
     broken = False
 
-    def predict(self, pooled: Floats, /) -> Floats:
+    def predict(self, pooled: Floats, _numbers: Floats | None = None, /) -> Floats:
         if self.broken:
             raise RuntimeError("/secret/path is broken")
         answer: Floats = pooled.sum(axis=1)
@@ -79,7 +80,7 @@ async def service(*, live: bool = True, max_instances: int = 100) -> AsyncIterat
         batcher = Batcher(paddle, nothing, counters)
         task = asyncio.create_task(batcher.run())
         if live:
-            batcher.add(ModelVersion(7, SlotList(("0", "1")), None, 1, network, cube))
+            batcher.add(ModelVersion(7, Schema(SlotList(("0", "1"))), None, 1, network, cube))
             batcher.pin(7)
         made = Routes(batcher, counters, parser, model_name="ctr", version="1.2", max_instances=max_instances)
         try:

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.worker_process import SamplesDamaged, compare, read_samples
 
-SLOTS = SlotList(("0", "1"))
+SLOTS = Schema(SlotList(("0", "1")))
 
 
 def written(folder: Path, *samples: object) -> Path:

@@ -21,6 +21,7 @@ from elastic_ctr.serving import worker_process
 from elastic_ctr.serving.batching import predictor
 from elastic_ctr.serving.batching.batcher import ModelVersion
 from elastic_ctr.serving.batching.instances import instances_of
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.worker_process import Worker
 from elastic_ctr.versions.manifest import VersionManifest
 from fuzz.model import Sum
@@ -199,7 +200,7 @@ async def test_a_version_is_checked_by_its_samples_and_let_go_and_loaded_without
 ) -> None:
     gate.set()
     table = Table()
-    monkeypatch.setattr(predictor, "DenseNetwork", lambda _folder, _width: Sum())
+    monkeypatch.setattr(predictor, "DenseNetwork", lambda _folder, _width, _numbers: Sum())
     monkeypatch.setattr(Worker, "_client", lambda *_: table)
     order = {"version": 1, "folder": str(tmp_path)}
     async with started(gate) as (it, parent):
@@ -239,9 +240,9 @@ async def test_a_version_wanted_again_while_a_request_still_uses_it_can_be_answe
     instances = instances_of([[[5]]], 1)
     async with started(gate) as (it, parent):
         for version in (1, 2):
-            it._batcher.add(ModelVersion(version, slots, None, 1, Sum(), table))
+            it._batcher.add(ModelVersion(version, Schema(slots), None, 1, Sum(), table))
         it._batcher.pin(1)
-        it._batcher.submit(lambda _: instances, instances, slots, lambda _, version: answered.append(version))
+        it._batcher.submit(lambda _: instances, instances, Schema(slots), lambda _, version: answered.append(version))
         await until(lambda: table.lookups == 1)
         await parent.order("pin", version=2)
         await parent.order("keep", versions=[2])

@@ -9,16 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.convert import Converter
 from elastic_ctr.features.line import MAX_LINE_BYTES, LineRefused, parse_features, parse_line
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.master.schedule import cut
 from elastic_ctr.store import FileStore, NotInStore
 from elastic_ctr.store.source import FileSource
-from elastic_ctr.trainer.converter import QUARANTINED, convert_task, quarantine, sample_keys
+from elastic_ctr.trainer.converter import QUARANTINED, ClickConversion, convert_task, quarantine
 
 SLOTS = SlotList(("a", "b"))
-CONVERTER = Converter(SLOTS, None)
+CONVERSION = ClickConversion(SLOTS, None, MAX_LINE_BYTES)
 
 GOOD = st.tuples(
     st.integers(1, 5),
@@ -50,9 +49,9 @@ class Found:
         return [(each.line, each.show, each.click) for each in self.result.samples]
 
 
-def convert(folder: Path, one: control.Task, converter: Converter = CONVERTER) -> tuple[Found, bytes]:
+def convert(folder: Path, one: control.Task, conversion: ClickConversion = CONVERSION) -> tuple[Found, bytes]:
     target = folder / "tasks" / f"{one.start}.txt"
-    found = Found(*convert_task(FileSource(folder), one, converter, target))
+    found = Found(*convert_task(FileSource(folder), one, conversion, target))
     return found, target.read_bytes()
 
 
@@ -117,13 +116,13 @@ def test_a_line_without_features_is_trained_and_is_no_sample(tmp_path: Path) -> 
     assert counts.result.records == 3
     assert text.splitlines()[0] == b"1 1 1 0 1 0 1 0"
     assert counts.samples == [("5:a", 2, 1)]
-    sample_keys([line for line, _, _ in counts.samples], SLOTS, None)
+    assert CONVERSION.sample([line for line, _, _ in counts.samples]).keys.tolist() == [5]
 
 
 def test_a_line_without_a_key_of_the_slots_is_no_sample_and_one_beside_it_is(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"1 0 5:other\n" * 1000 + b"1 1 6:b\n" + b"1 0 0:a 60:b\n" * 1000)
 
-    counts, _ = convert(tmp_path, task(), Converter(SLOTS, 60))
+    counts, _ = convert(tmp_path, task(), ClickConversion(SLOTS, 60, MAX_LINE_BYTES))
 
     assert (counts.result.records, counts.samples) == (2001, [("6:b", 1, 1)])
 
@@ -138,7 +137,7 @@ def test_leading_zeros_however_many_stop_nothing(tmp_path: Path) -> None:
 
 def test_a_line_too_long_for_a_prediction_is_no_sample(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("1 0 " + "5:other " * (MAX_LINE_BYTES // 8 + 1) + "5:a\n")
-    long = Converter(SLOTS, None, 4 * MAX_LINE_BYTES)
+    long = ClickConversion(SLOTS, None, 4 * MAX_LINE_BYTES)
 
     counts, _ = convert_task(FileSource(tmp_path), task(), long, tmp_path / "out.txt")
 
@@ -221,7 +220,7 @@ SAMPLES = st.lists(st.lists(st.tuples(KEYS, st.sampled_from(["a", "b", "other"])
 def test_pooled_values_are_what_a_plain_loop_sums(samples: list[list[tuple[int, str]]], sparse_dim: int | None) -> None:
     lines = [" ".join(f"{key}:{slot}" for key, slot in sample) for sample in samples]
 
-    sample = sample_keys(lines, SLOTS, sparse_dim)
+    sample = ClickConversion(SLOTS, sparse_dim, MAX_LINE_BYTES).sample(lines)
 
     values = np.stack([np.arange(len(sample.keys)), np.full(len(sample.keys), 2.0)], axis=1).astype(np.float32)
     of = dict(zip(sample.keys.tolist(), values, strict=True))

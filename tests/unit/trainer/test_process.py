@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
-from elastic_ctr.config.model import digest_of_model
+from elastic_ctr.config.model import ModelInput, digest_of_model
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace
 from elastic_ctr.model.evaluation import BUCKETS
@@ -18,7 +18,7 @@ from elastic_ctr.trainer.process import TrainerProcess
 from elastic_ctr.trainer.watchdog import REJOIN
 from trainer.trainer_file import MODEL, SLOTS, settings_of
 
-DIGEST = digest_of_model(MODEL, SLOTS)
+DIGEST = digest_of_model(MODEL, ModelInput(SLOTS))
 LINES = b"1 0 5:a\n2 1 6:a\n1 0 17\n"
 
 

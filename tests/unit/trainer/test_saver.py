@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elastic_ctr.config.model import Model
+from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.store import FileStore, StoreError
+from elastic_ctr.trainer.converter import ClickConversion
 from elastic_ctr.trainer.engine import Engine as PaddleEngine
 from elastic_ctr.trainer.saver import Saver
 from elastic_ctr.trainer.scratch import ScratchFailed
@@ -43,7 +44,7 @@ class Engine:
         self._called("pull")
         return np.stack([keys, keys], axis=1).astype(np.float32)
 
-    def score(self, pooled: Any) -> Any:
+    def score(self, pooled: Any, _numbers: Any) -> Any:
         self._called("score")
         return pooled.sum(axis=1) / 100 + self.rounds_by
 
@@ -69,7 +70,9 @@ def engine() -> Engine:
 def saver(engine: Engine, tmp_path: Path) -> Saver:
     (tmp_path / "scratch").mkdir()
     model = Model(embedding_dim=2)
-    return Saver(engine, FileStore(tmp_path / "store"), SLOTS, model, tmp_path / "scratch")  # type: ignore[arg-type]
+    return Saver(
+        engine, FileStore(tmp_path / "store"), ClickConversion(SLOTS, None, 1 << 20), None, model, tmp_path / "scratch"
+    )  # type: ignore[arg-type]
 
 
 def order(version: int = 7) -> control.SaveOrder:
@@ -272,10 +275,10 @@ def test_samples_without_a_key_are_saved_and_scored_as_what_they_are(
 
 
 def test_without_keys_or_lines_the_engine_asks_paddle_for_nothing() -> None:
-    engine = PaddleEngine(Model(embedding_dim=5), ["a", "b"], [], batch_size=1, threads=1)
+    engine = PaddleEngine(Model(embedding_dim=5), ModelInput(("a", "b")), [], batch_size=1, threads=1)
 
     assert engine.pull(np.zeros(0, np.uint64)).shape == (0, 5)
-    assert engine.score(np.zeros((0, 10), np.float32)).shape == (0,)
+    assert engine.score(np.zeros((0, 10), np.float32), np.zeros((0, 0), np.float32)).shape == (0,)
 
 
 def test_values_of_other_keys_than_the_samples_are_refused(saver: Saver) -> None:

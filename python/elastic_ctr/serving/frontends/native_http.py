@@ -24,15 +24,14 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import wait_event
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
 from elastic_ctr.serving.batching.instances import Instances
-from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.batching.pooling import Floats, warm_pooling
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends import connections, http_batches, templates
 from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, HttpFrontend, Request, date_line, response
 from elastic_ctr.serving.frontends.http_batches import Batch, Replies, Rules
@@ -141,7 +140,13 @@ class NativeHttpFrontend:
         self._heads = Templates(partial(templates.head_template, paths=paths, max_headers=behind.limits.max_headers))
         self._tensors = Templates(lambda _: None)
         self._rules = Rules(
-            *slot_names(None), self._heads.table, self._tensors.table, max_body, limits.max_rows, _SCANNED, hands_over=False
+            *slot_names(None),
+            self._heads.table,
+            self._tensors.table,
+            max_body,
+            limits.max_rows,
+            _SCANNED,
+            hands_over=False,
         )
         self._schema: Schema | None = None
         # Descriptors to be handed over, and the serial numbers of their connections.

@@ -70,7 +70,9 @@ def _texts(tensor: Tensor | None, of: TextInput, rows: int) -> list[bytes]:
         values = [b"%d" % value for value in data.tolist()] if tensor.datatype != "BOOL" else _truths(data)
     else:
         # Of gRPC bytes, of JSON its own values.
-        values = [_utf8(value, tensor, place) if isinstance(value, bytes) else value for place, value in enumerate(data)]
+        values = [
+            _utf8(value, tensor, place) if isinstance(value, bytes) else value for place, value in enumerate(data)
+        ]
     if width != 1:
         values = [values[at : at + width] for at in range(0, width * rows, width)]
         if values and not isinstance(data, np.ndarray):

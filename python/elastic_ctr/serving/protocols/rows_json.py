@@ -35,7 +35,9 @@ def parse_rows(body: bytes, schema: Schema, max_instances: int) -> Instances:
 
 def _row(given: Any, number: int, schema: Schema, inputs: Inputs) -> Row:
     if type(given) is not dict:
-        raise BadRequest(f"instances[{number}] is {short_repr(given)}; it must be an object with a value for each column")
+        raise BadRequest(
+            f"instances[{number}] is {short_repr(given)}; it must be an object with a value for each column"
+        )
     refuse_unknown(given, f"instances[{number}]", schema)
     try:
         return row_of(given, inputs)
