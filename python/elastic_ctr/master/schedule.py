@@ -225,14 +225,16 @@ class Schedule:
         last = done[-1] if done else None
         return next(passes(self._data) if last is None else passes(self._data, last.ordinal, last.splits[-1]), None)
 
-    def begin(self, one: PassRow, files: dict[str, int], ranges: list[tuple[str, int, int]]) -> None:
+    def begin(
+        self, one: PassRow, files: dict[str, int], ranges: list[tuple[str, int, int]], *, state: str = "checking"
+    ) -> None:
         """Its hours are complete: files with their bytes, tasks as (path, first byte, byte after the last)."""
         # A trainer's scratch may outlive the ledger, and may hold the lines of a file that was mended since: so the names of
         # tasks contain the ledger's id and the number of this listing.
         look = self._ledger.increment("looks")
         prefix = f"{self._ledger.facts.id or 'ledger'}-{one.ordinal}-{look}"
         named = [(f"{prefix}.{number}", *each) for number, each in enumerate(ranges)]
-        self._ledger.fill_pass(one.ordinal, files, named)
+        self._ledger.fill_pass(one.ordinal, files, named, state=state)
         log.info("pass %s: %d files, %d tasks", one.id, len(files), len(named))
 
     def stop(self, current: PassRow, reason: str) -> None:
