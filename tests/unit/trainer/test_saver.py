@@ -70,9 +70,8 @@ def engine() -> Engine:
 def saver(engine: Engine, tmp_path: Path) -> Saver:
     (tmp_path / "scratch").mkdir()
     model = Model(embedding_dim=2)
-    return Saver(
-        engine, FileStore(tmp_path / "store"), ClickConversion(SLOTS, None, 1 << 20), None, model, tmp_path / "scratch"
-    )  # type: ignore[arg-type]
+    conversion = ClickConversion(SLOTS, None, 1 << 20)
+    return Saver(engine, FileStore(tmp_path / "store"), conversion, None, model, tmp_path / "scratch")  # type: ignore[arg-type]
 
 
 def order(version: int = 7) -> control.SaveOrder:
