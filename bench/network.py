@@ -1,6 +1,7 @@
 """The dense network that both sides answer with: the product's slot DNN, 26 slots x 9 -> 400 -> 400 -> 400 -> 1, weights drawn.
 
-Our models take embeddings alone, so the 13 dense inputs of the Criteo shape are left out, on both sides. Weights are
+Models of feasigns take embeddings alone, so the 13 dense inputs of the Criteo shape are left out, on both sides; those of rows take
+them. Weights are
 drawn (He) so that probabilities spread: a network that answers 0.5 to everything would hide wrong lookups.
 """
 
@@ -17,11 +18,11 @@ SLOTS = tuple(str(number) for number in range(26))
 LAYERS = (400, 400, 400)
 
 
-def weights(dim: int) -> dict[str, NDArray[np.float32]]:
+def weights(dim: int, numbers: int = 0) -> dict[str, NDArray[np.float32]]:
     """By the names of the product's network."""
     random = np.random.default_rng(5)
     drawn: dict[str, NDArray[np.float32]] = {}
-    widths = [len(SLOTS) * dim, *LAYERS, 1]
+    widths = [len(SLOTS) * dim + numbers, *LAYERS, 1]
     for number, (rows, columns) in enumerate(pairwise(widths)):
         name = "out" if number == len(LAYERS) else f"fc{number}"
         drawn[f"{name}.w"] = (random.standard_normal((rows, columns)) * np.sqrt(2 / rows)).astype(np.float32)
@@ -30,8 +31,8 @@ def weights(dim: int) -> dict[str, NDArray[np.float32]]:
 
 
 def answer(pooled: NDArray[np.float32], dim: int) -> NDArray[np.float64]:
-    """The oracle: pooled [rows, slots * dim] to probabilities [rows], in numpy."""
-    drawn = weights(dim)
+    """The oracle: pooled [rows, slots * dim], numbers beside it if there are any, to probabilities [rows], in numpy."""
+    drawn = weights(dim, pooled.shape[1] - len(SLOTS) * dim)
     hidden = pooled.astype(np.float64)
     for number in range(len(LAYERS)):
         hidden = np.maximum(hidden @ drawn[f"fc{number}.w"] + drawn[f"fc{number}.b"], 0)
@@ -40,18 +41,18 @@ def answer(pooled: NDArray[np.float32], dim: int) -> NDArray[np.float64]:
     return probabilities
 
 
-def export(folder: Path, dim: int) -> Path:
+def export(folder: Path, dim: int, numbers: int = 0) -> Path:
     """`network.pdmodel` and `.pdiparams` in folder, made by Paddle in a process of its own."""
     if not (folder / "network.pdiparams").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "bench.network", str(folder), str(dim)]
+        command = [sys.executable, "-m", "bench.network", str(folder), str(dim), str(numbers)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"Paddle did not export the network: {done.stderr[-2000:]}")
     return folder
 
 
-def _export(folder: Path, dim: int) -> None:
+def _export(folder: Path, dim: int, numbers: int) -> None:
     import paddle
     from paddle import static
 
@@ -61,13 +62,15 @@ def _export(folder: Path, dim: int) -> None:
     program, start = static.Program(), static.Program()
     with static.program_guard(program, start):
         pooled = static.data("pooled", [None, len(SLOTS) * dim], "float32")
-        probability = paddle.nn.functional.sigmoid(slot_dnn(Inputs(pooled, None, len(SLOTS), 0), dim, LAYERS, 1))
+        beside = static.data("numbers", [None, numbers], "float32") if numbers else None
+        inputs = Inputs(pooled, beside, len(SLOTS), numbers)
+        probability = paddle.nn.functional.sigmoid(slot_dnn(inputs, dim, LAYERS, 1))
     executor: Any = static.Executor(paddle.CPUPlace())
     executor.run(start)
-    for name, values in weights(dim).items():
+    for name, values in weights(dim, numbers).items():
         static.global_scope().find_var(name).get_tensor().set(values, paddle.CPUPlace())
-    static.save_inference_model(str(folder / "network"), [pooled], [probability], executor, program=program)
+    static.save_inference_model(str(folder / "network"), [pooled, beside] if numbers else [pooled], [probability], executor, program=program)
 
 
 if __name__ == "__main__":
-    _export(Path(sys.argv[1]), int(sys.argv[2]))
+    _export(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +44,8 @@ from bench.processes import (
     running,
 )
 from bench.table import PARTITIONS, VERSION, Made
+from elastic_ctr.config.feature_document import FILE as FEATURES_FILE
+from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.cube.dictionary.format import Keys
 from elastic_ctr.cube.release import Holder, Placement, ReleaseDocument
 from elastic_ctr.features.slots import SlotList
@@ -148,16 +150,39 @@ def pooled(table: Made, feasigns: Keys, counts: NDArray[np.int64]) -> NDArray[np
 def publish_version(table: Made, folder: Path) -> FileStore:
     """A store with the version: the network, samples with their scores, the manifest. The table is cube's already."""
     exported = network.export(folder / "network", table.dim)
+    asked = SubmittedBatch.of(Shape(_SAMPLES, len(SLOTS), 1, 1, None, None), table)
+    scores = network.answer(pooled(table, asked.feasigns[0], asked.counts), table.dim)
+    rows = asked.feasigns.reshape(_SAMPLES, -1).tolist()
+    lines = [" ".join(f"{key}:{slot}" for key, slot in zip(row, SLOTS, strict=True)) for row in rows]
+    return publish_files(table, folder, exported, lines, scores, SLOTS)
+
+
+def publish_files(
+    table: Made,
+    folder: Path,
+    exported: Path,
+    lines: Sequence[str],
+    scores: NDArray[np.float64],
+    slots: tuple[str, ...],
+    *,
+    numbers: tuple[str, ...] = (),
+    features: FeatureDocument | None = None,
+) -> FileStore:
+    """As `publish_version`, of a network and of samples that are there."""
     store = FileStore(folder / "store")
     samples = folder / "sample.jsonl"
-    asked = SubmittedBatch.of(Shape(_SAMPLES, len(SLOTS), 1, 1, None, None), table)
-    scores = network.answer(pooled(table, asked.feasigns[0], asked.counts), table.dim).tolist()
-    rows = asked.feasigns.reshape(_SAMPLES, -1).tolist()
     with samples.open("wb") as out:
-        for row, score in zip(rows, scores, strict=True):
-            line = " ".join(f"{key}:{slot}" for key, slot in zip(row, SLOTS, strict=True))
+        for line, score in zip(lines, scores.tolist(), strict=True):
             out.write(orjson.dumps({"line": line, "show": 1, "click": 0, "live": score, "published": score}) + b"\n")
     home = layout.model_folder(VERSION)
+    files = [
+        publish(store, exported / "network.pdmodel", f"{home}/network.pdmodel"),
+        publish(store, exported / "network.pdiparams", f"{home}/network.pdiparams"),
+        publish(store, samples, layout.sample_file(VERSION), len(lines)),
+    ]
+    if features is not None:
+        (folder / FEATURES_FILE).write_bytes(features.to_json())
+        files.append(publish(store, folder / FEATURES_FILE, f"{home}/{FEATURES_FILE}"))
     now = time.time()
     manifest = VersionManifest(
         version=VERSION,
@@ -170,16 +195,14 @@ def publish_version(table: Made, folder: Path) -> FileStore:
         partitions=PARTITIONS,
         dim=table.dim,
         keys=int(table.keys.size),
-        slots=SLOTS,
+        slots=slots,
+        numbers=numbers,
+        features=None if features is None else features.digest,
         sparse_dim=None,
         network="slot-dnn",
         cube_files=(),
-        model_files=(
-            publish(store, exported / "network.pdmodel", f"{home}/network.pdmodel"),
-            publish(store, exported / "network.pdiparams", f"{home}/network.pdiparams"),
-            publish(store, samples, layout.sample_file(VERSION), _SAMPLES),
-        ),
-        samples=_SAMPLES,
+        model_files=tuple(files),
+        samples=len(lines),
         auc_live=None,
         auc_published=None,
     )
@@ -224,9 +247,11 @@ class Ours:
 
 
 @contextmanager
-def our_serving(table: Made, folder: Path, cube: Server) -> Iterator[Ours]:
+def our_serving(
+    table: Made, folder: Path, cube: Server, publishing: Callable[[Made, Path], object] = publish_version
+) -> Iterator[Ours]:
     """Ready when it answers predictions."""
-    publish_version(table, folder)
+    publishing(table, folder)
     port, admin = free_port(), free_port()
     with transfer(cube) as release:
         config = {
@@ -248,8 +273,10 @@ def our_serving(table: Made, folder: Path, cube: Server) -> Iterator[Ours]:
 
 
 @contextmanager
-def their_service(folder: Path, redis: Server, dim: int, *, gathers: bool = False) -> Iterator[Server]:
-    """`gathers`: it answers all requests that wait together, as ours does."""
+def their_service(
+    folder: Path, redis: Server, dim: int, *, gathers: bool = False, of_rows: bool = False
+) -> Iterator[Server]:
+    """`gathers`: it answers all requests that wait together, as ours does. `of_rows`: it takes rows of columns."""
     port = free_port()
     env = {
         **os.environ,
@@ -258,6 +285,7 @@ def their_service(folder: Path, redis: Server, dim: int, *, gathers: bool = Fals
         "BENCH_SLOTS": ",".join(SLOTS),
         "BENCH_REDIS": str(redis.port),
         "BENCH_GATHERS": str(int(gathers)),
+        "BENCH_ROWS": str(int(of_rows)),
         "OMP_NUM_THREADS": "1",
         "GLOG_minloglevel": "2",
     }

@@ -73,13 +73,16 @@ def opened(folder: Path, dim: int, version: int) -> VersionTable:
     return VersionTable.open(version, dim, PARTITIONS, paths(folder, version), verify=True)
 
 
-def made(count: int, dim: int = DIM, parent: Path = FOLDER) -> Made:
-    """The table of that size; built at the first call. Its parts are read from the disk again by whoever maps them first."""
-    folder = (parent / f"table-{count}x{dim}").resolve()
+def made(count: int, dim: int = DIM, parent: Path = FOLDER, keys: Keys | None = None) -> Made:
+    """The table of that size; built at the first call. Its parts are read from the disk again by whoever maps them first.
+
+    `keys`: those that it has, drawn unless given.
+    """
+    folder = (parent / f"table-{'' if keys is None else 'of-'}{count}x{dim}").resolve()
     if not (folder / "ready.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        _build(folder, count, dim)
+        _build(folder, count, dim, keys)
     _forget(folder)
     return Made(folder, np.load(folder / "keys.npy", mmap_mode="r"), np.load(folder / "values.npy", mmap_mode="r"))
 
@@ -97,9 +100,9 @@ def _forget(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _build(folder: Path, count: int, dim: int) -> None:
+def _build(folder: Path, count: int, dim: int, given: Keys | None) -> None:
     random = np.random.default_rng(1)
-    keys = np.unique(random.integers(1, 2**64 - 1, count, dtype=np.uint64))
+    keys = np.unique(random.integers(1, 2**64 - 1, count, dtype=np.uint64) if given is None else given)
     random.shuffle(keys)
     values = random.standard_normal((keys.size, dim), dtype=np.float32)
     np.save(folder / "keys.npy", keys)
