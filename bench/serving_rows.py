@@ -108,11 +108,11 @@ def assert_equal(table: Made, rows: Ours, theirs: Server, values: int) -> None:
     for goal in GOALS:
         for body in bodies(Shape(goal.shape.instances, 26, 1, 4, None, None), values):
             due = truth(table, body)
-            for door in (rows.serving.port, theirs.port):
-                answer = httpx.post(f"http://127.0.0.1:{door}{PATH}", content=body, timeout=60, trust_env=False)
+            for door, port in {"ours": rows.serving.port, "theirs": theirs.port}.items():
+                answer = httpx.post(f"http://127.0.0.1:{port}{PATH}", content=body, timeout=60, trust_env=False)
                 assert answer.status_code == 200, answer.text[:300]
                 worst = float(np.abs(np.array(answer.json()["predictions"]) - due).max())
-                assert worst < TOLERANCE, f"the door at {door} is {worst:.2g} from the oracle"
+                assert worst < TOLERANCE, f"{door} is {worst:.2g} from the oracle at {goal.shape.name}"
 
 
 def measure(

@@ -24,8 +24,9 @@ from elastic_ctr.serving.batching.predictor import _load as load_predictor
 FOLDER, DIM = Path(os.environ["BENCH_NETWORK"]), int(os.environ["BENCH_DIM"])
 SLOTS = {name: number for number, name in enumerate(os.environ["BENCH_SLOTS"].split(","))}
 OF_ROWS = os.environ.get("BENCH_ROWS") == "1"
-NUMBERS = [f"I{place}" for place in range(1, 14)]
-TEXTS = [(f"C{place}", f"C{place}\0") for place in range(1, 27)]
+# In the order of the network's inputs, which is that of their names.
+NUMBERS = sorted(f"I{place}" for place in range(1, 14))
+TEXTS = [(name, f"{name}\0") for name in sorted(f"C{place}" for place in range(1, 27))]
 MEAN, DEVIATION = 2.5, 1.5  # those of bench/features.py
 ABSENT = bytes(4 * DIM)
 GATHERS = os.environ.get("BENCH_GATHERS") == "1"
