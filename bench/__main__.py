@@ -16,7 +16,7 @@ from rich.console import Console
 from bench import own_network
 from bench.method import FOLDER, RESULTS, Results, plot, show
 
-MEASUREMENTS = ("cube_kernel", "cube", "serving", "build", "training", "statistics")
+MEASUREMENTS = ("cube_kernel", "cube", "serving", "build", "training", "column_statistics", "memory")
 
 
 def main() -> int:
