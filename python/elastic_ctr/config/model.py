@@ -116,7 +116,7 @@ class Model(Section):
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:
-    """What the network gets of a row: slots, whose keys' vectors are summed or averaged, and numbers.
+    """A row as the network gets it: slots, whose keys' vectors are summed or averaged, and numbers.
 
     `definition` is the JSON of the features; empty where slots alone were given.
     """

@@ -76,7 +76,7 @@ class _Arrays(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """What a row is worked out in."""
+    """Room in which a row is worked out."""
 
     secret: npt.NDArray[np.uint8]
     sums: Keys

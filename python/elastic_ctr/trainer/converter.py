@@ -77,7 +77,7 @@ class SampleKeys:
 
 
 class Conversion(Protocol):
-    """What a file holds, and how a record becomes the engine's."""
+    """How a file's records become the engine's."""
 
     def blocks(self, raw: BinaryIO, task: control.Task) -> Iterator[Block]: ...
 
