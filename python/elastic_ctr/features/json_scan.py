@@ -15,7 +15,7 @@ import numpy as np
 from elastic_ctr.features.cells import Bytes, Cells, Inputs, Numbers, Places
 from elastic_ctr.features.decimals import MOST_DIGITS, nearest_float
 from elastic_ctr.features.readers.loops import is_utf8
-from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 from elastic_ctr.machine_code.intrinsics import load_u64, trailing_zeros
 
 NOT_READ = -1
@@ -129,14 +129,14 @@ class RowScanner:
 # -- in machine code
 
 
-@compiled
+@compiled_inline
 def _blanks(data: Any, at: Any, end: Any, line_end: Any) -> Any:
     while at < end and (data[at] == _SPACE or data[at] == line_end or data[at] == _CR or data[at] == _TAB):
         at += 1
     return at
 
 
-@compiled
+@compiled_inline
 def _sign(data: Any, at: Any, end: Any, line_end: Any, sign: Any) -> Any:
     """Past the sign and the blanks before it; -1 when something else is there, or before."""
     if at < 0:
@@ -145,7 +145,7 @@ def _sign(data: Any, at: Any, end: Any, line_end: Any, sign: Any) -> Any:
     return at + 1 if at < end and data[at] == sign else np.int64(NOT_READ)
 
 
-@compiled
+@compiled_inline
 def _word(data: Any, at: Any, end: Any, word: Any) -> Any:
     """Past the word; -1 when something else is there."""
     if at + word.size > end:
@@ -182,7 +182,7 @@ def _text(data: Any, at: Any, end: Any) -> Any:
     return at
 
 
-@compiled
+@compiled_inline
 def _number(data: Any, at: Any, end: Any) -> Any:
     """(Past a number, what it is, its value); (-1, …) when it is none, or not to be known here."""
     nothing = np.int64(NOT_READ), np.int64(_BIG), 0.0
@@ -236,7 +236,7 @@ def _number(data: Any, at: Any, end: Any) -> Any:
     return at, kind, -value if negative else value
 
 
-@compiled
+@compiled_inline
 def _scalar(data: Any, at: Any, end: Any) -> Any:
     """(Past a value, what it is, where its text begins and ends, its number); (-1, …) when it is not read."""
     number = np.nan
@@ -262,7 +262,7 @@ def _scalar(data: Any, at: Any, end: Any) -> Any:
     return stop, np.int64(_NOTHING), at, at, number
 
 
-@compiled
+@compiled_inline
 def _next(data: Any, at: Any, end: Any, line_end: Any, close: Any) -> Any:
     """After an element: (past the comma or the closing sign, whether it is closed); -1 as above."""
     if at < 0:
@@ -275,7 +275,7 @@ def _next(data: Any, at: Any, end: Any, line_end: Any, close: Any) -> Any:
     return np.int64(NOT_READ), True
 
 
-@compiled
+@compiled_inline
 def _list(data: Any, at: Any, end: Any, line_end: Any, separator: Any, cells: Any) -> Any:
     """(Past a list, where its text begins and ends); -1 as above. Without a separator nothing is written."""
     begin = to = cells.written[0]
@@ -305,7 +305,7 @@ def _list(data: Any, at: Any, end: Any, line_end: Any, separator: Any, cells: An
     return at, begin, to
 
 
-@compiled
+@compiled_inline
 def _is_name(data: Any, at: Any, end: Any, columns: Any, column: Any) -> Any:
     """Whether the column's name and a quote stand there."""
     begin = columns.ends[column]
@@ -329,7 +329,7 @@ def _is_name(data: Any, at: Any, end: Any, columns: Any, column: Any) -> Any:
     return same
 
 
-@compiled
+@compiled_inline
 def _name(data: Any, at: Any, end: Any, columns: Any, last: Any) -> Any:
     """(Past the name and its quote, the column; -1 for one that is not read), after the column `last`; (-1, 0) as above."""
     column = columns.guesses[last]
@@ -346,7 +346,7 @@ def _name(data: Any, at: Any, end: Any, columns: Any, last: Any) -> Any:
     return stop + 1, np.int64(-1)
 
 
-@compiled
+@compiled_inline
 def _fill(data: Any, at: Any, end: Any, line_end: Any, columns: Any, column: Any, cells: Any, row: Any) -> Any:
     """Past a column's value, which stands in its cells then; -1 as above."""
     texts = columns.separators.size
@@ -382,7 +382,7 @@ def _fill(data: Any, at: Any, end: Any, line_end: Any, columns: Any, column: Any
     return at
 
 
-@compiled
+@compiled_inline
 def _skip(data: Any, at: Any, end: Any, line_end: Any, cells: Any) -> Any:
     """Past a value that no column needs; -1 as above."""
     if at < end and data[at] == _OPEN:
