@@ -38,6 +38,14 @@ SCALE_BITS = 17
 FIRST_AT, VECTOR_AT = 4, 6
 
 
+def kind_of(name: str) -> ValueKind:
+    """The kind of that name in a message; "" is float32, which is all that earlier releases know. Raises ValueError."""
+    for kind in VALUE_KINDS:
+        if kind == (name or "float32"):
+            return kind
+    raise ValueError(f"values are stored as {', '.join(VALUE_KINDS)}, not as {name}; are all roles of one release?")
+
+
 def value_bytes(dim: int, kind: ValueKind) -> int:
     """Bytes of the stored values of one key."""
     return {"float32": 4 * dim, "float16": 2 * dim, "int8": VECTOR_AT + dim - 1}[kind]

@@ -318,6 +318,7 @@ class World:
     keyless: Collection[str] = ()
     training: str = "local"
     handover_seconds: float = 0
+    model: Model = MODEL
 
     def __post_init__(self) -> None:
         self.now = 1_600_000_000.0
@@ -363,6 +364,7 @@ class World:
             trainer=TrainerConfig(epochs=self.epochs),
             training=self.training,
             handover_seconds=self.handover_seconds,
+            model=self.model,
         )
         self.coordinator = Coordinator(self.ledger, self.settings, Asked(self), lambda: self.now)
         self.publisher = Publisher(self.coordinator, self.store, self.settings)
