@@ -16,7 +16,7 @@ from rich.console import Console
 from bench import own_network
 from bench.method import FOLDER, RESULTS, Results, plot, show
 
-MEASUREMENTS = ("cube_kernel", "cube", "serving", "build", "training")
+MEASUREMENTS = ("cube_kernel", "quantised", "cube", "serving", "build", "training")
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 
 from elastic_ctr.cube.builder.external_sort import Block, ExternalSorter, Sorted, fill, mark, sub_part_bounds
+from elastic_ctr.cube.builder.quantise import stored_rows
 from elastic_ctr.cube.dictionary import perfect_hash
 from elastic_ctr.cube.dictionary.format import (
     MAX_DIM,
@@ -29,7 +30,7 @@ from elastic_ctr.cube.dictionary.format import (
     stride_for,
 )
 from elastic_ctr.features.keys import partitions_of
-from elastic_ctr.features.quantiser import ValueKind, encode, value_bytes
+from elastic_ctr.features.quantiser import ValueKind, value_bytes
 from elastic_ctr.versions.manifest import digest_of
 
 MEMORY_BYTES = 512 << 20
@@ -124,7 +125,7 @@ def _present(blocks: Iterable[tuple[Keys, Values]], identity: Identity) -> Itera
                 f"a block has keys {keys.dtype}{keys.shape} and values {values.dtype}{values.shape}; "
                 f"keys must be uint64[n] and values float32[n, {identity.dim}]"
             )
-        yield Block(keys, encode(values, identity.values), np.zeros(keys.size, np.bool_))
+        yield Block(keys, stored_rows(values, identity.values), np.zeros(keys.size, np.bool_))
 
 
 def _gone(deletions: Iterable[Keys], identity: Identity) -> Iterator[Block]:

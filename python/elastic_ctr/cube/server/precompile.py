@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 
+from elastic_ctr.cube.builder.quantise import stored_rows
 from elastic_ctr.cube.dictionary.format import stride_for
 from elastic_ctr.cube.dictionary.perfect_hash import place
 from elastic_ctr.cube.dictionary.table import compiled_lookup
@@ -16,6 +17,7 @@ from elastic_ctr.features.quantiser import VALUE_KINDS
 def warm(dims: list[int]) -> None:
     """Fill numba's cache (`NUMBA_CACHE_DIR`) with the loop, the lookups and the builder for values of these dims, of every kind."""
     place(np.arange(3, dtype=np.uint64), 4, 1)
+    stored_rows(np.zeros((1, 2), np.float32), "int8")
     for dim in dims:
         loop = LookupLoop(counters.private(), 1)
         for values in VALUE_KINDS:
