@@ -307,4 +307,5 @@ def _joined(blocks: list[Block], value_bytes: int) -> Block:
         return blocks[0]
     nothing = Block(np.zeros(0, np.uint64), np.zeros((0, value_bytes), np.uint8), np.zeros(0, np.bool_))
     keys, values, deleted = zip(*(blocks or [nothing]), strict=True)
-    return Block(np.concatenate(keys), np.concatenate(values), np.concatenate(deleted))
+    # Of arrays with a row each, numpy may make one with its columns in one piece, and not the rows.
+    return Block(np.concatenate(keys), np.ascontiguousarray(np.concatenate(values)), np.concatenate(deleted))

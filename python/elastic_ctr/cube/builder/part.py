@@ -209,7 +209,7 @@ def _joined(pieces: list[Sorted]) -> Sorted:
     if len(pieces) == 1:
         return pieces[0]
     mixed = np.concatenate([piece.mixed for piece in pieces])
-    values = np.concatenate([piece.values[piece.origin] for piece in pieces])
+    values = np.ascontiguousarray(np.concatenate([piece.values[piece.origin] for piece in pieces]))
     deleted = np.concatenate([piece.deleted[piece.origin] for piece in pieces])
     return Sorted(mixed, np.arange(mixed.size, dtype=np.uint32), values, deleted)
 

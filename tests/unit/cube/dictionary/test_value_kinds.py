@@ -101,6 +101,22 @@ def test_a_merge_has_the_stored_bytes_of_full_part_and_overlays(
 
 
 @kinds
+def test_an_overlay_of_one_key_over_one_of_one_key_has_both(tmp_path: Path, kind: ValueKind) -> None:
+    # Rows of one by one were joined column by column once.
+    identity = Identity(3, 0, 1, 5, 1, kind)
+    older = build_overlay(None, [block([8], 5, 2)], tmp_path / "older.dict", identity).path
+
+    newer = build_overlay(older, [block([], 5, 3)], tmp_path / "newer.dict", identity, [as_keys([9])]).path
+
+    [(keys, stored, gone)] = DictionaryPart.open(newer).stored_blocks()
+    found = {int(key): (row.tobytes(), bool(deleted)) for key, row, deleted in zip(keys, stored, gone, strict=True)}
+    assert found == {
+        8: (encode(values_of(as_keys([8]), 5, 2), kind).tobytes(), False),
+        9: (bytes(stored.shape[1]), True),
+    }
+
+
+@kinds
 def test_the_same_records_give_the_same_bytes_in_any_memory(tmp_path: Path, kind: ValueKind) -> None:
     keys = list(range(1, 2000))
     half = as_keys(keys[:900]), values_of(as_keys(keys), 9)[:900]
