@@ -22,8 +22,9 @@ from bench.method import FOLDER, Plan, Results, arguments, compare, median_rate,
 from bench.quality import SMALL_DATA, Line, command, imported, lines_of, served
 from elastic_ctr.cube.builder.part import Identity, build_full
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
-from elastic_ctr.features.quantiser import VALUE_KINDS, ValueKind, quantised
+from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
 from elastic_ctr.local.session import Session
 from elastic_ctr.model.evaluation import weighted_auc
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
