@@ -115,8 +115,18 @@ class Data(Section):
     max_refused_share: Share = Field(
         default=0.01, description="Above this share of refused lines a pass stops before it changes anything."
     )
+    max_missing_share: Share = Field(
+        default=0.99,
+        description="Above this share of empty cells in a column of rows, a pass stops before it changes anything, if fewer than "
+        "half of that column's cells were empty in the pinned statistics: the column has vanished. 1: never.",
+    )
     max_line_bytes: int = Field(
         default=1 << 20, ge=64, le=64 << 20, description="A longer line is refused; it never sits in memory whole."
+    )
+    shuffle: bool | None = Field(
+        default=None,
+        description="Whether the tasks of a pass, and the records of a task, are shuffled by `model.seed`. Absent: those of passes of "
+        "more than one file are.",
     )
     task_bytes: int = Field(
         default=32 << 20,

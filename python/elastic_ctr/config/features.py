@@ -361,7 +361,7 @@ class Features(RootModel[dict[str, Feature]]):
 
 
 def input_of(data: Data, features: Features | None) -> ModelInput:
-    """What the network gets: the slots of `data`, or what `features` makes of its columns."""
+    """The network's inputs: the slots of `data`, or what `features` makes of its columns."""
     if features is None:
         assert data.slots is not None
         return ModelInput(data.slots)

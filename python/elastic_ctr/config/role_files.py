@@ -17,6 +17,7 @@ from elastic_ctr.config.roles import (
     TrainerConfig,
 )
 from elastic_ctr.config.section import Count, Section
+from elastic_ctr.config.statistics import StatisticsText
 from elastic_ctr.runtime.auth import read_token
 
 
@@ -74,6 +75,8 @@ class Worker(TrainingMember):
 
 
 class MasterFile(TrainingMember):
+    # In no other file: trainers get the pinned ones from the store.
+    statistics: StatisticsText
     master: MasterConfig
     trainer: TrainerConfig
     pservers: Count

@@ -19,6 +19,7 @@ from elastic_ctr.config.roles import (
     TrainerConfig,
 )
 from elastic_ctr.config.section import ALTERNATIVE, Count, Section
+from elastic_ctr.config.statistics import StatisticsText, check_statistics
 
 # Keys of the chart that the program does not read; a test of the chart compares them with its schema.
 _KUBERNETES = frozenset([
@@ -130,6 +131,7 @@ class Values(Block):
     features: Features | None = Field(
         default=None, description="What the columns of rows mean, by name; for `data.format: clicks` there is none."
     )
+    statistics: StatisticsText
     model: Model = Model()
     store: StoreBlock = StoreBlock()
     master: MasterBlock = MasterBlock()
@@ -151,6 +153,7 @@ class Values(Block):
     @model_validator(mode="after")
     def _together(self) -> "Values":
         check_features(self.data, self.features, self.model)
+        check_statistics(self.features, self.statistics)
         if self.cube.config.shards > self.model.partitions:
             raise ValueError(
                 f"cube.config.shards {self.cube.config.shards} is above model.partitions {self.model.partitions}: some shards "

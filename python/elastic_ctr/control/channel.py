@@ -11,6 +11,8 @@ from elastic_ctr.control import control_pb2_grpc
 
 # Enough for the published values of a sample: those of 65,536 lines of 300 slots stay far below.
 MAX_MESSAGE = 512 << 20
+# A task's result: histograms, scores and the statistics of its columns.
+MAX_RESULT = 64 << 20
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE),
     ("grpc.max_send_message_length", MAX_MESSAGE),

@@ -192,7 +192,8 @@ def roles(places: Places) -> Iterator[Role]:
 
     master = _copy(values.master.config, state_dir=places.state("master"))
     of_workers = {"trainer": values.trainer.config, "pservers": pservers}
-    file: RoleFile = MasterFile(**training, **of_workers, master=master, tracking=places.tracking)
+    of_master = {"statistics": values.statistics, "master": master, "tracking": places.tracking}
+    file: RoleFile = MasterFile(**training, **of_workers, **of_master)
     yield Role("ctr-master-0", "master", file, _well(master.status_port))
 
     transfer = _copy(

@@ -13,6 +13,7 @@ from elastic_ctr.local.session import Session
 
 _STATES = {
     "waiting": "waits for its donefile",
+    "analyzing": "is being analyzed",
     "checking": "is being checked",
     "checked": "is checked",
     "training": "is being trained",
@@ -32,7 +33,7 @@ def stage(status: dict[str, Any] | None, candidate: int | None) -> str:
     current = status["current"]
     if current is not None:
         one = next(each for each in status["passes"] if each["pass"] == current["pass"])
-        by_tasks = one["state"] in ("checking", "training", "evaluating")
+        by_tasks = one["state"] in ("analyzing", "checking", "training", "evaluating")
         tasks = f" ({one['tasksDone']} of {one['tasks']} tasks done)" if by_tasks else ""
         epoch = f", epoch {current['epoch']}" if current["epoch"] > 1 else ""
         return f"pass {current['pass']} {_STATES.get(current['state'], current['state'])}{epoch}{tasks}"

@@ -13,7 +13,7 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpointing import Checkpointing, is_save
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import PassRow, SaveRow
+from elastic_ctr.master.ledger_rows import DriftRow, PassRow, SaveRow
 from elastic_ctr.master.members import Pservers, Trainers
 from elastic_ctr.master.recovery import Initialisation, MidPassHandover, Part
 from elastic_ctr.master.store_queries import Pending, StoreQueries
@@ -89,6 +89,13 @@ class Coordinator(Part):
         """The data or the settings were mended: begin the pass again. An unfinished load may have used damaged files."""
         self._ledger.set_facts(save_failures=0, save_lost_leases=0, load_failures=0)
         self._generations.start_pass_over(stopped.ordinal)
+        if (
+            self._ledger.facts.statistics_of == stopped.ordinal
+            and not self._ledger.checkpoints()
+            and not self._ledger.versions()
+        ):
+            # Nothing is learned with them yet, and the files may have changed.
+            self._ledger.set_facts(statistics="", statistics_of=0)
         # Once an epoch of training has begun, some of its gradients may be in the table.
         if stopped.epoch > 0 or (self._generations.used and not self._generations.ready):
             self._recover("master", "a stopped pass is taken up again")
@@ -414,6 +421,8 @@ class Coordinator(Part):
                 task = self._tasks.lease(current, request)
             if task is None:
                 return control.LeaseReply(verdict=control.LeaseReply.WAIT, wait_seconds=wait)
+            if self._needs_statistics:
+                task.statistics = self._ledger.facts.statistics
             return control.LeaseReply(verdict=control.LeaseReply.WORK, task=task)
 
     def renew(self, request: control.RenewRequest) -> control.Acknowledgement:
@@ -469,7 +478,41 @@ class Coordinator(Part):
 
     def hours_found(self, one: PassRow, files: dict[str, int], ranges: list[tuple[str, int, int]]) -> None:
         with self._locked(), self._ledger:
-            self._schedule.begin(one, files, ranges)
+            pinned = not self._needs_statistics or self._ledger.facts.statistics
+            self._schedule.begin(one, files, ranges, state="checking" if pinned else "analyzing")
+            self._advance()
+
+    def collected_pass(self) -> tuple[PassRow, dict[str, bytes], str] | None:
+        """A pass whose columns are collected, what the collectors gave, and the digest of the pinned statistics; empty: none are.
+
+        The caller merges it without the lock.
+        """
+        with self._locked():
+            current = self._ledger.current_pass()
+            if current is None or current.state not in ("analyzing", "checking"):
+                return None
+            # Asked first: all that was collected may be large.
+            if not self._ledger.collected_records(current.ordinal):
+                return None
+            if any(task.state != "done" for task in self._ledger.tasks(current.ordinal)):
+                return None
+            return current, self._ledger.collected(current.ordinal), self._ledger.facts.statistics
+
+    def statistics_pinned(self, current: PassRow, digest: str) -> None:
+        """The statistics of this pass are in the store: features are made with them for the model's life."""
+        with self._locked(), self._ledger:
+            self._ledger.set_facts(statistics=digest, statistics_of=current.ordinal)
+            if current.state == "analyzing":
+                self._ledger.begin_check(current.ordinal)
+            else:
+                self._ledger.drop_collected(current.ordinal)
+            log.info("the statistics of pass %s are pinned: %s", current.id, digest)
+            self._advance()
+
+    def drift_found(self, current: PassRow, drift: DriftRow) -> None:
+        """What a check collected is compared with the pinned statistics."""
+        with self._locked(), self._ledger:
+            self._ledger.set_drift(current.ordinal, drift)
             self._advance()
 
     def stopped_pass(self) -> PassRow | None:

@@ -14,6 +14,7 @@ import numpy as np
 from elastic_ctr.master.ledger_file import LedgerFile
 from elastic_ctr.master.ledger_rows import (
     Columns,
+    DriftRow,
     Facts,
     Histogram,
     Pass,
@@ -33,6 +34,7 @@ _SUMS = {
     "parked": "sum(case when state = 'parked' and trained = 0 then records else 0 end)",
 }
 _TOTALS = ("files", "records", "refused", "trained", "repeated")
+_DRIFTS = 100
 _HISTOGRAMS = ("positives", "negatives")
 # Columns of a task that change with its training.
 _KEPT = "state, trained, repeated, positives, negatives"
@@ -78,14 +80,21 @@ class Ledger(LedgerFile):
             self._empty_pass(ordinal)
 
     def _empty_pass(self, ordinal: int) -> None:
-        for table in ("files", "tasks", "refusals", "samples"):
+        for table in ("files", "tasks", "refusals", "samples", "collected", "drifts"):
             self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
 
     def set_pass(self, ordinal: int, /, **columns: Any) -> None:
         self._update("passes", columns, "ordinal = ?", ordinal)
 
-    def fill_pass(self, ordinal: int, files: Mapping[str, int], tasks: Iterable[tuple[str, str, int, int]]) -> None:
-        """The files found in a complete pass and the tasks they are cut into; ready to be checked."""
+    def fill_pass(
+        self,
+        ordinal: int,
+        files: Mapping[str, int],
+        tasks: Iterable[tuple[str, str, int, int]],
+        *,
+        state: str = "checking",
+    ) -> None:
+        """The files found in a complete pass and the tasks they are cut into; ready to be checked, or analyzed."""
         with self._keeping_totals():
             self._empty_pass(ordinal)
             self._db.executemany("insert into files values (?, ?, ?)", [(ordinal, *each) for each in files.items()])
@@ -93,7 +102,7 @@ class Ledger(LedgerFile):
                 "insert into tasks (id, pass, path, start, stop, state) values (?, ?, ?, ?, ?, 'todo')",
                 [(name, ordinal, path, start, stop) for name, path, start, stop in tasks],
             )
-            self.set_pass(ordinal, state="checking", epoch=0, reason="")
+            self.set_pass(ordinal, state=state, epoch=0, reason="")
 
     def took(self, ordinal: int, seconds: Mapping[str, float]) -> None:
         """Seconds of each stage of a pass, for the status and the benches."""
@@ -174,22 +183,42 @@ class Ledger(LedgerFile):
         refused: Iterable[tuple[str, int, Sequence[str]]],
         samples: Iterable[tuple[str, int, int]],
         histograms: tuple[Histogram, Histogram],
+        collected: bytes = b"",
     ) -> None:
-        """Counts of lines by kind, refusals (reason, lines, examples), sample lines (line, show, click)."""
+        """Counts of lines by kind, refusals (reason, lines, examples), sample lines (line, show, click); what was collected of the
+        columns, if anything was.
+        """
         with self:
             found = dict(zip(_HISTOGRAMS, map(packed, histograms), strict=True))
             self._update("tasks", {"state": "done", "checked": 1, **counts, **found}, "id = ?", task.id)
             self._do(f"update tasks set {_CLEAN} where id = ?", task.id)
-            for table in ("refusals", "samples"):
-                self._db.execute(f"delete from {table} where task = ?", (task.id,))
-            self._db.executemany(
-                "insert into refusals values (?, ?, ?, ?, ?)",
-                [(task.id, task.ordinal, reason, lines, json.dumps(list(each))) for reason, lines, each in refused],
-            )
+            self._db.execute("delete from samples where task = ?", (task.id,))
+            self._refused(task, refused)
+            if collected:
+                self._collected(task, counts["records"], collected)
             self._db.executemany(
                 "insert into samples values (?, ?, ?, ?, ?, ?)",
                 [(task.id, task.ordinal, position, *sample) for position, sample in enumerate(samples)],
             )
+
+    def analyzed(
+        self, task: TaskRow, records: int, refused: Iterable[tuple[str, int, Sequence[str]]], collected: bytes
+    ) -> None:
+        """The columns of a task are collected. Its check counts records and refusals once more."""
+        with self:
+            self._do(f"update tasks set state = 'done', {_CLEAN} where id = ?", task.id)
+            self._refused(task, refused)
+            self._collected(task, records, collected)
+
+    def _refused(self, task: TaskRow, refused: Iterable[tuple[str, int, Sequence[str]]]) -> None:
+        self._db.execute("delete from refusals where task = ?", (task.id,))
+        self._db.executemany(
+            "insert into refusals values (?, ?, ?, ?, ?)",
+            [(task.id, task.ordinal, reason, lines, json.dumps(list(each))) for reason, lines, each in refused],
+        )
+
+    def _collected(self, task: TaskRow, records: int, data: bytes) -> None:
+        self._insert("collected", {"task": task.id, "ordinal": task.ordinal, "records": records, "data": data})
 
     def trained(self, task: TaskRow, histograms: tuple[Histogram, Histogram], *, rounds: int = 1) -> None:
         """Done in an epoch of training, or with `rounds` 0 in one that only predicts."""
@@ -307,6 +336,42 @@ class Ledger(LedgerFile):
                 " (select max(pass) from samples where pass <= "
                 " (select case when sum(mid is null) > 0 then min(pass) end from checkpoints))"
             )
+
+    # -- statistics of the columns ---------------------------------------------------------------------------------
+
+    def collected_records(self, ordinal: int) -> int | None:
+        """Records of the tasks whose columns are collected; None where there is no such task."""
+        [records] = self._one("select sum(records) from collected where pass = ?", ordinal)
+        return None if records is None else int(records)
+
+    def collected(self, ordinal: int) -> dict[str, bytes]:
+        """What the collectors gave, by file and first byte: the same names whenever a pass is listed again."""
+        rows = self._all(
+            "select path, start, data from collected join tasks on tasks.id = task where collected.pass = ?", ordinal
+        )
+        return {f"{path} from byte {start:015d}": data for path, start, data in rows}
+
+    def drop_collected(self, ordinal: int) -> None:
+        self._do("delete from collected where pass = ?", ordinal)
+
+    def begin_check(self, ordinal: int) -> None:
+        """After an analysis: all tasks are to be done again."""
+        with self:
+            self.drop_collected(ordinal)
+            self._do(f"update tasks set state = 'todo', {_CLEAN} where pass = ?", ordinal)
+            self.set_pass(ordinal, state="checking")
+
+    def set_drift(self, ordinal: int, drift: DriftRow) -> None:
+        """What was collected of a pass is compared. Only the last passes are kept."""
+        with self:
+            self.drop_collected(ordinal)
+            self._do("delete from drifts where pass <= ?", ordinal - _DRIFTS)
+            self._insert("drifts", {"ordinal": ordinal, "columns": drift.model_dump_json()})
+
+    def drifts(self) -> dict[int, DriftRow]:
+        """By pass, in order."""
+        rows = self._all("select pass, columns from drifts order by pass")
+        return {ordinal: DriftRow.model_validate_json(columns) for ordinal, columns in rows}
 
     # -- saves, versions, checkpoints ------------------------------------------------------------------------------
 

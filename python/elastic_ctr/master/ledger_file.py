@@ -49,6 +49,9 @@ create table if not exists checkpoints (
 create table if not exists kept (
   checkpoint text not null, task text not null, state text not null, trained integer not null, repeated integer not null,
   positives blob, negatives blob, primary key (checkpoint, task));
+create table if not exists collected (task text primary key, pass integer not null, records integer not null, data blob not null);
+create index if not exists collected_by_pass on collected (pass);
+create table if not exists drifts (pass integer primary key, columns text not null);
 create table if not exists recoveries (
   id integer primary key autoincrement, role text not null, reason text not null, at real not null, seconds real,
   rolled_back integer not null default 0);

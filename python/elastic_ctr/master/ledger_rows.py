@@ -1,9 +1,11 @@
 """What the ledger holds: single values, and the rows of its tables.
 
-States of a pass: waiting -> checking -> checked -> training -> evaluating -> saving -> done, or stopped with a reason. A task's
-state is that of the present epoch of its pass: todo, leased, done, or parked.
+States of a pass: waiting -> checking -> checked -> training -> evaluating -> saving -> done, or stopped with a reason; analyzing
+before checking where features need statistics that are not pinned yet. A task's state is that of the present epoch of its pass:
+todo, leased, done, or parked.
 """
 
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Json
+
+from elastic_ctr.features.drift import Drift
 
 Histogram = npt.NDArray[np.float64]
 Columns = Mapping[str, Any]
@@ -51,6 +55,8 @@ class Facts(_Checked):
         base_due: why the next version is a base.
         pservers: the process of each pserver's supervisor, by index.
         taken_back: counts of passes that were read or trained again.
+        statistics: the digest of the pinned statistics of the columns; empty before.
+        statistics_of: the pass that they were made of; 0 if they were given.
     """
 
     id: str = ""
@@ -77,6 +83,25 @@ class Facts(_Checked):
     last_trainer: int = 0
     rolled_back: int = 0
     taken_back: dict[str, int] = {}
+    statistics: str = ""
+    statistics_of: int = 0
+
+
+class DriftRow(_Checked):
+    """How far the columns of a pass have moved from the pinned statistics, by a sample of so many of its rows."""
+
+    rows: int
+    columns: tuple[Drift, ...]
+
+    def worst(self, count: int) -> list[Drift]:
+        """Those that moved most, in order; one that has lost its values before all others."""
+
+        def moved(each: Drift) -> float:
+            if each.psi is None:
+                return math.inf if each.missing > each.pinned_missing else 0.0
+            return each.psi
+
+        return sorted(self.columns, key=moved, reverse=True)[:count]
 
 
 @dataclass(frozen=True)

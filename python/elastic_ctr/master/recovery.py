@@ -110,6 +110,8 @@ class Part:
         self._clock = clock
         self._schedule = Schedule(ledger, settings.data, clock)
         self._generations = Generations(ledger, clock)
+        features = settings.features
+        self._needs_statistics = features is not None and bool(features.needs_statistics)
         # Of the jobs that this part gives the pservers, if any.
         self._results = JobResults(settings.pservers)
 

@@ -3,10 +3,12 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count, islice, pairwise
+from random import Random
 
 from elastic_ctr.config.data import Data, split_end, split_exists, split_name, split_time
 from elastic_ctr.config.roles import MasterConfig
@@ -167,14 +169,30 @@ class ChangedFiles:
         return done
 
 
-def ranges(files: dict[str, int], task_bytes: int) -> list[tuple[str, int, int]]:
-    """The tasks of a pass: (path, first byte, byte after the last; 0: to the end). An empty file makes no task."""
-    return [
+def ranges(files: dict[str, int], task_bytes: int, seed: str | None = None) -> list[tuple[str, int, int]]:
+    """The tasks of a pass: (path, first byte, byte after the last; 0: to the end). An empty file makes no task.
+
+    They are in the order of their files, or in one that `seed` determines.
+    """
+    found = [
         (path, start, stop)
         for path, size in sorted(files.items())
         if size
         for start, stop in cut(size, task_bytes, whole=path.endswith(_WHOLE))
     ]
+    if seed is not None:
+        Random(seed).shuffle(found)  # noqa: S311 (an order, no secret)
+    return found
+
+
+def is_shuffled(data: Data, files: Collection[str]) -> bool:
+    """Whether a pass of these files is trained in another order than theirs."""
+    return len(files) > 1 if data.shuffle is None else data.shuffle
+
+
+def shuffle_seed(seed: int, path: str, start: int) -> int:
+    """The seed of the order of a task's records: the same whenever and wherever it is converted. Never 0."""
+    return zlib.crc32(f"{seed} {path} {start}".encode()) or 1
 
 
 class Schedule:
@@ -207,14 +225,16 @@ class Schedule:
         last = done[-1] if done else None
         return next(passes(self._data) if last is None else passes(self._data, last.ordinal, last.splits[-1]), None)
 
-    def begin(self, one: PassRow, files: dict[str, int], ranges: list[tuple[str, int, int]]) -> None:
+    def begin(
+        self, one: PassRow, files: dict[str, int], ranges: list[tuple[str, int, int]], *, state: str = "checking"
+    ) -> None:
         """Its hours are complete: files with their bytes, tasks as (path, first byte, byte after the last)."""
         # A trainer's scratch may outlive the ledger, and may hold the lines of a file that was mended since: so the names of
         # tasks contain the ledger's id and the number of this listing.
         look = self._ledger.increment("looks")
         prefix = f"{self._ledger.facts.id or 'ledger'}-{one.ordinal}-{look}"
         named = [(f"{prefix}.{number}", *each) for number, each in enumerate(ranges)]
-        self._ledger.fill_pass(one.ordinal, files, named)
+        self._ledger.fill_pass(one.ordinal, files, named, state=state)
         log.info("pass %s: %d files, %d tasks", one.id, len(files), len(named))
 
     def stop(self, current: PassRow, reason: str) -> None:

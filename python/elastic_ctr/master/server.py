@@ -22,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from pydantic import Field
+from pydantic.alias_generators import to_camel
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -33,14 +34,16 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.section import Section
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control import control_pb2_grpc
-from elastic_ctr.control.channel import MAX_MESSAGE, OPTIONS
+from elastic_ctr.control.channel import MAX_MESSAGE, MAX_RESULT, OPTIONS
+from elastic_ctr.features.drift import Drift
 from elastic_ctr.master.checkpoint_files import first_generation
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_file import not_written
-from elastic_ctr.master.ledger_rows import PassRow
+from elastic_ctr.master.ledger_rows import DriftRow, PassRow
 from elastic_ctr.master.publisher import Publisher
-from elastic_ctr.master.schedule import ChangedFiles, look, missing_folder, ranges
+from elastic_ctr.master.schedule import ChangedFiles, is_shuffled, look, missing_folder, ranges
+from elastic_ctr.master.statistics import PassStatistics, pin_given
 from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.master.tracking import Tracking
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
@@ -58,8 +61,8 @@ Reply = TypeVar("Reply")
 _TICK = 0.1
 _ASK_SECONDS = 2.0
 _REFUSALS_SECONDS = 10.0
-# The values of a sample's keys come with SyncPserver, scores and histograms with ReportTask.
-_MOST_BYTES = {"SyncPserver": MAX_MESSAGE, "ReportTask": 64 << 20}
+# The values of a sample's keys come with SyncPserver, scores, histograms and statistics with ReportTask.
+_MOST_BYTES = {"SyncPserver": MAX_MESSAGE, "ReportTask": MAX_RESULT}
 _SMALL_BYTES = 1 << 20
 
 
@@ -114,6 +117,7 @@ class Master:
         self._ledger = Ledger(Path(config.state_dir) / "ledger.db")
         try:
             remember_settings(self._ledger, data, digest_of_model(settings.model, settings.input))
+            pin_given(self._ledger, store, settings.features, settings.statistics)
             if not self._ledger.facts.id:
                 refuse_missing_source(source, data)
                 generation = first_generation(store.list(layout.CHECKPOINTS))
@@ -125,6 +129,7 @@ class Master:
         self._queries = StoreQueries(store)
         self._coordinator = Coordinator(self._ledger, settings, self._queries)
         self._publisher = Publisher(self._coordinator, store, settings)
+        self._statistics = PassStatistics(self._coordinator, store)
         self._looked_at = 0.0
         self._changed = ChangedFiles(source, data)
         self._waiting_for = ""
@@ -165,7 +170,7 @@ class Master:
             self._coordinator.tick()
             for index, host, port in self._coordinator.silent_pservers():
                 self._ask(index, host, port, "it is silent")
-            while self._publisher.step():
+            while self._publisher.step() or self._statistics.step():
                 pass
             self._find_hours()
             stopped = self._coordinator.stopped_pass()
@@ -209,7 +214,8 @@ class Master:
             self._waiting_for = waits
             return
         self._waiting_for = ""
-        self._coordinator.hours_found(wanted, files, ranges(files, self._data.task_bytes))
+        seed = f"{self._settings.model.seed} {wanted.id}" if is_shuffled(self._data, files) else None
+        self._coordinator.hours_found(wanted, files, ranges(files, self._data.task_bytes, seed))
 
     async def _retry(self, request: Request) -> Response:
         require_token(request, self._token or None)
@@ -344,6 +350,7 @@ def start_server(servicer: ControlServicer, host: str, port: int) -> grpc.Server
 
 
 _SHOWN_PASSES = 1000
+_WORST = 3
 
 
 def status(coordinator: Coordinator) -> dict[str, Any]:
@@ -354,6 +361,8 @@ def status(coordinator: Coordinator) -> dict[str, Any]:
         current = next((each for each in shown if each.state != "done"), None)
         counts = ledger.counts_by_pass(shown[0].ordinal if shown else 1)
         generation = coordinator.generation
+        drifts = ledger.drifts()
+        names = {each.ordinal: each.id for each in shown}
         return {
             "generation": generation,
             "ready": coordinator.initialised,
@@ -367,7 +376,8 @@ def status(coordinator: Coordinator) -> dict[str, Any]:
             "trainers": [{"id": number, "name": name} for number, (name, _) in sorted(coordinator.trainers().items())],
             "current": current
             and {"pass": current.id, "state": current.state, "epoch": current.epoch, "reason": current.reason},
-            "passes": [_pass(each, counts[each.ordinal], versions) for each in shown],
+            "passes": [_pass(each, counts[each.ordinal], versions, drifts.get(each.ordinal)) for each in shown],
+            "drift": _last_drift(drifts, names),
             "versions": list(versions.values()),
             "ledger": coordinator.counted(),
             "damagedCheckpoints": [{"name": c["name"], "reason": c["damaged"]} for c in ledger.damaged_checkpoints()],
@@ -375,7 +385,21 @@ def status(coordinator: Coordinator) -> dict[str, Any]:
         }
 
 
-def _pass(each: PassRow, counts: Mapping[str, int], versions: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+def _last_drift(drifts: Mapping[int, DriftRow], names: Mapping[int, str]) -> dict[str, Any] | None:
+    """Of every column, in the last pass that was compared with the pinned statistics."""
+    if not drifts:
+        return None
+    ordinal, drift = list(drifts.items())[-1]
+    return {"pass": names.get(ordinal), "rows": drift.rows, "columns": [_drift(each) for each in drift.columns]}
+
+
+def _drift(each: Drift) -> dict[str, Any]:
+    return {to_camel(name): value for name, value in each._asdict().items()}
+
+
+def _pass(
+    each: PassRow, counts: Mapping[str, int], versions: Mapping[int, dict[str, Any]], drift: DriftRow | None
+) -> dict[str, Any]:
     version = versions.get(each.version) if each.version is not None else None
     return {
         "pass": each.id,
@@ -388,6 +412,7 @@ def _pass(each: PassRow, counts: Mapping[str, int], versions: Mapping[int, dict[
         "trainedAt": each.trained_at,
         "doneAt": each.done_at,
         "seconds": each.seconds or {},
+        "drift": None if drift is None else [_drift(column) for column in drift.worst(_WORST)],
         "version": each.version,
         "kind": version["kind"] if version else None,
         "keys": version["keys"] if version else 0,

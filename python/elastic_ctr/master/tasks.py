@@ -1,6 +1,6 @@
 """The tasks of a pass and its epochs: giving out tasks and taking them back. Their leases are in the ledger.
 
-A lease ends without its task done in one of three ways:
+A lease ends without its task done in one of four ways:
 
 - a failure: the trainer reported an error, or took longer than `taskTimeoutSeconds`, counted from when it began the task, and
   once more from when it began to train it. The data is the likely cause: `maxFailures` in a row park the task.
@@ -8,6 +8,8 @@ A lease ends without its task done in one of three ways:
   likely cause, so a healthy task survives many: `maxLostLeases` in a row park it, for then the task itself may end its
   trainers. All tasks of a lost trainer count it, since the one at fault is unknown.
 - neither: the trainer left in order, or a recovery began.
+
+- a refusal of the columns: the file lacks one, or has one that cannot be read. No trainer could do better: the task is parked.
 
 A task that is done starts counting again. A parked task stops its pass; none of its records are dropped.
 """
@@ -21,12 +23,24 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpoint_files import describe_refusals
 from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.recovery import Part
+from elastic_ctr.master.schedule import is_shuffled, shuffle_seed
 from elastic_ctr.model.evaluation import BUCKETS, auc_of_histogram
 
 log = logging.getLogger(__name__)
 
 _EXAMPLES = 3
-_PHASES = {"checking": control.CHECK, "training": control.TRAIN, "evaluating": control.EVALUATE}
+_PHASES = {
+    "analyzing": control.ANALYZE,
+    "checking": control.CHECK,
+    "training": control.TRAIN,
+    "evaluating": control.EVALUATE,
+}
+_BEFORE_TRAINING = ("analyzing", "checking")
+# Of a pass with more tasks, so many are sampled for its drift: what the master merges does not grow with the pass.
+_SAMPLED_TASKS = 16
+# A column has vanished if it is empty in more than data.maxMissingShare of at least so many rows, and was in fewer than half.
+_ROWS_TO_VANISH = 100
+_MOSTLY = 0.5
 
 
 class Tasks(Part):
@@ -42,7 +56,7 @@ class Tasks(Part):
 
     def lease(self, current: PassRow, request: control.LeaseRequest) -> control.Task | None:
         """The next one for this trainer; None when there is none, or none that may be prepared ahead."""
-        if current.state not in _PHASES or (request.prefetch and current.state == "checking"):
+        if current.state not in _PHASES or (request.prefetch and current.state in _BEFORE_TRAINING):
             return None
         todo = self._ledger.tasks(current.ordinal, "todo")
         if not todo:
@@ -54,7 +68,9 @@ class Tasks(Part):
         now = self._clock()
         since = None if request.prefetch else now
         self._ledger.lease(row.id, request.trainer_id, attempt, since, now + self._config.lease_seconds)
-        samples = -(-2 * self._config.samples // max(1, len(self._ledger.tasks(current.ordinal))))
+        tasks = self._ledger.tasks(current.ordinal)
+        samples = -(-2 * self._config.samples // max(1, len(tasks)))
+        shuffled = is_shuffled(self._settings.data, {task.path for task in tasks})
         return control.Task(
             id=row.id,
             attempt=attempt,
@@ -66,7 +82,17 @@ class Tasks(Part):
             samples=min(self._config.samples, max(samples, 8)),
             epoch=current.epoch,
             pass_id=current.id,
+            shuffle_seed=shuffle_seed(self._settings.model.seed, row.path, row.start) if shuffled else 0,
+            collect=current.state == "checking"
+            and self._collects(current, [task.id for task in tasks].index(row.id), len(tasks)),
         )
+
+    def _collects(self, current: PassRow, place: int, tasks: int) -> bool:
+        """Whether the columns of a task are sampled: a pass that the statistics are of does not drift from them."""
+        if self._settings.features is None or self._ledger.facts.statistics_of == current.ordinal:
+            return False
+        # Evenly over the pass.
+        return place * _SAMPLED_TASKS // tasks != (place - 1) * _SAMPLED_TASKS // tasks
 
     def renew(self, attempts: Collection[str], running: str, ends: float) -> bool:
         """Whether all of them are still held."""
@@ -86,6 +112,10 @@ class Tasks(Part):
             self._ledger.give_back(task, error=result.error)
             return True
         self.waits = ""
+        if result.columns_refused:
+            self._ledger.give_back(task, error=result.error, failed=True, repeated=_repeated(task), park_at=1)
+            self._stop_pass(f"{result.error.rstrip('.')}; nothing of the file is dropped: mend it")
+            return True
         if result.error:
             log.warning("task %s of %s failed: %s", task.id, task.path, result.error)
             self._failed(task, result.error)
@@ -93,13 +123,16 @@ class Tasks(Part):
         current = self._ledger.current_pass()
         if current is None or current.ordinal != task.ordinal:
             raise AssertionError(f"task {task.id} is leased but its pass is not the present one")
+        refused = [(r.reason, int(r.lines), list(r.examples)[:_EXAMPLES]) for r in result.refused]
+        if self._needs_statistics and not self._ledger.facts.statistics:
+            self._ledger.analyzed(task, int(result.records), refused, result.statistics)
+            return True
         histograms = (_histogram(result.positives), _histogram(result.negatives))
         # Not by the state of the pass: it may have been stopped while this task was under way.
         if current.epoch == 0:
             counts = {k: int(getattr(result, k)) for k in ("records", "shows", "clicks", "ignored", "padding")}
-            refused = [(r.reason, int(r.lines), list(r.examples)[:_EXAMPLES]) for r in result.refused]
             samples = [(s.line, int(s.show), int(s.click)) for s in result.samples]
-            self._ledger.checked(task, counts, refused, samples, histograms)
+            self._ledger.checked(task, counts, refused, samples, histograms, result.statistics)
         else:
             self._ledger.trained(task, histograms, rounds=int(task.trained < current.epoch))
         return True
@@ -138,16 +171,21 @@ class Tasks(Part):
             self._stop(task, f"lost its trainer {limit} times in a row, the last time: {why}", way_out)
 
     def _stop(self, task: TaskRow, what: str, way_out: str) -> None:
+        part = f" bytes {task.start} to {task.stop or 'the end'}" if task.start or task.stop else ""
+        self._stop_pass(f"task {task.id} ({task.path}{part}) {what}; nothing of it is dropped: {way_out}")
+
+    def _stop_pass(self, reason: str) -> None:
         current = self._ledger.current_pass()
         # The first reason stands.
         if current is not None and current.state != "stopped":
-            part = f" bytes {task.start} to {task.stop or 'the end'}" if task.start or task.stop else ""
-            reason = f"task {task.id} ({task.path}{part}) {what}; nothing of it is dropped: {way_out}"
             self._schedule.stop(current, reason)
 
 
 class EpochRunner(Part):
     """Moves a pass from `checking` to `saving`: checked, trained `epochs` times, predicted once more.
+
+    The first pass is analyzed before if features need statistics. The master merges and pins them outside the coordinator's lock,
+    as it compares what a check has collected with them; the pass waits for both.
 
     In the check all tasks of the pass are converted, validated and predicted before the first one is trained, so a refused pass
     leaves the table unchanged. Then come `epochs` epochs of training, one that predicts again, and the save, with no task open.
@@ -161,11 +199,17 @@ class EpochRunner(Part):
             return True
         if current.state not in _PHASES:
             return False
+        if current.state == "analyzing" and self._ledger.facts.statistics:
+            # They were given at a restart.
+            self._ledger.begin_check(current.ordinal)
+            return False
         tasks = self._ledger.tasks(current.ordinal)
         if any(task.state != "done" for task in tasks):
             return False
+        if current.state == "analyzing":
+            return self._end_analysis(current)
         if current.state == "checking":
-            return self._end_check(current)
+            return self._ledger.collected_records(current.ordinal) is None and self._end_check(current)
         if current.state == "evaluating":
             return self._end(current)
         if current.epoch < self._settings.trainer.epochs and any(task.records for task in tasks):
@@ -181,17 +225,48 @@ class EpochRunner(Part):
         self._ledger.set_pass(current.ordinal, state="evaluating")
         return True
 
+    def _end_analysis(self, current: PassRow) -> bool:
+        records = self._ledger.collected_records(current.ordinal) or 0
+        if self._stopped_for_refusals(current, records):
+            return False
+        if records:
+            return False  # the statistics are merged
+        # Nothing can be said of the columns yet: the next pass is analyzed.
+        self._ledger.drop_collected(current.ordinal)
+        return self._end_check(current)
+
+    def _stopped_for_refusals(self, current: PassRow, records: int) -> bool:
+        refused = self._ledger.counts(current.ordinal)["refused"]
+        lines, limit = records + refused, self._settings.data.max_refused_share
+        if not lines or refused / lines <= limit:
+            return False
+        what = describe_refusals(self._ledger.refusals(current.ordinal))
+        worst = self._ledger.worst_file(current.ordinal)
+        self._schedule.stop(
+            current,
+            f"{refused} of {lines} lines were refused, more than data.maxRefusedShare {limit:g}: {what}; "
+            f"most of them are in {worst}; nothing was trained: mend the lines or raise the share",
+        )
+        return True
+
+    def _stopped_for_vanished_columns(self, current: PassRow) -> bool:
+        drift, limit = self._ledger.drifts().get(current.ordinal), self._settings.data.max_missing_share
+        if drift is None or drift.rows < _ROWS_TO_VANISH:
+            return False
+        gone = [each for each in drift.columns if each.missing > limit and each.pinned_missing < _MOSTLY]
+        if not gone:
+            return False
+        what = ", ".join(f"{each.column} ({each.pinned_missing:.1%} before)" for each in gone)
+        self._schedule.stop(
+            current,
+            f"columns have vanished: more than data.maxMissingShare {limit:g} of {drift.rows} rows have no value in {what}; nothing "
+            "was trained: mend the files or raise the share",
+        )
+        return True
+
     def _end_check(self, current: PassRow) -> bool:
         counts = self._ledger.counts(current.ordinal)
-        lines = counts["records"] + counts["refused"]
-        if lines and counts["refused"] / lines > (limit := self._settings.data.max_refused_share):
-            what = describe_refusals(self._ledger.refusals(current.ordinal))
-            worst = self._ledger.worst_file(current.ordinal)
-            self._schedule.stop(
-                current,
-                f"{counts['refused']} of {lines} lines were refused, more than data.maxRefusedShare {limit:g}: {what}; "
-                f"most of them are in {worst}; nothing was trained: mend the lines or raise the share",
-            )
+        if self._stopped_for_refusals(current, counts["records"]) or self._stopped_for_vanished_columns(current):
             return False
         sampled = self._ledger.last_sampled(current.ordinal)
         # A trainer offers a sample of every task that has such a line.

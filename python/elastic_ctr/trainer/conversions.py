@@ -1,16 +1,29 @@
 """From a trainer's settings to how its records are converted."""
 
+from dataclasses import dataclass
+from typing import cast
+
+from elastic_ctr.config.data import Data
 from elastic_ctr.config.feature_document import FeatureDocument
+from elastic_ctr.config.feature_program import measured_inputs, transformer_of
 from elastic_ctr.config.role_files import TrainingMember
-from elastic_ctr.features.readers.rows import Format, Wanted
+from elastic_ctr.features.readers.rows import Format, Kind, Wanted
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.store import Store
 from elastic_ctr.trainer.converter import ClickConversion, Conversion, RowConversion
+from elastic_ctr.trainer.measurement import Measurement, RowReader
+from elastic_ctr.versions.pinned_statistics import read_statistics
 
 
 def feature_document(settings: TrainingMember, statistics: Statistics | None) -> FeatureDocument | None:
     """None where records hold feasigns."""
     return None if settings.features is None else FeatureDocument(features=settings.features, statistics=statistics)
+
+
+def format_of(data: Data) -> Format:
+    """Of files of rows."""
+    return Format(cast("Kind", data.format), data.columns)
 
 
 def conversion_of(settings: TrainingMember, document: FeatureDocument | None) -> Conversion:
@@ -22,7 +35,33 @@ def conversion_of(settings: TrainingMember, document: FeatureDocument | None) ->
     return RowConversion(
         transformer,
         document.features.averaged,
-        Format(data.format, data.columns),
+        format_of(data),
         Wanted(transformer.inputs, data.label, data.shows),
         data.max_line_bytes,
     )
+
+
+def reader_of(settings: TrainingMember) -> RowReader | None:
+    """Reads rows for their statistics, which the features need not have yet; None where records hold feasigns."""
+    features, data = settings.features, settings.data
+    if features is None:
+        return None
+    read = transformer_of(features.without_statistics(), None).inputs
+    wanted = Wanted(read, data.label, data.shows)
+    return RowReader(format_of(data), wanted, data.max_line_bytes, Measurement(*measured_inputs(features)))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How records are converted with the pinned statistics, which are named by their digest; empty: with none."""
+
+    statistics: str
+    document: FeatureDocument | None
+    conversion: Conversion
+
+
+def recipe_of(settings: TrainingMember, store: Store, digest: str) -> Recipe:
+    """Raises ValueError, OSError."""
+    statistics = read_statistics(store, digest) if digest else None
+    document = feature_document(settings, statistics)
+    return Recipe(digest, document, conversion_of(settings, document))

@@ -1,6 +1,5 @@
 """Conversion of a task's lines or rows into the engine's input, and the samples of a task."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,33 +16,20 @@ from elastic_ctr.features.convert import Converted, Converter
 from elastic_ctr.features.json_rows import cells_of_json, json_of_row
 from elastic_ctr.features.line import MAX_LINE_BYTES, Reason, parse_features
 from elastic_ctr.features.readers.rows import Format, Wanted, rows_in_range
-from elastic_ctr.features.record_text import Counts, record_text
+from elastic_ctr.features.record_text import Counts, record_text, shuffled_lines
+from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.transformer import MOST_KEYS, Transformer
-from elastic_ctr.store import Store
 from elastic_ctr.store.source import Source
+from elastic_ctr.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
 from elastic_ctr.trainer.scratch import on_scratch
 
-EXAMPLES = 3
-QUARANTINED = 1000
-
-Quarantined = list[dict[str, object]]
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedAt:
-    """A line or row that was left out, and where in its file it begins."""
-
-    place: int
-    reason: Reason
-    detail: str
-    excerpt: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Block:
-    """A part of a task, converted. `offer` gives at most so many samples of it."""
+    """A part of a task, converted. `offer` gives at most so many samples of it; `cells` are its rows, if it is of rows."""
 
     text: bytes
     records: int
@@ -53,6 +39,7 @@ class Block:
     padding: int
     refused: Iterable[RefusedAt]
     offer: Callable[[int], list[control.Sample]]
+    cells: Cells | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +77,7 @@ class SampleKeys:
 
 
 class Conversion(Protocol):
-    """What a file holds, and how a record becomes the engine's."""
+    """How a file's records become the engine's."""
 
     def blocks(self, raw: BinaryIO, task: control.Task) -> Iterator[Block]: ...
 
@@ -144,7 +131,7 @@ class RowConversion:
         )
         for batch in batches:
             rows = self._transformer.transform(batch.cells)
-            refused = [RefusedAt(each.place, each.reason, each.detail, each.excerpt) for each in batch.refused]
+            refused = list(refused_rows(batch))
             shows, clicks, cells, places = batch.shows, batch.clicks, batch.cells, batch.places
             if len(rows.too_many):
                 detail = f"the row has more than {MOST_KEYS} keys; shorten its lists, or cross fewer of them."
@@ -152,7 +139,7 @@ class RowConversion:
                 kept = np.setdiff1d(np.arange(len(cells)), rows.too_many)
                 shows, clicks, cells = shows[kept], clicks[kept], cells.only(kept)
                 rows = self._transformer.transform(cells)
-            text, ends = record_text(rows, shows, clicks)
+            text, _ = record_text(rows, shows, clicks)
             lengths = rows.lengths.reshape(len(cells), -1).sum(axis=1)
             yield Block(
                 text,
@@ -165,6 +152,7 @@ class RowConversion:
                 lambda wanted, cells=cells, shows=shows, clicks=clicks, lengths=lengths: self._offer_rows(  # type: ignore[misc]
                     cells, shows, clicks, lengths, wanted
                 ),
+                cells,
             )
 
     def _offer_rows(
@@ -189,9 +177,9 @@ class RowConversion:
 
 
 def convert_task(
-    source: Source, task: control.Task, conversion: Conversion, target: Path
+    source: Source, task: control.Task, conversion: Conversion, target: Path, sample: RowSample | None = None
 ) -> tuple[control.TaskResult, Quarantined]:
-    """Convert the records of a task into one file for the engine; it is renamed into place when complete.
+    """Convert the records of a task into one file for the engine; it is renamed into place when complete. Rows go to `sample`, too.
 
     Returns counts, refusals and samples, and the refused ones to quarantine. Raises ScratchFailed when the file cannot be
     written, StoreError, OSError and ValueError when the task cannot be read.
@@ -202,9 +190,11 @@ def convert_task(
         out = temporary.open("wb")
     try:
         with source.open(task.path) as raw:
-            result, quarantined = _convert_blocks(conversion.blocks(raw, task), task, out)
+            result, quarantined = _convert_blocks(conversion.blocks(raw, task), task, out, sample)
         with on_scratch(temporary):
             out.close()
+            if task.shuffle_seed:
+                shuffle_lines(temporary, task.shuffle_seed)
             temporary.replace(target)
     except BaseException:
         with on_scratch(temporary):
@@ -215,34 +205,38 @@ def convert_task(
     return result, quarantined
 
 
+def shuffle_lines(file: Path, seed: int) -> None:
+    """Write the lines of a file anew in an order that the seed determines."""
+    if not file.stat().st_size:
+        return
+    target = file.with_suffix(".shuffled")
+    try:
+        with target.open("wb") as out:
+            out.writelines(shuffled_lines(np.asarray(np.memmap(file, np.uint8, "r")), seed))
+        target.replace(file)
+    finally:
+        target.unlink(missing_ok=True)
+
+
 def _convert_blocks(
-    blocks: Iterable[Block], task: control.Task, out: BinaryIO
+    blocks: Iterable[Block], task: control.Task, out: BinaryIO, sample: RowSample | None
 ) -> tuple[control.TaskResult, Quarantined]:
-    result, quarantined = control.TaskResult(), Quarantined()
-    refusals: dict[str, control.Refusal] = {}
+    result, refusals = control.TaskResult(), Refusals()
     samples: list[control.Sample] = []
     for block in blocks:
         with on_scratch(Path(out.name)):
             out.write(block.text)
         for name in ("records", "shows", "clicks", "ignored", "padding"):
             setattr(result, name, getattr(result, name) + getattr(block, name))
-        for each in block.refused:
-            reason = each.reason.value
-            if reason not in refusals:
-                refusals[reason] = control.Refusal(reason=reason)
-            refusal = refusals[reason]
-            refusal.lines += 1
-            if len(quarantined) < QUARANTINED:
-                excerpt = each.excerpt.decode("utf-8", "backslashreplace")
-                quarantined.append({"offset": each.place, "reason": reason, "detail": each.detail, "line": excerpt})
-                if len(refusal.examples) < EXAMPLES:
-                    refusal.examples.append(excerpt[:80])
+        refusals.add(block.refused)
+        if sample is not None and block.cells is not None:
+            sample.add(block.cells)
         samples.extend(block.offer(task.samples))
-    result.refused.extend(refusals[reason] for reason in sorted(refusals))
+    refusals.report(result)
     # Evenly over the task.
     kept = min(task.samples, len(samples))
     result.samples.extend(samples[position * len(samples) // kept] for position in range(kept))
-    return result, quarantined
+    return result, refusals.quarantined
 
 
 def _offer_lines(block: bytes, converted: Converted, no_keys: bytes, wanted: int) -> list[control.Sample]:
@@ -269,11 +263,3 @@ def _offer_lines(block: bytes, converted: Converted, no_keys: bytes, wanted: int
                 found.append(control.Sample(line=features.decode("ascii"), show=int(show), click=int(click)))
                 break
     return found
-
-
-def quarantine(store: Store, task: control.Task, lines: Quarantined) -> None:
-    """Write refused lines of a task to the store: JSON lines with offset, reason, detail and the line."""
-    if lines:
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        path = f"quarantine/{task.pass_id}/{task.path.replace('/', '_')}-{task.start}.jsonl"
-        store.put_bytes(text.encode(), path, overwrite=True)

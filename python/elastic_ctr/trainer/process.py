@@ -19,12 +19,15 @@ from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
+from elastic_ctr.features.readers.rows import ColumnsRefused
+from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store
-from elastic_ctr.trainer.conversions import conversion_of, feature_document
-from elastic_ctr.trainer.converter import convert_task, quarantine
+from elastic_ctr.trainer.conversions import Recipe, reader_of, recipe_of
+from elastic_ctr.trainer.converter import convert_task
 from elastic_ctr.trainer.engine import Engine
+from elastic_ctr.trainer.refusals import quarantine
 from elastic_ctr.trainer.saver import Saver
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
 from elastic_ctr.trainer.supervisor import LEAVE_SIGNAL, WATCH_FILE
@@ -58,8 +61,11 @@ class TrainerProcess:
         data = settings.data
         self._source = open_source(data.source.url, data.source.user, retry)
         self._store = self._open_store(retry)
-        self._document = feature_document(settings, None)
-        self._conversion = conversion_of(settings, self._document)
+        self._rows = reader_of(settings)
+        needs_statistics = settings.features is not None and settings.features.needs_statistics
+        # A task names the pinned statistics.
+        self._recipe: Recipe | None = None if needs_statistics else recipe_of(settings, self._store, "")
+        self._saver: Saver | None = None
         self._tasks = self._scratch / "tasks"
         # Datasets are kept until the process ends: one that is freed while it loads aborts the process, and the exit code is
         # lost.
@@ -91,8 +97,7 @@ class TrainerProcess:
         self._engine.connect(self._trainer_id)
         if reply.verdict == control.JoinReply.INITIALISE:
             self._initialise(load=reply.load)
-        store = self._open_store(RetryPolicy(_SAVER_RETRY_SHARE * reply.save_seconds, give_up=self._may_go))
-        self._saver = Saver(self._engine, store, self._conversion, self._document, model, self._scratch)
+        self._saver_store = self._open_store(RetryPolicy(_SAVER_RETRY_SHARE * reply.save_seconds, give_up=self._may_go))
         log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
         try:
             self._work()
@@ -118,7 +123,7 @@ class TrainerProcess:
         """Leave the training. True if the master needs this trainer for a handover. An unreachable master is retried."""
         leaver = self._member()
         if reason:
-            leaver.reason, leaver.table_unchanged = reason, not self._saver.stepped
+            leaver.reason, leaver.table_unchanged = reason, not self._stepped
         gives_up_at = time.monotonic() + self._leave_timeout
         while True:
             try:
@@ -200,7 +205,9 @@ class TrainerProcess:
             self._forget_other_passes(task)
             following: control.Task | None = None
             following_dataset: Any = None
-            if task.phase == control.CHECK:
+            if task.phase == control.ANALYZE:
+                self._report(task, partial(self._analyze, task))
+            elif task.phase == control.CHECK:
                 self._report(task, partial(self._check, task))
             elif task.phase in (control.TRAIN, control.EVALUATE):
                 if dataset is None:
@@ -226,8 +233,9 @@ class TrainerProcess:
             log.exception("task %s failed", task.id)
             result = control.TaskResult(error=str(failed) or type(failed).__name__)
             result.store_unavailable = isinstance(failed, StoreUnavailable)
+            result.columns_refused = isinstance(failed, ColumnsRefused)
             if task.phase in (control.SAVE, control.SCORE):
-                result.table_unchanged = not self._saver.stepped
+                result.table_unchanged = not self._stepped
             if result.store_unavailable:
                 # The task is given out again at once; a store without room answers at once, too.
                 time.sleep(_STORE_AWAY_SECONDS)
@@ -246,17 +254,38 @@ class TrainerProcess:
 
     def _forget_other_passes(self, task: control.Task) -> None:
         """Task ids begin with their pass: `<ledger>-<ordinal>-<number>`."""
-        if task.phase in (control.CHECK, control.TRAIN, control.EVALUATE):
+        if task.phase in (control.ANALYZE, control.CHECK, control.TRAIN, control.EVALUATE):
             mine = task.id.rpartition("-")[0] + "-"
             with on_scratch(self._tasks):
                 for file in self._tasks.glob("*"):
                     if not file.name.startswith(mine):
                         file.unlink(missing_ok=True)
 
+    @property
+    def _stepped(self) -> bool:
+        """A step of the present save has begun."""
+        return self._saver is not None and self._saver.stepped
+
+    def _recipe_for(self, task: control.Task) -> Recipe:
+        """Raises ValueError, OSError, StatisticsDamaged, StoreError."""
+        if self._recipe is None or self._recipe.statistics != task.statistics:
+            self._recipe = recipe_of(self._settings, self._store, task.statistics)
+        return self._recipe
+
+    def _analyze(self, task: control.Task) -> control.TaskResult:
+        if self._rows is None:
+            raise AssertionError("lines of feasigns have no columns to analyze")
+        result, refused = self._rows.analyze(self._source, task)
+        quarantine(self._store, task, refused)
+        return result
+
     def _check(self, task: control.Task) -> control.TaskResult:
         file = self._converted(task)
-        result, refused = convert_task(self._source, task, self._conversion, file)
+        sample = RowSample() if task.collect else None
+        result, refused = convert_task(self._source, task, self._recipe_for(task).conversion, file, sample)
         quarantine(self._store, task, refused)
+        if self._rows is not None and sample is not None:
+            result.statistics = self._rows.of_sample(sample)
         if result.records:
             dataset = self._engine.ready(self._engine.preload(file), result.records)
             positives, negatives = self._engine.predict(dataset)
@@ -280,7 +309,7 @@ class TrainerProcess:
         return self._datasets[-1]
 
     def _convert_again(self, task: control.Task, file: Path) -> None:
-        counts, _ = convert_task(self._source, task, self._conversion, file)
+        counts, _ = convert_task(self._source, task, self._recipe_for(task).conversion, file)
         if counts.records != task.records:
             with on_scratch(file):
                 file.unlink()
@@ -304,9 +333,13 @@ class TrainerProcess:
         return control.TaskResult(records=task.records, positives=positives.tobytes(), negatives=negatives.tobytes())
 
     def _save(self, task: control.Task) -> control.TaskResult:
+        # A new one has begun no step: it is made before anything may fail.
+        self._saver = None
+        recipe = self._recipe_for(task)
+        self._saver = Saver(
+            self._engine, self._saver_store, recipe.conversion, recipe.document, self._settings.model, self._scratch
+        )
         work = self._saver.save if task.phase == control.SAVE else self._saver.score
-        # Reset before the watchdog is delegated, which may fail.
-        self._saver.stepped = False
         with delegated_to_parent(self._watchdog, self._scratch / WATCH_FILE):
             return control.TaskResult(save=work(task.save))
 

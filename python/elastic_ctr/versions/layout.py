@@ -6,6 +6,7 @@ MODELS = "output/ctr_model"
 DICTIONARIES = "output/ctr_dict"
 DONEFILES = "output/ctr_cube/donefile"
 REFUSED = "output/refused"
+STATISTICS = "output/statistics"
 CHECKPOINTS = "checkpoints"
 
 BASE_DONEFILE = f"{DONEFILES}/base.txt"
@@ -23,6 +24,11 @@ def is_version(name: str) -> bool:
 def refusal(version: int) -> str:
     """cube-transfer says there that a version is refused, and why."""
     return f"{REFUSED}/{version}.json"
+
+
+def statistics_file(digest: str) -> str:
+    """statistics.json by its SHA-256: the statistics of the columns that a model's features are made with."""
+    return f"{STATISTICS}/{digest}.json"
 
 
 def version_manifest(version: int) -> str:

@@ -280,7 +280,7 @@ def test_criteo_and_libfm_files_are_imported(tmp_path: Path) -> None:
         done = call(kind, tmp_path / kind, tmp_path / f"{kind}-out", "--rows-per-hour", "1", "--json")
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["features"] == features
-        assert load_values([tmp_path / f"{kind}-out" / "values.yaml"], None)
+        assert load_values([tmp_path / f"{kind}-out" / "values.yaml"], None).data.start
 
 
 def test_a_damaged_gz_file_ends_with_1_and_its_name(tmp_path: Path) -> None:

@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 
 from elastic_ctr.config.data import Data
+from elastic_ctr.config.features import Features
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.config.roles import MasterConfig, StoreConfig, TrainerConfig
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.features.cells import Inputs, TextInput, cells_of
+from elastic_ctr.features.collector import Collector
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.recovery import VERIFY
+from elastic_ctr.master.statistics import PassStatistics, pin_given
 from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.model.evaluation import BUCKETS
 from elastic_ctr.store import FileStore, Store
@@ -47,6 +51,28 @@ def settings_of(**given: Any) -> MasterFile:
         | {"trainer": TrainerConfig(), "pservers": 1}
         | given
     )
+
+
+Rows = list[tuple[float, str]]
+ROWS: Rows = [(float(number), "red" if number % 3 else "blue") for number in range(RECORDS)]
+
+
+def features_of(**given: Any) -> Features:
+    """One that needs statistics, and one that needs none."""
+    price = {"type": "numeric", "transform": ["standardize"]}
+    return Features.model_validate({"price": price, "tag": {"type": "categorical"}, **given})
+
+
+def rows_data_of(**given: Any) -> Data:
+    return data_of(**{"slots": None, "format": "csv", "label": "click", **given})
+
+
+def collected(rows: Rows) -> bytes:
+    """What a trainer collects of a task."""
+    inputs = Inputs((TextInput("tag", ""),), ("price",))
+    collector = Collector(inputs)
+    collector.add(cells_of([([tag.encode()], [price]) for price, tag in rows], inputs))
+    return collector.to_bytes()
 
 
 class Asked(StoreQueries):
@@ -257,7 +283,12 @@ class Trainer:
         self.pushed = True
 
     def report(
-        self, *, error: str = "", table_unchanged: bool = False, store_unavailable: bool = False
+        self,
+        *,
+        error: str = "",
+        table_unchanged: bool = False,
+        store_unavailable: bool = False,
+        columns_refused: bool = False,
     ) -> control.Acknowledgement:
         task = self.task
         if task is None:
@@ -268,7 +299,7 @@ class Trainer:
             return control.Acknowledgement(rejoin=True)
         result = control.TaskResult(
             trainer_id=self.id, generation=self.generation, task_id=task.id, attempt=task.attempt, error=error,
-            table_unchanged=table_unchanged, store_unavailable=store_unavailable,
+            table_unchanged=table_unchanged, store_unavailable=store_unavailable, columns_refused=columns_refused,
         )  # fmt: skip
         if not error:
             self.world.fill(task, result)
@@ -318,6 +349,11 @@ class World:
     keyless: Collection[str] = ()
     training: str = "local"
     handover_seconds: float = 0
+    # Of rows: what the columns `price` and `tag` hold in a file; without features there are lines.
+    features: Features | None = None
+    given_statistics: str | None = None
+    rows: dict[str, Rows] = field(default_factory=dict)
+    model: Model = MODEL
 
     def __post_init__(self) -> None:
         self.now = 1_600_000_000.0
@@ -326,6 +362,7 @@ class World:
         self.checkpoints: dict[str, Table] = {}
         self.leases: list[tuple[str, int]] = []
         self.damaged: set[str] = set()
+        self.used: list[tuple[str, int, str]] = []  # (task, phase, statistics) of each result
         self.saved: list[tuple[int, str]] = []  # (generation, save), each time its steps were taken
         self.store: Store = FileStore(self.folder / "store")
         self.ledger = Ledger(self.folder / "ledger.db")
@@ -363,11 +400,23 @@ class World:
             trainer=TrainerConfig(epochs=self.epochs),
             training=self.training,
             handover_seconds=self.handover_seconds,
+            features=self.features,
+            statistics=self.given_statistics,
+            model=self.model,
         )
+        pin_given(self.ledger, self.store, self.features, self.given_statistics)
         self.coordinator = Coordinator(self.ledger, self.settings, Asked(self), lambda: self.now)
         self.publisher = Publisher(self.coordinator, self.store, self.settings)
+        self.statistics = PassStatistics(self.coordinator, self.store)
 
     def fill(self, task: control.Task, result: control.TaskResult) -> None:
+        self.used.append((task.id, task.phase, task.statistics))
+        if task.phase == control.ANALYZE or task.collect:
+            result.statistics = collected(self.rows.get(task.path, ROWS))
+        if task.phase == control.ANALYZE:
+            result.records = self.records.get(task.path, RECORDS)
+            if refused := self.refused.get(task.path, 0):
+                result.refused.append(control.Refusal(reason="not_a_value", lines=refused, examples=["x,y"]))
         if task.phase == control.CHECK:
             result.records = self.records.get(task.path, RECORDS)
             result.shows, result.clicks = 2 * result.records, result.records
@@ -394,7 +443,7 @@ class World:
         """One round of everybody."""
         self.now += 0.1
         self.coordinator.tick()
-        while self.publisher.step():
+        while self.publisher.step() or self.statistics.step():
             pass
         self.find_hours()
         for pserver in self.pservers:

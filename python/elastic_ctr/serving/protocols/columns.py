@@ -84,7 +84,7 @@ def _texts(tensor: Tensor | None, of: TextInput, rows: int) -> list[bytes]:
     for place, value in enumerate(values):
         try:
             found.append(value if isinstance(value, bytes) else text_cell(value, of))
-        except CellRefused as refused:
+        except CellRefused as refused:  # noqa: PERF203 (the first one ends it)
             raise BadRequest(f"{tensor.where}: row {place} of {refused}") from None
     return found
 

@@ -1,0 +1,47 @@
+"""`statistics:` in the values file: the text of statistics.json, which `elastic-ctr analyze` writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BeforeValidator, Field
+
+from elastic_ctr.features.statistics import Statistics
+
+if TYPE_CHECKING:
+    from elastic_ctr.config.features import Features
+
+
+def _text(given: object) -> object:
+    """As `Statistics.to_json` writes it."""
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        # pydantic makes a sentence of a ValueError alone.
+        raise ValueError(  # noqa: TRY004
+            "it is the text of statistics.json; give it by --set-file statistics=statistics.json"
+        )
+    return Statistics.from_json(given).to_json()
+
+
+StatisticsText = Annotated[
+    str | None,
+    BeforeValidator(_text),
+    Field(
+        default=None,
+        description="The text of statistics.json by `elastic-ctr analyze`: --set-file statistics=statistics.json. They are pinned "
+        "at the first start, for the model's life. Absent: those of the first pass are.",
+    ),
+]
+
+
+def check_statistics(features: Features | None, text: str | None) -> None:
+    """Raises ValueError where the statistics do not go with the features."""
+    if text is None:
+        return
+    if features is None:
+        raise ValueError("statistics is of the columns that features read, and there are no features; leave it out")
+    # numba is imported only where statistics are given.
+    from elastic_ctr.config.feature_program import transformer_of
+
+    transformer_of(features, Statistics.from_json(text))

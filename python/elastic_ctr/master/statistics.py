@@ -1,0 +1,65 @@
+"""Statistics of the columns: those that are given or made of the first pass are pinned, and later passes are compared with them.
+
+What takes long or needs the store is done without the coordinator's lock.
+"""
+
+import logging
+
+from elastic_ctr.config.features import Features
+from elastic_ctr.features.collector import merged
+from elastic_ctr.features.drift import compared
+from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.master.coordinator import Coordinator
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_rows import DriftRow
+from elastic_ctr.store import Store
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.pinned_statistics import publish_statistics, read_statistics
+
+log = logging.getLogger(__name__)
+
+
+def pin_given(ledger: Ledger, store: Store, features: Features | None, text: str | None) -> None:
+    """Pin the statistics of the values file at the first start. Raises ValueError for others later, and StoreError."""
+    if text is None or features is None:
+        return
+    given, pinned = Statistics.from_json(text), ledger.facts.statistics
+    if pinned and pinned != given.digest:
+        if features.needs_statistics:
+            raise ValueError(
+                f"statistics was {pinned} (its SHA-256) when this model began and is {given.digest} now: its keys and numbers would "
+                f"mean something else; leave statistics out, give {layout.statistics_file(pinned)} of the store, or begin with an "
+                "empty state and store (another --dir)"
+            )
+        log.info("later passes are compared with other statistics than before")
+    if pinned != given.digest:
+        ledger.set_facts(statistics=publish_statistics(store, given), statistics_of=0)
+
+
+class PassStatistics:
+    """Merges what the trainers have collected of a pass."""
+
+    def __init__(self, coordinator: Coordinator, store: Store) -> None:
+        self._coordinator = coordinator
+        self._store = store
+        self._pinned: tuple[str, Statistics] | None = None
+
+    def step(self) -> bool:
+        """Do what is due; whether anything was. Raises StoreError, ValueError: try again later."""
+        due = self._coordinator.collected_pass()
+        if due is None:
+            return False
+        current, parts, pinned = due
+        found = merged(parts)
+        if pinned:
+            drift = compared(self._read(pinned), found)
+            rows = max((each.rows for each in (*found.texts.values(), *found.numbers.values())), default=0)
+            self._coordinator.drift_found(current, DriftRow(rows=rows, columns=tuple(drift)))
+        else:
+            self._coordinator.statistics_pinned(current, publish_statistics(self._store, found))
+        return True
+
+    def _read(self, digest: str) -> Statistics:
+        if self._pinned is None or self._pinned[0] != digest:
+            self._pinned = (digest, read_statistics(self._store, digest))
+        return self._pinned[1]

@@ -1,0 +1,81 @@
+"""Statistics of a task's rows: of all of them before the first check, and of a sample in each later one."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.control.channel import MAX_RESULT
+from elastic_ctr.features.cells import Cells, Inputs
+from elastic_ctr.features.collector import Collector
+from elastic_ctr.features.readers.rows import Format, RowBatch, Wanted, rows_in_range
+from elastic_ctr.features.row_sample import RowSample
+from elastic_ctr.features.transformer import Series
+from elastic_ctr.store.source import Source
+from elastic_ctr.trainer.refusals import Quarantined, Refusals, refused_rows
+
+# Histograms, samples and refusals share a result with them.
+MOST_BYTES = MAX_RESULT // 4 * 3
+
+
+class StatisticsTooLarge(ValueError):
+    """The statistics of a task do not fit into its result."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What statistics are collected of: the text columns, and numbers after the steps before a scaling."""
+
+    inputs: Inputs
+    series: Series
+
+    def collected(self, rows: Iterable[Cells]) -> bytes:
+        """What `features.collector.merged` takes. Raises StatisticsTooLarge."""
+        collector = Collector(self.inputs)
+        for cells in rows:
+            collector.add(Cells(cells.data, cells.begins, cells.ends, self.series.of(cells.numbers)))
+        found = collector.to_bytes()
+        if len(found) > MOST_BYTES:
+            raise StatisticsTooLarge(
+                f"the statistics of {len(self.inputs.texts)} texts and {len(self.inputs.numbers)} numbers have {len(found)} "
+                f"bytes, and a task's may have {MOST_BYTES}; leave features out, or lower data.taskBytes"
+            )
+        return found
+
+
+class RowReader:
+    """Reads the rows of a task for their statistics, which the features need not have yet."""
+
+    def __init__(self, form: Format, wanted: Wanted, max_line_bytes: int, measurement: Measurement) -> None:
+        self._format = form
+        self._wanted = wanted
+        self._max_line_bytes = max_line_bytes
+        self._measurement = measurement
+
+    def analyze(self, source: Source, task: control.Task) -> tuple[control.TaskResult, Quarantined]:
+        """Counts, refusals and statistics of all rows, and the refused ones to quarantine.
+
+        Raises StoreError, OSError and ValueError when the task cannot be read.
+        """
+        result, refusals = control.TaskResult(), Refusals()
+
+        def rows(raw: BinaryIO) -> Iterator[Cells]:
+            for batch in self._batches(raw, task):
+                result.records += len(batch.cells)
+                refusals.add(refused_rows(batch))
+                yield batch.cells
+
+        with source.open(task.path) as raw:
+            result.statistics = self._measurement.collected(rows(raw))
+        refusals.report(result)
+        return result, refusals.quarantined
+
+    def of_sample(self, sample: RowSample) -> bytes:
+        """Their statistics; empty where there is no row. Raises StatisticsTooLarge."""
+        rows = sample.rows()
+        return b"" if rows is None else self._measurement.collected([rows])
+
+    def _batches(self, raw: BinaryIO, task: control.Task) -> Iterator[RowBatch]:
+        return rows_in_range(
+            raw, task.path, self._format, self._wanted, task.start, task.end or None, self._max_line_bytes
+        )
