@@ -29,7 +29,7 @@ def format_of(data: Data) -> Format:
 def conversion_of(settings: TrainingMember, document: FeatureDocument | None) -> Conversion:
     """Raises ValueError and OSError where a feature lacks what it is made of."""
     data = settings.data
-    if document is None or data.format == "clicks":
+    if document is None:
         return ClickConversion(SlotList(settings.input.slots), settings.model.sparse_dim, data.max_line_bytes)
     transformer = document.transformer()
     return RowConversion(

@@ -14,7 +14,8 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.master.schedule import cut
 from elastic_ctr.store import FileStore, NotInStore
 from elastic_ctr.store.source import FileSource
-from elastic_ctr.trainer.converter import QUARANTINED, ClickConversion, convert_task, quarantine
+from elastic_ctr.trainer.converter import ClickConversion, convert_task
+from elastic_ctr.trainer.refusals import QUARANTINED, quarantine
 
 SLOTS = SlotList(("a", "b"))
 CONVERSION = ClickConversion(SLOTS, None, MAX_LINE_BYTES)
