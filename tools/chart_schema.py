@@ -56,7 +56,7 @@ def _of_the_program() -> Schema:
     schema["$defs"] = {name: each for name, each in schema["$defs"].items() if name not in blocks}
     for key in FILLED_BY_THE_CHART:
         _may_be_null(schema, key)
-    return {part: _plain(schema[part]) for part in ("required", "properties", "$defs")}
+    return {part: _plain(schema[part], schema["$defs"]) for part in ("required", "properties", "$defs")}
 
 
 def _may_be_null(schema: Schema, key: str) -> None:
@@ -69,24 +69,56 @@ def _may_be_null(schema: Schema, key: str) -> None:
     field["default"] = None
 
 
-def _plain(schema: Any) -> Any:
-    """Without titles and other details of Python; `anyOf` with null as two types, so that a refusal names the bound."""
+def _plain(schema: Any, definitions: Schema) -> Any:
+    """Without titles and other details of Python; alternatives are told apart by a condition, so that a refusal names the bound."""
     if isinstance(schema, list):
-        return [_plain(each) for each in schema]
+        return [_plain(each, definitions) for each in schema]
     if not isinstance(schema, dict):
         return schema
     kept = {key: each for key, each in schema.items() if not (key == "title" and isinstance(each, str))}
     if isinstance(kept.get("default"), dict):
         del kept["default"]
-    [*others] = [each for each in kept.get("anyOf", []) if each != {"type": "null"}]
-    if len(others) == 1 and len(kept["anyOf"]) == 2:
-        [other] = others
-        types = other["type"] if isinstance(other["type"], list) else [other["type"]]
-        del kept["anyOf"]
-        kept = {**other, "type": [*types, "null"], **kept}
-    if schema.get("enum") and all(isinstance(each, str) for each in schema["enum"]):
+    if alternatives := [*_alternatives(kept)]:
+        kept = {key: each for key, each in kept.items() if key not in ("anyOf", "oneOf")}
+        kept = {**_told_apart(alternatives, definitions), **kept}
+        kept.pop("title", None)
+    if isinstance(kept.get("propertyNames"), dict) and isinstance(kept.get("additionalProperties"), dict):
+        # A refusal names the map then, too.
+        names = kept.pop("propertyNames")["pattern"]
+        kept = {**kept, "patternProperties": {names: kept["additionalProperties"]}, "additionalProperties": False}
+    if kept.get("enum") and all(isinstance(each, str) for each in kept["enum"]):
         kept.pop("type", None)
-    return {key: _plain(each) for key, each in kept.items()}
+    return {key: _plain(each, definitions) for key, each in kept.items()}
+
+
+def _alternatives(schema: Schema) -> Iterator[Schema]:
+    """Those of `anyOf` and `oneOf`, which may stand in each other."""
+    for each in [*schema.get("anyOf", []), *schema.get("oneOf", [])]:
+        below = [*_alternatives(each)]
+        yield from below or [each]
+
+
+def _told_apart(alternatives: list[Schema], definitions: Schema) -> Schema:
+    """One schema for all: objects by their `type` or by a key that they need, everything else by its own type."""
+    classes = [definitions[each["$ref"].rpartition("/")[2]] for each in alternatives if "$ref" in each]
+    others = [each for each in alternatives if "$ref" not in each]
+    types = [kind for each in others for kind in (each["type"] if isinstance(each["type"], list) else [each["type"]])]
+    if len(classes) == 1 and "properties" not in classes[0]:  # a map
+        return {**classes[0], "type": ["object", *types]}
+    found: Schema = {**(others[0] if others else {}), "type": [*types, "object"] if classes else types}
+    if not classes:
+        return found
+    if all("const" in each["properties"].get("type", {}) for each in classes):
+        kinds = [each["properties"]["type"]["const"] for each in classes]
+        found = {"required": ["type"], "properties": {"type": {"enum": kinds}}}
+        conditions = [{"properties": {"type": {"const": kind}}, "required": ["type"]} for kind in kinds]
+    else:
+        conditions = [{"type": "object", "required": each["required"]} for each in classes]
+        conditions[-1] = {"type": "object"}
+    references = [each for each in alternatives if "$ref" in each]
+    for condition, reference in zip(reversed(conditions), reversed(references), strict=True):
+        found = {"if": condition, "then": reference, "else": found}
+    return found
 
 
 def _merged(ours: Schema, theirs: Schema, where: str) -> Schema:

@@ -3,7 +3,7 @@
 import yaml
 
 from chart.rendering import Container, Pod, Rendered
-from elastic_ctr.config.load import settings
+from elastic_ctr.config.load import _Loader, settings
 from elastic_ctr.config.role_files import (
     CubeAgentFile,
     CubeBuilderFile,
@@ -48,6 +48,6 @@ def files(rendered: Rendered) -> dict[str, RoleFile]:
     for pod in rendered.pods:
         for each in pod.containers:
             if each.args and each.args[0] in CLASSES:
-                given = yaml.safe_load(config_text(rendered, pod, each))
+                given = yaml.load(config_text(rendered, pod, each), Loader=_Loader)
                 found[each.args[0]] = settings(CLASSES[each.args[0]], given, f"{pod.owner}/{each.name}")
     return found

@@ -25,7 +25,7 @@ MEANT = {
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: file.stem)
 def test_kube_score_finds_nothing_critical_that_is_not_meant(example: object, render: Renderer) -> None:
-    rendered = render(**on_top_of_smallest(read(example)))  # type: ignore[arg-type]
+    rendered = render(below=on_top_of_smallest(read(example)))  # type: ignore[arg-type]
     known = [each.raw for each in rendered.objects if each.raw["apiVersion"] != "batch.volcano.sh/v1alpha1"]
 
     command = [program("kube-score"), "score", "--output-format", "json", "-"]

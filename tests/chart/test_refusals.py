@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from chart.api_server import PROMETHEUS, VOLCANO, install
-from chart.rendering import Refused, Renderer, merged
+from chart.rendering import SMALLEST, Refused, Renderer, merged
+from elastic_ctr.config.load import ConfigRefused, settings
+from elastic_ctr.config.values_file import Values
 
 # (values, what the schema says): the path names the key, the words name the rule.
 SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
@@ -64,7 +66,10 @@ SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "a list for a map": ({"cube": {"nodeSelector": ["a"]}}, "at '/cube/nodeSelector': got array, want object"),
 }  # fmt: skip
 MISSING: dict[str, tuple[list[str], str]] = {
-    "no slots": (["slots"], "at '/data': missing property 'slots'"),
+    "no slots": (
+        ["slots"],
+        "data.slots is missing: list the slots that are features, or give data.format and features",
+    ),
     "no start": (["start"], "at '/data': missing property 'start'"),
     "no address": (["source"], "at '/data/source': missing property 'url'"),
 }
@@ -166,6 +171,90 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a name too long": ({"fullnameOverride": "n" * 40}, ["fullnameOverride", "34"]),
 }
 
+CITY = {"type": "categorical"}
+ROWS: dict[str, Any] = {
+    "data": {"source": {"url": "hdfs://namenode:9000"}, "start": "20200401/00", "format": "csv", "label": "click"},
+    "features": {"city": CITY},
+}
+# What is refused of rows, on top of ROWS: by the schema, and by validate.yaml.
+FEATURE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
+    "a feature of no type": ({"x": {"hash": 3}}, "at '/features/x': missing property 'type'"),
+    "a feature of another type": ({"x": {"type": "hashed"}}, "at '/features/x/type': value must be one of 'categorical', 'numeric'"),
+    "a feature that is a word": ({"x": "categorical"}, "at '/features/x': got string, want object"),
+    "a key of another type": ({"x": {**CITY, "ngrams": [1, 2]}}, "at '/features/x': additional properties 'ngrams' not allowed"),
+    "a name with a blank": ({"my city": CITY}, "at '/features': additional properties 'my city' not allowed"),
+    "a cross of one": ({"x": {"type": "crossed", "of": ["city"]}}, "at '/features/x/of': minItems: got 1, want 2"),
+    "a cross of the same": ({"x": {"type": "crossed", "of": ["city", "city"]}}, "at '/features/x/of': items at 0 and 1 are equal"),
+    "an unknown transform": ({"x": {"type": "numeric", "transform": ["log2"]}}, "at '/features/x/transform/0': value must be one of 'log1p'"),
+    "a word twice": ({"x": {**CITY, "vocabulary": ["a", "a"]}}, "at '/features/x/vocabulary': items at 0 and 1 are equal"),
+    "a vocabulary that is a number": ({"x": {**CITY, "vocabulary": 5}}, "at '/features/x/vocabulary': got number, want"),
+    "the top none": ({"x": {**CITY, "vocabulary": {"top": 0}}}, "at '/features/x/vocabulary/top': minimum: got 0, want 1"),
+    "no boundaries": ({"x": {"type": "bucketized", "boundaries": []}}, "at '/features/x/boundaries': minItems: got 0, want 1"),
+    "a hash of none": ({"x": {**CITY, "hash": 0}}, "at '/features/x/hash': minimum: got 0, want 1"),
+    "a separator of two": ({"x": {**CITY, "separator": "||"}}, "at '/features/x/separator': maxLength: got 2, want 1"),
+}  # fmt: skip
+BETWEEN_ROWS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "rows without label": ({"data": {"label": None}}, ["data.label is missing", "csv"]),
+    "rows with slots": ({"data": {"slots": [1]}}, ["data.slots is for data.format clicks"]),
+    "rows without features": ({"features": None}, ["features is missing", "csv"]),
+    "clicks with features": ({"data": {"format": "clicks", "label": None, "slots": [1]}}, ["features is for rows"]),
+    "clicks without slots": ({"data": {"format": "clicks", "label": None}, "features": None}, ["data.slots is missing"]),
+    "clicks with a label": ({"data": {"format": "clicks", "slots": [1]}, "features": None}, ["data.label is for rows"]),
+    "columns of parquet": ({"data": {"format": "parquet", "columns": ["click", "city"]}}, ["data.columns is for csv and tsv"]),
+    "a label among no columns": ({"data": {"columns": ["city"]}}, ['data.label "click" is not among data.columns', "city"]),
+    "a feature of no column": (
+        {"data": {"columns": ["click", "town"]}},
+        ['features.city reads the column "city", which the data lacks', "click, town"],
+    ),
+    "the label as a feature": ({"features": {"click": CITY}}, ['features.click reads "click", which says what was clicked']),
+    "the label by another name": ({"features": {"x": {**CITY, "column": "click"}}}, ['features.x reads "click"']),
+    "numbers alone": ({"features": {"city": {"type": "numeric"}}}, ["features has none with keys"]),
+    "a modulus beside features": ({"model": {"sparseDim": 1000}}, ["model.sparseDim is for data.format clicks"]),
+    "a cross of nobody": ({"features": {"x": {"type": "crossed", "of": ["city", "town"]}}}, ["features.x is a cross of town, which is no feature"]),
+    "a cross of a number": (
+        {"features": {"p": {"type": "numeric"}, "x": {"type": "crossed", "of": ["city", "p"]}}},
+        ["features.x is a cross of p, which cannot be crossed", "city"],
+    ),
+    "boundaries that fall": ({"features": {"x": {"type": "bucketized", "boundaries": [1, 3, 2]}}}, ["features.x.boundaries does not rise", "3 stands before 2"]),
+    "boundaries that repeat": ({"features": {"x": {"type": "bucketized", "boundaries": [0.5, 0.5]}}}, ["features.x.boundaries does not rise"]),
+    "a clip of nothing": ({"features": {"x": {"type": "numeric", "transform": [{"clip": [2, 2]}]}}}, ["features.x.transform clip does not rise"]),
+    "n-grams turned round": ({"features": {"x": {"type": "text", "ngrams": [2, 1]}}}, ["features.x.ngrams does not rise"]),
+    "two scales": ({"features": {"x": {"type": "numeric", "transform": ["minMax", "standardize"]}}}, ["features.x.transform has standardize and minMax"]),
+    "a name that merges": ({"features": {"<<": CITY}}, ["features.<< has a name that merges maps"]),
+    "two bounds of keys": ({"features": {"x": {**CITY, "vocabulary": ["a"], "hash": 3}}}, ["features.x has vocabulary and hash"]),
+    "a word twice in text": ({"features": {"x": {**CITY, "vocabulary": "a\nb\r\na\n"}}}, ['features.x.vocabulary has "a" more than once']),
+    "a word as number and as text": ({"features": {"x": {**CITY, "vocabulary": [1000001, "1000001"]}}}, ['features.x.vocabulary has "1000001" more than once']),
+    "a blank line of a vocabulary": ({"features": {"x": {**CITY, "vocabulary": "a\n\nb\n"}}}, ["features.x.vocabulary has an empty value"]),
+    "a round word": ({"features": {"x": {**CITY, "round": 1, "vocabulary": ["a"]}}}, ['features.x has round', '"a"']),
+    "several round numbers": ({"features": {"x": {**CITY, "round": 1, "separator": "|"}}}, ["features.x has round"]),
+    "the top of round numbers": ({"features": {"x": {**CITY, "round": 1, "vocabulary": {"top": 3}}}}, ["features.x has round"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("features", "words"), FEATURE_KEYS.values(), ids=FEATURE_KEYS)
+def test_a_rule_of_one_feature_is_told_by_the_schema_and_held_by_the_program(
+    render: Renderer, features: dict[str, Any], words: str
+) -> None:
+    told = render.refusal(below=ROWS, features=features)
+
+    assert words in told
+    assert "execution error" not in told
+    with pytest.raises(ConfigRefused, match="features"):
+        settings(Values, merged(ROWS, {"features": features}), "values.yaml")
+
+
+@pytest.mark.parametrize(("values", "words"), BETWEEN_ROWS.values(), ids=BETWEEN_ROWS)
+def test_a_rule_of_rows_is_one_sentence_and_held_by_the_program(
+    render: Renderer, values: dict[str, Any], words: list[str]
+) -> None:
+    told = render.refusal(below=ROWS, **values)
+
+    [sentence] = told.splitlines()
+    for word in (*words, ": "):
+        assert word in sentence
+    with pytest.raises(ConfigRefused):
+        settings(Values, merged(ROWS, values), "values.yaml")
+
 
 # What a pattern that is drawn too narrow would refuse.
 TAKEN: dict[str, dict[str, Any]] = {
@@ -225,7 +314,7 @@ def test_what_must_be_given_is_asked_for_by_name(render: Renderer, keys: list[st
 def test_an_install_with_no_values_says_all_that_is_missing(render: Renderer) -> None:
     told = render.refusal(below={})
 
-    assert "at '/data': missing properties 'start', 'slots'" in told
+    assert "at '/data': missing property 'start'" in told
     assert "at '/data/source': missing property 'url'" in told
 
 
@@ -279,10 +368,6 @@ def test_an_old_kubernetes_is_refused() -> None:
 
 def test_what_is_refused_here_is_refused_by_the_program_too() -> None:
     """One rule, two places: the program's own between-keys rules are all among these."""
-    from chart.rendering import SMALLEST
-    from elastic_ctr.config.load import ConfigRefused, settings
-    from elastic_ctr.config.values_file import Values
-
     for name in (
         "more shards than partitions",
         "more pservers than partitions",

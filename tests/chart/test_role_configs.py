@@ -10,7 +10,9 @@ from chart.cases import CASES
 from chart.rendering import CHART, EXAMPLES, SMALLEST, Rendered, Renderer, merged, on_top_of_smallest, read
 from chart.role_settings import CLASSES, CONFIG, config_text, files
 from elastic_ctr.cli.local import load_values
+from elastic_ctr.config.features import input_of
 from elastic_ctr.config.load import settings
+from elastic_ctr.config.role_files import TrainingMember
 from elastic_ctr.config.values_file import Values
 
 
@@ -32,7 +34,8 @@ def test_one_machine_takes_every_example_of_a_cluster(example: Path, tmp_path: P
     below = tmp_path / "data.yaml"
     below.write_text(yaml.safe_dump({} if "data" in read(example) else SMALLEST))
 
-    assert load_values([below, example], None).data.slots
+    found = load_values([below, example], None)
+    assert found.data.slots or found.features
 
 
 def test_the_program_loads_the_charts_defaults_below_a_values_file() -> None:
@@ -57,7 +60,7 @@ def test_cluster_and_laptop_give_a_role_the_same_settings(values: dict[str, Any]
     found = files(render(below=values))
 
     for file in found.values():
-        for name in ("data", "model"):
+        for name in ("data", "model", "features"):
             assert getattr(file, name, getattr(local, name)) == getattr(local, name)
         for name, block in (
             ("master", local.master.config),
@@ -70,6 +73,60 @@ def test_cluster_and_laptop_give_a_role_the_same_settings(values: dict[str, Any]
             assert cube.model_copy(update={"workers": 1}) == local.cube.config.of_pod.model_copy(update={"workers": 1})
         if (serving := getattr(file, "serving", None)) is not None:
             assert serving.model_copy(update={"workers": 1}) == local.serving.config.model_copy(update={"workers": 1})
+
+
+ROWS = read(CHART / "examples" / "rows.yaml")
+
+
+def test_who_trains_on_rows_makes_the_same_input_in_a_cluster_as_on_a_laptop(render: Renderer) -> None:
+    local = settings(Values, ROWS, "values.yaml")
+    found = files(render(below=ROWS))
+
+    inputs = {role: file.input for role, file in found.items() if isinstance(file, TrainingMember)}
+    assert inputs.keys() == {"master", "trainer", "pserver"}
+    assert set(inputs.values()) == {input_of(local.data, local.features)}
+    assert inputs["trainer"].averaged == ("tags",)
+    assert inputs["trainer"].numbers == ("price",)
+
+
+def test_only_who_trains_is_told_of_features_and_only_where_there_are_any(render: Renderer) -> None:
+    of_rows = [name for name, text in render(below=ROWS).configs() if "\nfeatures:" in text]
+    of_clicks = [name for name, text in render().configs() if "\nfeatures:" in text]
+
+    assert len(of_rows) == 3
+    assert {name.rpartition("/")[2].partition(".")[0] for name in of_rows} == {"master", "pserver", "trainer"}
+    assert of_clicks == []
+
+
+# By the one reader or another of YAML a truth value, nothing, a number, a time, a day, a merge.
+STRANGE = ["no", "y", "null", "~", "1e3", "0x1f", "007", "1_000", "2020-04-01", "=", "<<", ".", "-", "'", '"']
+
+
+def test_names_and_values_of_features_arrive_as_they_are(render: Renderer) -> None:
+    values = merged(
+        ROWS,
+        {
+            "data": {"columns": ["click", "ä b", "12:30", *STRANGE]},
+            "features": {
+                **dict.fromkeys(ROWS["features"]),
+                **{
+                    name: {"type": "categorical", "vocabulary": ["12:30", " a ", "ä", *STRANGE]}
+                    for name in STRANGE
+                    if name != "<<"
+                },
+                "words": {"type": "categorical", "column": "ä b", "vocabulary": "on\n12:30\n 7\r\n"},
+                "numbers": {"type": "categorical", "column": "12:30", "vocabulary": [1_000_000, 2**53 - 1, -1]},
+                "prices": {"type": "bucketized", "column": "no", "boundaries": [-1e-9, 0.1, 1_000_000, 1e22]},
+            },
+        },
+    )
+    given = {**values, "features": {name: each for name, each in values["features"].items() if each}}
+    local = settings(Values, given, "values.yaml")
+
+    assert files(render(below=given))["trainer"].model_dump()["features"] == local.model_dump()["features"]
+    assert local.features is not None
+    assert local.features.model_dump()["words"]["vocabulary"] == ("on", "12:30", " 7")
+    assert local.features.model_dump()["numbers"]["vocabulary"] == ("1000000", "9007199254740991", "-1")
 
 
 @pytest.mark.parametrize(("sleep", "all_of_it", "grace"), [(15, 60, 35), (15, 30, 5), (15, 20, 0), (0, 0, 0)])

@@ -64,10 +64,18 @@ auth:
 {{ .service }}.{{ .root.Release.Namespace }}.svc.{{ .root.Values.clusterDomain }}
 {{- end }}
 
+{{/* Rows of columns have features, lines of clicks have none; $ */}}
+{{- define "elastic-ctr.config.features" -}}
+{{- with .Values.features }}
+features: {{- include "elastic-ctr.given" . | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{- define "elastic-ctr.config.master" -}}
 {{ include "elastic-ctr.config.common" . }}
 training: {{ include "elastic-ctr.training.fullname" . }}
 data: {{- include "elastic-ctr.given" .Values.data | nindent 2 }}
+{{- include "elastic-ctr.config.features" . }}
 model: {{- include "elastic-ctr.given" .Values.model | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 master: {{- include "elastic-ctr.given" .Values.master.config | nindent 2 }}
@@ -101,6 +109,7 @@ training: {{ . }}
 masterAddress: {{ include "elastic-ctr.masterAddress" $root }}
 exitWhenDone: {{ eq $root.Values.training.scheduler "volcano" }}
 data: {{- include "elastic-ctr.given" $root.Values.data | nindent 2 }}
+{{- include "elastic-ctr.config.features" $root }}
 model: {{- include "elastic-ctr.given" $root.Values.model | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" $root | nindent 2 }}
 {{- end }}

@@ -120,7 +120,7 @@ data.slots names {{ quote $slot }}, which cannot stand in a line of logs: use pr
 {{ break }}
 {{- end }}
 {{- end }}
-{{- if not $seen -}}
+{{- if and $slots (not $seen) -}}
 data.slots has blank lines alone: name at least one slot
 {{- end }}
 {{- end }}

@@ -30,7 +30,7 @@ def _slot_names(given: object) -> object:
 
 # The chart's schema of fields whose validators are code.
 _SLOTS_SCHEMA: JsonDict = {
-    "type": ["array", "string"],
+    "type": ["array", "string", "null"],
     "items": {"type": ["string", "integer"], "pattern": r"^[!-9;-~]+$", "maximum": EXACT},
     "minItems": 1,
     "minLength": 1,
@@ -86,7 +86,9 @@ class Data(Section):
     shows: str | None = Field(default=None, min_length=1, description="Column of impressions, where a row is several.")
     columns: tuple[str, ...] | None = Field(
         default=None,
+        min_length=1,
         description="Names of the columns of csv and tsv files without a header. Absent: the first line of each file names them.",
+        json_schema_extra={"uniqueItems": True},
     )
     slots: Annotated[tuple[str, ...], BeforeValidator(_slot_names)] | None = Field(
         default=None,
@@ -120,6 +122,11 @@ class Data(Section):
     )
     max_line_bytes: int = Field(
         default=1 << 20, ge=64, le=64 << 20, description="A longer line is refused; it never sits in memory whole."
+    )
+    shuffle: bool | None = Field(
+        default=None,
+        description="Whether the tasks of a pass, and the records of a task, are shuffled by `model.seed`. Absent: those of passes of "
+        "more than one file are.",
     )
     task_bytes: int = Field(
         default=32 << 20,

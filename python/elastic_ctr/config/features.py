@@ -1,19 +1,22 @@
 """`features:` in the values file: what each column of the data means to the network."""
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import pairwise
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, RootModel, field_validator, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, RootModel, Tag, field_validator, model_validator
+from pydantic.config import JsonDict
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model, ModelInput
-from elastic_ctr.config.section import Count, Section
+from elastic_ctr.config.section import ALTERNATIVE, EXACT, Count, Section
 from elastic_ctr.features.slots import SlotList
 
 MOST_DIGITS = 15
 _NEEDS_STATISTICS = ("standardize", "minMax")
+_NAMED_STEPS = ("log1p", *_NEEDS_STATISTICS)
 
 
 class Clip(Section):
@@ -37,11 +40,42 @@ class Round(Section):
     round: int = Field(ge=0, le=MOST_DIGITS, description="Decimal digits that are kept.")
 
 
-Step: TypeAlias = Literal["log1p", "standardize", "minMax"] | Clip | Round
+def _kind_of_step(given: object) -> str | None:
+    if isinstance(given, str) and given in _NAMED_STEPS:
+        return f"{ALTERNATIVE}name"
+    if isinstance(given, Clip) or (isinstance(given, dict) and "clip" in given):
+        return f"{ALTERNATIVE}clip"
+    return f"{ALTERNATIVE}round" if isinstance(given, Round) or (isinstance(given, dict) and "round" in given) else None
 
 
-def _lines(given: object) -> object:
-    return tuple(given.splitlines()) if isinstance(given, str) else given
+Step: TypeAlias = Annotated[
+    Annotated[Literal["log1p", "standardize", "minMax"], Tag(f"{ALTERNATIVE}name")]
+    | Annotated[Clip, Tag(f"{ALTERNATIVE}clip")]
+    | Annotated[Round, Tag(f"{ALTERNATIVE}round")],
+    Discriminator(
+        _kind_of_step,
+        custom_error_type="step",
+        custom_error_message="A step is log1p, standardize, minMax, {clip: [low, high]} or {round: digits}",
+    ),
+]
+
+
+def _words(given: object) -> object:
+    """Text with one value a line, or a list; a whole number is its decimals, as in a column."""
+    if isinstance(given, str):
+        return tuple(line.removesuffix("\r") for line in given.removesuffix("\n").split("\n"))
+    if isinstance(given, (list, tuple)):
+        return tuple(str(each) if type(each) is int and abs(each) <= EXACT else each for each in given)
+    return given
+
+
+_WORDS_SCHEMA: JsonDict = {
+    "type": ["array", "string"],
+    "items": {"type": ["string", "integer"], "minLength": 1, "maximum": EXACT, "minimum": -EXACT},
+    "minItems": 1,
+    "minLength": 1,
+    "uniqueItems": True,
+}
 
 
 class TopValues(Section):
@@ -54,6 +88,24 @@ class Quantiles(Section):
     """`boundaries: {quantiles: n}`"""
 
     quantiles: int = Field(ge=2, le=4096, description="So many buckets with equally many values by the statistics.")
+
+
+def _kind_of_list(given: object) -> str:
+    return f"{ALTERNATIVE}statistics" if isinstance(given, (dict, TopValues, Quantiles)) else f"{ALTERNATIVE}list"
+
+
+_OfStatistics = Tag(f"{ALTERNATIVE}statistics")
+_Listed = Tag(f"{ALTERNATIVE}list")
+Vocabulary: TypeAlias = Annotated[
+    Annotated[tuple[str, ...], BeforeValidator(_words), Field(json_schema_extra=_WORDS_SCHEMA), _Listed]
+    | Annotated[TopValues, _OfStatistics],
+    Discriminator(_kind_of_list),
+]
+Boundaries: TypeAlias = Annotated[
+    Annotated[tuple[float, ...], Field(json_schema_extra={"minItems": 1}), _Listed]
+    | Annotated[Quantiles, _OfStatistics],
+    Discriminator(_kind_of_list),
+]
 
 
 class OfColumn(Section):
@@ -70,10 +122,11 @@ class Categorical(OfColumn):
         default=None,
         min_length=1,
         max_length=1,
-        description="Character between the values of a cell, if it holds several.",
+        pattern=r"^[\x00-\x7f]$",
+        description="ASCII character between the values of a cell, if it holds several.",
     )
     pooling: Literal["sum", "mean"] = Field(default="sum", description="How the vectors of a cell's values become one.")
-    vocabulary: Annotated[tuple[str, ...], BeforeValidator(_lines)] | TopValues | None = Field(
+    vocabulary: Vocabulary | None = Field(
         default=None,
         description="Values with keys of their own, as a list or as text with one a line, or {top: n}; all others share one key. "
         "Absent: each has its own.",
@@ -94,10 +147,29 @@ class Categorical(OfColumn):
         return given
 
     @model_validator(mode="after")
-    def _one_bound(self) -> "Categorical":
+    def _together(self) -> "Categorical":
         if self.vocabulary is not None and self.hash is not None:
             raise ValueError("vocabulary and hash both bound the keys; give one of them")
+        if self.round is not None:
+            self._check_rounded()
         return self
+
+    def _check_rounded(self) -> None:
+        if self.separator is not None:
+            raise ValueError("round is of one number and separator of several values; give one of them")
+        if isinstance(self.vocabulary, TopValues):
+            raise ValueError(  # noqa: TRY004 (pydantic makes sentences of these alone)
+                "the statistics count texts, not rounded numbers; list the vocabulary, or leave round out"
+            )
+        if wrong := next((each for each in self.vocabulary or () if not _is_number(each)), None):
+            raise ValueError(f"round makes the column a number, and the vocabulary has {wrong!r}; name numbers alone")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 class Numeric(OfColumn):
@@ -123,7 +195,7 @@ class Bucketized(OfColumn):
     """A key for each bucket of a number."""
 
     type: Literal["bucketized"]
-    boundaries: tuple[float, ...] | Quantiles = Field(
+    boundaries: Boundaries = Field(
         description="Where a bucket ends and the next begins, rising; or {quantiles: n} of the statistics."
     )
 
@@ -142,7 +214,10 @@ class Crossed(Section):
     """A key for each combination of the values of other features."""
 
     type: Literal["crossed"]
-    of: tuple[str, ...] = Field(description="Names of two features or more, none of them numeric or crossed.")
+    of: tuple[str, ...] = Field(
+        description="Names of two features or more, none of them numeric or crossed.",
+        json_schema_extra={"minItems": 2, "uniqueItems": True},
+    )
     hash: Count | None = Field(default=None, description="At most so many keys: combinations are hashed to them.")
 
     @field_validator("of")
@@ -169,13 +244,56 @@ class Text(OfColumn):
         return given
 
 
-Feature: TypeAlias = Annotated[Categorical | Numeric | Bucketized | Crossed | Text, Field(discriminator="type")]
+def _type_of(given: Any) -> str:
+    return f"{ALTERNATIVE}{given.get('type') if isinstance(given, dict) else getattr(given, 'type', None)}"
+
+
+Feature: TypeAlias = Annotated[
+    Annotated[Categorical, Tag(f"{ALTERNATIVE}categorical")]
+    | Annotated[Numeric, Tag(f"{ALTERNATIVE}numeric")]
+    | Annotated[Bucketized, Tag(f"{ALTERNATIVE}bucketized")]
+    | Annotated[Crossed, Tag(f"{ALTERNATIVE}crossed")]
+    | Annotated[Text, Tag(f"{ALTERNATIVE}text")],
+    Discriminator(
+        _type_of,
+        custom_error_type="type_of_feature",
+        custom_error_message="A feature has the type categorical, numeric, bucketized, crossed or text",
+    ),
+]
+
+
+# The classes of what is told apart by a name or a type.
+ALTERNATIVES: dict[str, type[Section]] = {
+    f"{ALTERNATIVE}{name}": kind
+    for name, kind in (
+        ("categorical", Categorical),
+        ("numeric", Numeric),
+        ("bucketized", Bucketized),
+        ("crossed", Crossed),
+        ("text", Text),
+        ("clip", Clip),
+        ("round", Round),
+    )
+}
+# The chart's schema of names, whose validator is code.
+_NAMES_SCHEMA: JsonDict = {"minProperties": 1, "propertyNames": {"pattern": r"^[!-9;-~]+$"}}
 
 
 class Features(RootModel[dict[str, Feature]]):
     """Features in the order of their names, which is that of the network's inputs. Those with keys are slots; numeric ones are numbers."""
 
-    model_config = {"frozen": True}
+    model_config = {"frozen": True, "json_schema_extra": _NAMES_SCHEMA}
+
+    @field_validator("root", mode="before")
+    @classmethod
+    def _named(cls, given: object) -> object:
+        if isinstance(given, dict):
+            for name in given:
+                if not isinstance(name, str):
+                    raise ValueError(f"the name {name!r} is no text to YAML; write it in quotes")  # noqa: TRY004 (as above)
+                if name == "<<":  # which Helm writes without quotes into a role's file
+                    raise ValueError("the name << merges maps in YAML; give another name, and `column` for the column")
+        return given
 
     @field_validator("root")
     @classmethod
@@ -243,7 +361,7 @@ class Features(RootModel[dict[str, Feature]]):
 
 
 def input_of(data: Data, features: Features | None) -> ModelInput:
-    """What the network gets: the slots of `data`, or what `features` makes of its columns."""
+    """The network's inputs: the slots of `data`, or what `features` makes of its columns."""
     if features is None:
         assert data.slots is not None
         return ModelInput(data.slots)

@@ -43,6 +43,9 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+# A lone `=` or `<<` in a list, which Helm writes without quotes: PyYAML has a tag for each and no constructor.
+for _tag in ("tag:yaml.org,2002:value", _MERGE):
+    _Loader.add_constructor(_tag, lambda _, node: node.value)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

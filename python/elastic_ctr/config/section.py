@@ -8,6 +8,9 @@ from pydantic.alias_generators import to_camel
 # The last whole number that Helm and JSON readers tell from the next one; above it they round without a word.
 EXACT = 2**53 - 1
 
+# Begins the names of the alternatives of a setting, which pydantic puts into the place of an error; no key begins so.
+ALTERNATIVE = "alternative:"
+
 Count = Annotated[int, Field(ge=1, le=EXACT)]
 Seconds = Annotated[float, Field(gt=0, le=EXACT)]
 Port = Annotated[int, Field(ge=1, le=65535)]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from elastic_ctr.config.data import Data
-from elastic_ctr.config.features import Features, check_features
+from elastic_ctr.config.features import ALTERNATIVES, Features, check_features
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import (
     CubeConfig,
@@ -18,7 +18,7 @@ from elastic_ctr.config.roles import (
     StoreConfig,
     TrainerConfig,
 )
-from elastic_ctr.config.section import Count, Section
+from elastic_ctr.config.section import ALTERNATIVE, Count, Section
 from elastic_ctr.config.statistics import StatisticsText, check_statistics
 
 # Keys of the chart that the program does not read; a test of the chart compares them with its schema.
@@ -178,9 +178,10 @@ def sentences(wrong: ValidationError, kind: type[BaseModel]) -> list[str]:
     """One sentence for each refusal, naming the key as it stands in the file; `kind` is the class that refused."""
     found = []
     for error in wrong.errors():
-        where = ".".join(str(step) for step in error["loc"]) or "the file"
+        place = tuple(step for step in error["loc"] if not str(step).startswith(ALTERNATIVE))
+        where = ".".join(map(str, place)) or "the file"
         if error["type"] == "extra_forbidden":
-            near = get_close_matches(str(error["loc"][-1]), _settings_beside(kind, error["loc"]), 1)
+            near = get_close_matches(str(place[-1]), _settings_beside(kind, error["loc"]), 1)
             way_out = f"did you mean {near[0]}?" if near else "remove it or mend its spelling"
             found.append(f"{where} is not a setting; {way_out}")
         elif error["type"] == "missing":
@@ -202,8 +203,12 @@ def sentences(wrong: ValidationError, kind: type[BaseModel]) -> list[str]:
 def _settings_beside(kind: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
     """The settings of the section in which a key stands."""
     section: type[BaseModel] = kind
-    for step in place[:-1]:
-        below = {field.alias or name: field.annotation for name, field in section.model_fields.items()}.get(str(step))
+    steps = list(map(str, place[:-1]))
+    if known := [number for number, step in enumerate(steps) if step in ALTERNATIVES]:
+        section = ALTERNATIVES[steps[known[-1]]]
+        steps = steps[known[-1] + 1 :]
+    for step in steps:
+        below = {field.alias or name: field.annotation for name, field in section.model_fields.items()}.get(step)
         if not (isinstance(below, type) and issubclass(below, BaseModel)):
             return []
         section = below

@@ -191,7 +191,7 @@ class Collector:
         self._waiting_rows = len(rows) - whole
 
     def to_bytes(self) -> bytes:
-        """What `merged` takes; call it once, after all rows."""
+        """The part that `merged` takes; call it once, after all rows."""
         if self._waiting_rows:
             self._take(joined_cells(self._waiting))
         self._waiting, self._waiting_rows = [], 0
@@ -220,7 +220,7 @@ class Collector:
 
 
 class _Part:
-    """What a collector gave; arrays are unpacked when they are asked for."""
+    """A part that a collector gave; arrays are unpacked when they are asked for."""
 
     def __init__(self, name: str, data: bytes) -> None:
         head = len(_MAGIC) + _DIGEST_BYTES
@@ -276,7 +276,7 @@ def _text(parts: list[_Part], place: int, top: int) -> TextStatistics:
     return TextStatistics(
         rows=sum(each["rows"] for each in facts),
         missing=sum(each["missing"] for each in facts),
-        distinct=_distinct(part.array("text", place, "distinct") for part in parts),
+        distinct=_distinct((part.array("text", place, "distinct") for part in parts), values),
         values=values,
         mean_bytes=sum(each["bytes"] for each in facts) / max(values, 1),
         top=tuple(held),
@@ -319,7 +319,7 @@ def _number(parts: list[_Part], place: int) -> NumberStatistics:
     for each in facts:
         sums = sums.plus(Sums(*each["sums"]))
     rows = sum(each["rows"] for each in facts)
-    distinct = _distinct(part.array("number", place, "distinct") for part in parts)
+    distinct = _distinct((part.array("number", place, "distinct") for part in parts), sums.n)
     if not sums.n:
         return NumberStatistics(
             rows=rows, missing=rows, distinct=distinct, min=None, max=None, mean=None, deviation=None, quantiles=()
@@ -342,9 +342,10 @@ def _number(parts: list[_Part], place: int) -> NumberStatistics:
     )
 
 
-def _distinct(sketches: Iterable[npt.NDArray[Any]]) -> int:
+def _distinct(sketches: Iterable[npt.NDArray[Any]], values: int) -> int:
+    """The estimate, which may be a little above the number of all values where these differ."""
     union = datasketches.hll_union(_LG_REGISTERS)
     for each in sketches:
         union.update(datasketches.hll_sketch.deserialize(each.tobytes()))
     estimate: float = union.get_estimate()
-    return round(estimate)
+    return min(round(estimate), values)

@@ -17,8 +17,9 @@ class Drift(NamedTuple):
     """Of a column: pinned, and in the later data. A share of None is of a column without values, or of numbers.
 
     `psi` is the population stability index: below 0.1 little has changed, above 0.25 much has (Siddiqi, 2006).
-    `unseen` is the share of values that the pinned list of frequent values lacks. They may still have occurred: where the list
-    was too short for all values the share is above 0 for the pinned data as well, and it is the rise that tells.
+    `unseen` is the share of values outside the pinned list of frequent values, `pinned_unseen` that of the pinned data, whose list
+    may have been too short for all: the rise between the two tells of new values, not the share alone. Where the later list is too
+    short as well, both are shares outside those pinned values that must be in it unless they have become rarer.
     """
 
     column: str
@@ -62,18 +63,19 @@ def _text(name: str, pinned: TextStatistics, later: TextStatistics | None) -> Dr
     A value that the later list lacks counts as absent there; it is rarer than each one in that list.
     """
     if later is None:
-        return Drift(name, "text", None, pinned.missing_share, 1.0, _unseen(pinned, pinned))
+        return Drift(name, "text", None, pinned.missing_share, 1.0, 1.0 - pinned.listed_share)
     counts, compared_values = dict(later.top), pinned.top[:COMPARED_VALUES]
     p = [count / max(pinned.values, 1) for _, count in compared_values]
     q = [counts.get(value, 0) / max(later.values, 1) for value, _ in compared_values]
+    psi = population_stability([*p, _rest(p)], [*q, _rest(q)], pinned.values, later.values)
+    least = 0.0
+    if 0 < sum(counts.values()) < later.values:
+        # An expected count of e is above the list's last one, by three deviations of chance: e - 3 sqrt(e) = last.
+        expected = ((3 + math.sqrt(9 + 4 * min(counts.values()))) / 2) ** 2
+        least = expected / later.values * pinned.values
+    known = {value for value, count in pinned.top if count >= least}
     return Drift(
-        name,
-        "text",
-        population_stability([*p, _rest(p)], [*q, _rest(q)], pinned.values, later.values),
-        pinned.missing_share,
-        later.missing_share,
-        _unseen(pinned, pinned),
-        _unseen(pinned, later),
+        name, "text", psi, pinned.missing_share, later.missing_share, _outside(known, pinned), _outside(known, later)
     )
 
 
@@ -81,11 +83,10 @@ def _rest(shares: Sequence[float]) -> float:
     return max(1.0 - math.fsum(shares), 0.0)
 
 
-def _unseen(pinned: TextStatistics, other: TextStatistics) -> float | None:
-    if not other.values:
+def _outside(known: set[str], texts: TextStatistics) -> float | None:
+    if not texts.values:
         return None
-    known = {value for value, _ in pinned.top}
-    return 1.0 - sum(count for value, count in other.top if value in known) / other.values
+    return 1.0 - sum(count for value, count in texts.top if value in known) / texts.values
 
 
 def _number(name: str, pinned: NumberStatistics, later: NumberStatistics | None) -> Drift:

@@ -48,6 +48,7 @@ class Reason(str, enum.Enum):
     NOT_FINITE = "not_finite"
     BAD_LABEL = "bad_label"
     BAD_SEPARATOR = "bad_separator"
+    NOT_JSON = "not_json"
     NOT_A_VALUE = "not_a_value"
     TOO_MANY_KEYS = "too_many_keys"
 

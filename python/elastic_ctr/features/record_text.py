@@ -6,18 +6,23 @@ rounded on the way. A slot without keys has the padding key.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.transformer import Transformed
-from elastic_ctr.features.transforms import write_digits
+from elastic_ctr.features.transforms import MOST_DIGITS, write_digits
 from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.intrinsics import copy_bytes, store_u64
 
 Counts = npt.NDArray[np.int64]
 
-_SPACE, _NEWLINE, _ZERO, _ONE, _MINUS, _A, _X, _P = (ord(sign) for sign in " \n01-axp")
+_SPACE, _NEWLINE, _ZERO, _ONE, _MINUS, _X, _P = (ord(sign) for sign in " \n01-xp")
+_SIXES, _ONES, _ZEROS = (np.uint64(byte * 0x0101010101010101) for byte in (6, 1, _ZERO))
+_TO_LETTER = np.uint64(ord("a") - ord("9") - 1)
+_PIECE = 4 << 20
 # Bytes at most: of a record without its numbers and keys, of a number, of a slot without its keys, of a key.
 _RECORD_BYTES, _NUMBER_BYTES, _SLOT_BYTES, _KEY_BYTES = 64, 17, 10, 21
 
@@ -30,9 +35,35 @@ def record_text(rows: Transformed, shows: Counts, clicks: Counts) -> tuple[bytes
         + _SLOT_BYTES * len(rows.lengths)
         + _KEY_BYTES * len(rows.keys)
     )
+    room += MOST_DIGITS  # what is written last is written whole
     text, ends = np.empty(room, np.uint8), np.zeros(count + 1, np.int64)
     _write(rows.keys, rows.lengths, rows.numbers.view(np.uint32), shows, clicks, text, ends)
     return text[: ends[-1]].tobytes(), ends
+
+
+def shuffled_lines(text: npt.NDArray[np.uint8], seed: int) -> Iterator[bytes]:
+    """The lines of a text in an order that the seed determines, in pieces of a few MB. Memory holds a place a line, not the text."""
+    newlines = [np.flatnonzero(text[at : at + _PIECE] == _NEWLINE) + at + 1 for at in range(0, len(text), _PIECE)]
+    ends = np.concatenate([np.zeros(1, np.int64), *newlines])
+    order = np.random.default_rng(seed).permutation(len(ends) - 1)
+    lengths = np.diff(ends)[order]
+    # Where a piece ends that is about as long as it may be.
+    total = np.cumsum(lengths)
+    cuts = np.flatnonzero(np.diff(total // _PIECE, prepend=0)) + 1
+    for some in np.split(order, cuts):
+        piece = np.empty(int((ends[some + 1] - ends[some]).sum()), np.uint8)
+        _copy_lines(text, ends, some, piece)
+        yield piece.tobytes()
+
+
+@compiled
+def _copy_lines(text: Any, ends: Any, order: Any, piece: Any) -> None:
+    at = np.int64(0)
+    for line in order:
+        length = ends[line + 1] - ends[line]
+        to, source = np.uint64(piece.ctypes.data) + np.uint64(at), np.uint64(text.ctypes.data) + np.uint64(ends[line])
+        copy_bytes(to, source, np.uint64(length))
+        at += length
 
 
 @compiled
@@ -49,9 +80,12 @@ def _write_number(bits: Any, text: Any, at: Any) -> Any:
         exponent = np.int64(1)
     text[at], text[at + 1] = _ZERO, _X
     at += 2
+    # A nibble a byte, the highest one lowest, and all to hexadecimal at once; both bytes behind them are written again.
+    digits = np.uint64(0)
     for digit in range(6):
-        value = (mantissa >> (20 - 4 * digit)) & 15
-        text[at + digit] = value + (_ZERO if value < 10 else _A - 10)
+        digits |= np.uint64((mantissa >> (20 - 4 * digit)) & 15) << np.uint64(8 * digit)
+    above_nine = ((digits + _SIXES) >> np.uint64(4)) & _ONES
+    store_u64(np.uint64(text.ctypes.data) + np.uint64(at), digits + _ZEROS + above_nine * _TO_LETTER)
     text[at + 6] = _P
     at += 7
     power = exponent - 150

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,11 +15,16 @@ from elastic_ctr.features.cells import Cells, Inputs
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.xxh3 import SECRET, hash_of
-from elastic_ctr.machine_code.compiled import compiled
-from elastic_ctr.machine_code.intrinsics import copy_bytes
+from elastic_ctr.machine_code.compiled import compiled, compiled_inline
+from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u8, load_u32, load_u64, store_u8, store_u32, store_u64
 
 MOST_KEYS = 65_536
 """Of one row; more, as a cross of long lists has, are refused."""
+
+# Bytes of a text behind its slot's prefix, which stands ready; of longer ones the prefix is copied, too.
+_SHORT = 64
+# What a thread keeps from one batch to the next.
+_KEPT_KEYS, _KEPT_TEXT = 1 << 15, 64 << 10
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -76,15 +83,56 @@ class _Arrays(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """What a row is worked out in."""
+    """Room in which a row is worked out."""
 
     secret: npt.NDArray[np.uint8]
     sums: Keys
-    text: npt.NDArray[np.uint8]
+    texts: npt.NDArray[np.uint8]  # of each slot: its prefix, and room for a short text behind it
+    stride: int  # bytes from one slot's to the next
+    long: npt.NDArray[np.uint8]  # a prefix, and room for any other text
     words: npt.NDArray[np.uint8]
     word_ends: Integers
     keys: Keys
     places: Integers  # [slots, 2]: where the keys of each begin and end
+
+
+class _Workspace:
+    """The scratch of one thread, and room for the keys of a small batch: making them anew costs more than a small batch."""
+
+    def __init__(self, program: Program) -> None:
+        slots = len(program.order)
+        self._widest = int(np.diff(program.prefix_ends).max(initial=0))
+        self._crossed = 8 * len(program.parts)
+        texts = np.zeros((slots, self._widest + _SHORT), np.uint8)
+        for slot, (begin, end) in enumerate(pairwise(program.prefix_ends.tolist())):
+            texts[slot, : end - begin] = program.prefixes[begin:end]
+        none, no_ends = np.empty(0, np.uint8), np.empty(0, np.int64)
+        self._scratch = _Scratch(
+            SECRET,
+            np.empty(8, np.uint64),
+            texts.reshape(-1),
+            texts.shape[1],
+            none,
+            none,
+            no_ends,
+            np.empty(MOST_KEYS, np.uint64),
+            np.zeros((slots, 2), np.int64),
+        )
+        self.keys: Keys = np.empty(_KEPT_KEYS, np.uint64)
+
+    def scratch(self, longest: int) -> _Scratch:
+        """For texts of at most so many bytes."""
+        if longest < len(self._scratch.words):
+            return self._scratch
+        room = max(longest, 1024)
+        found = self._scratch._replace(
+            long=np.empty(self._widest + max(room, self._crossed), np.uint8),
+            words=np.empty(room + 1, np.uint8),
+            word_ends=np.empty(room // 2 + 2, np.int64),
+        )
+        if room <= _KEPT_TEXT:
+            self._scratch = found
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,33 +155,39 @@ class Transformer:
     slots: SlotList
     numbers: tuple[str, ...]
     program: Program
+    _of_thread: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
 
     def transform(self, cells: Cells) -> Transformed:
         rows, slots = len(cells), len(self.slots)
         # One type of array, or the loop is compiled once for each.
         data = cells.data if cells.data.flags.writeable else cells.data.copy()
         arrays = _Arrays(data, cells.begins, cells.ends, cells.numbers)
-        longest = int((cells.ends - cells.begins).max(initial=0))
-        most_text = max(longest, transforms.MOST_DIGITS, 8 * len(self.program.parts))
-        scratch = _Scratch(
-            SECRET,
-            np.empty(8, np.uint64),
-            np.empty(int(np.diff(self.program.prefix_ends).max()) + most_text, np.uint8),
-            np.empty(longest + 1, np.uint8),
-            np.empty(longest // 2 + 2, np.int64),
-            np.empty(MOST_KEYS, np.uint64),
-            np.zeros((slots, 2), np.int64),
-        )
-        lengths = np.zeros(rows * slots, np.int64)
+        work: _Workspace | None = self._of_thread.__dict__.get("work")
+        if work is None:
+            work = self._of_thread.work = _Workspace(self.program)
+        scratch = work.scratch(_longest(cells.begins, cells.ends))
+        lengths = np.empty(rows * slots, np.int64)
         numbers = np.empty((rows, len(self.numbers)), np.float32)
         too_many = np.zeros(rows, np.bool_)
-        keys = np.empty(2 * rows * slots + MOST_KEYS, np.uint64)
+        wanted = 2 * rows * slots
+        keys = work.keys if wanted <= _KEPT_KEYS else np.empty(wanted, np.uint64)
         row = count = 0
         while True:
             row, count = _transform_rows(self.program, arrays, row, count, scratch, keys, lengths, numbers, too_many)
             if row == rows:
-                return Transformed(keys[:count], lengths, numbers, np.flatnonzero(too_many))
+                found = keys[:count].copy() if keys is work.keys else keys[:count]
+                return Transformed(found, lengths, numbers, np.flatnonzero(too_many))
             keys = np.concatenate((keys[:count], np.empty(max(count, MOST_KEYS) * 2, np.uint64)))
+
+
+@compiled
+def _longest(begins: Any, ends: Any) -> Any:
+    """Bytes of the longest text."""
+    found = np.int64(0)
+    for row in range(begins.shape[0]):
+        for place in range(begins.shape[1]):
+            found = max(found, ends[row, place] - begins[row, place])
+    return found
 
 
 @compiled
@@ -164,7 +218,7 @@ def _apply_all(series: Any, numbers: Any) -> None:
                 numbers[row, place] = apply_step(series.steps, step, numbers[row, place])
 
 
-@compiled
+@compiled_inline
 def _number(program: Any, place: Any, x: Any) -> Any:
     if _is_nan(x):
         return program.missing[place]
@@ -173,32 +227,63 @@ def _number(program: Any, place: Any, x: Any) -> Any:
     return transforms.to_float32(x)
 
 
-@compiled
-def _key_of_bytes(scratch: Any, prefix: Any, source: Any, size: Any) -> Any:
-    """The key of the `size` bytes at an address; the prefix, of so many bytes, stands in scratch.text."""
-    target, before = np.uint64(scratch.text.ctypes.data), np.uint64(prefix)
-    copy_bytes(target + before, source, np.uint64(size))
-    secret = np.uint64(scratch.secret.ctypes.data)
-    return transforms.key_of_hash(hash_of(target, before + np.uint64(size), secret, scratch.sums))
+@compiled_inline
+def _copy(target: Any, source: Any, size: Any) -> Any:
+    """Copy a u64 number of bytes that do not overlap, without a call if they are few."""
+    if size > np.uint64(16):
+        copy_bytes(target, source, size)
+    elif size >= np.uint64(8):
+        last = size - np.uint64(8)
+        store_u64(target, load_u64(source))
+        store_u64(target + last, load_u64(source + last))
+    elif size >= np.uint64(4):
+        last = size - np.uint64(4)
+        store_u32(target, load_u32(source))
+        store_u32(target + last, load_u32(source + last))
+    else:
+        for place in range(np.int64(size)):
+            store_u8(target + np.uint64(place), load_u8(source + np.uint64(place)))
 
 
 @compiled
-def _key_of_number(scratch: Any, prefix: Any, number: Any) -> Any:
+def _key_of_text(scratch: Any, at: Any, size: Any) -> Any:
+    """The key of a prefix and a text: the `size` bytes at an address."""
+    return transforms.key_of_hash(hash_of(at, size, np.uint64(scratch.secret.ctypes.data), scratch.sums))
+
+
+@compiled_inline
+def _key_of_bytes(program: Any, scratch: Any, slot: Any, source: Any, size: Any) -> Any:
+    """The key of the `size` bytes at an address, as a value of a slot."""
+    begin = program.prefix_ends[slot]
+    before = np.uint64(program.prefix_ends[slot + 1] - begin)
+    if size <= _SHORT:
+        target = np.uint64(scratch.texts.ctypes.data) + np.uint64(slot * scratch.stride)
+    else:
+        target = np.uint64(scratch.long.ctypes.data)
+        copy_bytes(target, np.uint64(program.prefixes.ctypes.data) + np.uint64(begin), before)
+    _copy(target + before, source, np.uint64(size))
+    return _key_of_text(scratch, target, before + np.uint64(size))
+
+
+@compiled_inline
+def _key_of_number(program: Any, scratch: Any, slot: Any, number: Any) -> Any:
     """As `_key_of_bytes`, of a whole number's decimals."""
-    end = transforms.write_decimals(number, scratch.text, prefix)
-    target, secret = np.uint64(scratch.text.ctypes.data), np.uint64(scratch.secret.ctypes.data)
-    return transforms.key_of_hash(hash_of(target, np.uint64(end), secret, scratch.sums))
+    begin = slot * scratch.stride
+    end = transforms.write_decimals(
+        number, scratch.texts, begin + program.prefix_ends[slot + 1] - program.prefix_ends[slot]
+    )
+    return _key_of_text(scratch, np.uint64(scratch.texts.ctypes.data) + np.uint64(begin), np.uint64(end - begin))
 
 
-@compiled
-def _bounded(program: Any, scratch: Any, slot: Any, prefix: Any, key: Any) -> Any:
+@compiled_inline
+def _bounded(program: Any, scratch: Any, slot: Any, key: Any) -> Any:
     """A value's key under the slot's `hash` or `vocabulary`, if it has one.
 
     hash: the key of the number (key mod buckets), as Keras' Hashing.
     """
     row = program.slots[slot]
     if row[HASH] > 0:
-        return _key_of_number(scratch, prefix, np.int64(key % np.uint64(row[HASH])))
+        return _key_of_number(program, scratch, slot, np.int64(key % np.uint64(row[HASH])))
     if row[VOCABULARY_END] > 0:
         first, last = row[VOCABULARY], row[VOCABULARY_END]
         return transforms.in_vocabulary(key, program.vocabularies, first, last, program.others[slot])
@@ -206,7 +291,7 @@ def _bounded(program: Any, scratch: Any, slot: Any, prefix: Any, key: Any) -> An
 
 
 @compiled
-def _add_words(program: Any, scratch: Any, slot: Any, prefix: Any, data: Any, begin: Any, end: Any, count: Any) -> Any:
+def _add_words(program: Any, scratch: Any, slot: Any, data: Any, begin: Any, end: Any, count: Any) -> Any:
     least, most = program.slots[slot, LEAST], program.slots[slot, MOST]
     words = transforms.write_words(data, begin, end, scratch.words, scratch.word_ends)
     base = np.uint64(scratch.words.ctypes.data)
@@ -215,14 +300,14 @@ def _add_words(program: Any, scratch: Any, slot: Any, prefix: Any, data: Any, be
         for last in range(word + least - 1, min(word + most, words)):
             if count == scratch.keys.size:
                 return np.int64(-1)
-            key = _key_of_bytes(scratch, prefix, base + np.uint64(first), scratch.word_ends[last] - first)
-            scratch.keys[count] = _bounded(program, scratch, slot, prefix, key)
+            key = _key_of_bytes(program, scratch, slot, base + np.uint64(first), scratch.word_ends[last] - first)
+            scratch.keys[count] = _bounded(program, scratch, slot, key)
             count += 1
     return count
 
 
-@compiled
-def _add_values(program: Any, scratch: Any, slot: Any, prefix: Any, data: Any, begin: Any, end: Any, count: Any) -> Any:
+@compiled_inline
+def _add_values(program: Any, scratch: Any, slot: Any, data: Any, begin: Any, end: Any, count: Any) -> Any:
     separator = program.slots[slot, SEPARATOR]
     base = np.uint64(data.ctypes.data)
     at = begin
@@ -235,15 +320,15 @@ def _add_values(program: Any, scratch: Any, slot: Any, prefix: Any, data: Any, b
         if stop > at:
             if count == scratch.keys.size:
                 return np.int64(-1)
-            key = _key_of_bytes(scratch, prefix, base + np.uint64(at), stop - at)
-            scratch.keys[count] = _bounded(program, scratch, slot, prefix, key)
+            key = _key_of_bytes(program, scratch, slot, base + np.uint64(at), stop - at)
+            scratch.keys[count] = _bounded(program, scratch, slot, key)
             count += 1
         at = stop + 1
     return count
 
 
 @compiled
-def _add_crosses(program: Any, scratch: Any, slot: Any, prefix: Any, count: Any) -> Any:
+def _add_crosses(program: Any, scratch: Any, slot: Any, count: Any) -> Any:
     """Every combination of the parts' keys, the last part's fastest; its text is the keys, eight bytes each, little-endian."""
     first, last = program.slots[slot, PARTS], program.slots[slot, PARTS_END]
     combinations = np.int64(1)
@@ -254,49 +339,45 @@ def _add_crosses(program: Any, scratch: Any, slot: Any, prefix: Any, count: Any)
             return np.int64(-1)
     if count + combinations > scratch.keys.size:
         return np.int64(-1)
+    begin = program.prefix_ends[slot]
+    prefix = program.prefix_ends[slot + 1] - begin
+    target = np.uint64(scratch.long.ctypes.data)
+    copy_bytes(target, np.uint64(program.prefixes.ctypes.data) + np.uint64(begin), np.uint64(prefix))
     for number in range(combinations):
         rest = number
         for back in range(last - first):
             places = scratch.places[program.parts[last - 1 - back]]
             key = scratch.keys[places[0] + rest % (places[1] - places[0])]
             rest //= places[1] - places[0]
-            at = prefix + 8 * (last - first - 1 - back)
-            for byte in range(8):
-                scratch.text[at + byte] = np.uint8((key >> np.uint64(8 * byte)) & np.uint64(255))
-        size = np.uint64(prefix + 8 * (last - first))
-        target, secret = np.uint64(scratch.text.ctypes.data), np.uint64(scratch.secret.ctypes.data)
-        key = transforms.key_of_hash(hash_of(target, size, secret, scratch.sums))
-        scratch.keys[count] = _bounded(program, scratch, slot, prefix, key)
+            store_u64(target + np.uint64(prefix + 8 * (last - first - 1 - back)), key)
+        key = _key_of_text(scratch, target, np.uint64(prefix + 8 * (last - first)))
+        scratch.keys[count] = _bounded(program, scratch, slot, key)
         count += 1
     return count
 
 
-@compiled
+@compiled_inline
 def _add_slot(program: Any, scratch: Any, slot: Any, cells: Any, row: Any, count: Any) -> Any:
     """Add a slot's keys of a row to the scratch; how many are there then, or -1 when they are too many."""
-    begin, end = program.prefix_ends[slot], program.prefix_ends[slot + 1]
-    prefix = end - begin
-    source = np.uint64(program.prefixes.ctypes.data) + np.uint64(begin)
-    copy_bytes(np.uint64(scratch.text.ctypes.data), source, np.uint64(prefix))
     kind, place = program.slots[slot, KIND], program.slots[slot, INPUT]
+    if kind == OF_TEXT:
+        return _add_values(program, scratch, slot, cells.data, cells.begins[row, place], cells.ends[row, place], count)
+    if kind == OF_WORDS:
+        return _add_words(program, scratch, slot, cells.data, cells.begins[row, place], cells.ends[row, place], count)
     if kind == OF_SLOTS:
-        return _add_crosses(program, scratch, slot, prefix, count)
-    if kind == OF_TEXT or kind == OF_WORDS:
-        first, last = cells.begins[row, place], cells.ends[row, place]
-        if kind == OF_TEXT:
-            return _add_values(program, scratch, slot, prefix, cells.data, first, last, count)
-        return _add_words(program, scratch, slot, prefix, cells.data, first, last, count)
+        return _add_crosses(program, scratch, slot, count)
     x = cells.numbers[row, place]
     if _is_nan(x):
         return count
     if count == scratch.keys.size:
         return np.int64(-1)
     if kind == OF_BUCKET:
-        ends = program.slots[slot, BOUNDARIES], program.slots[slot, BOUNDARIES_END]
-        number = transforms.bucket_of(x, program.boundaries, ends[0], ends[1])
+        number = transforms.bucket_of(
+            x, program.boundaries, program.slots[slot, BOUNDARIES], program.slots[slot, BOUNDARIES_END]
+        )
     else:
         number = transforms.whole(x, program.slots[slot, DIGITS])
-    scratch.keys[count] = _bounded(program, scratch, slot, prefix, _key_of_number(scratch, prefix, number))
+    scratch.keys[count] = _bounded(program, scratch, slot, _key_of_number(program, scratch, slot, number))
     return count + 1
 
 
@@ -306,6 +387,9 @@ def _transform_rows(
 ) -> Any:
     """Transform rows from `row` on until all are done or `keys` has no room; the next row, and how many keys there are."""
     slots = program.order.size
+    in_order = True
+    for place in range(slots):
+        in_order = in_order and program.order[place] == place
     for at in range(row, cells.begins.shape[0]):
         count = np.int64(0)
         for place in range(slots):
@@ -318,10 +402,17 @@ def _transform_rows(
             return at, total
         too_many[at] = count < 0
         for slot in range(slots):
-            if count >= 0:
-                first, last = scratch.places[slot, 0], scratch.places[slot, 1]
-                lengths[at * slots + slot] = last - first
-                for each in range(first, last):
+            lengths[at * slots + slot] = scratch.places[slot, 1] - scratch.places[slot, 0] if count >= 0 else 0
+        if in_order and count > 0:
+            copy_bytes(
+                np.uint64(keys.ctypes.data) + np.uint64(8 * total),
+                np.uint64(scratch.keys.ctypes.data),
+                np.uint64(8 * count),
+            )
+            total += count
+        elif count > 0:
+            for slot in range(slots):
+                for each in range(scratch.places[slot, 0], scratch.places[slot, 1]):
                     keys[total] = scratch.keys[each]
                     total += 1
         for place in range(program.numbers.size):

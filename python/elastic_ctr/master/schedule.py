@@ -4,10 +4,12 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count, islice, pairwise
+from random import Random
 
 from elastic_ctr.config.data import Data, split_end, split_exists, split_name, split_time
 from elastic_ctr.config.roles import MasterConfig
@@ -186,14 +188,30 @@ class ChangedFiles:
         return done
 
 
-def ranges(files: dict[str, int], task_bytes: int) -> list[tuple[str, int, int]]:
-    """The tasks of a pass: (path, first byte, byte after the last; 0: to the end). An empty file makes no task."""
-    return [
+def ranges(files: dict[str, int], task_bytes: int, seed: str | None = None) -> list[tuple[str, int, int]]:
+    """The tasks of a pass: (path, first byte, byte after the last; 0: to the end). An empty file makes no task.
+
+    They are in the order of their files, or in one that `seed` determines.
+    """
+    found = [
         (path, start, stop)
         for path, size in sorted(files.items())
         if size
         for start, stop in cut(size, task_bytes, whole=path.endswith(_WHOLE))
     ]
+    if seed is not None:
+        Random(seed).shuffle(found)  # noqa: S311 (an order, no secret)
+    return found
+
+
+def is_shuffled(data: Data, files: Collection[str]) -> bool:
+    """Whether a pass of these files is trained in another order than theirs."""
+    return len(files) > 1 if data.shuffle is None else data.shuffle
+
+
+def shuffle_seed(seed: int, path: str, start: int) -> int:
+    """The seed of the order of a task's records: the same whenever and wherever it is converted. Never 0."""
+    return zlib.crc32(f"{seed} {path} {start}".encode()) or 1
 
 
 class Schedule:

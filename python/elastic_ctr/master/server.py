@@ -42,7 +42,7 @@ from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_file import not_written
 from elastic_ctr.master.ledger_rows import DriftRow, PassRow
 from elastic_ctr.master.publisher import Publisher
-from elastic_ctr.master.schedule import ChangedFiles, look, missing_folder, ranges
+from elastic_ctr.master.schedule import ChangedFiles, is_shuffled, look, missing_folder, ranges
 from elastic_ctr.master.statistics import PassStatistics, pin_given
 from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.master.tracking import Tracking
@@ -214,7 +214,8 @@ class Master:
             self._waiting_for = waits
             return
         self._waiting_for = ""
-        self._coordinator.hours_found(wanted, files, ranges(files, self._data.task_bytes))
+        seed = f"{self._settings.model.seed} {wanted.id}" if is_shuffled(self._data, files) else None
+        self._coordinator.hours_found(wanted, files, ranges(files, self._data.task_bytes, seed))
 
     async def _retry(self, request: Request) -> Response:
         require_token(request, self._token or None)

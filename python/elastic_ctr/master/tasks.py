@@ -23,6 +23,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpoint_files import describe_refusals
 from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.recovery import Part
+from elastic_ctr.master.schedule import is_shuffled, shuffle_seed
 from elastic_ctr.model.evaluation import BUCKETS, auc_of_histogram
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Tasks(Part):
         self._ledger.lease(row.id, request.trainer_id, attempt, since, now + self._config.lease_seconds)
         tasks = self._ledger.tasks(current.ordinal)
         samples = -(-2 * self._config.samples // max(1, len(tasks)))
+        shuffled = is_shuffled(self._settings.data, {task.path for task in tasks})
         return control.Task(
             id=row.id,
             attempt=attempt,
@@ -80,6 +82,7 @@ class Tasks(Part):
             samples=min(self._config.samples, max(samples, 8)),
             epoch=current.epoch,
             pass_id=current.id,
+            shuffle_seed=shuffle_seed(self._settings.model.seed, row.path, row.start) if shuffled else 0,
             collect=current.state == "checking"
             and self._collects(current, [task.id for task in tasks].index(row.id), len(tasks)),
         )

@@ -16,7 +16,7 @@ from elastic_ctr.features.convert import Converted, Converter
 from elastic_ctr.features.json_rows import cells_of_json, json_of_row
 from elastic_ctr.features.line import MAX_LINE_BYTES, Reason, parse_features
 from elastic_ctr.features.readers.rows import Format, Wanted, rows_in_range
-from elastic_ctr.features.record_text import Counts, record_text
+from elastic_ctr.features.record_text import Counts, record_text, shuffled_lines
 from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.transformer import MOST_KEYS, Transformer
@@ -77,7 +77,7 @@ class SampleKeys:
 
 
 class Conversion(Protocol):
-    """What a file holds, and how a record becomes the engine's."""
+    """How a file's records become the engine's."""
 
     def blocks(self, raw: BinaryIO, task: control.Task) -> Iterator[Block]: ...
 
@@ -193,6 +193,8 @@ def convert_task(
             result, quarantined = _convert_blocks(conversion.blocks(raw, task), task, out, sample)
         with on_scratch(temporary):
             out.close()
+            if task.shuffle_seed:
+                shuffle_lines(temporary, task.shuffle_seed)
             temporary.replace(target)
     except BaseException:
         with on_scratch(temporary):
@@ -201,6 +203,19 @@ def convert_task(
             out.close()
         raise
     return result, quarantined
+
+
+def shuffle_lines(file: Path, seed: int) -> None:
+    """Write the lines of a file anew in an order that the seed determines."""
+    if not file.stat().st_size:
+        return
+    target = file.with_suffix(".shuffled")
+    try:
+        with target.open("wb") as out:
+            out.writelines(shuffled_lines(np.asarray(np.memmap(file, np.uint8, "r")), seed))
+        target.replace(file)
+    finally:
+        target.unlink(missing_ok=True)
 
 
 def _convert_blocks(

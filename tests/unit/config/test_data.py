@@ -48,5 +48,5 @@ def test_start_and_end_may_be_the_same_split() -> None:
 def test_the_schema_says_that_slots_are_a_list_or_text() -> None:
     schema = Data.model_json_schema(by_alias=True)
 
-    assert schema["properties"]["slots"]["type"] == ["array", "string"]
+    assert schema["properties"]["slots"]["type"] == ["array", "string", "null"]
     assert schema["additionalProperties"] is False

@@ -56,6 +56,11 @@ def test_anchors_and_merges_are_read_as_helm_reads_them(tmp_path: Path) -> None:
     assert read_yaml(path)["one"] == {"a": 1, "b": 3}
 
 
+def test_words_that_merge_or_equal_are_texts_in_a_list(tmp_path: Path) -> None:
+    """Helm writes them without quotes."""
+    assert read_yaml(file(tmp_path, "words: [=, <<, a]\n")) == {"words": ["=", "<<", "a"]}
+
+
 def test_each_thing_wrong_is_a_line_that_begins_with_the_file(tmp_path: Path) -> None:
     path = file(tmp_path, "{port: 0, leaseSeconds: -1, what: 1}")
 

@@ -73,10 +73,23 @@ def test_values_that_the_pinned_list_lacks_are_unseen() -> None:
     assert (found.pinned_unseen, found.unseen) == (0, 0.75)
 
 
-def test_a_list_that_is_too_short_says_how_much_it_lacked_before() -> None:
-    pinned = of(["a", "a", "b", "c"], [0] * 4, top=1)
+def test_lists_that_are_too_short_show_no_new_values_where_there_are_none() -> None:
+    dice = np.random.default_rng(1)
 
-    assert by_column(compared(pinned, pinned))["city"].pinned_unseen == 0.5
+    def cities(rows: int, new: int = 0) -> list[str]:
+        known = [str(each) for each in (dice.random(rows - new) ** 3 * 5000).astype(int)]
+        return known + [f"new {each}" for each in dice.integers(0, 3, new)]
+
+    pinned = of(cities(5000), [0.0] * 5000, top=50)
+    same, other = (of(cities(3000, new), [0.0] * 3000, top=50) for new in (0, 1000))
+
+    for later, rise in ((same, 0), (other, 0.33)):
+        found = by_column(compared(pinned, later))["city"]
+        assert found.pinned_unseen is not None
+        assert found.unseen is not None
+        assert found.pinned_unseen > 0.5
+        # The new values take a third of what was seen before.
+        assert found.unseen - found.pinned_unseen == pytest.approx(rise * (1 - found.pinned_unseen), abs=0.02)
 
 
 @pytest.mark.parametrize("other", [-1.0, 8.0])

@@ -26,8 +26,8 @@ def test_mean_and_deviation_are_those_of_exact_fractions(numbers: list[float]) -
     found = sums_of(array(numbers))
 
     assert found.mean == float(mean)
-    least, most = (Fraction(found.deviation) * (1 + side * Fraction(1, 10**15)) for side in (-1, 1))
-    assert least**2 <= variance <= most**2 or found.deviation <= math.ulp(0.0)
+    least, most = (Fraction(found.deviation) + side * Fraction(math.ulp(found.deviation)) for side in (-1, 1))
+    assert max(least, Fraction()) ** 2 <= variance <= most**2
 
 
 @given(st.lists(some_numbers, min_size=1, max_size=5), st.randoms())

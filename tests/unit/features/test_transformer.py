@@ -18,7 +18,7 @@ from elastic_ctr.features.collector import Collector, merged
 from elastic_ctr.features.statistics import Statistics
 from elastic_ctr.features.transformer import MOST_KEYS
 
-GIVEN = {
+GIVEN: dict[str, dict[str, Any]] = {
     "age": {"type": "bucketized", "boundaries": [18, 30, 65]},
     "age_raw": {"type": "numeric", "column": "age", "missing": -1},
     "by_age": {"type": "crossed", "of": ["user", "age"]},
@@ -65,7 +65,7 @@ def in_python(texts: dict[str, str], age: float, price: float) -> tuple[dict[str
         "user_bin": [key("user_bin", texts["user"].encode())] if texts["user"] else [],
     }
     for name in ("by_age", "grid"):
-        parts = itertools.product(*(found[part] for part in GIVEN[name]["of"]))  # type: ignore[attr-defined]
+        parts = itertools.product(*(found[part] for part in GIVEN[name]["of"]))
         found[name] = [key(name, b"".join(each.to_bytes(8, "little") for each in combined)) for combined in parts]
     logged = math.copysign(math.log1p(abs(price)), price)
     numbers = {
@@ -98,7 +98,7 @@ def test_keys_and_numbers_of_rows_are_those_of_plain_python(given_: list[tuple[d
     found = transformer.transform(cells)
 
     slots = list(transformer.slots)
-    assert (found.numbers.dtype, found.keys.dtype) == (np.float32, np.uint64)
+    assert (str(found.numbers.dtype), str(found.keys.dtype)) == ("float32", "uint64")
     assert not len(found.too_many)
     lists = np.split(found.keys, np.cumsum(found.lengths)[:-1]) if len(found.lengths) else []
     for row, (texts, age, price) in enumerate(given_):

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 from elastic_ctr.config.data import split_end
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.master.ledger_rows import Pass
-from elastic_ctr.master.schedule import SavePlan, cut, look, passes, pick_samples, ranges, save_plan, splits
+from elastic_ctr.master.schedule import (
+    SavePlan,
+    cut,
+    is_shuffled,
+    look,
+    passes,
+    pick_samples,
+    ranges,
+    save_plan,
+    shuffle_seed,
+    splits,
+)
 from elastic_ctr.store.source import FileSource
 from master.world import data_of
 
@@ -388,3 +399,30 @@ def test_tasks_are_ranges_of_files_in_order_and_an_empty_file_has_none() -> None
         ("d.gz", 0, 0),
         ("e.zst", 0, 0),
     ]
+
+
+def test_tasks_are_shuffled_by_a_seed_and_none_is_lost() -> None:
+    files = {f"part-{number}": 100 for number in range(20)}
+    in_order = ranges(files, 10)
+
+    shuffled = ranges(files, 10, "1 20200401/00")
+
+    assert sorted(shuffled) == sorted(in_order)
+    assert shuffled == ranges(files, 10, "1 20200401/00")
+    assert in_order != shuffled != ranges(files, 10, "1 20200401/01")
+
+
+@pytest.mark.parametrize(
+    ("given", "files", "shuffled"), [(None, 1, False), (None, 2, True), (True, 1, True), (False, 2, False)]
+)
+def test_passes_of_several_files_are_shuffled_unless_told_otherwise(
+    given: bool | None, files: int, shuffled: bool
+) -> None:
+    data = DATA.model_copy(update={"shuffle": given})
+
+    assert is_shuffled(data, [f"part-{number}" for number in range(files)]) is shuffled
+
+
+def test_a_task_has_the_same_order_of_records_wherever_it_is_converted() -> None:
+    assert shuffle_seed(1, "a", 0) == shuffle_seed(1, "a", 0) != 0
+    assert len({shuffle_seed(seed, path, start) for seed in (1, 2) for path in "ab" for start in (0, 8)}) == 8

@@ -103,12 +103,11 @@ def test_a_sample_of_training_is_read_as_the_row_that_it_was(given_: list[dict[s
 def tensors(given_: list[dict[str, Any]]) -> list[tuple[str, str, list[int], list[Any]]]:
     """A tensor for each column: texts as BYTES, numbers as FP64 where every row has one."""
     found: list[tuple[str, str, list[int], list[Any]]] = [
-        (name, "BYTES", [len(given_)], [text_of(each.get(name)).decode() for each in given_]) for name in ("title", "user", "tags")
+        (name, "BYTES", [len(given_)], [text_of(each.get(name)).decode() for each in given_])
+        for name in ("title", "user", "tags")
     ]
-    for name in ("age", "price"):
-        if all(each.get(name) is not None for each in given_):
-            found.append((name, "FP64", [len(given_)], [float(each[name]) for each in given_]))
-    return found
+    whole = [name for name in ("age", "price") if all(each.get(name) is not None for each in given_)]
+    return found + [(name, "FP64", [len(given_)], [float(each[name]) for each in given_]) for name in whole]
 
 
 def with_whole_columns(given_: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -123,14 +122,17 @@ def test_tensors_have_the_keys_and_numbers_of_the_same_rows(given_: list[dict[st
     given_ = with_whole_columns(given_)
     wanted = asked(given_)
     inputs = [
-        {"name": name, "datatype": datatype, "shape": shape, "data": data} for name, datatype, shape, data in tensors(given_)
+        {"name": name, "datatype": datatype, "shape": shape, "data": data}
+        for name, datatype, shape, data in tensors(given_)
     ]
     same(parse_infer(json.dumps({"inputs": inputs}).encode()).instances(SCHEMA, 100), wanted)
 
     behind, described = b"", []
     for name, datatype, shape, data in tensors(given_):
         raw = raw_of(datatype, data)
-        described.append({"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": len(raw)}})
+        described.append(
+            {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": len(raw)}}
+        )
         behind += raw
     head = json.dumps({"inputs": described}).encode()
     same(parse_infer(head + behind, len(head)).instances(SCHEMA, 100), wanted)
@@ -181,9 +183,15 @@ NO_JSON = b'{"instances": [{"price": 1e400}]}'
         ({"instances": [{"user": {"id": 1}}]}, "instances[0].user is an object; a value is text, a whole number"),
         ({"instances": [{"tags": [["a"]]}]}, "instances[0].tags is a list in a list"),
         ({"instances": [{"tags": ["a|b"]}]}, "instances[0].tags has the value 'a|b', which holds the separator '|'"),
-        ({"instances": [{"user": 2**53 + 1}]}, f"instances[0].user is {2**53 + 1}; JSON programs round numbers from 2^53"),
+        (
+            {"instances": [{"user": 2**53 + 1}]},
+            f"instances[0].user is {2**53 + 1}; JSON programs round numbers from 2^53",
+        ),
         ({"instances": [{"user": 7.5}]}, "instances[0].user is 7.5; a number with a point is no category"),
-        ({"instances": [{"usr": "u1"}]}, "instances[0] has the column 'usr', which no feature reads; they read tags, title, user"),
+        (
+            {"instances": [{"usr": "u1"}]},
+            "instances[0] has the column 'usr', which no feature reads; they read tags, title, user",
+        ),
         ({"instances": []}, "instances is empty"),
         ({"instances": ["u1"]}, "instances[0] is 'u1'; it must be an object with a value for each column"),
         ({"rows": []}, "instances is missing"),
@@ -201,10 +209,19 @@ def test_a_wrong_row_is_refused_by_its_place_and_column(body: Any, sentence: str
 @pytest.mark.parametrize(
     ("tensor", "sentence"),
     [
-        ({"name": "price", "datatype": "BYTES", "shape": [1], "data": ["3"]}, "'price' is read as a number, as FP64, FP32"),
+        (
+            {"name": "price", "datatype": "BYTES", "shape": [1], "data": ["3"]},
+            "'price' is read as a number, as FP64, FP32",
+        ),
         ({"name": "user", "datatype": "FP32", "shape": [1], "data": [1.5]}, "'user' is read as text, as BYTES"),
-        ({"name": "user", "datatype": "BYTES", "shape": [1, 2], "data": ["a", "b"]}, "its feature takes one value a row"),
-        ({"name": "usr", "datatype": "BYTES", "shape": [1], "data": ["a"]}, "inputs has the column 'usr', which no feature reads"),
+        (
+            {"name": "user", "datatype": "BYTES", "shape": [1, 2], "data": ["a", "b"]},
+            "its feature takes one value a row",
+        ),
+        (
+            {"name": "usr", "datatype": "BYTES", "shape": [1], "data": ["a"]},
+            "inputs has the column 'usr', which no feature reads",
+        ),
         ({"name": "user", "datatype": "INT64", "shape": [1], "data": [2**53]}, "JSON programs round numbers from 2^53"),
     ],
 )
@@ -216,7 +233,9 @@ def test_a_wrong_tensor_is_refused_by_its_column(tensor: dict[str, Any], sentenc
     assert sentence in refused.value.sentence
 
 
-@pytest.mark.parametrize(("column", "datatype", "raw"), [("price", "FP32", b"\0\0\xc0\x7f"), ("price", "FP64", b"\0" * 6 + b"\xf0\x7f")])
+@pytest.mark.parametrize(
+    ("column", "datatype", "raw"), [("price", "FP32", b"\0\0\xc0\x7f"), ("price", "FP64", b"\0" * 6 + b"\xf0\x7f")]
+)
 def test_a_number_that_is_not_finite_is_refused_by_its_column(column: str, datatype: str, raw: bytes) -> None:
     message = messages.ModelInferRequest(raw_input_contents=[raw])
     message.inputs.add(name=column, datatype=datatype, shape=[1])
@@ -234,9 +253,11 @@ def test_text_that_is_not_utf8_is_refused_by_its_place() -> None:
 
 
 def test_columns_of_other_lengths_are_refused() -> None:
-    inputs = [{"name": name, "datatype": "BYTES", "shape": [n], "data": ["a"] * n} for name, n in (("user", 2), ("tags", 1))]
+    inputs = [
+        {"name": name, "datatype": "BYTES", "shape": [n], "data": ["a"] * n} for name, n in (("user", 2), ("tags", 1))
+    ]
 
-    with pytest.raises(RequestError, match="has 2 rows and .* 1; they must be as many"):
+    with pytest.raises(RequestError, match=r"has 2 rows and .* 1; they must be as many"):
         parse_infer(json.dumps({"inputs": inputs}).encode()).instances(SCHEMA, 100)
 
 
@@ -264,4 +285,7 @@ def test_the_metadata_list_the_columns_and_their_types() -> None:
 
 
 def test_an_answer_has_a_probability_a_row_and_the_version() -> None:
-    assert json.loads(rows_answer(np.array([0.25, 0.5], np.float32), 7)) == {"predictions": [0.25, 0.5], "model_version": "7"}
+    assert json.loads(rows_answer(np.array([0.25, 0.5], np.float32), 7)) == {
+        "predictions": [0.25, 0.5],
+        "model_version": "7",
+    }

@@ -234,3 +234,34 @@ def test_pooled_values_are_what_a_plain_loop_sums(samples: list[list[tuple[int, 
     np.testing.assert_allclose(sample.pooled(values), expected.reshape(len(lines), len(SLOTS) * 2))
     assert sample.keys.tolist() == sorted(set(of))
     assert 0 not in of
+
+
+@given(st.lists(st.integers(0, 10**6), max_size=300), st.integers(1, 2**32 - 1), st.integers(0, 40))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+def test_shuffled_records_are_the_same_in_an_order_that_the_seed_determines(
+    tmp_path: Path, keys: list[int], seed: int, bytes_more: int
+) -> None:
+    (tmp_path / "log").write_text("".join(f"1 0 {key + 1}:a{' ' * bytes_more}\n" for key in keys))
+    one = task()
+    _, in_order = convert(tmp_path, one)
+    one.shuffle_seed = seed
+
+    _, shuffled = convert(tmp_path, one)
+    _, again = convert(tmp_path, one)
+
+    assert sorted(shuffled.splitlines()) == sorted(in_order.splitlines())
+    assert shuffled == again
+    assert len(set(keys)) < 20 or shuffled != in_order
+
+
+def test_records_of_more_bytes_than_a_piece_are_shuffled_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_ctr.features.record_text._PIECE", 64)
+    (tmp_path / "log").write_text("".join(f"1 0 {'7:a ' * (key % 40)}{key}:b\n" for key in range(1, 500)))
+    one = task()
+    _, in_order = convert(tmp_path, one)
+    one.shuffle_seed = 5
+
+    _, shuffled = convert(tmp_path, one)
+
+    assert sorted(shuffled.splitlines()) == sorted(in_order.splitlines())
+    assert shuffled != in_order

@@ -234,7 +234,7 @@ def _continues(data: Any, at: Any, end: Any, low: Any, high: Any) -> Any:
 
 
 @compiled
-def _is_utf8(data: Any, at: Any, end: Any) -> Any:
+def is_utf8(data: Any, at: Any, end: Any) -> Any:
     """By table 3-7 of the Unicode Standard: nothing overlong, no surrogate, nothing above U+10FFFF."""
     while at < end:
         byte = data[at]
@@ -264,7 +264,7 @@ def check_utf8(data: Any, begins: Any, ends: Any, codes: Any, details: Any) -> N
     """Give fine rows NOT_UTF8 and the text that is not UTF-8."""
     for row in range(codes.size):
         for place in range(begins.shape[1]):
-            if codes[row] == _FINE and not _is_utf8(data, begins[row, place], ends[row, place]):
+            if codes[row] == _FINE and not is_utf8(data, begins[row, place], ends[row, place]):
                 codes[row] = _NOT_UTF8
                 details[row] = place
 

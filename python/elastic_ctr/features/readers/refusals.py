@@ -15,6 +15,8 @@ FINE = 0
 TOO_LONG, EMPTY, OPEN_QUOTE, AFTER_QUOTE, WRONG_COLUMNS = range(1, 6)
 NOT_A_LABEL, NO_COUNT, NOT_WHOLE, NEGATIVE, TOO_LARGE, NO_SHOW, ABOVE_SHOWS = range(6, 13)
 NOT_A_NUMBER, NOT_FINITE, NOT_UTF8, BAD_SEPARATOR = range(13, 17)
+NOT_READ = 17
+"""A line whose reader says itself why."""
 
 _SENTENCES: dict[int, tuple[Reason, str]] = {
     TOO_LONG: (Reason.TOO_LONG, "the row has more than {limit} bytes."),

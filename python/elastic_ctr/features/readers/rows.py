@@ -12,7 +12,7 @@ from elastic_ctr.features.line import MAX_LINE_BYTES, Reason
 MOST_ROWS = 1 << 16
 MOST_BYTES = 8 << 20
 
-Kind: TypeAlias = Literal["csv", "tsv", "parquet", "reader"]
+Kind: TypeAlias = Literal["csv", "tsv", "jsonl", "parquet", "reader"]
 
 
 class ColumnsRefused(ValueError):
@@ -21,7 +21,7 @@ class ColumnsRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What the files are. `columns` names those of text without a header line; None: the first line of each file names them.
+    """The kind of the files. `columns` names those of text without a header line; None: the first line of each file names them.
 
     A `reader` is a function of the user's own, `package.module:function`; see `own_reader`.
     """
@@ -33,7 +33,7 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is read of each row.
+    """The columns that are read of each row.
 
     A label alone is 0 or 1 and its show is 1. With `shows` both are counts: whole numbers below 2^31, shows of at least 1,
     label of at most shows. Rows without label, as those to predict, have show 1 and click 0.
@@ -59,7 +59,7 @@ class Wanted:
 
     @property
     def row_bytes(self) -> int:
-        """What a row takes beside its texts."""
+        """Bytes of a row beside its texts."""
         return 16 * len(self.inputs.texts) + 8 * len(self.inputs.numbers) + 24
 
 
@@ -126,6 +126,10 @@ def rows_in_range(
         from elastic_ctr.features.readers.own_reader import rows_of_reader
 
         return rows_of_reader(format.reader, stream, path, wanted, start, end, max_line_bytes)
+    if format.kind == "jsonl":
+        from elastic_ctr.features.readers.jsonl import rows_of_json_lines
+
+        return rows_of_json_lines(stream, path, wanted, start, end, max_line_bytes)
     from elastic_ctr.features.readers.text import rows_of_text
 
     return rows_of_text(stream, path, format, wanted, start, end, max_line_bytes)

@@ -69,7 +69,7 @@ def rows_of_lines(
 ) -> list[Row | Refused]:
     """What a reader should give for a whole file."""
     at, found = 0, []
-    for line in _lines(content):
+    for line in lines_of(content):
         place, text = at, line.removeprefix(b"\xef\xbb\xbf") if at == 0 else line
         at += len(line)
         if not text:
@@ -81,7 +81,8 @@ def rows_of_lines(
     return found
 
 
-def _lines(content: bytes) -> list[bytes]:
+def lines_of(content: bytes) -> list[bytes]:
+    """Each with its LF."""
     lines = [line + b"\n" for line in content.split(b"\n")]
     lines[-1] = lines[-1][:-1]
     return [line for line in lines if line]

@@ -1,0 +1,87 @@
+"""Rows of columns, from raw files to predictions: one definition of the features for training and for every door of serving."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from elastic_ctr.local.endpoints import ask, predict_rows
+from elastic_ctr.serving import open_inference_pb2 as messages
+from pipeline.running import Run, values_for
+from raw_rows import FEATURES, Row, random_row, write_hour
+
+
+def over_grpc(address: str, rows: list[Row]) -> list[float]:
+    """One tensor a column; a row that lacks a value has an empty text."""
+    request = messages.ModelInferRequest(model_name="ctr")
+    for name in ("user", "item", "tags", "title"):
+        texts = [row.get(name, "") for row in rows]
+        values = ["|".join(text) if isinstance(text, list) else str(text) for text in texts]
+        tensor = request.inputs.add(name=name, datatype="BYTES", shape=[len(rows)])
+        tensor.contents.bytes_contents.extend(value.encode() for value in values)
+    for name in ("price", "age"):
+        tensor = request.inputs.add(name=name, datatype="FP64", shape=[len(rows)])
+        tensor.contents.fp64_contents.extend(float(row[name]) for row in rows)
+    with grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=messages.ModelInferResponse.FromString,
+        )
+        return list(call(request, timeout=60).outputs[0].contents.fp32_contents)
+
+
+@pytest.mark.timeout(240)
+def test_raw_rows_are_trained_and_answered_by_one_definition(tmp_path: Path, start: Callable[..., Run]) -> None:
+    dice = random.Random(7)
+    data = tmp_path / "data"
+    for hour in range(2):
+        write_hour(data / "20200401" / f"{hour:02d}", [random_row(dice) for _ in range(4000)], dice)
+    small = {"model": {"network": "deepfm"}, "trainer": {"replicas": 1, "config": {"batchSize": 32, "epochs": 4}}}
+    values = values_for(data, [], "20200401/00", "20200401/01", **small, pserver={"replicas": 1})
+    del values["data"]["slots"]
+    values["data"] |= {"format": "csv", "label": "clicked"}
+    values["master"]["config"]["samples"] = 1000
+    values["features"] = FEATURES
+    run = start(values)
+
+    report = run.finish(200)
+
+    assert [(each["records"], each["refused"]) for each in report["passes"]] == [(4000, 0)] * 2
+    assert all(each["maxAbsDiff"] < 1e-5 for each in report["passes"])
+    assert report["passes"][-1]["auc"] > 0.7
+    store = run.places.folder / "store" / "output"
+    documents = {file.read_bytes() for file in (store / "ctr_model").glob("*/features.json")}
+    assert len(list((store / "ctr_model").glob("*/features.json"))) == 2
+    assert len(documents) == 1, "both versions have the features and the statistics of the first pass"
+    assert json.loads(documents.pop())["statistics"]["numbers"]["price"]["rows"] == 4000
+
+    # The trainer's own scores of rows that it read from the file, asked again over every door.
+    [last] = store.glob(f"ctr_model/{report['live']}/sample.jsonl")
+    samples = [json.loads(line) for line in last.read_text().splitlines()]
+    trained = np.array([sample["published"] for sample in samples])
+    rows = [json.loads(sample["line"]) for sample in samples]
+    assert len(rows) == 1000
+    served, versions = predict_rows(run.places.serving, "ctr", rows)
+    assert set(versions) == {report["live"]}
+    assert np.abs(np.array(served) - trained).max() < 1e-5
+
+    fresh = [row for row in (random_row(dice) for _ in range(400)) if {"price", "age"} <= row.keys()]
+    as_json, _ = predict_rows(run.places.serving, "ctr", fresh)
+    grpc_port = values["serving"]["config"]["grpcPort"]
+    assert over_grpc(f"127.0.0.1:{grpc_port}", fresh) == pytest.approx(as_json, abs=1e-6)
+    described = ask(f"http://{run.places.serving}/v2/models/ctr")["inputs"]
+    assert {each["name"]: each["datatype"] for each in described} == {
+        "age": "FP64", "item": "BYTES", "price": "FP64", "tags": "BYTES", "title": "BYTES", "user": "BYTES",
+    }  # fmt: skip
+    inputs = [
+        {"name": "user", "datatype": "BYTES", "shape": [2], "data": ["u1", "u2"]},
+        {"name": "price", "datatype": "FP32", "shape": [2], "data": [1, 2]},
+    ]
+    answer = ask(f"http://{run.places.serving}/v2/models/ctr/infer", {"inputs": inputs})
+    some, _ = predict_rows(run.places.serving, "ctr", [{"user": "u1", "price": 1}, {"user": "u2", "price": 2}])
+    assert answer["outputs"][0]["data"] == pytest.approx(some, abs=1e-6)
