@@ -5,7 +5,7 @@
 Memory and lookups are of parts of the same keys and values at dim 17, the kinds in turn; every answer is asserted to be what
 `features.quantiser` says. For AUC one model is trained as it is, by the pipeline of `elastic-ctr local`; its own network then scores
 held-out lines with the published values and with the stored ones: two trainings would differ by more than what is measured.
-About two minutes on two cores. Avazu is left out where its file is not.
+About three minutes on two busy cores. Avazu is left out where its file is not.
 """
 
 import argparse
