@@ -68,7 +68,7 @@ def test_the_page_leads_from_a_csv_file_to_answers(tmp_path: Path) -> None:
     ports = values_for(tmp_path, [0], "20200401/00", "20200401/00")
     data, _, _ = proposed.partition("features:")
     rest = {key: ports[key] for key in ports.keys() - {"data", "trainer"}}
-    rest["trainer"] = {"config": {**ports["trainer"]["config"], "batchSize": 32}}
+    rest["trainer"] = {"config": {**ports["trainer"]["config"], "batchSize": 32, "epochs": 8}}
     file.write_text(data + wanted + yaml.safe_dump(rest))
     port = ports["serving"]["config"]["port"]
     try:
