@@ -24,8 +24,9 @@ from elastic_ctr.config.feature_document import FILE, read_features
 from elastic_ctr.cube.builder.part import Identity, build_full
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
 from elastic_ctr.features.json_rows import cells_of_json
-from elastic_ctr.features.quantiser import VALUE_KINDS, ValueKind, quantised
+from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
 from elastic_ctr.local.session import Session
 from elastic_ctr.model.evaluation import weighted_auc
 from elastic_ctr.seqfile.file_reader import SequenceFileReader

@@ -19,6 +19,7 @@ from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 from elastic_ctr.machine_code.intrinsics import load_u64, trailing_zeros
 
 NOT_READ = -1
+SHORTEST_ROW = len("{},")
 LF = 10
 _KEPT = 256 << 10
 

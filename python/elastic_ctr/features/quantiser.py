@@ -21,29 +21,21 @@ themselves: within 2^-16 of the largest one, scale is the largest that allows it
 must not look like an answer. Zero stays zero; int8 answers -0.0 as 0.0.
 """
 
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-ValueKind = Literal["float32", "float16", "int8"]
+from elastic_ctr.features.value_kind import ValueKind
+
 Values = NDArray[np.float32]
 Stored = NDArray[np.uint8]
 
-VALUE_KINDS: tuple[ValueKind, ...] = ("float32", "float16", "int8")
 LARGEST_HALF = 65504.0
 LARGEST_BYTE = 127
 SCALE_BITS = 17
 # Of an int8 row: where column 0 and where the bytes of the vector stand; the scale is in front.
 FIRST_AT, VECTOR_AT = 4, 6
-
-
-def kind_of(name: str) -> ValueKind:
-    """The kind of that name in a message; "" is float32, which is all that earlier releases know. Raises ValueError."""
-    for kind in VALUE_KINDS:
-        if kind == (name or "float32"):
-            return kind
-    raise ValueError(f"values are stored as {', '.join(VALUE_KINDS)}, not as {name}; are all roles of one release?")
 
 
 def value_bytes(dim: int, kind: ValueKind) -> int:
