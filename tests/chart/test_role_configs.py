@@ -102,6 +102,18 @@ def test_only_who_trains_is_told_of_features_and_only_where_there_are_any(render
     assert of_clicks == []
 
 
+def test_statistics_are_told_to_the_master_alone_as_they_are(render: Renderer) -> None:
+    text = Statistics(texts={}, numbers={}).to_json()
+    values = merged(ROWS, {"statistics": text})
+
+    found: dict[str, Any] = files(render(below=values))
+
+    assert found["master"].statistics == settings(Values, values, "values.yaml").statistics == text
+    assert [name for name, text in render(below=values).configs() if "statistics:" in text] == [
+        "ctr-master/master.config.yaml"
+    ]
+
+
 # By the one reader or another of YAML a truth value, nothing, a number, a time, a day, a merge.
 STRANGE = ["no", "y", "null", "~", "1e3", "0x1f", "007", "1_000", "2020-04-01", "=", "<<", ".", "-", "'", '"']
 

@@ -77,7 +77,7 @@ training: {{ include "elastic-ctr.training.fullname" . }}
 data: {{- include "elastic-ctr.given" .Values.data | nindent 2 }}
 {{- include "elastic-ctr.config.features" . }}
 {{- with .Values.statistics }}
-statistics: {{ . | toJson }}
+{{ toYaml (dict "statistics" .) }}
 {{- end }}
 model: {{- include "elastic-ctr.given" .Values.model | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
