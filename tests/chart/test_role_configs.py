@@ -12,9 +12,9 @@ from chart.role_settings import CLASSES, CONFIG, config_text, files
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.features import input_of
 from elastic_ctr.config.load import settings
-from elastic_ctr.config.role_files import MasterFile, TrainingMember
+from elastic_ctr.config.role_files import TrainingMember
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.features.statistics import NumberStatistics, Statistics
+from elastic_ctr.features.statistics import Statistics
 
 
 @pytest.fixture(params=CASES)
@@ -77,9 +77,6 @@ def test_cluster_and_laptop_give_a_role_the_same_settings(values: dict[str, Any]
 
 
 ROWS = read(CHART / "examples" / "rows.yaml")
-NO_NUMBERS = NumberStatistics(
-    rows=1, missing=1, distinct=0, min=None, max=None, mean=None, deviation=None, quantiles=()
-)
 
 
 def test_who_trains_on_rows_makes_the_same_input_in_a_cluster_as_on_a_laptop(render: Renderer) -> None:
@@ -329,12 +326,3 @@ def test_state_and_scratch_are_volumes(rendered: Rendered) -> None:
 def needs(role: str, folder: str) -> bool:
     """Builder and transfer share a section, but not their folders."""
     return (role, folder) not in {("cube-builder", "state_dir"), ("cube-transfer", "scratch_dir")}
-
-
-def test_given_statistics_reach_the_master_as_they_are(render: Renderer) -> None:
-    text = Statistics(texts={}, numbers={"price": NO_NUMBERS}).to_json()
-
-    found = files(render(below=merged(ROWS, {"statistics": text})))
-
-    masters = [file.statistics for file in found.values() if isinstance(file, MasterFile)]
-    assert masters == [text]
