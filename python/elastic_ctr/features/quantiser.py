@@ -4,7 +4,7 @@
     float16   dim x f16: round to nearest, ties to even; beyond ±65504 it is ±65504
     int8      scale f32 | column 0 f16 | (dim - 1) x i8: round-half-even(value / scale), -127 to 127
 
-What is answered is again float32, exactly the stored number: a half, or byte x scale. Builder, lookup and the trainer that
+The answer is again float32, exactly the stored number: a half, or byte x scale. Builder, lookup and the trainer that
 scores a version must agree on it bit by bit, so it is defined here. The bounds, for finite values (`error_bound`):
 
     float16, and column 0 of int8   |error| <= max(|value| / 2^11, 2^-25); beyond ±65504 |value| - 65504
