@@ -195,6 +195,8 @@ FEATURE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 BETWEEN_ROWS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "rows without label": ({"data": {"label": None}}, ["data.label is missing", "csv"]),
+    "a reader of another format": ({"data": {"reader": "mine.logs:rows"}}, ["data.reader goes with data.format reader"]),
+    "a format without its reader": ({"data": {"format": "reader"}}, ["data.reader goes with data.format reader"]),
     "rows with slots": ({"data": {"slots": [1]}}, ["data.slots is for data.format clicks"]),
     "rows without features": ({"features": None}, ["features is missing", "csv"]),
     "clicks with features": ({"data": {"format": "clicks", "label": None, "slots": [1]}}, ["features is for rows"]),

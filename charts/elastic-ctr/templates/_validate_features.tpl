@@ -7,7 +7,7 @@
 {{- if not $data.slots -}}
 data.slots is missing: list the slots that are features, or give data.format and features
 {{ end }}
-{{- range $key := list "label" "shows" "columns" }}
+{{- range $key := list "label" "shows" "columns" "reader" }}
 {{- if get $data $key -}}
 data.{{ $key }} is for rows of columns: leave it out, or set data.format to csv, tsv, jsonl or parquet
 {{ end }}
@@ -18,6 +18,9 @@ data.slots is for data.format clicks: leave it out, for with {{ $format }} featu
 {{ end }}
 {{- if not $data.label -}}
 data.label is missing: name the column of {{ $format }} rows that says which were clicked
+{{ end }}
+{{- if ne (eq $format "reader") (not (empty $data.reader)) -}}
+data.reader goes with data.format reader: give both, or neither
 {{ end }}
 {{- if and $data.columns (not (has $format (list "csv" "tsv"))) -}}
 data.columns is for csv and tsv: leave it out, for the columns of {{ $format }} have names already

@@ -24,7 +24,7 @@ def feature_document(settings: TrainingMember, statistics: Statistics | None) ->
 
 def format_of(data: Data) -> Format:
     """Of files of rows."""
-    return Format(cast("Kind", data.format), data.columns)
+    return Format(cast("Kind", data.format), data.columns, data.reader or "")
 
 
 def conversion_of(settings: TrainingMember, document: FeatureDocument | None) -> Conversion:
