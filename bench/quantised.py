@@ -5,7 +5,7 @@
 Memory and lookups are of parts of the same keys and values at dim 17, the kinds in turn; every answer is asserted to be what
 `features.quantiser` says. For AUC one model is trained as it is, by the pipeline of `elastic-ctr local`; its own network then scores
 held-out lines with the published values and with the stored ones: two trainings would differ by more than what is measured.
-About two minutes on two cores. Avazu is left out where its file is not.
+About three minutes on two busy cores. Avazu is left out where its file is not.
 """
 
 import argparse
@@ -19,19 +19,22 @@ from numpy.typing import NDArray
 
 from bench.cube_kernel import N, calling, kernel_of
 from bench.method import FOLDER, Plan, Results, arguments, compare, median_rate, plan_of, show, summary
-from bench.quality import SMALL_DATA, Line, command, imported, lines_of, served
+from bench.quality import SMALL_DATA, Line, command, imported, lines_of, rows_of, served
+from elastic_ctr.config.feature_document import FILE, read_features
 from elastic_ctr.cube.builder.part import Identity, build_full
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
-from elastic_ctr.features.quantiser import VALUE_KINDS, ValueKind, quantised
+from elastic_ctr.features.json_rows import cells_of_json
+from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
 from elastic_ctr.local.session import Session
 from elastic_ctr.model.evaluation import weighted_auc
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.serving.batching.predictor import DenseNetwork
 from elastic_ctr.store import open_store
-from elastic_ctr.trainer.converter import ClickConversion
+from elastic_ctr.trainer.converter import ClickConversion, SampleKeys
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import checked_file, published_versions, read_version
+from elastic_ctr.versions.manifest import VersionManifest, checked_file, published_versions, read_version
 
 DIM = 17
 KEYS = 4_000_000
@@ -88,6 +91,18 @@ def measure_parts(plan: Plan, results: Results) -> None:
                 results.put(summary(row, found.ratios(), SPEED.get(kind), note=note), found.details())
 
 
+def sample_of(manifest: VersionManifest, folder: Path, held: list[Line]) -> SampleKeys:
+    """Of lines, or of rows as JSON."""
+    texts = [text for text, _, _ in held]
+    if manifest.features is None:
+        return ClickConversion(SlotList(manifest.slots), manifest.sparse_dim, 1 << 20).sample(texts)
+    document = read_features((folder / FILE).read_bytes(), manifest.features)
+    transformer = document.transformer()
+    rows = transformer.transform(cells_of_json([text.encode() for text in texts], transformer.inputs))
+    averaged = [slot in document.features.averaged for slot in transformer.slots]
+    return SampleKeys.of(rows.keys, rows.lengths, rows.numbers, averaged)
+
+
 def measure_auc(name: str, session: Session, held: list[Line], results: Results) -> None:
     """Of the last version of a session; it must be a base, which holds every key."""
     store = open_store(session.places.store_url)
@@ -102,7 +117,7 @@ def measure_auc(name: str, session: Session, held: list[Line], results: Results)
     keys, values = (np.concatenate(column) for column in zip(*blocks, strict=True))
     order = np.argsort(keys)
     keys, values = keys[order], values[order]
-    sample = ClickConversion(SlotList(manifest.slots), manifest.sparse_dim, 1 << 20).sample([line[0] for line in held])
+    sample = sample_of(manifest, store.root / layout.model_folder(manifest.version), held)  # type: ignore[attr-defined]
     at = np.minimum(np.searchsorted(keys, sample.keys), keys.size - 1)
     own = np.where((keys[at] == sample.keys)[:, None], values[at], np.float32(0))
 
@@ -145,7 +160,7 @@ def measure_avazu(raw: Path, results: Results) -> None:
             imported("avazu", folder / f"{part}.txt", folder / part)
         model = {**SMALL_DATA["avazu"]["model"], "embeddingDim": DIM}
         with served(folder, folder / "train", {**SMALL_DATA["avazu"], "model": model}) as session:
-            measure_auc("Avazu", session, lines_of(folder / "held"), results)
+            measure_auc("Avazu", session, [line for line, _ in rows_of(folder / "held")], results)
 
 
 def main() -> None:

@@ -200,6 +200,10 @@ BETWEEN_ROWS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "clicks with features": ({"data": {"format": "clicks", "label": None, "slots": [1]}}, ["features is for rows"]),
     "clicks without slots": ({"data": {"format": "clicks", "label": None}, "features": None}, ["data.slots is missing"]),
     "clicks with a label": ({"data": {"format": "clicks", "slots": [1]}, "features": None}, ["data.label is for rows"]),
+    "clicks with statistics": (
+        {"data": {"format": "clicks", "label": None, "slots": [1]}, "features": None, "statistics": "{}"},
+        ["statistics is of the columns that features read"],
+    ),
     "columns of parquet": ({"data": {"format": "parquet", "columns": ["click", "city"]}}, ["data.columns is for csv and tsv"]),
     "a label among no columns": ({"data": {"columns": ["city"]}}, ['data.label "click" is not among data.columns', "city"]),
     "a feature of no column": (

@@ -40,7 +40,11 @@ data.{{ $key }} {{ quote $column }} is not among data.columns: name one of {{ jo
 features is missing: say what the columns of {{ $format }} rows mean to the network
 {{ else if and (eq $format "clicks") $features -}}
 features is for rows of columns: leave it out, for with data.format clicks data.slots names the features
-{{ else if $features }}
+{{ end }}
+{{- if and .Values.statistics (not $features) -}}
+statistics is of the columns that features read, and there are no features: leave it out
+{{ end }}
+{{- if and $features (ne $format "clicks") }}
 {{- if .Values.model.sparseDim -}}
 model.sparseDim is for data.format clicks: leave it out, and bound the keys of a feature by its hash
 {{ end }}

@@ -49,7 +49,7 @@ class AnalysisRefused(ValueError):
 
 @dataclass
 class Analysis:
-    """What was read so far."""
+    """Rows that were read so far."""
 
     parts: dict[str, bytes] = field(default_factory=dict)
     records: int = 0

@@ -153,7 +153,7 @@ def csv_files(given: Csv, writing: Writing, files: FilesOrNone = None, *, out: O
             header=given.header,
             columns=_names(given.columns),
         )
-        _import_rows(files or [], CsvImport(form), out, writing, given.max_hours)
+        _import_rows(files or [], form, out, writing, given.max_hours)
 
 
 @app.command()
@@ -164,7 +164,7 @@ def criteo(writing: Writing, files: FilesOrNone = None, *, out: Out) -> None:
     The counts I1 to I13 are numeric features, the categories C1 to C26 categorical ones.
     """
     with _refusals():
-        _import_rows(files or [], CsvImport(CRITEO), out, writing)
+        _import_rows(files or [], CRITEO, out, writing)
 
 
 @app.command()
@@ -193,17 +193,12 @@ def libfm(
 _MOST_HOURS = 24 * 366 * 10
 
 
-def _import_rows(
-    files: list[Path], importer: CsvImport, out: Path, writing: Writing, max_hours: int = _MOST_HOURS
-) -> None:
+def _import_rows(files: list[Path], form: CsvFormat, out: Path, writing: Writing, max_hours: int = _MOST_HOURS) -> None:
     if not files:
-        _write_values(importer, out, writing)
+        _write_values(CsvImport(form), out, writing)
         return
-    if writing.append and (out / VALUES).exists():
-        there = read_yaml(out / VALUES)
-        _import(files, importer, out, writing, max_hours, lambda: importer.require_same(there, out / VALUES))
-    else:
-        _import(files, importer, out, writing, max_hours)
+    added_to = read_yaml(out / VALUES) if writing.append and (out / VALUES).exists() else None
+    _import(files, CsvImport(form, added_to), out, writing, max_hours)
 
 
 def _write_values(importer: CsvImport, out: Path, writing: Writing) -> None:
@@ -251,7 +246,6 @@ def _import(
     out: Path,
     writing: Writing,
     max_hours: int = _MOST_HOURS,
-    check: Callable[[], None] = lambda: None,
 ) -> None:
     start = parse_hour(writing.start)
     if writing.append and writing.force:
@@ -266,7 +260,6 @@ def _import(
             max_hours=max_hours,
             max_refused_share=writing.max_refused_share,
             report=report,
-            check=check,
         )
     if writing.as_json:
         typer.echo(json.dumps({**summary.as_dict(), "deletedHours": tree.deleted}))

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from elastic_ctr.config.section import EXACT, Count, Section
-from elastic_ctr.features.quantiser import ValueKind
+from elastic_ctr.features.value_kind import ValueKind
 
 # Functions in elastic_ctr.model.networks; a test keeps the two lists equal.
 NetworkName = Literal["slot-dnn", "deepfm"]

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from elastic_ctr.features.guessed_columns import ColumnGuess, GuessRefused, yaml_text
+from elastic_ctr.features.hours import VALUES
 from elastic_ctr.features.importers import ImportRefused, Row, RowRefused, Rows, clicked
 from elastic_ctr.features.line import COUNT_LIMIT
 
@@ -90,12 +90,18 @@ class CsvFormat:
 
 
 class CsvImport:
-    """One import: the columns are those of the first file."""
+    """One import: the columns are those of the first file.
+
+    Args:
+        form: of the files.
+        added_to: the values file of hours that the rows are added to.
+    """
 
     slots = None
 
-    def __init__(self, form: CsvFormat) -> None:
+    def __init__(self, form: CsvFormat, added_to: Mapping[str, Any] | None = None) -> None:
         self._form = form
+        self._added_to = added_to
         self._delimiter = form.delimiter.encode()
         self._quote = None if form.quote is None else form.quote.encode()
         self._names: list[str] = []
@@ -138,7 +144,9 @@ class CsvImport:
             yield self._row_or_refused(line, number, len(names), order)
 
     def values(self, start: str, end: str, interval: int = 60) -> str:
-        """The values file that trains the rows."""
+        """The values file that trains the rows. Raises ImportRefused where they are not those of the hours that are there."""
+        if self._added_to is not None:
+            self._require_same(self._added_to)
         form = self._form
         data = {
             "source": '{url: "file:."}    # the folder of this file; a cluster needs hdfs:// or a mounted file:///',
@@ -166,21 +174,21 @@ class CsvImport:
         ]
         return "\n".join(lines) + "\n"
 
-    def require_same(self, values: Mapping[str, Any], where: Path) -> None:
-        """Raises ImportRefused where rows would not be those of the values file that is there."""
+    def _require_same(self, values: Mapping[str, Any]) -> None:
+        """Raises ImportRefused."""
         form, data = self._form, values.get("data") or {}
         ours = {"format": form.kind, "label": form.label if form.label is not None else form.click, "shows": form.show}
         ours["columns"] = None if form.header else self._names  # type: ignore[assignment]
         for key, value in ours.items():
             if data.get(key) != value:
                 raise ImportRefused(
-                    f"{where} has data.{key} {data.get(key)}, and these rows {value}; they must be the same."
+                    f"the {VALUES} there has data.{key} {data.get(key)}, and these rows {value}; they must be the same."
                 )
         for name, feature in (values.get("features") or {}).items():
             column = feature.get("column") or name
             if feature.get("type") != "crossed" and column not in self._names:
                 raise ImportRefused(
-                    f"{where} has the feature {name} of the column {column!r}, which these rows lack; they have "
+                    f"the {VALUES} there has the feature {name} of the column {column!r}, which these rows lack; they have "
                     f"{', '.join(self._names)}."
                 )
 

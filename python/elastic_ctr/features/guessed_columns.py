@@ -1,4 +1,4 @@
-"""What columns seem to mean, from their first rows: the `features:` that an import proposes."""
+"""The `features:` that an import proposes: a guess at the meaning of columns, from their first rows."""
 
 from __future__ import annotations
 

@@ -66,13 +66,13 @@ class Importer(Protocol):
 
     @property
     def header(self) -> bytes:
-        """What each file that is written begins with."""
+        """The first line of each file that is written, or nothing."""
 
     def rows(self, lines: Iterator[bytes], name: str) -> Rows:
         """The rows of one file."""
 
     def values(self, start: str, end: str) -> str:
-        """The values file of hours from `start` to `end`."""
+        """The values file of hours from `start` to `end`. Raises ImportRefused where the rows cannot be added to those there."""
 
 
 @dataclass
@@ -195,7 +195,6 @@ def import_files(
     max_hours: int = 24 * 366,
     max_refused_share: float = 0.01,
     report: Callable[[str], None] = lambda _: None,
-    check: Callable[[], None] = lambda: None,
 ) -> Summary:
     """Read files into hours and publish them.
 
@@ -208,7 +207,6 @@ def import_files(
         max_hours: a longer tree is refused: one wrong date would make years of empty hours.
         max_refused_share: more refused rows than this share, and nothing is published.
         report: is told how many rows of a file are read, from time to time.
-        check: is called before anything is published, and may raise ImportRefused.
 
     Raises:
         ImportRefused: with what was wrong; nothing was published.
@@ -239,7 +237,6 @@ def import_files(
             f"the rows lie between {hour_name(first)} and {hour_name(last)}, {hours} hours, which is more than "
             f"{max_hours}; is the time format right? Nothing was written."
         )
-    check()
     summary.features = importer.features
     summary.start, summary.end = hour_name(first), hour_name(last)
     summary.hours = tree.publish(importer.slots, first, last, importer.values(summary.start, summary.end))

@@ -4,7 +4,7 @@
     float16   dim x f16: round to nearest, ties to even; beyond ±65504 it is ±65504
     int8      scale f32 | column 0 f16 | (dim - 1) x i8: round-half-even(value / scale), -127 to 127
 
-What is answered is again float32, exactly the stored number: a half, or byte x scale. Builder, lookup and the trainer that
+The answer is again float32, exactly the stored number: a half, or byte x scale. Builder, lookup and the trainer that
 scores a version must agree on it bit by bit, so it is defined here. The bounds, for finite values (`error_bound`):
 
     float16, and column 0 of int8   |error| <= max(|value| / 2^11, 2^-25); beyond ±65504 |value| - 65504
@@ -21,29 +21,21 @@ themselves: within 2^-16 of the largest one, scale is the largest that allows it
 must not look like an answer. Zero stays zero; int8 answers -0.0 as 0.0.
 """
 
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-ValueKind = Literal["float32", "float16", "int8"]
+from elastic_ctr.features.value_kind import ValueKind
+
 Values = NDArray[np.float32]
 Stored = NDArray[np.uint8]
 
-VALUE_KINDS: tuple[ValueKind, ...] = ("float32", "float16", "int8")
 LARGEST_HALF = 65504.0
 LARGEST_BYTE = 127
 SCALE_BITS = 17
 # Of an int8 row: where column 0 and where the bytes of the vector stand; the scale is in front.
 FIRST_AT, VECTOR_AT = 4, 6
-
-
-def kind_of(name: str) -> ValueKind:
-    """The kind of that name in a message; "" is float32, which is all that earlier releases know. Raises ValueError."""
-    for kind in VALUE_KINDS:
-        if kind == (name or "float32"):
-            return kind
-    raise ValueError(f"values are stored as {', '.join(VALUE_KINDS)}, not as {name}; are all roles of one release?")
 
 
 def value_bytes(dim: int, kind: ValueKind) -> int:

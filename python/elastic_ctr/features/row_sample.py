@@ -53,7 +53,7 @@ class RowSample:
             self._kept += len(rows)
 
     def rows(self) -> Cells | None:
-        """What was kept, in order; None where there was no row."""
+        """The kept rows, in order; None where there was no row."""
         return joined_cells(self._parts) if self._parts else None
 
 

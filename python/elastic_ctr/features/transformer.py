@@ -23,7 +23,7 @@ MOST_KEYS = 65_536
 
 # Bytes of a text behind its slot's prefix, which stands ready; of longer ones the prefix is copied, too.
 _SHORT = 64
-# What a thread keeps from one batch to the next.
+# A thread keeps this from one batch to the next.
 _KEPT_KEYS, _KEPT_TEXT = 1 << 15, 64 << 10
 
 Floats = npt.NDArray[np.float32]

@@ -114,8 +114,8 @@ def ready(address: str, model: str) -> None:
 
 
 class Metadata(NamedTuple):
-    """What requests of a model hold: feasigns of its slots or, if there are none, columns by name with their datatypes; and
-    the versions that serving names.
+    """Requests of a model hold feasigns of its `slots` or, if there are none, `columns`: datatypes by name. `versions` are those
+    that serving names.
     """
 
     slots: list[str]

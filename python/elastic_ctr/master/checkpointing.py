@@ -286,7 +286,7 @@ class Checkpointing(Part):
                 merged = saved_of(save)
                 merged.published = result.save.published
                 merged.refused = result.save.refused
-                # What was scored counts, though the settings of a restarted master may say otherwise by now.
+                # The scored kind counts, though the settings of a restarted master may say otherwise by now.
                 merged.values_kind = result.save.values_kind
                 merged.quantised_diff = result.save.quantised_diff
                 merged.model_files.extend(result.save.model_files)

@@ -10,7 +10,7 @@ import numpy as np
 
 from elastic_ctr.config.feature_document import FILE
 from elastic_ctr.config.role_files import MasterFile
-from elastic_ctr.features.quantiser import kind_of
+from elastic_ctr.features.value_kind import kind_of
 from elastic_ctr.master.checkpoint_files import PublishRefused, entries, judge, merged_rows
 from elastic_ctr.master.checkpointing import published_of, results_of, saved_of
 from elastic_ctr.master.coordinator import Coordinator

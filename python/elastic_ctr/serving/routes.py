@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import orjson
 
+from elastic_ctr.features.json_scan import RowScanner
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.batching.batcher import Batcher, Done, Parse
 from elastic_ctr.serving.batching.instances import Instances
@@ -186,6 +187,17 @@ class Routes:
         scanner: Scanner = known["scanner"]
         return scanner.read(body)
 
+    def _read_rows(self, body: bytes, schema: Schema) -> Instances | None:
+        if schema.transformer is None:
+            return None
+        known = self._of_thread.__dict__
+        if known.get("schema") is not schema:
+            known["schema"] = schema
+            known["rows"] = RowScanner(schema.transformer.inputs, self.max_instances, skips=schema.ignores_unknown)
+        scanner: RowScanner = known["rows"]
+        cells = scanner.read(body)
+        return None if cells is None else rows_json.instances_of_cells(cells, schema.transformer, "instances")
+
     def _infer(self, request: Request, reply: Reply, asked: str | None) -> None:
         parsed: list[open_inference.Inference] = []
 
@@ -208,7 +220,8 @@ class Routes:
 
     def _rows(self, request: Request, reply: Reply, _version: str | None) -> None:
         def parse(schema: Schema) -> Instances:
-            return rows_json.parse_rows(self._decoded(request), schema, self.max_instances)
+            body = self._decoded(request)
+            return self._read_rows(body, schema) or rows_json.parse_rows(body, schema, self.max_instances)
 
         def answered(probabilities: Floats, version: int) -> tuple[bytes, bytes]:
             return rows_json.rows_answer(probabilities, version), JSON_TYPE

@@ -17,7 +17,8 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import MAX_ABS_DIFF
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.export.published import publish_once
-from elastic_ctr.features.quantiser import kind_of, quantised
+from elastic_ctr.features.quantiser import quantised
+from elastic_ctr.features.value_kind import kind_of
 from elastic_ctr.store import AlreadyPublished, Store
 from elastic_ctr.trainer.converter import Conversion
 from elastic_ctr.trainer.engine import Engine

@@ -118,7 +118,7 @@ def test_a_format_is_named_where_the_name_of_the_file_does_not_say_it(tmp_path: 
 
     assert done.stdout == "0.035\n0.5\n"
     assert (without.exit_code, without.stdout) == (2, "")
-    assert f"{file} does not end in .csv, .tsv, ." in without.stderr
+    assert f"{file} does not end in .csv, .tsv, .jsonl, .parquet; say --format" in without.stderr
 
 
 def test_columns_name_those_of_a_file_without_header(tmp_path: Path) -> None:
@@ -137,6 +137,26 @@ def test_rows_of_parquet_are_asked_in_their_order_lists_as_lists(tmp_path: Path)
 
     assert (done.exit_code, done.stdout) == (0, "0.035\n0.5\n")
     assert asked == [{"user": "u1", "tags": ["a", "b"], "price": 3.5, "age": 7}, {"tags": "c", "age": 8}]
+
+
+def test_rows_of_json_lines_may_lack_columns_and_have_others(tmp_path: Path) -> None:
+    lines = [
+        {"user": "u1", "tags": ["a", "b"], "price": 3.5, "age": 7, "other": {"x": 1}},
+        {"user": "u2", "age": 8, "price": None},
+        {"user": 5, "price": "much"},
+        {"user": 5, "tags": "c"},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+
+    done, asked = of_rows(written(tmp_path, "rows.jsonl.gz", text))
+
+    assert (done.exit_code, done.stdout) == (1, "0.035\n0.5\nnan\n0.5\n")
+    assert asked == [
+        {"user": "u1", "tags": ["a", "b"], "price": 3.5, "age": 7},
+        {"user": "u2", "age": 8},
+        {"user": "5", "tags": "c"},
+    ]
+    assert done.stderr.startswith("row 3: ")
 
 
 def test_a_label_gives_auc_and_logloss_as_show_and_click_do(tmp_path: Path) -> None:
@@ -186,7 +206,7 @@ def test_with_json_each_row_says_its_number_and_version(tmp_path: Path) -> None:
         ("user,tags,price,price,age\n", [], "has 2 columns with the name 'price'"),
         (ROWS, ["--label", "clicked"], "lacks the column 'clicked'"),
         (ROWS, ["--shows", "click"], "shows 'click' stands without a label"),
-        (ROWS, ["--format", "xlsx"], "--format xlsx is none of csv, tsv, "),
+        (ROWS, ["--format", "xlsx"], "--format xlsx is none of csv, tsv, jsonl, parquet"),
         (ROWS, ["--format", "reader"], "--format reader is none of csv"),
         (ROWS, ["--format", "parquet", "--columns", "a"], "--columns is for csv and tsv"),
         (ROWS, ["--format", "parquet"], "rows.csv is damaged or cut off"),

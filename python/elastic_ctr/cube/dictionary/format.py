@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 
 from elastic_ctr.features import keys as key_rules
 from elastic_ctr.features import quantiser
-from elastic_ctr.features.quantiser import VALUE_KINDS, Stored, ValueKind, value_bytes
+from elastic_ctr.features.quantiser import Stored, value_bytes
+from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
 
 Kind = Literal["full", "overlay"]
 Keys = key_rules.Keys

@@ -16,7 +16,8 @@ import numpy as np
 
 from elastic_ctr.cube.dictionary.format import EMPTY_KEY, MIX_1, MIX_2, PILOT_STEP, SEED_STEP, VALUE_CODES
 from elastic_ctr.features.keys import PADDING_KEY
-from elastic_ctr.features.quantiser import VECTOR_AT, ValueKind
+from elastic_ctr.features.quantiser import VECTOR_AT
+from elastic_ctr.features.value_kind import ValueKind
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled, inlined
 from elastic_ctr.machine_code.intrinsics import (
     add_halves,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from elastic_ctr.cube.dictionary.format import EMPTY_KEY, MAX_DIM, DictionaryPart, Flags, Keys, Values, stride_for
 from elastic_ctr.features.keys import PADDING_KEY, partitions_of
-from elastic_ctr.features.quantiser import ValueKind
+from elastic_ctr.features.value_kind import ValueKind
 
 Offsets = NDArray[np.int64]
 

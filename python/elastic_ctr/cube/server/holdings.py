@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from elastic_ctr.cube.dictionary.format import DictionaryPart
 from elastic_ctr.cube.dictionary.table import Parts, Paths, VersionTable
 from elastic_ctr.cube.server.lookup_counters import MAX_VERSIONS
-from elastic_ctr.features.quantiser import ValueKind
+from elastic_ctr.features.value_kind import ValueKind
 
 
 class DoesNotFit(ValueError):

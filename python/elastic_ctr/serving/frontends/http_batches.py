@@ -1,8 +1,8 @@
 """The batches of the native HTTP frontend: everyday requests are recognized and read in one call, and answered in one.
 
-HTTP is not parsed here: a head is one that `http_syntax` has read before (`templates`), a body is one that `elasticctr_json.scan` reads, or the
-connection goes to the asyncio frontend with all that it has sent. Nothing that a peer sends is used before its length was
-checked.
+HTTP is not parsed here: a head is one that `http_syntax` has read before (`templates`), a body is one that `elasticctr_json.scan` or
+`json_scan` reads, or the connection goes to the asyncio frontend with all that it has sent. Nothing that a peer sends is used before
+its length was checked.
 """
 
 from functools import partial
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from elastic_ctr.features.cells import Inputs
+from elastic_ctr.features.json_scan import SHORTEST_ROW, CellRoom, Columns, new_cells, scan_instances
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u16, load_u32, store_f32
 from elastic_ctr.machine_code.sockets import CLOSED, INPUT, LARGE, STATE, reserve, taken
@@ -18,12 +20,13 @@ from elastic_ctr.serving.frontends import connections, templates
 from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, SHORTEST_INSTANCE, scan
 
 # Why something is set aside: its head is not known, or the JSON in front of its tensors; it goes to the asyncio frontend; no
-# version is live, to a request in JSON or one in tensors.
-UNKNOWN, UNKNOWN_TENSORS, HANDS_OVER, NO_VERSION, NO_VERSION_TENSORS = range(5)
-# A batch's totals, i64: lengths, feasigns, requests, bytes of bodies.
-LENGTHS, FEASIGNS, REQUESTS, BODIES, TAKEN_WIDTH = range(5)
-# A request of the batch, i64: its connection, its rows, its body, and the bytes of JSON in front of binary tensors; 0: it has none.
-REQUEST_FD, REQUEST_SERIAL, REQUEST_ROWS, BODY_AT, BODY_BYTES, JSON_BYTES, REQUEST_WIDTH = range(7)
+# version is live, to a request of the kind that is added to this.
+UNKNOWN, UNKNOWN_TENSORS, HANDS_OVER, NO_VERSION = range(4)
+# A batch's totals, i64: rows, feasigns, requests, bytes of bodies and of what is written behind them.
+ROWS, FEASIGNS, REQUESTS, BODIES, TAKEN_WIDTH = range(5)
+# A request of the batch, i64: its connection, its rows, its body, the bytes of JSON in front of binary tensors, 0 if it has none, and
+# what kind of head it has.
+REQUEST_FD, REQUEST_SERIAL, REQUEST_ROWS, BODY_AT, BODY_BYTES, JSON_BYTES, REQUEST_KIND, REQUEST_WIDTH = range(8)
 # Of a reply: all but its rows, one row, and what may be said instead.
 REPLY_BYTES, ROW_BYTES = 200, 70
 LEAST_REPLY = 4096
@@ -53,7 +56,8 @@ class Batch(NamedTuple):
     feasigns: NDArray[np.uint64]
     lengths: NDArray[np.int64]  # rows x slots
     requests: NDArray[np.int64]  # [most, REQUEST_WIDTH]
-    bodies: NDArray[np.uint8]  # of HTTP
+    bodies: NDArray[np.uint8]  # of HTTP; of rows of columns also the texts that their lists make, behind each
+    cells: CellRoom  # of rows of columns; their texts stand in `bodies`
 
 
 def new_batch(requests: int, feasigns: int, lengths: int, bodies: int) -> Batch:
@@ -64,11 +68,23 @@ def new_batch(requests: int, feasigns: int, lengths: int, bodies: int) -> Batch:
         reserve(8 * max(lengths, 1)).view(np.int64),
         np.zeros((requests, REQUEST_WIDTH), np.int64),
         reserve(max(bodies, 1)),
+        new_cells(0, Inputs((), ())),
+    )
+
+
+def reserved_cells(rows: int, inputs: Inputs) -> CellRoom:
+    """Room for so many rows; it takes memory where it is used."""
+    texts, numbers = len(inputs.texts), len(inputs.numbers)
+    return CellRoom(
+        reserve(8 * max(rows * texts, 1)).view(np.int64)[: rows * texts].reshape(rows, texts),
+        reserve(8 * max(rows * texts, 1)).view(np.int64)[: rows * texts].reshape(rows, texts),
+        reserve(8 * max(rows * numbers, 1)).view(np.float64)[: rows * numbers].reshape(rows, numbers),
+        np.zeros(1, np.int64),
     )
 
 
 class Rules(NamedTuple):
-    """The slot list that requests are read for, known heads, and what a request may have."""
+    """The schema that requests are read for, known heads, and what a request may have."""
 
     names: NDArray[np.uint8]
     ends: NDArray[np.int64]  # [slots]; none: no version is live
@@ -77,7 +93,8 @@ class Rules(NamedTuple):
     max_body: int
     max_rows: int
     max_scanned: int  # bytes of bodies in one batch
-    hands_over: bool  # whether every request goes to the asyncio frontend: the model takes rows
+    of_columns: bool  # whether the model takes rows of columns, and these are they
+    columns: Columns
 
 
 class Replies(NamedTuple):
@@ -87,6 +104,9 @@ class Replies(NamedTuple):
     # The numbers of all rows that are answered in JSON as a list of pairs, `[[0.75,0.25],[0.5,0.5]]`.
     pairs: NDArray[np.uint8]
     tensors: NDArray[np.uint8]  # what stands before the rows in the JSON of binary tensors
+    # The numbers of all rows of columns as a list, `[0.25,0.5]`, and what stands behind those of a request.
+    flat: NDArray[np.uint8]
+    version: NDArray[np.uint8]
 
 
 @compiled
@@ -152,33 +172,50 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
             stopped = True
             break
         length = rules.heads.numbers[templates.LENGTH]
-        json = np.int64(0)
-        if rules.heads.kinds[row[connections.HEAD]] == templates.TENSORS:
-            json = rules.heads.numbers[templates.JSON_LENGTH]
+        kind = rules.heads.kinds[row[connections.HEAD]]
+        json = rules.heads.numbers[templates.JSON_LENGTH] if kind == templates.TENSORS else np.int64(0)
         if length > rules.max_body or head + length > b.sockets.input_bytes:
-            row[connections.HANDING_OVER] = 1
-            break
-        if rules.hands_over:
             row[connections.HANDING_OVER] = 1
             break
         if have - at < head + length:
             row[connections.WHOLE] = head + length
             break
         if slots == 0:
-            connections.set_aside(b, fd, row[connections.SERIAL], NO_VERSION if json == 0 else NO_VERSION_TENSORS)
+            connections.set_aside(b, fd, row[connections.SERIAL], NO_VERSION + kind)
             row[connections.OWED] += LEAST_REPLY
             row[connections.IN_FLIGHT] += 1
             row[connections.SINCE] = now
             at += head + length
             continue
-        if batch.taken[REQUESTS] > 0 and batch.taken[BODIES] + length > batch.bodies.size:
+        if rules.of_columns != (kind == templates.COLUMNS):
+            row[connections.HANDING_OVER] = 1
+            break
+        # Texts of lists take no more room than the body.
+        room = 2 * length if rules.of_columns else length
+        if batch.taken[REQUESTS] > 0 and batch.taken[BODIES] + room > batch.bodies.size:
             full = True
             break
+        if batch.taken[BODIES] + room > batch.bodies.size:
+            row[connections.HANDING_OVER] = 1
+            break
         begin = base + at + head
-        body = data[begin : begin + length]
-        feasigns, lengths = batch.feasigns[batch.taken[FEASIGNS] :], batch.lengths[batch.taken[LENGTHS] :]
-        if json == 0:
-            rows, n = scan(body, rules.names, rules.ends, rules.max_rows, feasigns, lengths)
+        taken_before = batch.taken[ROWS]
+        place = batch.taken[BODIES]
+        to = np.uint64(batch.bodies.ctypes.data) + np.uint64(place)
+        copy_bytes(to, np.uint64(data.ctypes.data) + np.uint64(begin), np.uint64(length))
+        feasigns, lengths = batch.feasigns[batch.taken[FEASIGNS] :], batch.lengths[taken_before * slots :]
+        n = np.int64(0)
+        most_rows = rules.max_rows
+        if rules.of_columns:
+            most_rows = min(most_rows, batch.cells.begins.shape[0] - taken_before)
+            batch.cells.written[0] = place + length
+            rows = scan_instances(
+                batch.bodies, place, place + length, rules.columns, batch.cells, taken_before, most_rows
+            )
+        elif json == 0:
+            rows, n = scan(
+                batch.bodies[place : place + length], rules.names, rules.ends, rules.max_rows, feasigns, lengths
+            )
         elif (
             json > length or templates.find_form(data, begin, json, True, rules.tensors, row, connections.BODY_FORM) < 0
         ):
@@ -189,11 +226,15 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
             rows, n = _tensors(data, begin + json, length - json, rules, row, feasigns, lengths)
         if rows < 0 and batch.taken[REQUESTS] > 0:
             # No more than this can be in it: where there is room for that, room was not what it lacked.
-            most = min(length // (SHORTEST_INSTANCE if json == 0 else 2 * slots) + 1, rules.max_rows)
-            if length // SHORTEST_FEASIGN > feasigns.size or most * slots > lengths.size:
+            if rules.of_columns:
+                lacking = min(length // SHORTEST_ROW + 1, rules.max_rows) > most_rows
+            else:
+                most = min(length // (SHORTEST_INSTANCE if json == 0 else 2 * slots) + 1, rules.max_rows)
+                lacking = length // SHORTEST_FEASIGN > feasigns.size or most * slots > lengths.size
+            if lacking:
                 full = True
                 break
-        if rows < 0 or length > batch.bodies.size:
+        if rows < 0:
             row[connections.HANDING_OVER] = 1
             break
         reply = owed(rows)
@@ -204,14 +245,13 @@ def _take(b: Any, batch: Any, rules: Any, fd: Any, now: Any) -> Any:
         number = batch.taken[REQUESTS]
         batch.requests[number, REQUEST_FD], batch.requests[number, REQUEST_SERIAL] = fd, row[connections.SERIAL]
         batch.requests[number, REQUEST_ROWS] = rows
-        batch.requests[number, BODY_AT], batch.requests[number, BODY_BYTES] = batch.taken[BODIES], length
+        batch.requests[number, BODY_AT], batch.requests[number, BODY_BYTES] = place, length
         batch.requests[number, JSON_BYTES] = json
-        to = np.uint64(batch.bodies.ctypes.data) + np.uint64(batch.taken[BODIES])
-        copy_bytes(to, np.uint64(body.ctypes.data), np.uint64(length))
+        batch.requests[number, REQUEST_KIND] = kind
         batch.taken[REQUESTS] = number + 1
-        batch.taken[LENGTHS] += rows * slots
+        batch.taken[ROWS] += rows
         batch.taken[FEASIGNS] += n
-        batch.taken[BODIES] += length
+        batch.taken[BODIES] = batch.cells.written[0] if rules.of_columns else place + length
         row[connections.OWED] += reply
         row[connections.IN_FLIGHT] += 1
         row[connections.SINCE] = now
@@ -331,6 +371,22 @@ def _reply(to: Any, at: Any, date: Any, text: Any, value: Any, rows: Any) -> Any
 
 
 @compiled
+def _flat_reply(to: Any, at: Any, replies: Any, value: Any, rows: Any) -> Any:
+    """As `_reply`, of rows of columns: their numbers stand in the same order in both."""
+    end = value
+    for _ in range(rows):
+        end += 1
+        while end < replies.flat.size and replies.flat[end] != _COMMA and replies.flat[end] != _CLOSE:
+            end += 1
+    length = _BEGIN.size + (end - value) + replies.version.size
+    if at < 0 or at + REPLY_BYTES + length > to.size:
+        return np.int64(_NONE), end + 1
+    at = _put_number(to, _put(to, _put(to, _put(to, at, _REPLY_HEAD), replies.date), _CONTENT_LENGTH), length)
+    at = _copy(to, _put(to, _put(to, at, _REPLY_HEAD_END), _BEGIN), replies.flat, value, end)
+    return _put(to, at, replies.version), end + 1
+
+
+@compiled
 def _tensor_reply(to: Any, at: Any, replies: Any, probabilities: Any, first: Any, rows: Any) -> Any:
     """Where the reply ends that gives `rows` probabilities from the first on; -1 when there is no room for it."""
     json = replies.tensors.size + _digits(rows) + _TENSORS_MIDDLE.size + _digits(4 * rows) + _TENSORS_END.size
@@ -350,7 +406,7 @@ def _tensor_reply(to: Any, at: Any, replies: Any, probabilities: Any, first: Any
 def answer(b: Any, batch: Any, begin: Any, end: Any, replies: Any, probabilities: Any, now: Any) -> None:
     """Send the replies to requests `begin` to `end` in their order; those of one connection go in one piece."""
     out = np.uint64(b.replies.ctypes.data)
-    value = np.int64(1)
+    value = flat = np.int64(1)
     first = np.int64(0)
     number = np.int64(begin)
     while number < end:
@@ -362,7 +418,9 @@ def answer(b: Any, batch: Any, begin: Any, end: Any, replies: Any, probabilities
             number < end and batch.requests[number, REQUEST_FD] == fd and batch.requests[number, REQUEST_SERIAL] == serial
         ):  # fmt: skip
             rows = batch.requests[number, REQUEST_ROWS]
-            if batch.requests[number, JSON_BYTES] > 0:
+            if batch.requests[number, REQUEST_KIND] == templates.COLUMNS:
+                size, flat = _flat_reply(b.replies, size, replies, flat, rows)
+            elif batch.requests[number, REQUEST_KIND] == templates.TENSORS:
                 size = _tensor_reply(b.replies, size, replies, probabilities, first, rows)
             else:
                 size, value = _reply(b.replies, size, replies.date, replies.pairs, value, rows)

@@ -24,6 +24,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from elastic_ctr.features.cells import Cells, Inputs
+from elastic_ctr.features.json_scan import columns_of
 from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime.inline_executor import InlineExecutor
@@ -39,7 +41,7 @@ from elastic_ctr.serving.frontends.http_syntax import HEAD_END, read_head
 from elastic_ctr.serving.frontends.templates import LONGEST_HEAD, LearnResult, Templates
 from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, inference_refusal, slot_names, warm_scan
 from elastic_ctr.serving.request_error import RequestError, request_error_of
-from elastic_ctr.serving.routes import OPEN_INFERENCE, PARSED_INLINE, PREDICTIONS, SOURCE_PATH, Routes, error_body
+from elastic_ctr.serving.routes import OPEN_INFERENCE, PARSED_INLINE, PREDICTIONS, ROWS, SOURCE_PATH, Routes, error_body
 from elastic_ctr.serving.worker_counters import Counters
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,9 @@ _SCANNED = 4 << 20
 # New templates of one connection; a client with a new head for each request belongs to the parser.
 _MOST_NEW_TEMPLATES = 4
 _SLOW_SECONDS = 1.0
+_NO_COLUMNS = Inputs((), ())
+# What the requests of each kind of head are counted as.
+_ENDPOINTS = {templates.SOURCE: PREDICTIONS, templates.TENSORS: OPEN_INFERENCE, templates.COLUMNS: ROWS}
 
 
 class NativeLimits(NamedTuple):
@@ -113,7 +118,7 @@ class NativeHttpFrontend:
         self._armed = False
         # A thread parses larger bodies, for the asyncio frontend.
         max_body = min(PARSED_INLINE, behind.limits.max_body_bytes)
-        feasigns, bodies = (_SCANNED + max_body) // SHORTEST_FEASIGN, _SCANNED + max_body
+        feasigns, bodies = (_SCANNED + max_body) // SHORTEST_FEASIGN, _SCANNED + 2 * max_body
         self._free = [http_batches.new_batch(_REQUESTS, feasigns, limits.max_rows, bodies) for _ in range(_BATCHES)]
         # In the order of submission, which is that of the answers.
         self._under_way: deque[SubmittedBatch] = deque()
@@ -136,7 +141,10 @@ class NativeHttpFrontend:
             max_in_flight=behind.limits.max_pipelined,
             max_pending=limits.max_pending_bytes,
         )
-        paths = {SOURCE_PATH: templates.SOURCE, routes.infer_path: templates.TENSORS}
+        self._paths = {
+            templates.SOURCE: SOURCE_PATH, templates.TENSORS: routes.infer_path, templates.COLUMNS: routes.rows_path
+        }  # fmt: skip
+        paths = {path: kind for kind, path in self._paths.items()}
         self._heads = Templates(partial(templates.head_template, paths=paths, max_headers=behind.limits.max_headers))
         self._tensors = Templates(lambda _: None)
         self._rules = Rules(
@@ -146,9 +154,11 @@ class NativeHttpFrontend:
             max_body,
             limits.max_rows,
             _SCANNED,
-            hands_over=False,
+            of_columns=False,
+            columns=columns_of(_NO_COLUMNS),
         )
         self._schema: Schema | None = None
+        self._inputs = _NO_COLUMNS
         # Descriptors to be handed over, and the serial numbers of their connections.
         self._leaving: dict[int, int] = {}
         self._moving: set[asyncio.Task[None]] = set()
@@ -206,7 +216,7 @@ class NativeHttpFrontend:
         buffers, batch = self._buffers, self._free[0]
         http_batches.gather(buffers, batch, self._rules, 0)
         none = np.zeros(0, np.float32)
-        http_batches.answer(buffers, batch, 0, 0, self._replies(none, 0), none, 0)
+        http_batches.answer(buffers, batch, 0, 0, self._replies(none, np.zeros(0, np.int64), 0), none, 0)
         connections.put(buffers, 0, 1, np.frombuffer(b"none", np.uint8), 0, 0)
         connections.set_pending_input(buffers, buffers.sockets.connections[0], 0)
         connections.hang_up(buffers, 0)
@@ -226,12 +236,7 @@ class NativeHttpFrontend:
         schema = None if model is None else model.schema
         if schema is not self._schema:
             self._read_for(schema)
-        slots = None if schema is None else schema.slots
-        batch = self._free.pop()
-        # A length for each slot of each row.
-        wanted = self._rules.max_rows * (1 if slots is None else len(slots))
-        if batch.lengths.size != wanted:
-            batch = batch._replace(lengths=sockets.reserve(8 * wanted).view(np.int64))
+        batch = self._fitted(self._free.pop())
         try:
             more = self._fill(batch)
         except BaseException:
@@ -249,17 +254,36 @@ class NativeHttpFrontend:
         elif not self._under_way:
             self._arm()
 
+    def _fitted(self, batch: Batch) -> Batch:
+        """With room for the most rows of the schema."""
+        rows = self._rules.max_rows
+        # A length for each slot of each row.
+        lengths = rows * max(len(self._rules.ends), 1)
+        if batch.lengths.size != lengths:
+            batch = batch._replace(lengths=sockets.reserve(8 * lengths).view(np.int64))
+        texts, numbers = len(self._inputs.texts), len(self._inputs.numbers)
+        if self._rules.of_columns and (batch.cells.begins.shape, batch.cells.numbers.shape) != (
+            (rows, texts),
+            (rows, numbers),
+        ):
+            batch = batch._replace(cells=http_batches.reserved_cells(rows, self._inputs))
+        return batch
+
     def _read_for(self, schema: Schema | None) -> None:
         self._schema = schema
         slots = None if schema is None else schema.slots
+        transformer = None if schema is None else schema.transformer
+        inputs = _NO_COLUMNS if transformer is None else transformer.inputs
         names, ends = slot_names(slots)
         self._tensors = Templates(lambda text: None if slots is None else templates.tensors_template(text, slots))
         self._rules = self._rules._replace(
             names=names,
             ends=ends,
             tensors=self._tensors.table,
-            hands_over=schema is not None and schema.transformer is not None,
+            of_columns=transformer is not None,
+            columns=columns_of(inputs, skips=schema is not None and schema.ignores_unknown),
         )
+        self._inputs = inputs
 
     def _fill(self, batch: Batch) -> bool:
         """Gather requests, and handle the connections set aside; whether there may be more of those."""
@@ -275,9 +299,26 @@ class NativeHttpFrontend:
     def _submit(self, batch: Batch, model: ModelVersion) -> None:
         """In two pieces where there is enough for two batches of the batcher."""
         taken = batch.taken.tolist()
-        lengths, feasigns = batch.lengths[: taken[http_batches.LENGTHS]], batch.feasigns[: taken[http_batches.FEASIGNS]]
-        instances = Instances(feasigns, lengths, len(lengths) // len(model.schema.slots))
+        rows = taken[http_batches.ROWS]
+        transformer = model.schema.transformer
+        if transformer is None:
+            lengths = batch.lengths[: rows * len(model.schema.slots)]
+            instances = Instances(batch.feasigns[: taken[http_batches.FEASIGNS]], lengths, rows)
+            too_many = False
+        else:
+            # All requests at once: a call costs as much as some rows.
+            cells = batch.cells
+            found = transformer.transform(
+                Cells(batch.bodies, cells.begins[:rows], cells.ends[:rows], cells.numbers[:rows])
+            )
+            instances = Instances(found.keys, found.lengths, rows, numbers=found.numbers)
+            too_many = len(found.too_many) > 0
         whole = SubmittedBatch(batch, 0, taken[http_batches.REQUESTS], instances, time.perf_counter())
+        if too_many:
+            # Whose rows they are is said to their clients alone.
+            self._under_way.append(whole)
+            self._resubmit_each(whole)
+            return
         pieces = whole.halves() if instances.rows >= self.batcher.shared_rows else [whole]
         self._under_way.extend(pieces)
         for piece in pieces:
@@ -309,10 +350,9 @@ class NativeHttpFrontend:
             if len(replies) == len(requests):
                 self._send_in_order(piece, send)
 
-        for number, (*_, begin, size, json) in enumerate(requests):
-            path = self._routes.infer_path if json else SOURCE_PATH
+        for number, (*_, begin, size, json, kind) in enumerate(requests):
             body = bytes(piece.batch.bodies[begin : begin + size])
-            self._routes.handle(Request("POST", path, body, json or None), partial(reply, number))
+            self._routes.handle(Request("POST", self._paths[kind], body, json or None), partial(reply, number))
 
     # -- answers
 
@@ -335,38 +375,44 @@ class NativeHttpFrontend:
         self.batcher.wake()
 
     def _answer(self, piece: SubmittedBatch, probabilities: Floats, version: int) -> None:
-        in_json = piece.requests[:, http_batches.JSON_BYTES] == 0
-        rows = np.repeat(in_json, piece.requests[:, http_batches.REQUEST_ROWS])
-        replies = self._replies(probabilities[rows], version)
+        kinds = piece.requests[:, http_batches.REQUEST_KIND]
+        replies = self._replies(probabilities, np.repeat(kinds, piece.requests[:, http_batches.REQUEST_ROWS]), version)
         http_batches.answer(self._buffers, piece.batch, piece.begin, piece.end, replies, probabilities, _now())
-        sources = int(np.count_nonzero(in_json))
-        for name, times in ((PREDICTIONS, sources), (OPEN_INFERENCE, len(in_json) - sources)):
-            if times:
-                self._routes.count(name, 200, times)
+        for kind, endpoint in _ENDPOINTS.items():
+            if times := int(np.count_nonzero(kinds == kind)):
+                self._routes.count(endpoint, 200, times)
         seconds = time.perf_counter() - piece.started
-        self._routes.counters.histograms["request_seconds"].observe(seconds, len(in_json))
+        self._routes.counters.histograms["request_seconds"].observe(seconds, len(kinds))
 
-    def _replies(self, in_json: Floats, version: int) -> Replies:
+    def _replies(self, probabilities: Floats, kinds: NDArray[np.int64], version: int) -> Replies:
+        """`kinds` are those of the rows."""
         output = {"name": "probability", "datatype": "FP32", "shape": []}
         tensors = {"model_name": self._routes.model_name, "model_version": str(version), "outputs": [output]}
-        pairs = np.empty((len(in_json), 2))
-        pairs[:, 1] = in_json
+        in_pairs = probabilities[kinds == templates.SOURCE]
+        pairs = np.empty((len(in_pairs), 2))
+        pairs[:, 1] = in_pairs
         pairs[:, 0] = 1.0 - pairs[:, 1]
+        flat = np.ascontiguousarray(probabilities[kinds == templates.COLUMNS])
         return Replies(
             date=np.frombuffer(date_line(int(time.time())), np.uint8),
             # The numbers as `elasticctr_json.inference_answer` would write them.
             pairs=np.frombuffer(orjson.dumps(pairs, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8),
             tensors=np.frombuffer(orjson.dumps(tensors).removesuffix(b"]}]}"), np.uint8),
+            # As `rows_json.rows_answer` would.
+            flat=np.frombuffer(orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY), np.uint8),
+            version=np.frombuffer(b'],"model_version":"%d"}' % version, np.uint8),
         )
 
     def _refuse(self, piece: SubmittedBatch, error: Exception) -> None:
         refusal = request_error_of(error)
-        for descriptor, serial, rows, _, _, json in piece.requests.tolist():
-            self._put(descriptor, serial, self._refusal(refusal, tensors=json > 0), http_batches.owed(rows))
+        for descriptor, serial, rows, *_, kind in piece.requests.tolist():
+            self._put(descriptor, serial, self._refusal(refusal, kind), http_batches.owed(rows))
 
-    def _refusal(self, refusal: RequestError, *, tensors: bool) -> bytes:
-        self._routes.count(OPEN_INFERENCE if tensors else PREDICTIONS, refusal.status)
-        return response(refusal.status, error_body(refusal.sentence) if tensors else inference_refusal(refusal))
+    def _refusal(self, refusal: RequestError, kind: int) -> bytes:
+        self._routes.count(_ENDPOINTS[kind], refusal.status)
+        return response(
+            refusal.status, inference_refusal(refusal) if kind == templates.SOURCE else error_body(refusal.sentence)
+        )
 
     def _put(self, descriptor: int, serial: int, reply: bytes, owed: int) -> None:
         """Send a reply that Python has made."""
@@ -388,7 +434,7 @@ class NativeHttpFrontend:
                 self._hand_over(descriptor)
             else:
                 refusal = RequestError(503, f"no version is live yet: {self.batcher.stage}")
-                reply = self._refusal(refusal, tensors=why == http_batches.NO_VERSION_TENSORS)
+                reply = self._refusal(refusal, why - http_batches.NO_VERSION)
                 self._put(descriptor, serial, reply, http_batches.LEAST_REPLY)
 
     def _classify_head(self, descriptor: int) -> None:

@@ -37,9 +37,9 @@ LENGTH, JSON_LENGTH = range(2)
 FEASIGN_COUNT, ROWS, FEASIGN_BYTES, LENGTH_BYTES = range(4)
 _MOST_NUMBERS = 4
 _NUMBERS = {b"content-length": LENGTH, b"inference-header-content-length": JSON_LENGTH}
-# Kinds of heads: the source's JSON, and binary tensors. The kind of a JSON is the bytes of a length, negative where lengths stand
-# before feasigns.
-SOURCE, TENSORS = range(2)
+# Kinds of heads: the source's JSON, binary tensors, and rows of columns in JSON. The kind of a JSON is the bytes of a length,
+# negative where lengths stand before feasigns.
+SOURCE, TENSORS, COLUMNS = range(3)
 MOST_PIECES = 64
 _KEPT = 64
 _MOST_DIGITS = 9

@@ -20,7 +20,8 @@ from elastic_ctr.cube.builder.job import (
     run_task,
 )
 from elastic_ctr.cube.dictionary.format import DictionaryPart
-from elastic_ctr.features.quantiser import ValueKind, quantised
+from elastic_ctr.features.quantiser import quantised
+from elastic_ctr.features.value_kind import ValueKind
 from elastic_ctr.store import FileStore, NotInStore
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, digest_of, read_dictionary, read_version

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from elastic_ctr.cube.builder.quantise import _BLOCK, stored_rows
-from elastic_ctr.features.quantiser import VALUE_KINDS, ValueKind, Values, encode
+from elastic_ctr.features.quantiser import Values, encode
+from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
 
 LARGEST = float(np.finfo(np.float32).max)
 AWKWARD = (

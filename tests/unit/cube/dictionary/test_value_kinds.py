@@ -13,7 +13,8 @@ from cube_oracles import look_up
 from elastic_ctr.cube.builder.part import Identity, build_full, build_overlay, merge_full
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged, DictionaryPart, Keys, Values, describe, stride_for
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit, Paths, VersionTable
-from elastic_ctr.features.quantiser import VALUE_KINDS, ValueKind, encode, quantised
+from elastic_ctr.features.quantiser import encode, quantised
+from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
 
 QUANTISED: tuple[ValueKind, ...] = ("float16", "int8")
 DIMS = (1, 17)  # each is compiled once, and takes seconds

@@ -11,7 +11,8 @@ from cube.peers import Peer
 from cube.running import Running, ServerProcess
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.loop import LookupLoop
-from elastic_ctr.features.quantiser import VALUE_KINDS, ValueKind, quantised
+from elastic_ctr.features.quantiser import quantised
+from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
 
 DIM = 9
 KEYS = np.arange(1, 1001, dtype=np.uint64)
