@@ -9,6 +9,7 @@ from elastic_ctr.export.table_text import RowLayout, parse_rows
 from elastic_ctr.features.cells import Inputs, TextInput, cells_of
 from elastic_ctr.features.collector import Collector
 from elastic_ctr.features.convert import Converter
+from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving.frontends.native_http import precompile
 
@@ -23,6 +24,7 @@ def compile_all(dims: list[int]) -> None:
         for _ in range(batches):
             collector.add(cells_of([([b"a|b"], [])], inputs))
         collector.to_bytes()
+    RowSample().add(cells_of([([b"a|b"], [])], inputs))
     parse_rows(b"7 0 0 0.5 1 0 0.1\n", RowLayout.of("naive", "naive", 0))
 
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from elastic_ctr.features.cells import Cells, Places, joined_cells
 from elastic_ctr.machine_code.compiled import compiled
 
-MOST = 1 << 14
+# Of a task of 32 MB (132,000 rows of 39 columns) their statistics take 23 % as long as its conversion; 8,192 rows take 31 %.
+MOST = 1 << 12
 
 
 @compiled

@@ -140,7 +140,7 @@ class RowConversion:
                 shows, clicks, cells = shows[kept], clicks[kept], cells.only(kept)
                 rows = self._transformer.transform(cells)
             text, _ = record_text(rows, shows, clicks)
-            lengths = rows.lengths.reshape(len(cells), -1).sum(axis=1)
+            lengths = rows.lengths.reshape(len(cells), len(self._transformer.slots)).sum(axis=1)
             yield Block(
                 text,
                 len(cells),

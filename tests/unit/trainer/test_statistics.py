@@ -201,6 +201,19 @@ def test_statistics_that_are_gone_fail_the_task_with_a_sentence(trainer: Made) -
     assert f"output/statistics/{'0' * 64}.json, which the features are made with, is not in" in result.error
 
 
+def test_a_check_of_a_file_whose_every_row_is_refused_counts_them(
+    trainer: Made, store: FileStore, tmp_path: Path
+) -> None:
+    digest = pinned(trainer, store)
+    (tmp_path / "logs/log.csv").write_text(HEADER + "1,dear,a\n")
+    one, client = trainer(of(0, control.CHECK, digest, collect=True))
+
+    one.run()
+
+    [result] = client.results()
+    assert (result.error, result.records, sum(each.lines for each in result.refused)) == ("", 0, 1)
+
+
 @pytest.mark.parametrize("phase", [control.ANALYZE, control.CHECK])
 def test_a_file_that_lacks_a_column_is_told_as_such(
     trainer: Made, store: FileStore, tmp_path: Path, phase: "control.Phase"
