@@ -2,15 +2,24 @@
 
 # ruff: noqa: INP001 (a script of the images, no package)
 
+import io
 import sys
 
+import numpy as np
+
+from elastic_ctr.config.feature_program import transformer_of
+from elastic_ctr.config.features import Features
 from elastic_ctr.cube.server.precompile import warm
 from elastic_ctr.export.table_text import RowLayout, parse_rows
 from elastic_ctr.features.cells import Inputs, TextInput, cells_of
 from elastic_ctr.features.collector import Collector
 from elastic_ctr.features.convert import Converter
+from elastic_ctr.features.readers.loops import copy_spans, join_values
+from elastic_ctr.features.readers.rows import Format, Wanted, rows_in_range
+from elastic_ctr.features.record_text import record_text
 from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.features.xxh3 import hashes_of
 from elastic_ctr.serving.frontends.native_http import precompile
 
 
@@ -25,7 +34,24 @@ def compile_all(dims: list[int]) -> None:
             collector.add(cells_of([([b"a|b"], [])], inputs))
         collector.to_bytes()
     RowSample().add(cells_of([([b"a|b"], [])], inputs))
+    compile_features()
     parse_rows(b"7 0 0 0.5 1 0 0.1\n", RowLayout.of("naive", "naive", 0))
+
+
+def compile_features() -> None:
+    """From rows of every kind of file to the engine's text. Serving compiles its own when it starts."""
+    features = Features.model_validate({"user": {"type": "categorical"}, "price": {"type": "numeric", "missing": 0}})
+    transformer = transformer_of(features, None)
+    files = {"csv": b"click,user,price\n1,\xc3\xa4,2\n", "jsonl": b'{"click":1,"user":"a","price":2}\n'}
+    for kind, content in files.items():
+        form, wanted = Format(kind), Wanted(transformer.inputs, "click")  # type: ignore[arg-type]
+        for batch in rows_in_range(io.BytesIO(content), "part-0", form, wanted):
+            record_text(transformer.transform(batch.cells), batch.shows, batch.clicks)
+    data, places = np.frombuffer(bytearray(b"ab"), np.uint8), np.array([0, 1], np.int64)
+    room, found = np.empty(3, np.uint8), np.empty(1, np.int64)
+    join_values(data, places, places + 1, np.array([2]), ord("|"), room, found, np.zeros(1, np.bool_))
+    copy_spans(data, np.zeros((1, 2), np.int64), room)
+    hashes_of(b"", np.empty(0, np.uint8), np.zeros(1, np.int64))
 
 
 if __name__ == "__main__":

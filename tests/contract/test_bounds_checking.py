@@ -19,7 +19,10 @@ CUBE = (
     "dictionary/test_kernel", "dictionary/test_table", "dictionary/test_perfect_hash", "server/test_loop",
     "dictionary/test_value_kinds", "builder/test_hash_sort", "builder/test_rows", "builder/test_quantise", "builder/test_input", "builder/test_part",
 )  # fmt: skip
-FEATURES = ("test_convert", "test_blocks", "test_collector")
+FEATURES = (
+    "test_convert", "test_blocks", "test_collector", "test_decimals", "test_json_scan", "test_transforms", "test_transformer",
+    "readers/test_text", "readers/test_jsonl",
+)  # fmt: skip
 RUNS = {
     "cube": [f"tests/unit/cube/{name}.py" for name in CUBE],
     "features": [f"tests/unit/features/{name}.py" for name in FEATURES],
@@ -27,6 +30,7 @@ RUNS = {
 # Files are written, YAML is read by Python, each input has a connection of its own.
 SLOW = {
     "published-files": 1000, "release-state": 2000, "values-file": 1000, "cube-blocking-client": 5000, "serving-http": 5000,
+    "serving-rows": 5000,
 }  # fmt: skip
 
 

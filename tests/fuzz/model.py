@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
-from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend
+from elastic_ctr.serving.frontends.asyncio_http import Connection, HttpFrontend
 from elastic_ctr.serving.worker_counters import Counters
 
 SLOTS = SlotList(("0", "1", "7"))
@@ -41,22 +42,53 @@ class Table:
         return keys.astype(np.float32)[:, None], np.zeros(len(keys), np.bool_)
 
 
+class Door(Protocol):
+    """A frontend that listens."""
+
+    @property
+    def opened(self) -> int: ...
+
+    async def listen(self, socket: socket.socket, /) -> None: ...
+
+    async def stop(self, grace_seconds: float, /) -> None: ...
+
+
+class InPython:
+    """The asyncio frontend on a socket of its own; in a worker it adopts the connections of the native one."""
+
+    def __init__(self, frontend: HttpFrontend) -> None:
+        self._frontend = frontend
+
+    @property
+    def opened(self) -> int:
+        return len(self._frontend.connections)
+
+    async def listen(self, socket: socket.socket, /) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(lambda: Connection(self._frontend), sock=socket, backlog=2048)
+
+    async def stop(self, grace_seconds: float, /) -> None:
+        self._server.close()
+        self._frontend.begin_drain(grace_seconds)
+        await self._frontend.stop(grace_seconds)
+
+
 class Behind:
     """What a door stands before, and its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema: Schema | None = None) -> None:
         self.counters = Counters()
         self.paddle = InlineExecutor("paddle")
         self.parser = ThreadPoolExecutor(1)
         self.batcher = Batcher(self.paddle, self._newest, self.counters, max_rows=64, shared_rows=4)
-        self.batcher.add(ModelVersion(7, Schema(SLOTS), None, 1, Sum(), Table()))
+        self.batcher.add(ModelVersion(7, schema or Schema(SLOTS), None, 1, Sum(), Table()))
         self.batcher.pin(7)
 
     async def _newest(self) -> int | None:
         return None
 
     @asynccontextmanager
-    async def listening(self, door: NativeHttpFrontend) -> AsyncIterator[str]:
+    async def listening(self, door: Door) -> AsyncIterator[str]:
         """The address of the door, until it is stopped; then nobody is connected to it."""
         with tempfile.TemporaryDirectory() as folder:
             address = str(Path(folder) / "door")

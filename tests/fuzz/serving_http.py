@@ -7,11 +7,14 @@ import re
 
 import numpy as np
 
+from elastic_ctr.config.feature_program import transformer_of
+from elastic_ctr.config.features import Features
+from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.client import JSON_LENGTH, prediction_of, tensor_request
 from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
 from elastic_ctr.serving.frontends.native_http import NativeHttpFrontend, NativeLimits
 from elastic_ctr.serving.routes import SOURCE_PATH, Routes
-from fuzz.model import SLOTS, Behind
+from fuzz.model import SLOTS, Behind, InPython
 from fuzz.mutation import Mutator
 
 _REPLY = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r]*\r\n(?:[^\r\n]+\r\n)*?content-length: (\d+)\r\n(?:[^\r\n]+\r\n)*\r\n")
@@ -103,6 +106,77 @@ class ServingHttp:
             {slot: [draw.getrandbits(16) for _ in range(draw.randrange(4))] for slot in SLOTS if draw.random() < 0.9}
             for _ in range(draw.choice((1, 1, 2, 16, 17)))
         ]
+
+
+class ServingRows:
+    """As ServingHttp, of a model of rows. What is answered is what the frontend in Python answers to the same bytes."""
+
+    name = "serving-rows"
+
+    def __init__(self, seed: int) -> None:
+        self._mutator = Mutator(seed)
+        features = {
+            "user": {"type": "categorical"},
+            "tags": {"type": "categorical", "separator": "|"},
+            "price": {"type": "numeric", "transform": ["log1p"], "missing": 0},
+        }
+        transformer = transformer_of(Features.model_validate(features), None)
+        self._schema = Schema(transformer.slots, transformer, "rows")
+
+    def batch(self, count: int) -> int:
+        """How many inputs were answered with a prediction."""
+        return asyncio.run(self._batch(count))
+
+    async def _batch(self, count: int) -> int:
+        streams = [self._stream() for _ in range(count)]
+        answers = []
+        for native in (True, False):
+            model = Behind(self._schema)
+            service = Routes(
+                model.batcher, model.counters, model.parser, model_name="ctr", version="0", max_instances=16
+            )
+            limits = Limits(max_body_bytes=4096, max_pipelined=4, max_pending_bodies=1 << 20)
+            behind = HttpFrontend(service.handle, limits)
+            door = NativeHttpFrontend(service, behind, NativeLimits(max_rows=16)) if native else InPython(behind)
+            async with model.listening(door) as address:
+                answers.append(await asyncio.gather(*(_answer(address, stream) for stream in streams)))
+            assert not behind.connections, "a connection that was moved was not closed"
+        for stream, ours, theirs in zip(streams, *answers, strict=True):
+            assert b"" in (ours, theirs) or ours == theirs, f"{stream!r} is answered with {ours!r}, not with {theirs!r}"
+        return sum(b'"model_version":"7"}' in answer for answer in answers[0])
+
+    def _stream(self) -> bytes:
+        draw = self._mutator.random
+        stream = b""
+        for _ in range(draw.randrange(1, 5)):
+            rows = [
+                {
+                    "user": draw.choice(("a", "größe", 7, None, True, 1.5)),
+                    "tags": draw.choice((["a", "b"], [], "a|b", [1, None])),
+                    "price": draw.choice((0, 3.25, draw.random(), None, "x")),
+                }
+                for _ in range(draw.choice((1, 1, 2, 16, 17)))
+            ]
+            body = json.dumps({"instances": rows}, ensure_ascii=draw.random() < 0.2).encode()
+            stream += b"POST /v1/models/ctr:predict HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (
+                len(body),
+                body,
+            )
+        return self._mutator.mutated(stream) if draw.random() < 0.7 else stream
+
+
+async def _answer(address: str, stream: bytes) -> bytes:
+    """Nothing where the connection was broken."""
+    reader, writer = await asyncio.open_unix_connection(address)
+    try:
+        writer.write(stream)
+        writer.write_eof()
+        answer = await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+    return re.sub(rb"date: [^\r]*\r\n|connection: close\r\n", b"", answer)
 
 
 def _request(rows: list[dict[str, list[int]]]) -> bytes:

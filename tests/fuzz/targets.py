@@ -5,8 +5,8 @@ from typing import Protocol
 
 from fuzz.cube_wire import CubeBlockingClient, CubeClient, CubeServer
 from fuzz.documents import PublishedFiles, ReleaseMessages, ReleaseStates, ValuesFiles
-from fuzz.serving_http import ServingHttp
-from fuzz.texts import ClickLog, Predictions, SequenceFiles
+from fuzz.serving_http import ServingHttp, ServingRows
+from fuzz.texts import ClickLog, JsonRows, Predictions, SequenceFiles
 
 
 class Target(Protocol):
@@ -23,7 +23,9 @@ TARGETS: Mapping[str, Callable[[int], Target]] = {
         CubeClient,
         CubeBlockingClient,
         ServingHttp,
+        ServingRows,
         ClickLog,
+        JsonRows,
         SequenceFiles,
         Predictions,
         PublishedFiles,

@@ -1,4 +1,4 @@
-"""Click logs, SequenceFiles and the JSON of predictions."""
+"""Click logs, rows in JSON, SequenceFiles and the JSON of predictions."""
 
 import io
 import json
@@ -7,9 +7,14 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import orjson
 
+from elastic_ctr.features.cells import Cells, Inputs, TextInput
 from elastic_ctr.features.convert import Converter
+from elastic_ctr.features.json_rows import row_of, unknown_column
+from elastic_ctr.features.json_scan import RowScanner
 from elastic_ctr.features.line import LineRefused, parse_line
+from elastic_ctr.features.readers.rows import Format, Wanted, rows_in_range
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
@@ -21,6 +26,7 @@ from features_oracles import multislot
 from fuzz.mutation import Field, Mutator
 
 SLOTS = SlotList(("0", "1", "7", "user-id", "104"))
+ROWS = Inputs((TextInput("user", ""), TextInput("tags", "|"), TextInput("both", "")), ("price", "both"))
 _LARGEST = 2**64 - 1
 _WORD = re.compile(rb'"[^"]*"|[0-9]+')
 
@@ -73,6 +79,78 @@ def _plainly(line: bytes, sparse_dim: int | None, longest: int) -> bytes | None:
         return multislot(parse_line(line, SLOTS, sparse_dim, longest))
     except LineRefused:
         return None
+
+
+class JsonRows:
+    """Requests of rows and lines of rows; plain Python is the oracle of machine code."""
+
+    name = "json-rows"
+
+    def __init__(self, seed: int) -> None:
+        self._mutator = Mutator(seed)
+        self._scanners = [RowScanner(ROWS, 8, skips=skips) for skips in (False, True)]
+        self._goldens = [
+            json.dumps(document, ensure_ascii=False).encode()
+            for document in (
+                {"instances": [{"user": "u1", "price": 3.25, "tags": ["a", "b"]}, {}]},
+                {"instances": [{"tags": "größe|b", "both": -7, "price": None, "user": True}] * 3},
+                {"instances": [{"unknown": [1, "x", 2.5e-3], "user": 9007199254740991, "price": 1e22}]},
+            )
+        ]
+        self._words = [
+            b"null",
+            b"-0",
+            b"1e999",
+            b"0.1e-400",
+            b"[]",
+            b"{}",
+            b'""',
+            b"18446744073709551616",
+            b"[[[[",
+            b"true",
+        ]
+        self._words += [b'"\\ud800"', b'"\xf4\x90\x80\x80"', b'"user"', b"1" * 25, b"3.14159265358979311599796"]
+
+    def batch(self, count: int) -> int:
+        """How many rows were read in machine code."""
+        read = 0
+        lines = []
+        for _ in range(count):
+            body = self._body()
+            for scanner, skips in zip(self._scanners, (False, True), strict=True):
+                cells = scanner.read(body)
+                if cells is not None:
+                    given = orjson.loads(body)["instances"]
+                    assert skips or all(unknown_column(each, ROWS.columns) is None for each in given)
+                    _compare(cells, [row_of(each, ROWS) for each in given])
+                    read += len(cells)
+            lines.append(body[len(b'{"instances": [') : -2].replace(b"\n", b""))
+        self._read_lines(b"\n".join(lines))
+        return read
+
+    def _read_lines(self, block: bytes) -> None:
+        wanted = Wanted(ROWS, "click", "seen")
+        rows = refused = 0
+        for batch in rows_in_range(io.BytesIO(block), "part-0", Format("jsonl"), wanted, max_line_bytes=200):
+            assert len(batch.cells) == len(batch.shows) == len(batch.places)
+            refused += len(batch.refused)
+            rows += len(batch.cells)
+        assert rows + refused == len(block.removesuffix(b"\n").split(b"\n"))
+
+    def _body(self) -> bytes:
+        draw = self._mutator.random
+        body = draw.choice(self._goldens)
+        if draw.random() < 0.6:
+            found = draw.choice(list(_WORD.finditer(body)))
+            body = body[: found.start()] + draw.choice(self._words) + body[found.end() :]
+        return self._mutator.mutated(body, (), self._goldens) if draw.random() < 0.6 else body
+
+
+def _compare(cells: Cells, due: list[tuple[list[bytes], list[float]]]) -> None:
+    assert len(cells) == len(due)
+    for row, (texts, numbers) in enumerate(due):
+        assert [cells.text(row, place) for place in range(len(texts))] == texts
+        assert cells.numbers[row].tobytes() == np.array(numbers).tobytes()
 
 
 class SequenceFiles:

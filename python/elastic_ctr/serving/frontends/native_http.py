@@ -40,6 +40,7 @@ from elastic_ctr.serving.frontends.http_batches import Batch, Replies, Rules
 from elastic_ctr.serving.frontends.http_syntax import HEAD_END, read_head
 from elastic_ctr.serving.frontends.templates import LONGEST_HEAD, LearnResult, Templates
 from elastic_ctr.serving.protocols.elasticctr_json import SHORTEST_FEASIGN, inference_refusal, slot_names, warm_scan
+from elastic_ctr.serving.protocols.rows_json import warm_rows
 from elastic_ctr.serving.request_error import RequestError, request_error_of
 from elastic_ctr.serving.routes import OPEN_INFERENCE, PARSED_INLINE, PREDICTIONS, ROWS, SOURCE_PATH, Routes, error_body
 from elastic_ctr.serving.worker_counters import Counters
@@ -212,6 +213,7 @@ class NativeHttpFrontend:
     def _compile(self) -> None:
         """Compile now, not under the first request."""
         warm_scan()
+        warm_rows()
         warm_pooling()
         buffers, batch = self._buffers, self._free[0]
         http_batches.gather(buffers, batch, self._rules, 0)

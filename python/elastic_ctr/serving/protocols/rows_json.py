@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 import orjson
 
+from elastic_ctr.config.feature_program import transformer_of
+from elastic_ctr.config.features import Features
 from elastic_ctr.features.cells import Cells, Inputs, cells_of
 from elastic_ctr.features.json_rows import CellRefused, Row, row_of, unknown_column
+from elastic_ctr.features.json_scan import RowScanner
 from elastic_ctr.features.transformer import MOST_KEYS, Transformer
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats
@@ -71,3 +74,12 @@ def rows_answer(probabilities: Floats, version: int) -> bytes:
 def listed(names: tuple[str, ...]) -> str:
     """Names for a sentence, at most ten."""
     return ", ".join(names[:10]) + (f" … ({len(names)} in all)" if len(names) > 10 else "")
+
+
+def warm_rows() -> None:
+    """Compile now, not under the first request."""
+    features = Features.model_validate({"user": {"type": "categorical"}, "price": {"type": "numeric", "missing": 0}})
+    transformer = transformer_of(features, None)
+    cells = RowScanner(transformer.inputs, 1, skips=False).read(b'{"instances":[{"user":"a","price":1}]}')
+    assert cells is not None
+    transformer.transform(cells)
