@@ -307,3 +307,14 @@ def test_an_answer_has_a_probability_a_row_and_the_version() -> None:
         "predictions": [0.25, 0.5],
         "model_version": "7",
     }
+
+
+def test_a_request_whose_lists_make_too_many_keys_is_refused() -> None:
+    lists = {name: {"type": "categorical", "separator": "|"} for name in ("a", "b")}
+    transformer = transformer_of(Features.model_validate({**lists, "ab": {"type": "crossed", "of": ["a", "b"]}}), None)
+    row = {name: list(range(250)) for name in ("a", "b")}
+
+    with pytest.raises(RequestError, match="keys together; send fewer at a time") as refused:
+        parse_rows(json.dumps({"instances": [row] * 200}).encode(), Schema(transformer.slots, transformer), 1000)
+
+    assert refused.value.status == 413

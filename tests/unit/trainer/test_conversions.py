@@ -43,3 +43,20 @@ def test_the_same_rows_are_the_same_records_whoever_reads_them(
     keys = [max(xxhash.xxh3_64_intdigest(b"user\0" + user), 1) for user in (b"u1", b"u2")]
     assert (tmp_path / "out.txt").read_text() == f"1 1 1 1 1 {keys[0]}\n1 1 1 0 1 {keys[1]}\n"
     assert sorted(conversion.sample([each.line for each in result.samples]).keys.tolist()) == sorted(keys)
+
+
+def test_rows_that_make_many_keys_are_converted_in_pieces(tmp_path: Path) -> None:
+    cell = " ".join(map(str, range(250)))
+    (tmp_path / "log").write_text("label,a,b\n" + f"1,{cell},{cell}\n" * 200)
+    lists = {name: {"type": "categorical", "separator": " "} for name in ("a", "b")}
+    features = Features.model_validate({**lists, "ab": {"type": "crossed", "of": ["a", "b"], "hash": 9}})
+    source = Source(url=f"file://{tmp_path}")
+    data = Data(source=source, start="20200401/00", label="label", format="csv")
+    settings = settings_of(tmp_path).model_copy(update={"data": data, "features": features})
+    conversion = conversion_of(settings, feature_document(settings, None))
+
+    result, _ = convert_task(FileSource(tmp_path), control.Task(id="t", path="log"), conversion, tmp_path / "out.txt")
+
+    assert (result.records, result.clicks) == (200, 200)
+    with (tmp_path / "out.txt").open() as out:
+        assert len(set(out)) == 1
