@@ -16,7 +16,9 @@ from rich.console import Console
 from bench import own_network
 from bench.method import FOLDER, RESULTS, Results, plot, show
 
-MEASUREMENTS = ("cube_kernel", "cube", "serving", "serving_rows", "build", "training", "features", "statistics")
+MEASUREMENTS = (
+    "cube_kernel", "quantised", "cube", "serving", "serving_rows", "build", "training", "features", "column_statistics", "memory",
+)  # fmt: skip
 
 
 def main() -> int:

@@ -103,7 +103,8 @@ def calling(lookup: Callable[[Keys], object], asked: Keys) -> Side:
 
 def kernel_of(table: VersionTable, n: int) -> Callable[[Keys], NDArray[np.uint8]]:
     """The compiled lookup itself, writing the values to one buffer again and again, as a server does."""
-    kernel = dictionary.compiled_lookup(table.dim, stride_for(table.dim), accumulate=False)
+    stride = stride_for(table.dim, table.values)
+    kernel = dictionary.compiled_lookup(table.dim, stride, accumulate=False, values=table.values)
     out, missing = np.empty(n * 4 * table.dim, np.uint8), np.empty(n, np.uint8)
     places = np.arange(n, dtype=np.int64) * (4 * table.dim)
     scratch = np.empty(SCRATCH, np.uint64)

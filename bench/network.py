@@ -69,7 +69,9 @@ def _export(folder: Path, dim: int, numbers: int) -> None:
     executor.run(start)
     for name, values in weights(dim, numbers).items():
         static.global_scope().find_var(name).get_tensor().set(values, paddle.CPUPlace())
-    static.save_inference_model(str(folder / "network"), [pooled, beside] if numbers else [pooled], [probability], executor, program=program)
+    static.save_inference_model(
+        str(folder / "network"), [pooled, beside] if numbers else [pooled], [probability], executor, program=program
+    )
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def _find(part: DictionaryPart, keys: Keys, at: NDArray[np.int64], values: Value
     slots += sub_parts * head.slots
     found = (part.keys[slots] == keys) & (keys != np.uint64(EMPTY_KEY))
     deleted = part.deleted(slots[found])
-    values[at[found]] = np.where(deleted[:, None], np.float32(0), part.values[slots[found]])
+    values[at[found]] = np.where(deleted[:, None], np.float32(0), part.values_at(slots[found]))
     missing[at[found]] = deleted
     if head.empty_key != "absent":
         marked = at[keys == np.uint64(EMPTY_KEY)]

@@ -1,4 +1,5 @@
-"""Writes the generated files: the protocols' code, docs/configuration.md, the chart's schema, README and comments of settings.
+"""Writes the generated files: the protocols' code, docs/configuration.md, tables of docs/features.md, the chart's schema, README and
+comments of settings.
 
 With --check it only compares.
 """
@@ -16,6 +17,7 @@ import yaml
 from chart_readme import readme
 from chart_schema import values_schema
 from chart_values import with_descriptions
+from features_page import with_tables
 from pydantic.fields import FieldInfo
 
 from elastic_ctr.config.section import Section
@@ -29,6 +31,7 @@ PROTOS = {
     "elastic_ctr/serving/health.proto": ("python", "pyi"),
 }
 CHART = ROOT / "charts" / "elastic-ctr"
+FEATURES = ROOT / "docs" / "features.md"
 
 
 def protocol_code() -> dict[Path, str]:
@@ -63,8 +66,15 @@ def _kind(field: FieldInfo) -> str:
     schema = Probe.model_json_schema()["properties"]["probe"]
     if "enum" in schema:
         return " or ".join(f"`{value}`" for value in schema["enum"])
-    kinds = [each.get("type", "object") for each in schema.get("anyOf", [schema])]
-    return " or ".join(kinds)
+    return " or ".join(_kinds(schema))
+
+
+def _kinds(schema: dict[str, Any]) -> list[str]:
+    """The JSON types of a schema, with those of its alternatives."""
+    if alternatives := schema.get("anyOf") or schema.get("oneOf"):
+        return [kind for each in alternatives for kind in _kinds(each)]
+    kinds = schema.get("type", "object")
+    return list(kinds) if isinstance(kinds, list) else [kinds]
 
 
 def _default(field: FieldInfo) -> str:
@@ -116,6 +126,7 @@ def main() -> int:
     for path, text in {
         **protocol_code(),
         ROOT / "docs" / "configuration.md": configuration(),
+        FEATURES: with_tables(FEATURES.read_text(), _kind),
         **chart_files(),
     }.items():
         if path.exists() and path.read_text() == text:

@@ -17,6 +17,7 @@ from elastic_ctr.features.convert import Converter
 from elastic_ctr.features.readers.loops import copy_spans, join_values
 from elastic_ctr.features.readers.rows import Format, Wanted, rows_in_range
 from elastic_ctr.features.record_text import record_text
+from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.xxh3 import hashes_of
 from elastic_ctr.serving.frontends.native_http import precompile
@@ -32,6 +33,7 @@ def compile_all(dims: list[int]) -> None:
         for _ in range(batches):
             collector.add(cells_of([([b"a|b"], [])], inputs))
         collector.to_bytes()
+    RowSample().add(cells_of([([b"a|b"], [])], inputs))
     compile_features()
     parse_rows(b"7 0 0 0.5 1 0 0.1\n", RowLayout.of("naive", "naive", 0))
 

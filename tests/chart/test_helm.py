@@ -86,6 +86,23 @@ def test_slots_come_from_a_file_of_one_a_line(tmp_path: Path, major: int) -> Non
 
 
 @pytest.mark.parametrize("major", [3, 4])
+def test_a_vocabulary_comes_from_a_file_of_one_a_line(tmp_path: Path, major: int) -> None:
+    values, words = CHART / "examples" / "rows.yaml", tmp_path / "devices.txt"
+    words.write_text("phone\ntv\n")
+
+    rendered = template(binary(major), values, "--set-file", f"features.device.vocabulary={words}")
+
+    [config] = [
+        text
+        for each in yaml.safe_load_all(rendered)
+        if each and each["kind"] == "ConfigMap"
+        for name, text in each["data"].items()
+        if name.startswith("master.")
+    ]
+    assert yaml.safe_load(config)["features"]["device"]["vocabulary"] == "phone\ntv\n"
+
+
+@pytest.mark.parametrize("major", [3, 4])
 def test_both_helms_refuse_alike(tmp_path: Path, major: int) -> None:
     helm = binary(major)
     values = tmp_path / "values.yaml"

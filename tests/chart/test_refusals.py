@@ -195,11 +195,17 @@ FEATURE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 BETWEEN_ROWS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "rows without label": ({"data": {"label": None}}, ["data.label is missing", "csv"]),
+    "a reader of another format": ({"data": {"reader": "mine.logs:rows"}}, ["data.reader goes with data.format reader"]),
+    "a format without its reader": ({"data": {"format": "reader"}}, ["data.reader goes with data.format reader"]),
     "rows with slots": ({"data": {"slots": [1]}}, ["data.slots is for data.format clicks"]),
     "rows without features": ({"features": None}, ["features is missing", "csv"]),
     "clicks with features": ({"data": {"format": "clicks", "label": None, "slots": [1]}}, ["features is for rows"]),
     "clicks without slots": ({"data": {"format": "clicks", "label": None}, "features": None}, ["data.slots is missing"]),
     "clicks with a label": ({"data": {"format": "clicks", "slots": [1]}, "features": None}, ["data.label is for rows"]),
+    "clicks with statistics": (
+        {"data": {"format": "clicks", "label": None, "slots": [1]}, "features": None, "statistics": "{}"},
+        ["statistics is of the columns that features read"],
+    ),
     "columns of parquet": ({"data": {"format": "parquet", "columns": ["click", "city"]}}, ["data.columns is for csv and tsv"]),
     "a label among no columns": ({"data": {"columns": ["city"]}}, ['data.label "click" is not among data.columns', "city"]),
     "a feature of no column": (

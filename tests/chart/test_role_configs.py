@@ -14,6 +14,7 @@ from elastic_ctr.config.features import input_of
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.role_files import TrainingMember
 from elastic_ctr.config.values_file import Values
+from elastic_ctr.features.statistics import Statistics
 
 
 @pytest.fixture(params=CASES)
@@ -96,6 +97,18 @@ def test_only_who_trains_is_told_of_features_and_only_where_there_are_any(render
     assert len(of_rows) == 3
     assert {name.rpartition("/")[2].partition(".")[0] for name in of_rows} == {"master", "pserver", "trainer"}
     assert of_clicks == []
+
+
+def test_statistics_are_told_to_the_master_alone_as_they_are(render: Renderer) -> None:
+    text = Statistics(texts={}, numbers={}).to_json()
+    values = merged(ROWS, {"statistics": text})
+
+    found: dict[str, Any] = files(render(below=values))
+
+    assert found["master"].statistics == settings(Values, values, "values.yaml").statistics == text
+    assert [name for name, text in render(below=values).configs() if "statistics:" in text] == [
+        "ctr-master/master.config.yaml"
+    ]
 
 
 # By the one reader or another of YAML a truth value, nothing, a number, a time, a day, a merge.

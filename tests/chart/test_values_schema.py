@@ -5,17 +5,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from chart.rendering import CHART, SMALLEST, Renderer, merged, read
 from chart.role_settings import files
 from chart.schemas import wrong_for_kubernetes
 from elastic_ctr.config import values_file as config_values
+from elastic_ctr.config.load import read_yaml
 from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import Block, Values
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
-DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+# Refuses a key that stands there twice.
+DEFAULTS: dict[str, Any] = read_yaml(CHART / "values.yaml")
 # What must be given has no default to show; what the chart fills from other keys shows null.
 GIVEN = {"data.source.url", "data.start"}
 FILLED = {"store.config.url", "cube.config.workers", "serving.config.workers"}

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 CACHE = {"NUMBA_CACHE_DIR": str(ROOT / "build" / "numba-boundscheck")}
 CUBE = (
     "dictionary/test_kernel", "dictionary/test_table", "dictionary/test_perfect_hash", "server/test_loop",
-    "builder/test_hash_sort", "builder/test_rows", "builder/test_input", "builder/test_part",
+    "dictionary/test_value_kinds", "builder/test_hash_sort", "builder/test_rows", "builder/test_quantise", "builder/test_input", "builder/test_part",
 )  # fmt: skip
 FEATURES = (
     "test_convert", "test_blocks", "test_collector", "test_decimals", "test_json_scan", "test_transforms", "test_transformer",

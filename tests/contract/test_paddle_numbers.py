@@ -27,6 +27,6 @@ def test_paddle_reads_every_number_to_the_bit(tmp_path: Path) -> None:
     (tmp_path / "records.txt").write_bytes(text)
 
     command = [sys.executable, str(READER), str(tmp_path / "records.txt"), "4", "2"]
-    read = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    read = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout)
 
     assert read == numbers.view(np.uint32).tolist()

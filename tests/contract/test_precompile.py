@@ -31,13 +31,19 @@ from cube.peers import Peer
 from cube.running import Running
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.loop import LookupLoop
+from elastic_ctr.features.value_kind import VALUE_KINDS
 keys = np.arange(1, 100, dtype=np.uint64)
-table = write_table(Path(sys.argv[1]), keys, dim=9)
+tables = [
+    write_table(Path(sys.argv[1]) / kind, keys, dim=9, version=version, values=kind)
+    for version, kind in enumerate(VALUE_KINDS, 1)
+]
 built = compiled()
 running = Running(LookupLoop(counters.private(), 1000))
-running.hold(table)
-with Peer(running.port) as peer:
-    assert not peer.ask(1, keys, 9).missing.any()
+# Each by itself, then all of them, as while another kind is rolled out.
+for held in [*([table] for table in tables), tables]:
+    running.hold(*held)
+    with Peer(running.port) as peer:
+        assert not peer.ask(held[0].version, keys, 9).missing.any()
 running.stop()
 served = [each for each in compiled() if each not in built]
 loops = {name for name, *_ in served}

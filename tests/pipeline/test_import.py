@@ -3,7 +3,7 @@
 import csv
 import json
 import subprocess
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from elastic_ctr.features.line import parse_line
-from elastic_ctr.features.slots import SlotList
+from elastic_ctr.cli.local import load_values
+from elastic_ctr.features.importers import feasign_of
 from elastic_ctr.local.endpoints import predict
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import open_store
@@ -55,25 +55,35 @@ def first_hours(source: Path, target: Path, hours: int) -> Counter[str]:
     return Counter(row[time][:13] for row in kept)
 
 
+def as_lines(source: Path, target: Path, slots: list[str]) -> tuple[str, str]:
+    """The rows as lines of feasigns, in hours with donefiles; the first and the last hour."""
+    lines: dict[str, list[str]] = defaultdict(list)
+    with source.open(newline="") as given:
+        for row in csv.DictReader(given):
+            features = " ".join(f"{feasign_of(slot, row[slot])}:{slot}" for slot in slots)
+            hour = row["click_time"][:13].replace("-", "").replace(" ", "/")
+            lines[hour].append(f"1 {row['is_attributed']} {features}\n")
+    for hour, found in lines.items():
+        (target / hour).mkdir(parents=True)
+        (target / hour / "part-00000").write_text("".join(found))
+        (target / hour / "donefile").touch()
+    return min(lines), max(lines)
+
+
 @absent(TALKINGDATA)
 @pytest.mark.timeout(240)
 def test_each_hour_of_a_click_log_becomes_a_version_and_no_record_is_lost(
     tmp_path: Path, start: Callable[..., Run]
 ) -> None:
     counted = first_hours(TALKINGDATA, tmp_path / "clicks.csv", 4)
-    data = tmp_path / "data"
-    summary = imported(
-        "csv", tmp_path / "clicks.csv", data, "--label", "is_attributed", "--time", "click_time",
-        "--fields", "app,device,os,channel",
-    )  # fmt: skip
-    slots = (data / "slot.conf").read_text().split()
+    data, slots = tmp_path / "data", ["app", "device", "os", "channel"]
+    first, last = as_lines(tmp_path / "clicks.csv", data, slots)
     model = {"sparseDim": SPARSE_DIM}
 
     alone = {"replicas": 1}
-    run = start(values_for(data, slots, summary["start"], summary["end"], model=model, trainer=alone, pserver=alone))
+    run = start(values_for(data, slots, first, last, model=model, trainer=alone, pserver=alone))
     report = run.finish(200)
 
-    assert summary["records"] == sum(counted.values())
     passes = [(each["pass"], each["records"]) for each in report["passes"]]
     assert passes == [(f"{hour[:4]}{hour[5:7]}{hour[8:10]}/{hour[11:]}", n) for hour, n in sorted(counted.items())]
     assert [each["kind"] for each in report["passes"]] == ["base", "delta", "delta", "delta"]
@@ -118,18 +128,17 @@ def test_a_csv_with_crlf_is_imported_as_if_it_had_none(tmp_path: Path) -> None:
     assert both[0] == both[1]
     summary, lines = both[0]
     assert (summary["rows"], summary["records"], summary["clicks"], summary["refused"]) == (9567, 9567, 1626, {})
-    assert (summary["start"], summary["end"]) == ("20141021/00", "20141021/00")
-    slots = SlotList(tuple(fields.split(",")))
-    assert sum(parse_line(line.removesuffix(b"\n"), slots, None).click for line in lines) == 1626
+    assert (summary["start"], summary["end"], summary["features"]) == ("20141021/00", "20141021/00", 6)
+    header, *rows = csv.reader(line.decode() for line in lines)
+    assert sum(row[header.index("click")] == "1" for row in rows) == 1626
 
 
 @absent(CRITEO)
-def test_criteos_own_rows_are_hours_of_39_slots(tmp_path: Path) -> None:
+def test_criteos_own_rows_are_hours_of_39_columns(tmp_path: Path) -> None:
     summary = imported("criteo", CRITEO, tmp_path / "hours", "--rows-per-hour", "2000")
 
     assert (summary["rows"], summary["records"], summary["clicks"], summary["refused"]) == (7200, 7200, 1549, {})
-    assert (summary["start"], summary["end"], summary["slots"]) == ("20200401/00", "20200401/03", 39)
-    slots = SlotList(tuple((tmp_path / "hours" / "slot.conf").read_text().split()))
+    assert (summary["start"], summary["end"], summary["features"]) == ("20200401/00", "20200401/03", 39)
     lines = lines_of(tmp_path / "hours")
-    assert len(lines) == 7200
-    assert sum(parse_line(line.removesuffix(b"\n"), slots, None).click for line in lines) == 1549
+    assert sorted(lines) == sorted(CRITEO.read_bytes().splitlines(keepends=True))
+    assert load_values([tmp_path / "hours" / "values.yaml"], None).features

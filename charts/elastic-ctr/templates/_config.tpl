@@ -76,6 +76,9 @@ features: {{- include "elastic-ctr.given" . | nindent 2 }}
 training: {{ include "elastic-ctr.training.fullname" . }}
 data: {{- include "elastic-ctr.given" .Values.data | nindent 2 }}
 {{- include "elastic-ctr.config.features" . }}
+{{- with .Values.statistics }}
+{{ toYaml (dict "statistics" .) }}
+{{- end }}
 model: {{- include "elastic-ctr.given" .Values.model | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 master: {{- include "elastic-ctr.given" .Values.master.config | nindent 2 }}

@@ -7,7 +7,7 @@
 {{- if not $data.slots -}}
 data.slots is missing: list the slots that are features, or give data.format and features
 {{ end }}
-{{- range $key := list "label" "shows" "columns" }}
+{{- range $key := list "label" "shows" "columns" "reader" }}
 {{- if get $data $key -}}
 data.{{ $key }} is for rows of columns: leave it out, or set data.format to csv, tsv, jsonl or parquet
 {{ end }}
@@ -18,6 +18,9 @@ data.slots is for data.format clicks: leave it out, for with {{ $format }} featu
 {{ end }}
 {{- if not $data.label -}}
 data.label is missing: name the column of {{ $format }} rows that says which were clicked
+{{ end }}
+{{- if ne (eq $format "reader") (not (empty $data.reader)) -}}
+data.reader goes with data.format reader: give both, or neither
 {{ end }}
 {{- if and $data.columns (not (has $format (list "csv" "tsv"))) -}}
 data.columns is for csv and tsv: leave it out, for the columns of {{ $format }} have names already
@@ -40,7 +43,11 @@ data.{{ $key }} {{ quote $column }} is not among data.columns: name one of {{ jo
 features is missing: say what the columns of {{ $format }} rows mean to the network
 {{ else if and (eq $format "clicks") $features -}}
 features is for rows of columns: leave it out, for with data.format clicks data.slots names the features
-{{ else if $features }}
+{{ end }}
+{{- if and .Values.statistics (not $features) -}}
+statistics is of the columns that features read, and there are no features: leave it out
+{{ end }}
+{{- if and $features (ne $format "clicks") }}
 {{- if .Values.model.sparseDim -}}
 model.sparseDim is for data.format clicks: leave it out, and bound the keys of a feature by its hash
 {{ end }}

@@ -61,8 +61,9 @@ def serving(
 ) -> None:
     """Is a prediction answered with a version that is live there?
 
-    Asks for one line with a made-up feasign in each slot of the model: the whole path, not how good the model is. The
-    probability must lie between 0 and 1, and the version be the one that serving names.
+    Asks for one line with a made-up feasign in each slot of the model, or for one row with a made-up value in each column:
+    the whole path, not how good the model is. The probability must lie between 0 and 1, and the version be the one that
+    serving names.
 
     Exit codes: 0 yes; 1 no.
     """
@@ -113,11 +114,15 @@ def verify_serving(address: str, model: str) -> Checked:
     """Raises CheckFailed."""
     try:
         ready(address, model)
-        slots, named = metadata(address, model)
-        [probability], [version] = predict(address, model, [" ".join(f"{n}:{slot}" for n, slot in enumerate(slots, 1))])
+        slots, columns, named = metadata(address, model)
+        if slots:
+            sample = " ".join(f"{n}:{slot}" for n, slot in enumerate(slots, 1))
+        else:
+            sample = json.dumps({column: "1" if datatype == "BYTES" else 1 for column, datatype in columns.items()})
+        [probability], [version] = predict(address, model, [sample])
         if version not in named:
             # It may have gone live between the two calls.
-            _, named = metadata(address, model)
+            named = metadata(address, model).versions
     except EndpointUnavailable as closed:
         raise CheckFailed(f"serving at {address}: {closed}") from closed
     if not math.isfinite(probability) or not 0 < probability < 1:
@@ -127,11 +132,10 @@ def verify_serving(address: str, model: str) -> Checked:
             f"serving at {address} answers by version {version} and names {', '.join(map(str, named)) or 'none'}",
             may_pass=True,
         )
-    facts = {
-        "address": address, "model": model, "version": version, "probability": probability, "slots": len(slots),
-    }  # fmt: skip
-    line = f"a line of {len(slots)} slots with {probability:.6g}, by version {version}"
-    return Checked(f"serving at {address} answers {line}", facts)
+    size = {"slots": len(slots)} if slots else {"columns": len(columns)}
+    facts = {"address": address, "model": model, "version": version, "probability": probability, **size}
+    asked = f"a line of {len(slots)} slots" if slots else f"a row of {len(columns)} columns"
+    return Checked(f"serving at {address} answers {asked} with {probability:.6g}, by version {version}", facts)
 
 
 class _HolderRows(NamedTuple):

@@ -1,11 +1,12 @@
 """`elastic-ctr import`: click logs of other systems as hours that can be trained on."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,30 +14,38 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.shared_options import grouped
-from elastic_ctr.features.hours import VALUES, HoursRefused, HourTree, parse_hour
+from elastic_ctr.config.load import ConfigRefused, read_yaml
+from elastic_ctr.features.csv_import import CRITEO, EPOCH, ISO, CsvFormat, CsvImport
+from elastic_ctr.features.hours import DONEFILE, VALUES, HoursRefused, HourTree, folders_of, parse_hour
 from elastic_ctr.features.importers import (
-    CRITEO,
-    EPOCH,
-    ISO,
-    CsvFormat,
+    Importer,
     ImportRefused,
     LibfmFormat,
-    Rows,
-    columns_of,
+    Summary,
     import_files,
+    lines_of_file,
 )
-from elastic_ctr.features.slots import SlotList
-
-_REPORT_ROWS = 100_000
+from elastic_ctr.store.temporary import appearing
 
 app = typer.Typer(
     name="import",
     no_args_is_help=True,
-    help="Turn click logs of other systems into hours that can be trained on: OUT/YYYYMMDD/HH/part-00000, a donefile "
-    "in each hour, and OUT/slot.conf.",
+    help="Cut click logs into hours that can be trained on: OUT/YYYYMMDD/HH/part-00000, a donefile in each hour, and "
+    "OUT/values.yaml, with which `elastic-ctr local run` trains them.",
 )
 
-Files = Annotated[list[Path], typer.Argument(help="Files to read, in this order; .gz is unzipped.", exists=True)]
+Files = Annotated[
+    list[Path], typer.Argument(help="Files to read, in this order; .gz and .zst are decompressed.", exists=True)
+]
+FilesOrNone = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="Files to read, in this order; .gz and .zst are decompressed. None: OUT has hours already, and only "
+        "OUT/values.yaml is written.",
+        exists=True,
+        dir_okay=False,
+    ),
+]
 Out = Annotated[Path, typer.Argument(help="The folder to write; it must be empty or absent.")]
 
 
@@ -55,10 +64,10 @@ class Writing:
         float, typer.Option(min=0, max=1, help="Refused rows among all: above this nothing is written.")
     ] = 0.01
     append: Annotated[
-        bool, typer.Option("--append", help="Add hours after those in OUT; the slots must be the same.")
+        bool, typer.Option("--append", help="Add hours after those in OUT; the columns must be the same.")
     ] = False
     force: Annotated[
-        bool, typer.Option("--force", help="Delete the hours, slot.conf and values.yaml in OUT, and write new ones.")
+        bool, typer.Option("--force", help="Delete the hours and values.yaml in OUT, and write new ones.")
     ] = False
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
 
@@ -68,11 +77,11 @@ class Csv:
     """How a CSV file is written, and which of its columns are what."""
 
     fields: Annotated[
-        str | None, typer.Option(metavar="A,B,…", help="Columns that become slots, with commas between.")
+        str | None,
+        typer.Option(metavar="A,B,…", help="Columns that become features; by default all but label and time."),
     ] = None
     without: Annotated[
-        str | None,
-        typer.Option("--except", metavar="A,B,…", help="Instead of --fields: every column but these, label and time."),
+        str | None, typer.Option("--except", metavar="A,B,…", help="Columns that do not become features.")
     ] = None
     label: Annotated[
         str | None, typer.Option(help="Column of the label: 1 or true is a click, 0, -1 and false are none.")
@@ -96,7 +105,7 @@ class Csv:
     quote: Annotated[
         str | None,
         typer.Option(
-            help='One character around values that hold delimiters, or none; if it is not given, " is, and none between tabs.'
+            help='One character around values that hold delimiters, or none; by default ", and none between tabs.'
         ),
     ] = None
     header: Annotated[
@@ -120,21 +129,23 @@ class Csv:
 
 @app.command("csv")
 @grouped
-def csv_files(files: Files, out: Out, given: Csv, writing: Writing) -> None:
-    """CSV files with a label, or with show and click; every other column may become a slot of the same name.
+def csv_files(given: Csv, writing: Writing, files: FilesOrNone = None, *, out: Out) -> None:
+    """CSV files with a label, or with show and click. Rows stay as they are; only labels are written as 0 and 1.
 
-    Example: elastic-ctr import csv clicks.csv --label is_attributed --fields ip,app,os --time click_time hours
+    OUT/values.yaml says what each column is: guessed from the first rows, so read it before you train. With --time rows go
+    to their own hours. If OUT has hours already, say only OUT: nothing but OUT/values.yaml is written.
+
+    Example: elastic-ctr import csv clicks.csv --label is_attributed --except attributed_time --time click_time hours
     """
     with _refusals():
         if given.time is not None and writing.rows_per_hour is not None:
             raise ImportRefused("--time and --rows-per-hour exclude each other; give one of them.")
-        if (given.fields is None) == (given.without is None):
-            raise ImportRefused("say either --fields, or --except for every other column.")
-        kind = CsvFormat(
-            fields=_names(given.fields or "") or _others(files[0], given),
+        form = CsvFormat(
             label=given.label,
             show=given.show,
             click=given.click,
+            fields=None if given.fields is None else _names(given.fields),
+            without=_names(given.without or ""),
             time=given.time,
             time_format=given.time_format,
             delimiter=given.between,
@@ -142,31 +153,18 @@ def csv_files(files: Files, out: Out, given: Csv, writing: Writing) -> None:
             header=given.header,
             columns=_names(given.columns),
         )
-        _import(files, kind.rows, kind.slots(), out, writing, given.max_hours)
-
-
-def _others(file: Path, given: Csv) -> tuple[str, ...]:
-    """Every column but those of --except, the label and the time."""
-    if given.without is None:
-        return ()
-    first = columns_of(file, given.between, given.around)
-    names = first if given.header else list(_names(given.columns)) or [str(number) for number in range(len(first))]
-    left_out = _names(given.without)
-    if unknown := [name for name in left_out if name not in names]:
-        raise ImportRefused(f"{file} has no column {unknown[0]!r}; its columns are: {', '.join(names[:100])}.")
-    return tuple(name for name in names if name not in {*left_out, given.label, given.show, given.click, given.time})
+        _import_rows(files or [], form, out, writing, given.max_hours)
 
 
 @app.command()
 @grouped
-def criteo(files: Files, out: Out, writing: Writing) -> None:
+def criteo(writing: Writing, files: FilesOrNone = None, *, out: Out) -> None:
     """Criteo's display advertising data: tabs between, no header, label, 13 counts, 26 categories.
 
-    Gives 39 slots, I1 to I13 and C1 to C26. A count above 2 becomes the square of its logarithm, rounded down; what is
-    empty gives its slot no feature.
+    The counts I1 to I13 are numeric features, the categories C1 to C26 categorical ones.
     """
     with _refusals():
-        _import(files, CRITEO.rows, CRITEO.slots(), out, writing)
+        _import_rows(files or [], CRITEO, out, writing)
 
 
 @app.command()
@@ -184,19 +182,70 @@ def libfm(
         ),
     ] = None,
 ) -> None:
-    """Files of libFM and libSVM: `label index:value …`, with labels 1 and 0 or 1 and -1."""
+    """Files of libFM and libSVM: `label index:value …`, with labels 1 and 0 or 1 and -1.
+
+    They become lines of feasigns; OUT/slot.conf lists their slots.
+    """
     with _refusals():
-        kind = LibfmFormat(fields)
-        _import(files, kind.rows, kind.slots(), out, writing)
+        _import(files, LibfmFormat(fields), out, writing)
+
+
+_MOST_HOURS = 24 * 366 * 10
+
+
+def _import_rows(files: list[Path], form: CsvFormat, out: Path, writing: Writing, max_hours: int = _MOST_HOURS) -> None:
+    if not files:
+        _write_values(CsvImport(form), out, writing)
+        return
+    added_to = read_yaml(out / VALUES) if writing.append and (out / VALUES).exists() else None
+    _import(files, CsvImport(form, added_to), out, writing, max_hours)
+
+
+def _write_values(importer: CsvImport, out: Path, writing: Writing) -> None:
+    """Of hours that are there already."""
+    folders = folders_of(out)
+    if not folders:
+        raise ImportRefused(f"{out} has no folder YYYYMMDD/HH; name the files to import before it.")
+    if (out / VALUES).exists() and not writing.force:
+        raise ImportRefused(f"{out / VALUES} is there; say --force to write it anew.")
+    summary = Summary()
+    paths = (path for folder in folders for path in sorted(folder.iterdir()) if path.name != DONEFILE)
+    for path in paths:
+        for row in importer.rows(lines_of_file(path), str(path)):
+            summary.count(str(path), row)
+            if importer.is_guessed:
+                break
+        if importer.rewritten:
+            raise ImportRefused(
+                f"{path} has labels other than 0 and 1, other columns than the first file, or other quotes than trainers "
+                "read; import the files themselves into another folder, which mends that."
+            )
+        if importer.is_guessed:
+            break
+    summary.require_few_refused(writing.max_refused_share)
+    if not summary.records:
+        raise ImportRefused(f"there is no row in {out}; nothing was written.")
+    minutes = [int(each.name[:2]) * 60 + int(each.name[2:] or 0) for each in folders]
+    interval = math.gcd(*minutes, 24 * 60) if any(len(each.name) == 4 for each in folders) else 60
+    start, end = (f"{each.parent.name}/{each.name}" for each in (folders[0], folders[-1]))
+    with appearing(out / VALUES) as stream:
+        stream.write(importer.values(start, end, interval).encode())
+    open_ones = [each for each in folders if not (each / DONEFILE).exists()]
+    if writing.as_json:
+        found = {"folders": len(folders), "start": start, "end": end, "features": importer.features}
+        typer.echo(json.dumps({**found, "withoutDonefile": len(open_ones)}))
+        return
+    typer.echo(f"{out / VALUES} trains {len(folders)} folders, {start} to {end}, with {importer.features} features")
+    if open_ones:
+        typer.echo(f"  {len(open_ones)} of them have no {DONEFILE}: training waits for it, from {open_ones[0]} on")
 
 
 def _import(
     files: list[Path],
-    rows: Callable[[TextIO, str], Rows],
-    slots: SlotList,
+    importer: Importer,
     out: Path,
     writing: Writing,
-    max_hours: int = 24 * 366 * 10,
+    max_hours: int = _MOST_HOURS,
 ) -> None:
     start = parse_hour(writing.start)
     if writing.append and writing.force:
@@ -204,13 +253,13 @@ def _import(
     with HourTree(out, force=writing.force, append=writing.append) as tree, _progress() as report:
         summary = import_files(
             files,
-            lambda stream, name: _reported(rows(stream, name), name, report),
-            slots,
+            importer,
             tree,
             start=start,
             rows_per_hour=writing.rows_per_hour,
             max_hours=max_hours,
             max_refused_share=writing.max_refused_share,
+            report=report,
         )
     if writing.as_json:
         typer.echo(json.dumps({**summary.as_dict(), "deletedHours": tree.deleted}))
@@ -218,7 +267,7 @@ def _import(
     typer.echo(
         f"{summary.records} of {summary.rows} rows are in {summary.hours} hours, {summary.start} to {summary.end}, of {out}:"
     )
-    typer.echo(f"  {summary.shows} shows, {summary.clicks} clicks, {summary.slots} slots (slot.conf)")
+    typer.echo(f"  {summary.shows} shows, {summary.clicks} clicks, {summary.features} features ({VALUES})")
     if summary.refused:
         reasons = ", ".join(f"{reason} {count}" for reason, count in summary.refused.most_common())
         typer.echo(f"  {summary.refused.total()} rows were refused: {reasons}. First:")
@@ -230,13 +279,6 @@ def _import(
         typer.echo(
             f"  {out / VALUES} is as it was: training goes on to {summary.end} if its data.end does, or is left out"
         )
-
-
-def _reported(rows: Rows, name: str, report: Callable[[str], None]) -> Rows:
-    for number, row in enumerate(rows, 1):
-        if number % _REPORT_ROWS == 0:
-            report(f"{number:,} rows of {name} are read")
-        yield row
 
 
 @contextmanager
@@ -260,5 +302,5 @@ def _names(text: str) -> tuple[str, ...]:
 def _refusals() -> Iterator[None]:
     try:
         yield
-    except (ImportRefused, HoursRefused, OSError) as error:
+    except (ImportRefused, HoursRefused, ConfigRefused, OSError) as error:
         refuse(reason_of(error), 1)

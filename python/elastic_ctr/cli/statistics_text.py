@@ -15,7 +15,7 @@ from elastic_ctr.features.statistics import Statistics
 _SHOWN_VALUES = 3
 _PLOTTED_VALUES = 20
 _PLOTTED_BINS = 64
-_MUCH, _SOME = 0.25, 0.1  # of the population stability index
+MUCH, SOME = 0.25, 0.1  # of the population stability index
 _COLUMNS = 4
 
 
@@ -69,7 +69,7 @@ def drift_table(drifts: Iterable[Drift]) -> Table:
             f"{each.missing:.1%}",
             _share(each.pinned_unseen),
             _share(each.unseen),
-            style="red" if psi > _MUCH else "yellow" if psi > _SOME else "",
+            style="red" if psi > MUCH else "yellow" if psi > SOME else "",
         )
     return shown
 

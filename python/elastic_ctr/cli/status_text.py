@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from elastic_ctr.cli.statistics_text import MUCH, SOME
 from elastic_ctr.local.report import number
 from elastic_ctr.local.run_view import stage, troubles
 
@@ -107,10 +108,33 @@ def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[
             f"{each['keys']:,}",
         )
     yield Padding(shown, (0, 0, 0, _INDENT), expand=False)
+    yield from _drift(master)
     yield _line("ledger", ", ".join(f"{name} {value:,}" for name, value in master["ledger"].items()))
     for each in master["recoveries"][-_SHOWN_RECOVERIES:]:
         seconds = "under way" if each["seconds"] is None else f"{each['seconds']:.1f} s"
         yield _line("recovery", f"{each['role']}: {each['reason']} ({seconds})")
+
+
+def _drift(master: Answer) -> Iterator[RenderableType]:
+    """The columns that moved most in the last pass that was compared with the pinned statistics."""
+    # A master of an older version has none.
+    last = master.get("drift")
+    if last is None:
+        return
+    worst = next((each["drift"] for each in master["passes"] if each["pass"] == last["pass"]), None) or []
+    shown = [_moved(each) for each in worst]
+    yield _line("drift", f"of {len(last['columns'])} columns in {last['pass']}, by {last['rows']:,} rows; most of all:")
+    for text, style in shown:
+        yield _more(text, style)
+
+
+def _moved(drift: Answer) -> tuple[str, str]:
+    psi, missing, before = drift["psi"], drift["missing"], drift["pinnedMissing"]
+    text = f"{drift['column']}: PSI {'-' if psi is None else f'{psi:.3f}'}, missing {missing:.1%} ({before:.1%} pinned)"
+    if drift["unseen"] is not None:
+        text += f", unseen {drift['unseen']:.1%} ({drift['pinnedUnseen'] or 0:.1%} pinned)"
+    gone = psi is None and missing > before
+    return text, "red" if gone or (psi or 0) > MUCH else "yellow" if (psi or 0) > SOME else ""
 
 
 def _versions(transfer: Answer) -> Iterator[RenderableType]:

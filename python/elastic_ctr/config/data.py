@@ -73,10 +73,16 @@ class Data(Section):
         description="Last split, included. Absent: follow new ones as they come.",
         json_schema_extra=_SPLIT_SCHEMA,
     )
-    format: Literal["clicks", "csv", "tsv", "jsonl", "parquet"] = Field(
+    format: Literal["clicks", "csv", "tsv", "jsonl", "parquet", "reader"] = Field(
         default="clicks",
         description="What a file holds: `clicks` is lines of `show click feasign:slot …`; of any other, `features` says what its "
         "columns mean. Files may be zipped, .gz or .zst.",
+    )
+    reader: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="For `format: reader`: a function of a package in the trainers' image, `package.module:function`, that yields the "
+        "rows of a file as pyarrow record batches.",
     )
     label: str | None = Field(
         default=None,
@@ -156,7 +162,7 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _format_is_described(self) -> "Data":
-        of_rows = {name: getattr(self, name) for name in ("label", "shows", "columns")}
+        of_rows = {name: getattr(self, name) for name in ("label", "shows", "columns", "reader")}
         if self.format == "clicks":
             if self.slots is None:
                 raise ValueError("slots is missing; list those that are features, or give `format` and `features`")
@@ -167,6 +173,8 @@ class Data(Section):
             raise ValueError(f"slots is for `format: clicks`; with {self.format}, `features` says what columns mean")
         if self.label is None:
             raise ValueError(f"label is missing; name the column of {self.format} rows that says which were clicked")
+        if (self.format == "reader") != (self.reader is not None):
+            raise ValueError("reader goes with `format: reader`; give both, or neither")
         if self.columns is not None:
             self._check_names(self.columns)
         return self

@@ -20,7 +20,7 @@ class FeaturesDamaged(ValueError):
 
 
 class FeatureDocument(BaseModel):
-    """What `transformer` is made of."""
+    """The features and the statistics that `transformer` is made of."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -227,7 +227,7 @@ class _Compiler:
 
 
 def measured_inputs(features: Features) -> tuple[Inputs, Series]:
-    """What statistics are collected of: every text and number column, and numbers after the steps before a scaling."""
+    """The inputs that statistics are collected of: every text and number column, and numbers after the steps before a scaling."""
     transformer = transformer_of(features.without_statistics(), None)
     read = transformer.inputs
     names = list(read.numbers)

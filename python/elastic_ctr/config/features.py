@@ -16,7 +16,12 @@ from elastic_ctr.features.slots import SlotList
 
 MOST_DIGITS = 15
 _NEEDS_STATISTICS = ("standardize", "minMax")
-_NAMED_STEPS = ("log1p", *_NEEDS_STATISTICS)
+# Steps without a setting of their own, and their results.
+NAMED_STEPS = {
+    "log1p": "ln(1 + x) of x from 0 on, -ln(1 - x) below: of amounts and counts, which are skewed.",
+    "standardize": "(x - mean) / deviation, by the statistics: numbers around 0.",
+    "minMax": "(x - least) / (greatest - least), by the statistics: numbers from 0 to 1.",
+}
 
 
 class Clip(Section):
@@ -41,7 +46,7 @@ class Round(Section):
 
 
 def _kind_of_step(given: object) -> str | None:
-    if isinstance(given, str) and given in _NAMED_STEPS:
+    if isinstance(given, str) and given in NAMED_STEPS:
         return f"{ALTERNATIVE}name"
     if isinstance(given, Clip) or (isinstance(given, dict) and "clip" in given):
         return f"{ALTERNATIVE}clip"
@@ -262,6 +267,7 @@ Feature: TypeAlias = Annotated[
 ]
 
 
+STEP_CLASSES = (Clip, Round)
 # The classes of what is told apart by a name or a type.
 ALTERNATIVES: dict[str, type[Section]] = {
     f"{ALTERNATIVE}{name}": kind
@@ -361,7 +367,7 @@ class Features(RootModel[dict[str, Feature]]):
 
 
 def input_of(data: Data, features: Features | None) -> ModelInput:
-    """What the network gets: the slots of `data`, or what `features` makes of its columns."""
+    """The network's inputs: the slots of `data`, or what `features` makes of its columns."""
     if features is None:
         assert data.slots is not None
         return ModelInput(data.slots)

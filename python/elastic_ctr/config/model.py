@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from elastic_ctr.config.section import EXACT, Count, Section
+from elastic_ctr.features.value_kind import ValueKind
 
 # Functions in elastic_ctr.model.networks; a test keeps the two lists equal.
 NetworkName = Literal["slot-dnn", "deepfm"]
@@ -104,6 +105,11 @@ class Model(Section):
     partitions: int = Field(
         default=60, ge=1, le=4096, description="Parts of the table, for a model's whole life; shards may not exceed it."
     )
+    values: ValueKind = Field(
+        default="float32",
+        description="How cube stores values: float16 takes half the memory, int8 about two fifths at embeddingDim 17. Training is the "
+        "same. May be changed at any time; the next version becomes full parts.",
+    )
     layers: tuple[Count, ...] = Field(default=(400, 400, 400), description="Widths of the fully connected layers.")
     output: Literal["sigmoid", "softmax"] = Field(
         default="sigmoid",
@@ -116,7 +122,7 @@ class Model(Section):
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:
-    """What the network gets of a row: slots, whose keys' vectors are summed or averaged, and numbers.
+    """A row as the network gets it: slots, whose keys' vectors are summed or averaged, and numbers.
 
     `definition` is the JSON of the features; empty where slots alone were given.
     """
@@ -128,6 +134,9 @@ class ModelInput:
 
 
 def digest_of_model(model: Model, given: ModelInput) -> str:
-    """Roles with another digest would train or serve another model."""
-    text = f"{model.model_dump_json(by_alias=True)}{list(given.slots)}{given.definition}"
+    """Roles with another digest would train or serve another model. How values are stored is not trained: the master says it with
+    each version.
+    """
+    trained = model.model_dump_json(by_alias=True, exclude={"values"})
+    text = f"{trained}{list(given.slots)}{given.definition}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]

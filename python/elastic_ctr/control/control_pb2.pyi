@@ -276,20 +276,22 @@ class Task(_message.Message):
     def __init__(self, id: _Optional[str] = ..., attempt: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., path: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., records: _Optional[int] = ..., samples: _Optional[int] = ..., epoch: _Optional[int] = ..., pass_id: _Optional[str] = ..., save: _Optional[_Union[SaveOrder, _Mapping]] = ..., shuffle_seed: _Optional[int] = ..., statistics: _Optional[str] = ..., collect: bool = ...) -> None: ...
 
 class SaveOrder(_message.Message):
-    __slots__ = ("steps", "version", "samples", "live", "keys", "values")
+    __slots__ = ("steps", "version", "samples", "live", "keys", "values", "values_kind")
     STEPS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     LIVE_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_KIND_FIELD_NUMBER: _ClassVar[int]
     steps: _containers.RepeatedCompositeFieldContainer[SaveStep]
     version: int
     samples: _containers.RepeatedCompositeFieldContainer[Sample]
     live: bytes
     keys: bytes
     values: bytes
-    def __init__(self, steps: _Optional[_Iterable[_Union[SaveStep, _Mapping]]] = ..., version: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., live: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
+    values_kind: str
+    def __init__(self, steps: _Optional[_Iterable[_Union[SaveStep, _Mapping]]] = ..., version: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., live: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., values_kind: _Optional[str] = ...) -> None: ...
 
 class SaveStep(_message.Message):
     __slots__ = ("name", "folder")
@@ -364,7 +366,7 @@ class TaskResult(_message.Message):
     def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., task_id: _Optional[str] = ..., attempt: _Optional[str] = ..., error: _Optional[str] = ..., records: _Optional[int] = ..., shows: _Optional[int] = ..., clicks: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., ignored: _Optional[int] = ..., padding: _Optional[int] = ..., positives: _Optional[bytes] = ..., negatives: _Optional[bytes] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., seconds: _Optional[float] = ..., save: _Optional[_Union[SaveResult, _Mapping]] = ..., table_unchanged: bool = ..., store_unavailable: bool = ..., statistics: _Optional[bytes] = ..., columns_refused: bool = ...) -> None: ...
 
 class SaveResult(_message.Message):
-    __slots__ = ("model_files", "keys", "values", "live", "published", "seconds", "refused")
+    __slots__ = ("model_files", "keys", "values", "live", "published", "seconds", "refused", "values_kind", "quantised_diff")
     class SecondsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -379,6 +381,8 @@ class SaveResult(_message.Message):
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    VALUES_KIND_FIELD_NUMBER: _ClassVar[int]
+    QUANTISED_DIFF_FIELD_NUMBER: _ClassVar[int]
     model_files: _containers.RepeatedCompositeFieldContainer[File]
     keys: bytes
     values: bytes
@@ -386,7 +390,9 @@ class SaveResult(_message.Message):
     published: bytes
     seconds: _containers.ScalarMap[str, float]
     refused: str
-    def __init__(self, model_files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., live: _Optional[bytes] = ..., published: _Optional[bytes] = ..., seconds: _Optional[_Mapping[str, float]] = ..., refused: _Optional[str] = ...) -> None: ...
+    values_kind: str
+    quantised_diff: float
+    def __init__(self, model_files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., live: _Optional[bytes] = ..., published: _Optional[bytes] = ..., seconds: _Optional[_Mapping[str, float]] = ..., refused: _Optional[str] = ..., values_kind: _Optional[str] = ..., quantised_diff: _Optional[float] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("trainer_id", "generation", "attempts", "running")

@@ -192,17 +192,22 @@ def unbuilt_chain(version: int, manifests: Mapping[int, VersionManifest], built:
     return tuple(reversed(chain))
 
 
+def built_alike(manifest: VersionManifest, dictionaries: Mapping[int, DictionaryManifest]) -> set[int]:
+    """The built versions that a version can stand on: those that store values as it does."""
+    return {version for version, built in dictionaries.items() if built.values == manifest.values}
+
+
 def standing_on_refused(
     versions: Iterable[int],
     manifests: Mapping[int, VersionManifest],
-    built: Collection[int],
+    dictionaries: Mapping[int, DictionaryManifest],
     refused: Collection[int],
 ) -> dict[int, int]:
     """Versions that can never be built, each with the refused version whose files its build would need."""
     found: dict[int, int] = {}
     for version in versions:
         try:
-            chain = unbuilt_chain(version, manifests, built)
+            chain = unbuilt_chain(version, manifests, built_alike(manifests[version], dictionaries))
         except LookupError:
             continue  # retention has just deleted one of its parents
         below = [each for each in chain if each in refused and each != version]

@@ -29,7 +29,7 @@ class TextInput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What features read of a row, in the order of the cells. A column may be read in more ways than one."""
+    """The columns that features read of a row, in the order of the cells. A column may be read in more ways than one."""
 
     texts: tuple[TextInput, ...]
     numbers: tuple[str, ...]

@@ -191,7 +191,7 @@ class Collector:
         self._waiting_rows = len(rows) - whole
 
     def to_bytes(self) -> bytes:
-        """What `merged` takes; call it once, after all rows."""
+        """The part that `merged` takes; call it once, after all rows."""
         if self._waiting_rows:
             self._take(joined_cells(self._waiting))
         self._waiting, self._waiting_rows = [], 0
@@ -220,7 +220,7 @@ class Collector:
 
 
 class _Part:
-    """What a collector gave; arrays are unpacked when they are asked for."""
+    """A part that a collector gave; arrays are unpacked when they are asked for."""
 
     def __init__(self, name: str, data: bytes) -> None:
         head = len(_MAGIC) + _DIGEST_BYTES

@@ -40,17 +40,23 @@ def parse_hour(text: str) -> datetime:
     raise HoursRefused(f"{text!r} is not an hour; write it as 20200401/00.")
 
 
-def values_text(slots: SlotList, first: datetime, last: datetime) -> str:
-    """The smallest values file that trains the tree: `elastic-ctr local run -f OUT/values.yaml`."""
+def values_text(slots: SlotList, start: str, end: str) -> str:
+    """The smallest values file that trains lines of clicks: `elastic-ctr local run -f OUT/values.yaml`."""
     names = "".join(f"    {json.dumps(name)},\n" for name in slots)
     return (
         "data:\n"
         '  source: {url: "file:."}    # the folder of this file; a cluster needs hdfs:// or a mounted file:///\n'
         "  path: /\n"
-        f"  start: {hour_name(first)}\n"
-        f"  end: {hour_name(last)}\n"
+        f"  start: {start}\n"
+        f"  end: {end}\n"
         f"  slots: [\n{names}  ]\n"
     )
+
+
+def folders_of(out: Path) -> list[Path]:
+    """The folders of hours, or of shorter splits, in a tree that is there."""
+    days = out.glob("[0-9]" * 8 + "/[0-9][0-9]*")
+    return sorted(folder for folder in days if re.fullmatch(r"\d{2}(\d{2})?", folder.name) and folder.is_dir())
 
 
 class HourTree(AbstractContextManager["HourTree"]):
@@ -74,8 +80,8 @@ class HourTree(AbstractContextManager["HourTree"]):
             raise HoursRefused(
                 f"{out} is not empty; say --append to add later hours, --force to replace what is there, or name another folder."
             )
-        if append and not (out / SLOT_CONF).exists():
-            raise HoursRefused(f"{out} has no {SLOT_CONF}: --append needs a folder that was imported before.")
+        if append and not (out / VALUES).exists():
+            raise HoursRefused(f"{out} has no {VALUES}: --append needs a folder that was imported before.")
         self._out = out
         self._append = append
         self._hours = sorted(f"{hour.parent.name}/{hour.name}" for hour in out.glob(_HOUR_FOLDERS))
@@ -93,17 +99,19 @@ class HourTree(AbstractContextManager["HourTree"]):
         if self._held_bytes >= self._limit:
             self._stage()
 
-    def publish(self, slots: SlotList, first: datetime, last: datetime) -> int:
+    def publish(self, slots: SlotList | None, first: datetime, last: datetime, values: str | None = None) -> int:
         """Make the tree visible: all hours from first to last, each with its donefile when it is complete.
 
-        An hour without files gets an empty one. Returns the number of hours. Raises HoursRefused when the tree cannot be
-        added to the one that is there.
+        An hour without files gets an empty one. `values` is the text of the values file, which lines of `slots` need not
+        be given. Returns the number of hours. Raises HoursRefused when the tree cannot be added to the one that is there.
         """
         if self._append:
             self._stage()
             return self._publish_hours(self._after_those_there(slots, first), last)
-        self.append(SLOT_CONF, slots.text().encode())
-        self.append(VALUES, values_text(slots, first, last).encode())
+        if slots is not None:
+            self.append(SLOT_CONF, slots.text().encode())
+            values = values or values_text(slots, hour_name(first), hour_name(last))
+        self.append(VALUES, (values or "").encode())
         self._stage()
         for path in sorted(self._out.iterdir()):
             if path != self._staging and _OURS.fullmatch(path.name):
@@ -113,13 +121,17 @@ class HourTree(AbstractContextManager["HourTree"]):
                 (self._staging / name).rename(self._out / name)
         return self._publish_hours(first, last)
 
-    def _after_those_there(self, slots: SlotList, first: datetime) -> datetime:
+    def _after_those_there(self, slots: SlotList | None, first: datetime) -> datetime:
         """The hour after the last one that is there: those between it and the first one of these are empty."""
-        there = SlotList.parse((self._out / SLOT_CONF).read_text())
-        if there.names != slots.names:
-            raise HoursRefused(
-                f"{self._out / SLOT_CONF} has the slots {', '.join(there)}, and these rows {', '.join(slots)}; they must be the same."
-            )
+        if slots is not None:
+            if not (self._out / SLOT_CONF).exists():
+                raise HoursRefused(f"{self._out} has no {SLOT_CONF}: it holds no lines of feasigns, as these are.")
+            there = SlotList.parse((self._out / SLOT_CONF).read_text())
+            if there.names != slots.names:
+                raise HoursRefused(
+                    f"{self._out / SLOT_CONF} has the slots {', '.join(there)}, and these rows {', '.join(slots)}; "
+                    "they must be the same."
+                )
         last = parse_hour(self._hours[-1]) if self._hours else first - HOUR
         if first <= last:
             raise HoursRefused(

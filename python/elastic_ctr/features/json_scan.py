@@ -30,7 +30,7 @@ _SMALL_E, _LARGE_E, _BACKSLASH, _SPACE, _TAB, _CR = 101, 69, 92, 32, 9, 13
 _INSTANCES, _TRUE, _FALSE, _NULL = (
     np.frombuffer(word, np.uint8) for word in (b'"instances"', b"true", b"false", b"null")
 )
-# What a value is. BIG: a whole number from 2^53 on, or -0: no category.
+# Kinds of values. BIG: a whole number from 2^53 on, or -0: no category.
 _TEXT, _WHOLE, _BIG, _DECIMAL, _YES, _NO, _NOTHING = range(7)
 _EXACT = np.uint64(1 << 53)
 _TEN, _8, _64 = np.uint64(10), np.uint64(8), np.uint64(64)
@@ -40,7 +40,7 @@ _QUOTES, _BACKSLASHES, _SPACES = (_LOWS * np.uint64(byte) for byte in (_QUOTE, _
 
 
 class Columns(NamedTuple):
-    """What is read of a row, as arrays; and what the last rows were like, which belongs to one thread."""
+    """The inputs of a row, as arrays; and what the last rows were like, which belongs to one thread."""
 
     names: Bytes  # of the columns, each with the quote behind it, and eight bytes more
     ends: Places  # [columns + 1], from 0

@@ -10,12 +10,13 @@ import json
 import math
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from elastic_ctr.features.cells import TextInput
+if TYPE_CHECKING:
+    from elastic_ctr.features.cells import TextInput
 
 BUCKETS = 4096  # quantiles are kept at each 1/4096; `boundaries: {quantiles: n}` allows as many buckets
 

@@ -23,8 +23,11 @@ MOST_KEYS = 65_536
 
 # Bytes of a text behind its slot's prefix, which stands ready; of longer ones the prefix is copied, too.
 _SHORT = 64
-# What a thread keeps from one batch to the next.
+# A thread keeps this from one batch to the next.
 _KEPT_KEYS, _KEPT_TEXT = 1 << 15, 64 << 10
+
+MOST_OF_BATCH = 8 << 20
+"""Keys of the rows of one call: a row takes little room beside what crosses make of it."""
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -83,7 +86,7 @@ class _Arrays(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """What a row is worked out in."""
+    """Room in which a row is worked out."""
 
     secret: npt.NDArray[np.uint8]
     sums: Keys
@@ -135,6 +138,13 @@ class _Workspace:
         return found
 
 
+class TooManyKeys(ValueError):
+    """Rows that make more keys together than one call gives; fewer rows at a time do not."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the rows have more than {MOST_OF_BATCH} keys together; send fewer at a time")
+
+
 @dataclass(frozen=True, slots=True)
 class Transformed:
     """n rows: u64 keys by row, then by slot; i64[n * slots] how many each has; f32[n, numbers]; rows with too many keys, that
@@ -158,6 +168,7 @@ class Transformer:
     _of_thread: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
 
     def transform(self, cells: Cells) -> Transformed:
+        """Raises TooManyKeys, never for one row."""
         rows, slots = len(cells), len(self.slots)
         # One type of array, or the loop is compiled once for each.
         data = cells.data if cells.data.flags.writeable else cells.data.copy()
@@ -177,6 +188,8 @@ class Transformer:
             if row == rows:
                 found = keys[:count].copy() if keys is work.keys else keys[:count]
                 return Transformed(found, lengths, numbers, np.flatnonzero(too_many))
+            if count > MOST_OF_BATCH:
+                raise TooManyKeys
             keys = np.concatenate((keys[:count], np.empty(max(count, MOST_KEYS) * 2, np.uint64)))
 
 

@@ -4,7 +4,7 @@ import http.client
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -26,6 +26,14 @@ class EndpointUnavailable(OSError):
     """The endpoint does not answer, or not with the expected document."""
 
 
+class RequestRefused(EndpointUnavailable):
+    """The endpoint refuses the content of a request; `reason` is its own sentence."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"{url} answers 400: {reason}")
+        self.reason = reason
+
+
 def ask(url: str, body: Any = None, timeout: float = 5.0, token: str | None = None) -> Any:
     """GET, or POST with a JSON body. Raises EndpointUnavailable with the role's own sentence if it gave one."""
     try:
@@ -40,6 +48,8 @@ def ask(url: str, body: Any = None, timeout: float = 5.0, token: str | None = No
         raise EndpointUnavailable(
             f"{url} {wrong_token}; say --dir FOLDER for a run on this machine, or --token-file FILE"
         )
+    if status == http.HTTPStatus.BAD_REQUEST:
+        raise RequestRefused(url, _sentence(text))
     if status != http.HTTPStatus.OK:
         raise EndpointUnavailable(f"{url} answers {status}: {_sentence(text)}")
     return found
@@ -103,14 +113,26 @@ def ready(address: str, model: str) -> None:
     ask(f"http://{address}/v2/models/{model}/ready")
 
 
-def metadata(address: str, model: str) -> tuple[list[str], list[int]]:
-    """The slots of the model, and the versions that serving names. Raises EndpointUnavailable."""
+class Metadata(NamedTuple):
+    """Requests of a model hold feasigns of its `slots` or, if there are none, `columns`: datatypes by name. `versions` are those
+    that serving names.
+    """
+
+    slots: list[str]
+    columns: dict[str, str]
+    versions: list[int]
+
+
+def metadata(address: str, model: str) -> Metadata:
+    """Raises EndpointUnavailable."""
     document = ask(f"http://{address}/v2/models/{model}")
     with _open_inference(address):
-        slots = [str(each["name"]) for each in document["inputs"] if each["datatype"] == "UINT64"]
-        if not slots:
-            raise ValueError("the metadata name no slot")
-        return slots, [int(each) for each in document["versions"]]
+        inputs = {str(each["name"]): str(each["datatype"]) for each in document["inputs"]}
+        slots = [name for name, datatype in inputs.items() if datatype == "UINT64"]
+        if not slots and inputs in ({}, {"line": "BYTES"}):
+            raise ValueError("the metadata name no slot and no column")
+        # No column is described as UINT64.
+        return Metadata(slots, {} if slots else inputs, [int(each) for each in document["versions"]])
 
 
 def predict(address: str, model: str, lines: list[str]) -> tuple[list[float], list[int]]:

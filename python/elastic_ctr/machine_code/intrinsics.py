@@ -4,7 +4,7 @@ of 1.
 """
 # ruff: noqa: ARG001  (numba reads the parameters of an intrinsic by their number; LLVM gets them as args)
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -112,6 +112,101 @@ load_u32, store_u32 = _load(types.uint32, _I32), _store(types.uint32, _I32)
 load_u64, store_u64 = _load(types.uint64, _I64), _store(types.uint64, _I64)
 load_f32, store_f32 = _load(types.float32, ir.FloatType()), _store(types.float32, ir.FloatType())
 load_i32 = _load(types.int32, _I32)
+
+
+def _pieces(count: int) -> Iterator[tuple[int, int]]:
+    """(start, length) of the vectors that count numbers are taken in: powers of two, none longer than two cache lines of f32."""
+    start = 0
+    while start < count:
+        length = min(32, 1 << ((count - start).bit_length() - 1))
+        yield start, length
+        start += length
+
+
+def _constants(kind: Any, length: int, value: Any) -> Any:
+    return ir.Constant(ir.VectorType(kind, length), [value] * length)
+
+
+def _at(builder: Any, address: Any, offset: int, kind: Any, length: int) -> Any:
+    """Pointer to a vector `offset` bytes behind a u64 address."""
+    return _pointer(builder, builder.add(address, ir.Constant(_I64, offset)), ir.VectorType(kind, length))
+
+
+def _put_floats(builder: Any, target: Any, start: int, floats: Any, length: int, *, add: bool) -> None:
+    """Write a vector of f32 to its place among those at target, or add it to what is there."""
+    pointer = _at(builder, target, 4 * start, ir.FloatType(), length)
+    if add:
+        floats = builder.fadd(builder.load(pointer, align=1), floats)
+    builder.store(floats, pointer, align=1)
+
+
+def _floats_of_halves(builder: Any, halves: Any, length: int) -> Any:
+    """A vector of f32 from one of IEEE halves (u16). In integers: not every processor has an instruction for it."""
+
+    def constants(value: int) -> Any:
+        return _constants(_I32, length, value)
+
+    floats = ir.VectorType(ir.FloatType(), length)
+    bits = builder.zext(halves, ir.VectorType(_I32, length))
+    sign = builder.shl(builder.and_(bits, constants(0x8000)), constants(16))
+    rest = builder.and_(bits, constants(0x7FFF))
+    # The exponent counts from another zero; that of NaN and infinity is all ones in both.
+    offset = builder.select(
+        builder.icmp_unsigned(">=", rest, constants(0x7C00)), constants(2 * (112 << 23)), constants(112 << 23)
+    )
+    normal = builder.add(builder.shl(rest, constants(13)), offset)
+    # Below the smallest exponent a half is a whole number of 2^-24.
+    small = builder.fmul(builder.sitofp(rest, floats), _constants(ir.FloatType(), length, 2.0**-24))
+    is_small = builder.icmp_unsigned("<", rest, constants(0x400))
+    found = builder.select(is_small, builder.bitcast(small, normal.type), normal)
+    return builder.bitcast(builder.or_(found, sign), floats)
+
+
+def _rows_of(read: Callable[[Any, Any, int], Iterator[tuple[int, Any, int]]]) -> tuple[Any, Any]:
+    """(copy, add) of a row: copy(target u64, source u64, count) writes f32[count], a number known when compiling, and add adds it
+    to what is there. `read` yields (start, vector of f32, its length).
+    """
+
+    def typed(add: bool) -> Any:
+        def put(typing: Any, target: Any, source: Any, count: Any) -> Any:
+            if not isinstance(count, types.IntegerLiteral):
+                return None
+            numbers = count.literal_value
+
+            def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                for start, floats, length in read(builder, args[1], numbers):
+                    _put_floats(builder, args[0], start, floats, length, add=add)
+                return context.get_dummy_value()
+
+            return types.void(types.uint64, types.uint64, count), emit
+
+        return intrinsic(put)
+
+    return typed(add=False), typed(add=True)
+
+
+def _read_halves(builder: Any, source: Any, count: int) -> Iterator[tuple[int, Any, int]]:
+    for start, length in _pieces(count):
+        halves = builder.load(_at(builder, source, 2 * start, ir.IntType(16), length), align=1)
+        yield start, _floats_of_halves(builder, halves, length), length
+
+
+def _read_scaled(builder: Any, source: Any, count: int) -> Iterator[tuple[int, Any, int]]:
+    """Of a row of scale f32, one half, and count - 1 signed bytes: the half, and each byte times the scale."""
+    scale = builder.load(_pointer(builder, source, ir.FloatType()), align=1)
+    half = builder.load(_at(builder, source, 4, ir.IntType(16), 1), align=1)
+    yield 0, _floats_of_halves(builder, half, 1), 1
+    for start, length in _pieces(count - 1):
+        floats = ir.VectorType(ir.FloatType(), length)
+        scales = ir.Constant(floats, ir.Undefined)
+        for lane in range(length):
+            scales = builder.insert_element(scales, scale, _I32(lane))
+        steps = builder.load(_at(builder, source, 6 + start, _BYTE, length), align=1)
+        yield 1 + start, builder.fmul(builder.sitofp(steps, floats), scales), length
+
+
+copy_halves, add_halves = _rows_of(_read_halves)
+copy_scaled, add_scaled = _rows_of(_read_scaled)
 
 
 def _call(builder: Any, name: str, parameters: list[Any], arguments: list[Any]) -> None:

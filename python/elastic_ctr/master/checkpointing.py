@@ -173,6 +173,7 @@ class Checkpointing(Part):
             order.keys = published.keys.tobytes()
             order.values = published.values.tobytes()
             order.live = saved_of(save).live
+            order.values_kind = self._settings.model.values
         return control.Task(
             id=f"{_ATTEMPT}{current.ordinal}",
             attempt=self._saver.attempt,
@@ -285,6 +286,9 @@ class Checkpointing(Part):
                 merged = saved_of(save)
                 merged.published = result.save.published
                 merged.refused = result.save.refused
+                # The scored kind counts, though the settings of a restarted master may say otherwise by now.
+                merged.values_kind = result.save.values_kind
+                merged.quantised_diff = result.save.quantised_diff
                 merged.model_files.extend(result.save.model_files)
                 self._ledger.set_save(current.ordinal, stage="scored", saved=merged.SerializeToString())
         return ""

@@ -510,7 +510,7 @@ class Coordinator(Part):
             self._advance()
 
     def drift_found(self, current: PassRow, drift: DriftRow) -> None:
-        """What a check collected is compared with the pinned statistics."""
+        """The collected part of a check is compared with the pinned statistics."""
         with self._locked(), self._ledger:
             self._ledger.set_drift(current.ordinal, drift)
             self._advance()

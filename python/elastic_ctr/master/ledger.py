@@ -345,7 +345,7 @@ class Ledger(LedgerFile):
         return None if records is None else int(records)
 
     def collected(self, ordinal: int) -> dict[str, bytes]:
-        """What the collectors gave, by file and first byte: the same names whenever a pass is listed again."""
+        """The collectors' parts, by file and first byte: the same names whenever a pass is listed again."""
         rows = self._all(
             "select path, start, data from collected join tasks on tasks.id = task where collected.pass = ?", ordinal
         )
@@ -362,7 +362,7 @@ class Ledger(LedgerFile):
             self.set_pass(ordinal, state="checking")
 
     def set_drift(self, ordinal: int, drift: DriftRow) -> None:
-        """What was collected of a pass is compared. Only the last passes are kept."""
+        """The collected parts of a pass are compared. Only the last passes are kept."""
         with self:
             self.drop_collected(ordinal)
             self._do("delete from drifts where pass <= ?", ordinal - _DRIFTS)

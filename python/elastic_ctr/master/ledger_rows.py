@@ -1,4 +1,4 @@
-"""What the ledger holds: single values, and the rows of its tables.
+"""The content of the ledger: single values, and the rows of its tables.
 
 States of a pass: waiting -> checking -> checked -> training -> evaluating -> saving -> done, or stopped with a reason; analyzing
 before checking where features need statistics that are not pinned yet. A task's state is that of the present epoch of its pass:

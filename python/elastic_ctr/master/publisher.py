@@ -10,6 +10,7 @@ import numpy as np
 
 from elastic_ctr.config.feature_document import FILE
 from elastic_ctr.config.role_files import MasterFile
+from elastic_ctr.features.value_kind import kind_of
 from elastic_ctr.master.checkpoint_files import PublishRefused, entries, judge, merged_rows
 from elastic_ctr.master.checkpointing import published_of, results_of, saved_of
 from elastic_ctr.master.coordinator import Coordinator
@@ -132,6 +133,8 @@ class Publisher:
             auc_live=auc_live,
             auc_published=auc_published,
             left_out=published_of(save, model.embedding_dim).left_out,
+            values=kind_of(saved.values_kind),
+            quantised_diff=saved.quantised_diff,
         )
 
     def _commit_checkpoint(self, current: PassRow, save: SaveRow, *, refused: bool = False) -> None:

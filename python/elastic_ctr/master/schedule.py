@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -101,6 +102,7 @@ def pick_samples(offered: Sequence[Sequence[object]], wanted: int) -> list[tuple
 
 # Compressed text cannot be cut.
 _WHOLE = (".gz", ".zst")
+_DAY, _TIME = re.compile(r"\d{8}"), re.compile(r"\d{2}(\d{2})?")
 # Times data.sleepSeconds: the longest time between two looks at a stopped pass.
 _RARELY = 16
 
@@ -120,6 +122,23 @@ def look(source: Source, data: Data, splits: tuple[str, ...]) -> tuple[dict[str,
             if name != data.donefile and not name.startswith((".", "_")):
                 files[f"{folder}/{name}"] = size
     return files, ""
+
+
+def splits_there(source: Source, data: Data) -> list[str]:
+    """Splits from data.start to data.end that have a folder, complete or not. Raises StoreError."""
+    first, last = split_time(data.start), None if data.end is None else split_time(data.end)
+    found = []
+    for day in filter(_DAY.fullmatch, source.folders(data.path)):
+        for time_of_day in filter(_TIME.fullmatch, source.folders(f"{data.path.strip('/')}/{day}")):
+            split = f"{day}/{time_of_day}"
+            try:
+                moment = split_time(split)
+            except ValueError:
+                continue
+            on_grid = split_name(moment, data.split_interval) == split
+            if on_grid and moment >= first and (last is None or moment <= last):
+                found.append(split)
+    return found
 
 
 def missing_folder(source: Source, data: Data) -> str:

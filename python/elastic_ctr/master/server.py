@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -436,8 +436,22 @@ _TOTALS = {
 }
 
 
+_DRIFT = {
+    # metric: the field of a Drift, its text
+    "feature_psi": (
+        "psi",
+        "Population stability index of a column: its last checked pass against the pinned statistics. Above 0.25 much has changed.",
+    ),
+    "feature_missing_share": ("missing", "Share of the rows of the last checked pass that have no value in a column."),
+    "feature_unseen_share": (
+        "unseen",
+        "Share of the values of the last checked pass that the pinned list of a column's most frequent values lacks.",
+    ),
+}
+
+
 class MasterMetrics(Collector):
-    """Six counters and four gauges, read from the ledger at each scrape."""
+    """Counters and gauges, read from the ledger at each scrape."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -451,6 +465,7 @@ class MasterMetrics(Collector):
             totals = ledger.totals()
             parked, generation = ledger.counts()["parked"], ledger.facts.generation
             done = [each for each in ledger.passes() if each.state == "done"]
+            drifts = list(ledger.drifts().values())
         for key, (name, what) in _TOTALS.items():
             yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=totals[key])
         auc_before, auc = (done[-1].auc_before, done[-1].auc) if done else (None, None)
@@ -462,3 +477,12 @@ class MasterMetrics(Collector):
         }
         for name, (value, what) in gauges.items():
             yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=float("nan") if value is None else value)
+        yield from self._drift(drifts[-1].columns if drifts else ())
+
+    def _drift(self, columns: Iterable[Drift]) -> Iterator[Metric]:
+        for name, (of, what) in _DRIFT.items():
+            gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", what, labels=["column"])
+            for each in columns:
+                value = getattr(each, of)
+                gauge.add_metric([each.column], float("nan") if value is None else value)
+            yield gauge

@@ -1,6 +1,6 @@
 """Statistics of the columns: those that are given or made of the first pass are pinned, and later passes are compared with them.
 
-What takes long or needs the store is done without the coordinator's lock.
+Long work, and all that needs the store, is done without the coordinator's lock.
 """
 
 import logging

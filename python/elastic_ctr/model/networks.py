@@ -7,7 +7,7 @@ from elastic_ctr.config.model import Model
 
 
 class Inputs(NamedTuple):
-    """What a network gets of a batch, as Paddle's variables."""
+    """A batch as a network gets it: Paddle's variables."""
 
     pooled: Any  # [batch, slots * dim]
     numbers: Any  # [batch, width], or None where there is none

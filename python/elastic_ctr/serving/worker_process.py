@@ -335,7 +335,7 @@ class Verdict(NamedTuple):
 
 
 def schema_of(manifest: VersionManifest, folder: Path, *, ignores_unknown: bool = False) -> Schema:
-    """What a request of a version holds. Raises ValueError where its features do not give what its manifest says, OSError."""
+    """The content of a request of a version. Raises ValueError where its features do not give what its manifest says, OSError."""
     slots = SlotList(manifest.slots)
     if manifest.features is None:
         return Schema(slots)

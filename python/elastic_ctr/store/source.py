@@ -23,6 +23,10 @@ class Source(Tree):
     def _files(self, folder: str) -> list[tuple[str, int, float]]:
         return sorted((name, stat.size, stat.modified_at) for name, stat in self._found(folder) if not stat.folder)
 
+    def folders(self, folder: str) -> list[str]:
+        """Names of the folders directly in a folder, sorted. An absent folder is empty. Raises StoreError."""
+        return sorted(name for name, stat in self._found(folder) if stat.folder)
+
     def list(self, folder: str) -> list[tuple[str, int]]:
         """Files directly in a folder with their bytes, sorted by name. An absent folder is empty. Raises StoreError."""
         return [(name, size) for name, size, _ in self._files(folder)]

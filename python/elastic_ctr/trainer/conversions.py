@@ -6,6 +6,7 @@ from typing import cast
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.config.feature_program import measured_inputs, transformer_of
+from elastic_ctr.config.features import Features
 from elastic_ctr.config.role_files import TrainingMember
 from elastic_ctr.features.readers.rows import Format, Kind, Wanted
 from elastic_ctr.features.slots import SlotList
@@ -23,13 +24,13 @@ def feature_document(settings: TrainingMember, statistics: Statistics | None) ->
 
 def format_of(data: Data) -> Format:
     """Of files of rows."""
-    return Format(cast("Kind", data.format), data.columns)
+    return Format(cast("Kind", data.format), data.columns, data.reader or "")
 
 
 def conversion_of(settings: TrainingMember, document: FeatureDocument | None) -> Conversion:
     """Raises ValueError and OSError where a feature lacks what it is made of."""
     data = settings.data
-    if document is None or data.format == "clicks":
+    if document is None:
         return ClickConversion(SlotList(settings.input.slots), settings.model.sparse_dim, data.max_line_bytes)
     transformer = document.transformer()
     return RowConversion(
@@ -41,11 +42,8 @@ def conversion_of(settings: TrainingMember, document: FeatureDocument | None) ->
     )
 
 
-def reader_of(settings: TrainingMember) -> RowReader | None:
-    """Reads rows for their statistics, which the features need not have yet; None where records hold feasigns."""
-    features, data = settings.features, settings.data
-    if features is None:
-        return None
+def reader_of(data: Data, features: Features) -> RowReader:
+    """Reads rows for their statistics, which the features need not have yet."""
     read = transformer_of(features.without_statistics(), None).inputs
     wanted = Wanted(read, data.label, data.shows)
     return RowReader(format_of(data), wanted, data.max_line_bytes, Measurement(*measured_inputs(features)))

@@ -15,11 +15,11 @@ from elastic_ctr.features.cells import Cells
 from elastic_ctr.features.convert import Converted, Converter
 from elastic_ctr.features.json_rows import cells_of_json, json_of_row
 from elastic_ctr.features.line import MAX_LINE_BYTES, Reason, parse_features
-from elastic_ctr.features.readers.rows import Format, Wanted, rows_in_range
+from elastic_ctr.features.readers.rows import Format, RowBatch, Wanted, rows_in_range
 from elastic_ctr.features.record_text import Counts, record_text, shuffled_lines
 from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.features.transformer import MOST_KEYS, Transformer
+from elastic_ctr.features.transformer import MOST_KEYS, TooManyKeys, Transformed, Transformer
 from elastic_ctr.store.source import Source
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
 from elastic_ctr.trainer.scratch import on_scratch
@@ -77,7 +77,7 @@ class SampleKeys:
 
 
 class Conversion(Protocol):
-    """What a file holds, and how a record becomes the engine's."""
+    """How a file's records become the engine's."""
 
     def blocks(self, raw: BinaryIO, task: control.Task) -> Iterator[Block]: ...
 
@@ -130,30 +130,37 @@ class RowConversion:
             raw, task.path, self._format, self._wanted, task.start, task.end or None, self._max_line_bytes
         )
         for batch in batches:
-            rows = self._transformer.transform(batch.cells)
-            refused = list(refused_rows(batch))
-            shows, clicks, cells, places = batch.shows, batch.clicks, batch.cells, batch.places
-            if len(rows.too_many):
-                detail = f"the row has more than {MOST_KEYS} keys; shorten its lists, or cross fewer of them."
-                refused += [RefusedAt(int(place), Reason.TOO_MANY_KEYS, detail, b"") for place in places[rows.too_many]]
-                kept = np.setdiff1d(np.arange(len(cells)), rows.too_many)
-                shows, clicks, cells = shows[kept], clicks[kept], cells.only(kept)
-                rows = self._transformer.transform(cells)
-            text, _ = record_text(rows, shows, clicks)
-            lengths = rows.lengths.reshape(len(cells), -1).sum(axis=1)
-            yield Block(
-                text,
-                len(cells),
-                int(shows.sum()),
-                int(clicks.sum()),
-                0,
-                0,
-                refused,
-                lambda wanted, cells=cells, shows=shows, clicks=clicks, lengths=lengths: self._offer_rows(  # type: ignore[misc]
-                    cells, shows, clicks, lengths, wanted
-                ),
-                cells,
-            )
+            for piece, rows in self._transformed(batch):
+                yield self._block(piece, rows)
+
+    def _block(self, batch: RowBatch, rows: Transformed) -> Block:
+        refused = list(refused_rows(batch))
+        shows, clicks, cells, places = batch.shows, batch.clicks, batch.cells, batch.places
+        if len(rows.too_many):
+            detail = f"the row has more than {MOST_KEYS} keys; shorten its lists, or cross fewer of them."
+            refused += [RefusedAt(int(place), Reason.TOO_MANY_KEYS, detail, b"") for place in places[rows.too_many]]
+            kept = np.setdiff1d(np.arange(len(cells)), rows.too_many)
+            shows, clicks, cells = shows[kept], clicks[kept], cells.only(kept)
+            rows = self._transformer.transform(cells)
+        text, _ = record_text(rows, shows, clicks)
+        lengths = rows.lengths.reshape(len(cells), len(self._transformer.slots)).sum(axis=1)
+        counts = len(cells), int(shows.sum()), int(clicks.sum()), 0, 0
+        return Block(
+            text, *counts, refused, lambda wanted: self._offer_rows(cells, shows, clicks, lengths, wanted), cells
+        )
+
+    def _transformed(self, batch: RowBatch) -> Iterator[tuple[RowBatch, Transformed]]:
+        """In pieces where the rows make many keys."""
+        try:
+            yield batch, self._transformer.transform(batch.cells)
+        except TooManyKeys:
+            middle, rows = len(batch.cells) // 2, len(batch.cells)
+            for begin, end, refused in ((0, middle, batch.refused), (middle, rows, [])):
+                some = slice(begin, end)
+                cells = batch.cells.part(begin, end)
+                yield from self._transformed(
+                    RowBatch(cells, batch.shows[some], batch.clicks[some], batch.places[some], refused)
+                )
 
     def _offer_rows(
         self, cells: Cells, shows: Counts, clicks: Counts, lengths: Counts, wanted: int

@@ -24,13 +24,13 @@ class StatisticsTooLarge(ValueError):
 
 @dataclass(frozen=True)
 class Measurement:
-    """What statistics are collected of: the text columns, and numbers after the steps before a scaling."""
+    """The inputs that statistics are collected of: the text columns, and numbers after the steps before a scaling."""
 
     inputs: Inputs
     series: Series
 
     def collected(self, rows: Iterable[Cells]) -> bytes:
-        """What `features.collector.merged` takes. Raises StatisticsTooLarge."""
+        """The part that `features.collector.merged` takes. Raises StatisticsTooLarge."""
         collector = Collector(self.inputs)
         for cells in rows:
             collector.add(Cells(cells.data, cells.begins, cells.ends, self.series.of(cells.numbers)))

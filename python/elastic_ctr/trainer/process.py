@@ -61,8 +61,9 @@ class TrainerProcess:
         data = settings.data
         self._source = open_source(data.source.url, data.source.user, retry)
         self._store = self._open_store(retry)
-        self._rows = reader_of(settings)
-        needs_statistics = settings.features is not None and settings.features.needs_statistics
+        features = settings.features
+        self._rows = None if features is None else reader_of(data, features)
+        needs_statistics = features is not None and features.needs_statistics
         # A task names the pinned statistics.
         self._recipe: Recipe | None = None if needs_statistics else recipe_of(settings, self._store, "")
         self._saver: Saver | None = None

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import MAX_ABS_DIFF
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.export.published import publish_once
+from elastic_ctr.features.quantiser import quantised
+from elastic_ctr.features.value_kind import kind_of
 from elastic_ctr.store import AlreadyPublished, Store
 from elastic_ctr.trainer.converter import Conversion
 from elastic_ctr.trainer.engine import Engine
@@ -77,7 +80,7 @@ class Saver:
         return result
 
     def score(self, order: control.SaveOrder) -> control.SaveResult:
-        """Score the sample with the values as written. Serving must give the same scores."""
+        """Score the sample with the values as written and as a dictionary answers them. Serving must give the same scores."""
         began = time.monotonic()
         self._engine.pull_dense()
         sample = self._conversion.sample([each.line for each in order.samples])
@@ -85,13 +88,20 @@ class Saver:
         if not np.array_equal(keys, sample.keys):
             raise RuntimeError("the published values are of other keys than the sample's")
         values = np.frombuffer(order.values, "<f4").reshape(len(keys), self._dim)
-        published = self._engine.score(sample.pooled(values), sample.numbers)
+        kind = kind_of(order.values_kind)
+        published = self._engine.score(sample.pooled(quantised(values, kind)), sample.numbers)
+        diff = 0.0
+        if kind != "float32":
+            diff = float(np.abs(published - self._engine.score(sample.pooled(values), sample.numbers)).max(initial=0))
         live = np.frombuffer(order.live, "<f4")
         lines = [
             {"line": each.line, "show": each.show, "click": each.click, "live": float(was), "published": float(now)}
             for each, was, now in zip(order.samples, live.tolist(), published.tolist(), strict=True)
         ]
         result = self._publish_scores(lines, published, order.version)
+        result.values_kind = kind
+        # A score that is no number is told by the scores; a manifest cannot hold it.
+        result.quantised_diff = diff if math.isfinite(diff) else 0.0
         result.seconds["score"] = time.monotonic() - began
         return result
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from elastic_ctr.features.value_kind import ValueKind
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.store import FileTooLarge, NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
@@ -52,7 +53,7 @@ class VersionManifest(Record):
 
     `base` is the version whose base this one stands on (itself for a base), `parent` the version that a delta
     changes. `auc_live` is scored with the values pulled from the parameter servers, `auc_published` with the values
-    in the files, both over the sample lines. `event_time_max` is unix seconds: the end of the newest split learned.
+    in the files as a dictionary answers them, both over the sample lines. `event_time_max` is unix seconds: the end of the newest split learned.
     """
 
     version: VersionId
@@ -81,6 +82,13 @@ class VersionManifest(Record):
     auc_live: float | None
     auc_published: float | None
     left_out: Whole = Field(default=0, description="Sample keys whose row or embedx the save left out.")
+    values: ValueKind = Field(
+        default="float32", description="How dictionaries store this version's values; the files have float32."
+    )
+    quantised_diff: float = Field(
+        default=0,
+        description="The largest change of a sample's score by that: values of the files against stored ones.",
+    )
 
 
 class DictionaryManifest(Record):
@@ -99,6 +107,9 @@ class DictionaryManifest(Record):
     dim: Dim
     keys: Whole = Field(description="Keys in this folder's own parts.")
     files: tuple[FileEntry, ...]
+    values: ValueKind = Field(
+        default="float32", description="How its parts store values, the full parts below them too."
+    )
 
     def part(self, partition: int) -> FileEntry:
         """Raises ManifestDamaged when it names none."""

@@ -43,6 +43,24 @@ def test_a_line_with_every_slot_of_the_model_is_answered() -> None:
     assert seen.sentence == f"serving at {address} answers a line of 2 slots with 0.25, by version 7"
 
 
+def test_a_row_with_every_column_of_the_model_is_answered() -> None:
+    asked: list[Any] = []
+    columns = {"user": "BYTES", "price": "FP64", "age": "INT64"}
+    model = {"versions": ["7"], "inputs": [{"name": name, "datatype": kind} for name, kind in columns.items()]}
+    answer = {"predictions": [0.25], "model_version": "7"}
+
+    def listening(method: str, path: str, body: Any) -> Said:
+        asked.append(body)
+        return pages({**server(model=model), "/v1/models/ctr:predict": answer})(method, path, body)
+
+    with saying(listening) as address:
+        seen = verify_serving(address, "ctr")
+
+    assert seen.facts == {"address": address, "model": "ctr", "version": 7, "probability": 0.25, "columns": 3}
+    assert asked[2] == {"instances": [{"user": "1", "price": 1, "age": 1}]}
+    assert seen.sentence == f"serving at {address} answers a row of 3 columns with 0.25, by version 7"
+
+
 def test_a_version_that_goes_live_between_two_questions_is_right() -> None:
     versions = iter([7, 8])
 
@@ -69,7 +87,7 @@ def test_a_version_that_goes_live_between_two_questions_is_right() -> None:
         (server(infer={"outputs": []}), "does not answer as the Open Inference Protocol says (KeyError", False),
         (server(infer=answer(None, 7)), "does not answer as the Open Inference Protocol says (TypeError", False),
         (server(model=[1]), "does not answer as the Open Inference Protocol says", False),
-        (server(model=metadata(7, slots=())), "the metadata name no slot", False),
+        (server(model=metadata(7, slots=())), "the metadata name no slot and no column", False),
         (server(ready=(200, b"<html>")), "does not answer as it should", False),
     ],
 )

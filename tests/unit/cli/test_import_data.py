@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from elastic_ctr.cli.import_data import app
-from elastic_ctr.features.importers import feasign_of
+from elastic_ctr.cli.local import load_values
+from elastic_ctr.config.load import read_yaml
 
 
 def call(*arguments: str | Path) -> Result:
@@ -22,12 +23,14 @@ def clicks(tmp_path: Path) -> Path:
 
 
 def test_csv_rows_go_to_the_hours_of_their_time(clicks: Path, tmp_path: Path) -> None:
-    done = call("csv", clicks, tmp_path / "out", "--label", "y", "--fields", "app", "--time", "at")
+    done = call("csv", clicks, tmp_path / "out", "--label", "y", "--time", "at")
 
     assert done.exit_code == 0, done.output
     assert "2 of 2 rows are in 3 hours, 20200401/01 to 20200401/03" in done.output
+    assert "2 shows, 1 clicks, 1 features (values.yaml)" in done.output
     part = tmp_path / "out" / "20200401" / "03" / "part-00000"
-    assert part.read_text() == f"1 1 {feasign_of('app', 'x')}:app\n"
+    assert part.read_text() == "at,app,y\n2020-04-01 03:10:00,x,1\n"
+    assert read_yaml(tmp_path / "out" / "values.yaml")["features"] == {"app": {"type": "categorical"}}
     assert len(list((tmp_path / "out").rglob("donefile"))) == 3
 
 
@@ -43,7 +46,7 @@ def test_a_column_that_is_not_there_ends_with_1_and_the_columns_there_are(clicks
 
     assert done.exit_code == 1
     assert "has no column 'label'; its columns are: at, app, y" in done.stderr
-    assert not (tmp_path / "out" / "slot.conf").exists()
+    assert not (tmp_path / "out" / "values.yaml").exists()
 
 
 def test_a_folder_that_is_not_empty_is_only_replaced_when_forced(clicks: Path, tmp_path: Path) -> None:
@@ -68,17 +71,29 @@ def test_later_hours_are_added_and_nothing_that_is_there_changes(clicks: Path, t
     later.write_text("at,app,y,new\n2020-04-01T06:00:00Z,x,1,n\n")
 
     same = call("csv", clicks, tmp_path / "out", *options, "--append")
-    slots = call("csv", later, tmp_path / "out", *options, "--fields", "app,new", "--append")
+    lacking = call(
+        "csv",
+        written(tmp_path, "b.csv", "at,apps,y\n2020-04-01T06:00:00Z,x,1\n"),
+        tmp_path / "out",
+        "--label",
+        "y",
+        "--time",
+        "at",
+        "--append",
+    )
+    other = call(
+        "csv", later, tmp_path / "out", "--show", "y", "--click", "new", "--max-refused-share", "1", "--append"
+    )
     nowhere = call("csv", later, tmp_path / "nowhere", *options, "--append")
     both = call("csv", later, tmp_path / "out", *options, "--append", "--force")
     unchanged = files_of(tmp_path / "out")
     added = call("csv", later, tmp_path / "out", *options, "--append")
     after = files_of(tmp_path / "out")
 
-    assert [each.exit_code for each in (same, slots, nowhere, both, added)] == [1, 1, 1, 1, 0]
+    assert [each.exit_code for each in (same, lacking, other, nowhere, both, added)] == [1, 1, 1, 1, 1, 0]
     assert "has hours up to 20200401/03; --append adds later ones" in same.stderr
-    assert "has the slots app, and these rows app, new; they must be the same" in slots.stderr
-    assert "has no slot.conf" in nowhere.stderr
+    assert "has the feature app of the column 'app', which these rows lack; they have at, apps, y" in lacking.stderr
+    assert "has no values.yaml" in nowhere.stderr
     assert unchanged == before
     new = {name: text for name, text in after.items() if name not in before}
     assert {name: after[name] for name in before} == before
@@ -86,23 +101,106 @@ def test_later_hours_are_added_and_nothing_that_is_there_changes(clicks: Path, t
     assert new == {
         "20200401/04/part-00000": "", "20200401/04/donefile": "",
         "20200401/05/part-00000": "", "20200401/05/donefile": "",
-        "20200401/06/part-00000": f"1 1 {feasign_of('app', 'x')}:app\n", "20200401/06/donefile": "",
+        "20200401/06/part-00000": "at,app,y,new\n2020-04-01T06:00:00Z,x,1,n\n", "20200401/06/donefile": "",
     }  # fmt: skip
     assert "values.yaml is as it was" in added.output
 
 
-def test_every_column_but_some_may_become_a_slot_and_never_label_or_time(clicks: Path, tmp_path: Path) -> None:
+def written(folder: Path, name: str, text: str) -> Path:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_rows_of_another_kind_are_not_added(clicks: Path, tmp_path: Path) -> None:
+    assert call("csv", clicks, tmp_path / "out", "--label", "y").exit_code == 0
+    tabs = written(tmp_path, "tabs", "at\tapp\ty\nx\tx\t1\n")
+
+    tsv = call(
+        "csv", tabs, tmp_path / "out", "--label", "y", "--delimiter", "tab", "--start", "20200402/00", "--append"
+    )
+    label = call("csv", clicks, tmp_path / "out", "--label", "app", "--max-refused-share", "1", "--append")
+    clicked = written(tmp_path, "in.libfm", "1 3:1\n")
+    libfm = call("libfm", clicked, tmp_path / "out", "--start", "20200402/00", "--append")
+
+    assert [each.exit_code for each in (tsv, label, libfm)] == [1, 1, 1]
+    assert "has data.format csv, and these rows tsv; they must be the same" in tsv.stderr
+    assert "has no slot.conf: it holds no lines of feasigns" in libfm.stderr
+
+
+def test_hours_that_are_there_only_get_a_values_file(tmp_path: Path) -> None:
+    out = tmp_path / "hours"
+    for hour, row in (("00", "1,u1,1.5"), ("01", "0,u2,2.5")):
+        written(out, f"20200401/{hour}/rows.csv", f"click,user,price\n{row}\n")
+    written(out, "20200401/00/donefile", "")
+    before = files_of(out)
+
+    done = call("csv", out, "--label", "click")
+    again = call("csv", out, "--label", "click")
+    forced = call("csv", out, "--label", "click", "--except", "price", "--force", "--json")
+
+    assert done.exit_code == 0, done.output
+    assert f"{out / 'values.yaml'} trains 2 folders, 20200401/00 to 20200401/01, with 2 features" in done.output
+    assert f"1 of them have no donefile: training waits for it, from {out / '20200401' / '01'} on" in done.output
+    after = files_of(out)
+    assert after.keys() - before.keys() == {"values.yaml"}
+    assert {name: after[name] for name in before} == before
+    assert again.exit_code == 1
+    assert "is there; say --force to write it anew" in again.stderr
+    assert json.loads(forced.stdout) == {
+        "folders": 2, "start": "20200401/00", "end": "20200401/01", "features": 1, "withoutDonefile": 1,
+    }  # fmt: skip
+    found = load_values([out / "values.yaml"], None)
+    assert (found.data.start, found.data.end, found.data.format) == ("20200401/00", "20200401/01", "csv")
+    assert found.features is not None
+    assert list(found.features.root) == ["user"]
+
+
+def test_folders_of_minutes_are_their_interval(tmp_path: Path) -> None:
+    for minutes in ("0000", "0015", "0030"):
+        written(tmp_path, f"20200401/{minutes}/part-0", "click,user\n1,u1\n")
+
+    assert call("csv", tmp_path, "--label", "click").exit_code == 0
+    found = load_values([tmp_path / "values.yaml"], None)
+    assert (found.data.split_interval, found.data.start, found.data.end) == (15, "20200401/0000", "20200401/0030")
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"notes.txt": ""}, "has no folder YYYYMMDD/HH; name the files to import before it"),
+        ({"20200401/00/p": "click,user\n-1,u\n"}, "has labels other than 0 and 1"),
+        ({"20200401/00/p": "click,user\n?,u\n"}, "1 of 1 rows were refused (1 for label)"),
+        ({"20200401/00/p": "click,user\n1,u\n", "20200401/00/q": "user,click\nu,1\n"}, "other columns than the first file"),
+        ({"20200401/00/p": "click,user\n"}, "there is no row in"),
+        ({"20200401/00/p": "clicks,user\n1,u\n"}, "has no column 'click'"),
+    ],
+)  # fmt: skip
+def test_hours_that_cannot_be_trained_as_they_are_are_refused(
+    tmp_path: Path, files: dict[str, str], reason: str
+) -> None:
+    for name, text in files.items():
+        written(tmp_path, name, text)
+
+    done = call("csv", tmp_path, "--label", "click")
+
+    assert done.exit_code == 1
+    assert reason in done.stderr
+    assert not (tmp_path / "values.yaml").exists()
+
+
+def test_every_column_but_some_becomes_a_feature_and_never_label_or_time(clicks: Path, tmp_path: Path) -> None:
     clicks.write_text("at,app,y,id\n2020-04-01 03:10:00,x,1,7\n")
     but = call("csv", clicks, tmp_path / "out", "--label", "y", "--except", "id", "--time", "at")
     label = call("csv", clicks, tmp_path / "other", "--label", "y", "--fields", "app,y")
-    neither = call("csv", clicks, tmp_path / "other", "--label", "y")
+    both = call("csv", clicks, tmp_path / "other", "--label", "y", "--fields", "app", "--except", "id")
     unknown = call("csv", clicks, tmp_path / "other", "--label", "y", "--except", "idd")
 
     assert but.exit_code == 0, but.output
-    assert (tmp_path / "out" / "slot.conf").read_text() == "app\n"
-    assert [each.exit_code for each in (label, neither, unknown)] == [1, 1, 1]
+    assert read_yaml(tmp_path / "out" / "values.yaml")["features"] == {"app": {"type": "categorical"}}
+    assert [each.exit_code for each in (label, both, unknown)] == [1, 1, 1]
     assert "y cannot be a feature: it is the label" in label.stderr
-    assert "say either --fields, or --except" in neither.stderr
+    assert "say either which columns become features, or which become none" in both.stderr
     assert "has no column 'idd'; its columns are: at, app, y, id" in unknown.stderr
 
 
@@ -145,16 +243,16 @@ def test_tabs_can_be_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("delimiter", "options", "value"),
+    ("delimiter", "options", "row"),
     [
-        (",", [], "x"),
-        ("\t", ["--delimiter", "tab"], '"x"'),
-        (",", ["--quote", "none"], '"x"'),
-        ("\t", ["--delimiter", "tab", "--quote", '"'], "x"),
+        (",", [], '1,"x"'),
+        ("\t", ["--delimiter", "tab"], '1\t"x"'),
+        (",", ["--quote", "none"], '1,"""x"""'),
+        ("\t", ["--delimiter", "tab", "--quote", '"'], "1,x"),
     ],
 )
 def test_quotes_are_around_values_between_commas_and_part_of_them_between_tabs(
-    tmp_path: Path, delimiter: str, options: list[str], value: str
+    tmp_path: Path, delimiter: str, options: list[str], row: str
 ) -> None:
     (tmp_path / "in.csv").write_text(f'y{delimiter}a\n1{delimiter}"x"\n')
 
@@ -162,7 +260,7 @@ def test_quotes_are_around_values_between_commas_and_part_of_them_between_tabs(
 
     assert done.exit_code == 0, done.output
     part = tmp_path / "out" / "20200401" / "00" / "part-00000"
-    assert part.read_text() == f"1 1 {feasign_of('a', value)}:a\n"
+    assert part.read_text().splitlines()[1] == row
 
 
 def test_time_and_rows_per_hour_exclude_each_other(clicks: Path, tmp_path: Path) -> None:
@@ -178,10 +276,11 @@ def test_criteo_and_libfm_files_are_imported(tmp_path: Path) -> None:
     (tmp_path / "criteo").write_text("\t".join(["1", *["5"] * 13, *["ab"] * 26]) + "\n")
     (tmp_path / "libfm").write_text("-1 5:1\n1 6:1\n")
 
-    for kind, slots in (("criteo", 39), ("libfm", 1)):
+    for kind, features in (("criteo", 39), ("libfm", 1)):
         done = call(kind, tmp_path / kind, tmp_path / f"{kind}-out", "--rows-per-hour", "1", "--json")
         assert done.exit_code == 0, done.output
-        assert json.loads(done.stdout)["slots"] == slots
+        assert json.loads(done.stdout)["features"] == features
+        assert load_values([tmp_path / f"{kind}-out" / "values.yaml"], None).data.start
 
 
 def test_a_damaged_gz_file_ends_with_1_and_its_name(tmp_path: Path) -> None:

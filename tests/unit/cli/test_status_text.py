@@ -140,3 +140,23 @@ def test_the_last_hours_are_shown_when_there_is_room_for_few() -> None:
 def test_ages_are_told_in_a_unit_that_can_be_read() -> None:
     for seconds, told in ((5.0, "5 s ago"), (600.0, "10 min ago"), (10800.0, "3.0 h ago"), (8.64e6, "100.0 days ago")):
         assert told in shown({"transfer": transfer(freshnessSeconds=seconds)})
+
+
+def test_the_columns_that_moved_most_are_shown_and_a_master_of_clicks_shows_none() -> None:
+    moved = {"column": "price", "kind": "number", "psi": 0.312, "pinnedMissing": 0.01, "missing": 0.2}
+    unseen = {"column": "tag", "kind": "text", "psi": None, "pinnedMissing": 0.0, "missing": 1.0}
+    columns = [
+        {**unseen, "pinnedUnseen": 0.0, "unseen": None},
+        {**moved, "pinnedUnseen": None, "unseen": None},
+        {**moved, "column": "city", "psi": 0.05, "pinnedUnseen": 0.1, "unseen": 0.4},
+    ]
+    of_rows = master(drift={"pass": "20200401/01", "rows": 16384, "columns": [*columns, *columns]})
+    of_rows["passes"][1]["drift"] = columns
+
+    said = shown({**answers(), "master": of_rows})
+
+    assert line_of(said, "drift") == "drift of 6 columns in 20200401/01, by 16,384 rows; most of all:"
+    assert line_of(said, "tag:") == "tag: PSI -, missing 100.0% (0.0% pinned)"
+    assert line_of(said, "price:") == "price: PSI 0.312, missing 20.0% (1.0% pinned)"
+    assert line_of(said, "city:") == "city: PSI 0.050, missing 20.0% (1.0% pinned), unseen 40.0% (10.0% pinned)"
+    assert "drift" not in shown({**answers(), "master": master(drift=None)})

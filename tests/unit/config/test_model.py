@@ -64,3 +64,7 @@ def test_a_vector_threshold_beside_decay_is_refused_with_the_reason_and_the_way_
 def test_a_rule_needs_room_between_its_bounds() -> None:
     with pytest.raises(ValidationError, match="leave no room; give a lower and a higher number"):
         SparseRule(weight_bounds=(1.0, -1.0))
+
+
+def test_how_values_are_stored_is_no_part_of_the_digest_because_nothing_is_trained_otherwise() -> None:
+    assert digest_of_model(Model(values="int8"), ONE_SLOT) == digest_of_model(Model(), ONE_SLOT)

@@ -8,6 +8,7 @@ import numpy as np
 from elastic_ctr.cube.builder.part import Identity, build_full, build_overlay
 from elastic_ctr.cube.dictionary.format import Keys, Values
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
+from elastic_ctr.features.value_kind import ValueKind
 
 MAX_KEY = 2**64 - 1
 SPECIAL_KEYS = (0, 1, 2**63 - 1, 2**63, 2**64 - 2, MAX_KEY)
@@ -39,6 +40,7 @@ def write_parts(
     deletions: Keys | None = None,
     overlay_version: int | None = None,
     only: Sequence[int] | None = None,
+    values: ValueKind = "float32",
 ) -> dict[int, Paths]:
     """Parts with values_for(keys, version); with overlay_keys an overlay with those of overlay_version on top."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +50,7 @@ def write_parts(
         full = build_full(
             [(own, values_for(own, dim, version))],
             folder / f"part-{partition:05d}.dict",
-            Identity(version, partition, partitions, dim),
+            Identity(version, partition, partitions, dim, values=values),
         )
         overlay = None
         if overlay_keys is not None:
@@ -59,17 +61,18 @@ def write_parts(
                 None,
                 [(above, values_for(above, dim, newer))],
                 folder / f"overlay-{newer}-{partition:05d}.dict",
-                Identity(newer, partition, partitions, dim, version),
+                Identity(newer, partition, partitions, dim, version, values),
                 gone,
             ).path
         paths[partition] = Paths(full.path, overlay)
     return paths
 
 
-def write_table(folder: Path, keys: Keys, *, dim: int = 4, version: int = 1, partitions: int = 1) -> VersionTable:
-    return VersionTable.open(
-        version, dim, partitions, write_parts(folder, keys, dim=dim, version=version, partitions=partitions)
-    )
+def write_table(
+    folder: Path, keys: Keys, *, dim: int = 4, version: int = 1, partitions: int = 1, values: ValueKind = "float32"
+) -> VersionTable:
+    paths = write_parts(folder, keys, dim=dim, version=version, partitions=partitions, values=values)
+    return VersionTable.open(version, dim, partitions, paths)
 
 
 def expected(keys: Keys, known: Mapping[int, Values], dim: int) -> tuple[Values, list[bool]]:

@@ -8,6 +8,7 @@ from elastic_ctr.cube.placement import (
     abandoned_versions,
     assigned_partitions,
     assigned_shards,
+    built_alike,
     holders_by_version,
     lacking_partitions,
     next_candidate,
@@ -246,10 +247,21 @@ def test_a_build_needs_everything_since_the_last_built_ancestor() -> None:
 def test_deltas_over_a_refused_version_cannot_be_built_until_the_next_base() -> None:
     known = {1: manifest(1), **{v: manifest(v, v - 1, 1) for v in (2, 3, 4)}, 5: manifest(5), 6: manifest(6, 5, 5)}
 
-    assert standing_on_refused((2, 3, 4, 5, 6), known, {1}, {2}) == {3: 2, 4: 2}
+    assert standing_on_refused((2, 3, 4, 5, 6), known, {1: dictionary(1)}, {2}) == {3: 2, 4: 2}
     # A refused version that is built is no obstacle: its files were read.
-    assert standing_on_refused((3, 4, 5, 6), known, {1, 2}, {2}) == {}
-    assert standing_on_refused((3,), {3: manifest(3, 2, 1)}, (), {2}) == {}
+    built = {1: dictionary(1), 2: dictionary(2, full=1)}
+    assert standing_on_refused((3, 4, 5, 6), known, built, {2}) == {}
+    assert standing_on_refused((3,), {3: manifest(3, 2, 1)}, {}, {2}) == {}
+
+
+def test_what_is_built_with_other_kinds_of_values_is_not_built_for_a_version() -> None:
+    known = {1: manifest(1), 2: manifest(2, 1, 1), 3: manifest(3, 2, 1).model_copy(update={"values": "int8"})}
+    built = {1: dictionary(1), 2: dictionary(2, full=1)}
+
+    assert built_alike(known[2], built) == {1, 2}
+    assert built_alike(known[3], {**built, 4: dictionary(4, values="int8")}) == {4}
+    # Its build needs the files of the refused version again.
+    assert standing_on_refused((3,), known, built, {2}) == {3: 2}
 
 
 def test_a_gap_below_a_delta_is_named_with_the_way_out() -> None:

@@ -16,7 +16,7 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.features.cells import cells_of
 from elastic_ctr.features.collector import Collector, merged
 from elastic_ctr.features.statistics import Statistics
-from elastic_ctr.features.transformer import MOST_KEYS
+from elastic_ctr.features.transformer import MOST_KEYS, TooManyKeys
 
 GIVEN: dict[str, dict[str, Any]] = {
     "age": {"type": "bucketized", "boundaries": [18, 30, 65]},
@@ -193,3 +193,16 @@ def test_statistics_of_other_data_are_refused(name: str) -> None:
 
     with pytest.raises(OtherStatistics, match=r"needs the statistics of (price|user).*these are of (cost|else)"):
         transformer_of(features, statistics)
+
+
+def test_rows_that_make_too_many_keys_together_are_refused_before_they_fill_the_memory() -> None:
+    lists = {name: {"type": "categorical", "separator": " "} for name in ("a", "b")}
+    transformer = transformer_of(Features.model_validate({**lists, "ab": {"type": "crossed", "of": ["a", "b"]}}), None)
+    cell = " ".join(map(str, range(250))).encode()
+
+    with pytest.raises(TooManyKeys, match="more than 8388608 keys together; send fewer at a time"):
+        transformer.transform(cells_of([([cell, cell], [])] * 200, transformer.inputs))
+    assert (
+        len(transformer.transform(cells_of([([cell, cell], [])] * 100, transformer.inputs).part(0, 100)).keys)
+        == 6_300_000
+    )

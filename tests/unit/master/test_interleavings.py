@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from elastic_ctr.config.roles import MasterConfig
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.versions.manifest import read_version
-from master.world import RECORDS, Trainer, World, data_of
+from master.world import RECORDS, Trainer, World, data_of, features_of, rows_data_of
 
 SHARED_MEMORY = Path("/dev/shm")
 somebody = st.integers(0, 1)
@@ -26,10 +26,11 @@ class Interleavings(RuleBasedStateMachine):
         self.generations: list[int] = []
         self.replacements = 0
 
-    @initialize(epochs=st.integers(1, 2), checkpoints=st.integers(1, 2), evaluate=st.booleans())
-    def begin(self, epochs: int, checkpoints: int, evaluate: bool) -> None:
+    @initialize(epochs=st.integers(1, 2), checkpoints=st.integers(1, 2), evaluate=st.booleans(), analyzed=st.booleans())
+    def begin(self, epochs: int, checkpoints: int, evaluate: bool, analyzed: bool) -> None:
         config = MasterConfig(checkpoint_per_pass=checkpoints, evaluate=evaluate, max_failures=100, max_lost_leases=100)
-        data = data_of(end="20200401/02", maxRefusedShare=0.5)
+        given = {"end": "20200401/02", "maxRefusedShare": 0.5}
+        data = rows_data_of(**given) if analyzed else data_of(**given)
         # Nothing here is killed: what a crash leaves is another test's matter.
         self.world = World(
             Path(self.folder.name),
@@ -39,6 +40,7 @@ class Interleavings(RuleBasedStateMachine):
             refused={"20200401/00/one": 2},
             records={"20200401/01/two": 0},
             handover_seconds=30,
+            features=features_of() if analyzed else None,
         )
         self.world.ledger._db.execute("pragma synchronous = off")
 
@@ -102,6 +104,10 @@ class Interleavings(RuleBasedStateMachine):
         self.world.publisher.step()
 
     @rule()
+    def statistics_are_merged(self) -> None:
+        self.world.statistics.step()
+
+    @rule()
     def master_restarts(self) -> None:
         self.world.start_master()
         self.world.ledger._db.execute("pragma synchronous = off")
@@ -137,6 +143,12 @@ class Interleavings(RuleBasedStateMachine):
 
         held = [one.task.id for one in self.world.trainers if one.task is not None and alive(one)]
         assert len(held) == len(set(held))
+
+    @invariant()
+    def nothing_is_converted_without_the_pinned_statistics(self) -> None:
+        if hasattr(self, "world") and self.world.features is not None:
+            used = {(phase == control.ANALYZE, statistics) for _, phase, statistics in self.world.used}
+            assert used <= {(True, ""), (False, self.world.ledger.facts.statistics)}
 
     def teardown(self) -> None:
         try:

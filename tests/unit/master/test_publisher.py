@@ -67,6 +67,32 @@ def test_the_manifest_says_what_was_published(tmp_path: Path) -> None:
     assert delta.auc_live == delta.auc_published == 0.5
 
 
+def test_the_manifest_says_how_values_were_stored_when_the_sample_was_scored(tmp_path: Path) -> None:
+    one = World(tmp_path, model=MODEL.model_copy(update={"values": "int8"}))
+    fill, asked = one.fill, []
+
+    def filled(task: control.Task, result: control.TaskResult) -> None:
+        fill(task, result)
+        if task.phase == control.SCORE:
+            asked.append(task.save.values_kind)
+            result.save.values_kind, result.save.quantised_diff = task.save.values_kind, 0.25
+
+    one.fill = filled  # type: ignore[method-assign]
+    one.finish()
+
+    manifests = [read_version(one.store, version) for version in published_versions(one.store)]
+    assert asked == ["int8", "int8"]
+    assert [(each.values, each.quantised_diff) for each in manifests] == [("int8", 0.25)] * 2
+
+
+def test_the_report_of_an_earlier_release_is_one_of_floats(tmp_path: Path) -> None:
+    one = World(tmp_path)
+
+    one.finish()
+
+    assert {read_version(one.store, version).values for version in published_versions(one.store)} == {"float32"}
+
+
 def test_donefiles_list_bases_and_deltas(tmp_path: Path) -> None:
     one = World(tmp_path)
 

@@ -20,6 +20,7 @@ from elastic_ctr.master.schedule import (
     save_plan,
     shuffle_seed,
     splits,
+    splits_there,
 )
 from elastic_ctr.store.source import FileSource
 from master.world import data_of
@@ -426,3 +427,22 @@ def test_passes_of_several_files_are_shuffled_unless_told_otherwise(
 def test_a_task_has_the_same_order_of_records_wherever_it_is_converted() -> None:
     assert shuffle_seed(1, "a", 0) == shuffle_seed(1, "a", 0) != 0
     assert len({shuffle_seed(seed, path, start) for seed in (1, 2) for path in "ab" for start in (0, 8)}) == 8
+
+
+def test_the_splits_that_are_there_lie_on_the_grid_and_between_start_and_end(tmp_path: Path) -> None:
+    for folder in (
+        "20200331/23",
+        "20200401/00",
+        "20200401/02",
+        "20200401/0230",
+        "20200401/25",
+        "20200402/00",
+        "notes/00",
+    ):
+        (tmp_path / "logs" / folder).mkdir(parents=True)
+    (tmp_path / "logs/20200401/03").write_bytes(b"a file")
+    source = FileSource(tmp_path)
+
+    assert splits_there(source, data_of(path="/logs", end=None)) == ["20200401/00", "20200401/02", "20200402/00"]
+    assert splits_there(source, data_of(path="/logs", end="20200401/02")) == ["20200401/00", "20200401/02"]
+    assert splits_there(source, data_of(path="/none")) == []

@@ -1,6 +1,7 @@
 """Statistics that features need, and drift from them: with a real ledger, coordinator and store."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -11,7 +12,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.collector import merged
 from elastic_ctr.features.statistics import Statistics
 from elastic_ctr.master.coordinator import Coordinator
-from elastic_ctr.master.server import status
+from elastic_ctr.master.server import MasterMetrics, status
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.pinned_statistics import read_statistics
 from master.world import (
@@ -374,3 +375,28 @@ def test_what_was_collected_is_dropped_once_it_is_merged(tmp_path: Path) -> None
     one.finish()
 
     assert [one.ledger.collected_records(ordinal) for ordinal in (1, 2)] == [None, None]
+
+
+def test_the_drift_of_the_last_checked_pass_is_a_gauge_of_each_column(tmp_path: Path) -> None:
+    later = [(price, "green") for price, _ in MANY]
+    one = of_rows(tmp_path, rows={**everywhere(MANY, FIRST), **everywhere(later, SECOND)})
+    one.finish()
+
+    gauges = {metric.name: metric for metric in MasterMetrics(one.coordinator).collect()}
+
+    def values(name: str) -> dict[str, float]:
+        return {each.labels["column"]: each.value for each in gauges[f"elastic_ctr_master_{name}"].samples}
+
+    assert values("feature_psi")["tag"] > 1
+    assert values("feature_psi")["price"] == pytest.approx(0)
+    assert values("feature_missing_share") == {"tag": 0, "price": 0}
+    assert values("feature_unseen_share")["tag"] == 1
+    assert math.isnan(values("feature_unseen_share")["price"])
+
+
+def test_without_a_compared_pass_the_gauges_have_no_column(tmp_path: Path) -> None:
+    one = world(tmp_path)
+
+    drift = [each for each in MasterMetrics(one.coordinator).collect() if "feature" in each.name]
+
+    assert [each.samples for each in drift] == [[], [], []]

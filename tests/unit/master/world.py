@@ -353,6 +353,7 @@ class World:
     features: Features | None = None
     given_statistics: str | None = None
     rows: dict[str, Rows] = field(default_factory=dict)
+    model: Model = MODEL
 
     def __post_init__(self) -> None:
         self.now = 1_600_000_000.0
@@ -401,6 +402,7 @@ class World:
             handover_seconds=self.handover_seconds,
             features=self.features,
             statistics=self.given_statistics,
+            model=self.model,
         )
         pin_given(self.ledger, self.store, self.features, self.given_statistics)
         self.coordinator = Coordinator(self.ledger, self.settings, Asked(self), lambda: self.now)

@@ -53,6 +53,24 @@ row = st.fixed_dictionaries(
 rows = st.lists(row, min_size=1, max_size=5)
 
 
+def test_a_column_is_described_with_a_datatype_that_every_reading_of_it_takes() -> None:
+    features = {
+        "price": {"type": "numeric", "missing": 0},
+        "price_as_category": {"type": "categorical", "column": "price"},
+        "age": {"type": "bucketized", "boundaries": [18]},
+        "user": {"type": "categorical"},
+    }
+    transformer = transformer_of(Features.model_validate(features), None)
+    schema = Schema(transformer.slots, transformer, "d" * 64)
+
+    described = {each["name"]: each["datatype"] for each in model_metadata("ctr", 7, schema)["inputs"]}
+
+    assert described == {"age": "FP64", "price": "INT64", "user": "BYTES"}
+    data: dict[str, list[Any]] = {"FP64": [20.5], "INT64": [7], "BYTES": ["u1"]}
+    inputs = [{"name": each, "shape": [1], "datatype": kind, "data": data[kind]} for each, kind in described.items()]
+    assert len(parse_infer(json.dumps({"inputs": inputs}).encode()).instances(schema, 10).lengths) == 3
+
+
 def same(one: Instances, other: Instances) -> None:
     assert one.numbers is not None
     assert other.numbers is not None
@@ -289,3 +307,14 @@ def test_an_answer_has_a_probability_a_row_and_the_version() -> None:
         "predictions": [0.25, 0.5],
         "model_version": "7",
     }
+
+
+def test_a_request_whose_lists_make_too_many_keys_is_refused() -> None:
+    lists = {name: {"type": "categorical", "separator": "|"} for name in ("a", "b")}
+    transformer = transformer_of(Features.model_validate({**lists, "ab": {"type": "crossed", "of": ["a", "b"]}}), None)
+    row = {name: list(range(250)) for name in ("a", "b")}
+
+    with pytest.raises(RequestError, match="keys together; send fewer at a time") as refused:
+        parse_rows(json.dumps({"instances": [row] * 200}).encode(), Schema(transformer.slots, transformer), 1000)
+
+    assert refused.value.status == 413

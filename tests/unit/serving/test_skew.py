@@ -43,7 +43,7 @@ SCHEMA = Schema(TRANSFORMER.slots, TRANSFORMER, "d" * 64)
 ROWS = 40  # of an example; 250 examples are 10,000 rows
 
 # Lines of a CSV file are rows, and its text is of no separator.
-text = st.text(st.characters(exclude_characters="\n\r\t|", exclude_categories=("Cs",)), max_size=12)
+text = st.text(st.characters(exclude_characters="\n\r\t|", codec="utf-8"), max_size=12)
 words = text | st.sampled_from(["", " ", '"', ',"', "nan", "-0", "007", "é" * 300, "NULL"])
 row = st.fixed_dictionaries(
     {},
@@ -152,12 +152,13 @@ def test_files_and_requests_give_the_same_bits(rows: list[Row]) -> None:
     with_price = [each for each in rows if "price" in each] or [{"price": 1.0}]
     wanted = of_instances(parse_rows(json.dumps({"instances": with_price}).encode(), SCHEMA, 1000))
     described, behind, message = [], b"", messages.ModelInferRequest()
-    for name, kind, values in in_tensors(with_price):
-        shape = {"name": name, "datatype": kind, "shape": [len(values)]}
-        described.append({**shape, "parameters": {"binary_data_size": len(raw(kind, values))}})
-        behind += raw(kind, values)
+    for name, datatype, values in in_tensors(with_price):
+        data = raw(datatype, values)
+        shape: Row = {"name": name, "datatype": datatype, "shape": [len(values)]}
+        described.append({**shape, "parameters": {"binary_data_size": len(data)}})
+        behind += data
         message.inputs.add(**shape)
-        message.raw_input_contents.append(raw(kind, values))
+        message.raw_input_contents.append(data)
     head = json.dumps({"inputs": described}).encode()
     assert of_instances(parse_infer(head + behind, len(head)).instances(SCHEMA, 1000)) == wanted
     assert of_instances(inference_of(message, 1000).instances(SCHEMA, 1000)) == wanted
@@ -170,7 +171,7 @@ def test_a_number_that_is_not_finite_is_refused_in_every_format(prices: list[flo
     nan_is_missing = pa.array(prices, pa.float64())
     assert nan_is_missing.null_count == 0
 
-    for kind in ("csv", "tsv", "parquet"):
+    for kind in FILES.keys() - {"jsonl"}:  # JSON has no such number
         data = FILES[kind](rows)
         batches = list(
             rows_in_range(io.BytesIO(data), f"rows.{kind}", Format(kind), Wanted(TRANSFORMER.inputs, "label"))

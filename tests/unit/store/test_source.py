@@ -22,6 +22,12 @@ def test_a_folder_lists_its_files_with_their_bytes_by_name(source: FileSource) -
     assert source.list("/day/00/") == [("a", 0), ("b", 5)]
 
 
+def test_the_folders_in_a_folder_are_listed_by_name(source: FileSource) -> None:
+    assert source.folders("/") == ["day"]
+    assert source.folders("day/00") == ["folder"]
+    assert source.folders("none") == []
+
+
 def test_a_folder_that_is_not_there_is_empty_and_so_is_a_file(source: FileSource) -> None:
     assert source.list("none") == source.list("day/00/b") == []
 

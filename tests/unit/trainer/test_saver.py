@@ -9,7 +9,9 @@ import pytest
 
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.features.quantiser import quantised
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.features.value_kind import ValueKind
 from elastic_ctr.store import FileStore, StoreError
 from elastic_ctr.trainer.converter import ClickConversion
 from elastic_ctr.trainer.engine import Engine as PaddleEngine
@@ -182,6 +184,39 @@ def test_published_values_are_scored_and_stand_in_the_sample_file(saver: Saver, 
         ("7:a 9:other", 1, 0, 0.5),
     ]
     assert [line["published"] for line in lines] == np.frombuffer(result.published, "<f4").tolist()
+
+
+@pytest.mark.parametrize("kind", ["float16", "int8"])
+def test_a_sample_is_scored_with_the_values_that_a_dictionary_will_answer(
+    saver: Saver, engine: Engine, kind: ValueKind
+) -> None:
+    order = score_order([5, 7])
+    values = np.array([[0.1, 0.3], [1234.567, -0.7]], "<f4")
+    order.values, order.values_kind = values.tobytes(), kind
+
+    result = saver.score(order)
+
+    (first, second), stored = values.astype(np.float64), quantised(values, kind)
+    published = np.frombuffer(result.published, "<f4")
+    np.testing.assert_allclose(published, [stored.sum() / 100, stored[1].sum() / 100], rtol=1e-6)
+    assert result.values_kind == kind
+    changes = np.abs(published - [(first + second).sum() / 100, second.sum() / 100])
+    assert 0 < result.quantised_diff == pytest.approx(changes.max(), rel=0.01)
+
+
+def test_a_sample_of_floats_is_scored_once_and_changed_by_nothing(saver: Saver, engine: Engine) -> None:
+    result = saver.score(score_order([5, 7]))
+
+    assert (result.values_kind, result.quantised_diff) == ("float32", 0)
+    assert engine.calls.count("score") == 1
+
+
+def test_a_kind_of_values_that_this_release_does_not_know_is_refused_with_a_sentence(saver: Saver) -> None:
+    order = score_order([5, 7])
+    order.values_kind = "int4"
+
+    with pytest.raises(ValueError, match="as float32, float16, int8, not as int4; are all roles of one release"):
+        saver.score(order)
 
 
 def test_a_sample_that_is_scored_again_on_a_machine_that_rounds_otherwise_keeps_what_is_published(

@@ -2,7 +2,8 @@
 
 Blocks that fit the memory limit are sorted there. Larger inputs are spilled to group files by the first byte of the hash, and
 each group is sorted by itself; the order of the output is the same. Hashes are spread evenly, so one counting pass nearly sorts
-them. Rows are copied by address: callers pass C-contiguous arrays of the documented shapes, and values with contiguous rows.
+them. Values are rows of bytes here, as a part stores them. They are copied by address: callers pass C-contiguous arrays of the
+documented shapes, and values with contiguous rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,9 +13,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_ctr.cube.dictionary.format import EMPTY_KEY, MIX_1, MIX_2, Flags, Keys, Values
+from elastic_ctr.cube.dictionary.format import EMPTY_KEY, MIX_1, MIX_2, Flags, Keys
 from elastic_ctr.cube.dictionary.format import mix as mix_array
 from elastic_ctr.cube.dictionary.kernel import mix
+from elastic_ctr.features.quantiser import Stored
 from elastic_ctr.machine_code.compiled import compiled, compiled_making_arrays
 from elastic_ctr.machine_code.intrinsics import copy_bytes, prefetch, store_u32, store_u64, zero_bytes
 
@@ -105,12 +107,13 @@ _0, _1, _4, _6, _8, _56, _63 = (np.uint64(number) for number in (0, 1, 4, 6, 8, 
 
 @compiled_making_arrays
 def fill(rows: Any, mixed: Any, origin: Any, values: Any, deleted: Any, places: Any) -> None:
-    """Write the records section of one sub-part: rows u64[slots, stride / 8], whatever was in it before.
+    """Write the records section of one sub-part: rows of `stride` bytes, one a slot, whatever was in it before.
 
-    mixed u64[n], origin u32[n], values f32[m, dim] and deleted bool[m] are those of a `Sorted`, places u32[n] their
+    mixed u64[n], origin u32[n], values (m rows of one type) and deleted bool[m] are those of a `Sorted`, places u32[n] their
     slots. A deleted key's values mean nothing: zeros, so that equal content is equal bytes.
     """
-    value_bytes, stride = np.uint64(4 * values.shape[1]), np.uint64(8 * rows.shape[1])
+    value_bytes = np.uint64(values.itemsize * values.shape[1])
+    stride = np.uint64(rows.itemsize * rows.shape[1])
     given, given_step = np.uint64(values.ctypes.data), np.uint64(values.strides[0])
     row = np.uint64(rows.ctypes.data)
     # Written in order, each row once: reads from all over can be asked for early, writes to all over can not.
@@ -130,23 +133,23 @@ def fill(rows: Any, mixed: Any, origin: Any, values: Any, deleted: Any, places: 
                     prefetch(sources[i])
                     prefetch(sources[i] + value_bytes - _1)
         for i in range(size):
-            store_u64(row, keys[i])
             if sources[i] == _0:
                 zero_bytes(row + _8, stride - _8)
             else:
                 # Zeros for the padding, if there is any; what of them is no padding is written over.
                 store_u64(row + stride - _8, _0)
                 copy_bytes(row + _8, sources[i], value_bytes)
+            store_u64(row, keys[i])
             row += stride
 
 
 @compiled
 def scatter(keys: Any, values: Any, deleted: Any, rows: Any, ends: Any) -> None:
-    """Rows u32[n, dim + 3] of key, values and deleted, by the first byte of the hash; ends i64[256] of each group.
+    """Rows of key u64, values and deleted u32 without gaps, by the first byte of the hash; ends i64[256] of each group.
 
-    values are f32[n, dim]. Rows of a group keep their order.
+    values are n rows of one type, as are the rows. Rows of a group keep their order.
     """
-    value_bytes, step = np.uint64(4 * values.shape[1]), np.uint64(4 * rows.shape[1])
+    value_bytes, step = np.uint64(values.itemsize * values.shape[1]), np.uint64(rows.itemsize * rows.shape[1])
     source, source_step = np.uint64(values.ctypes.data), np.uint64(values.strides[0])
     first = np.uint64(rows.ctypes.data)
     for key in keys:
@@ -177,15 +180,15 @@ def mark(presence: Any, mixed: Any) -> None:
 
 GROUPS = 256
 SPILLED_KEYS = 1 << 19
-_ROW_EXTRA = 3  # of a spilled row, in u32: the key before the values, whether it is deleted behind them
+_KEY_BYTES, _DELETED_BYTES = 8, 4  # of a spilled row: the key before the values, whether it is deleted behind them
 _EMPTY_MIXED = mix_array(np.full(1, EMPTY_KEY, np.uint64))[0]
 
 
 class Block(NamedTuple):
-    """Records: keys u64[n], values f32[n, dim], deleted bool[n] (the values of a deleted key mean nothing)."""
+    """Records: keys u64[n], values u8[n, value_bytes], deleted bool[n] (the values of a deleted key mean nothing)."""
 
     keys: Keys
-    values: Values
+    values: Stored
     deleted: Flags
 
 
@@ -194,17 +197,18 @@ class Sorted(NamedTuple):
 
     mixed: Keys
     origin: Origins
-    values: Values
+    values: Stored
     deleted: Flags
 
 
 class ExternalSorter:
     """The distinct records of a build. The folder is its own, for the group files; the caller removes it."""
 
-    def __init__(self, dim: int, folder: Path, memory_bytes: int, *, keep_deleted: bool) -> None:
-        self._dim = dim
+    def __init__(self, value_bytes: int, folder: Path, memory_bytes: int, *, keep_deleted: bool) -> None:
+        self._value_bytes = value_bytes
+        self._row_bytes = _KEY_BYTES + value_bytes + _DELETED_BYTES
         # The record, its copy in one piece, the hash, the order and the flags live at the same time.
-        self._limit = max(1, memory_bytes // (2 * (8 + 4 * dim) + 34))
+        self._limit = max(1, memory_bytes // (2 * (8 + value_bytes) + 34))
         self._keep_deleted = keep_deleted
         self._held: list[Block] = []
         self._held_keys = 0
@@ -214,24 +218,18 @@ class ExternalSorter:
         self._groups: list[int] = []
         self.keys = 0
         self.deletions = 0
-        self.empty_key: tuple[Values, bool] | None = None
+        self.empty_key: tuple[Stored, bool] | None = None
 
     def collect(self, blocks: Iterable[Block]) -> None:
-        """Take all blocks, the later winning, and settle what remains. Raises ValueError for a wrong shape."""
+        """Take all blocks, the later winning, and settle what remains."""
         for block in blocks:
-            keys, values, _ = block
-            if keys.dtype != np.uint64 or values.dtype != np.float32 or values.shape != (keys.size, self._dim):
-                raise ValueError(
-                    f"a block has keys {keys.dtype}{keys.shape} and values {values.dtype}{values.shape}; "
-                    f"keys must be uint64[n] and values float32[n, {self._dim}]"
-                )
             # Rows are copied by address, so they lie one behind the other.
             self._held.append(Block(*map(np.ascontiguousarray, block)))
-            self._held_keys += keys.size
+            self._held_keys += block.keys.size
             if self._held_keys > self._limit:
                 self._spill_held()
         if not self._spilled:
-            whole = _joined(self._held, self._dim)
+            whole = _joined(self._held, self._value_bytes)
             self._held = []
             self._memory = Sorted(*self._settled(whole), whole.values, whole.deleted)
             return
@@ -287,7 +285,7 @@ class ExternalSorter:
         # From now on all goes to the files: there is no use in holding much.
         self._limit = min(self._limit, SPILLED_KEYS)
         for keys, values, deleted in self._held:
-            rows = np.empty((keys.size, self._dim + _ROW_EXTRA), np.uint32)
+            rows = np.empty((keys.size, self._row_bytes), np.uint8)
             ends = np.zeros(GROUPS, np.int64)
             scatter(keys, values, deleted, rows, ends)
             start = 0
@@ -299,14 +297,15 @@ class ExternalSorter:
         self._held, self._held_keys = [], 0
 
     def _read(self, group: int) -> Block:
-        rows = np.fromfile(self._file(group, "rows"), np.uint32).reshape(-1, self._dim + _ROW_EXTRA)
-        keys = np.ascontiguousarray(rows[:, :2]).view(np.uint64).reshape(-1)
-        return Block(keys, rows[:, 2:-1].view(np.float32), rows[:, -1] != 0)
+        rows = np.fromfile(self._file(group, "rows"), np.uint8).reshape(-1, self._row_bytes)
+        keys = np.ascontiguousarray(rows[:, :_KEY_BYTES]).view(np.uint64).reshape(-1)
+        return Block(keys, rows[:, _KEY_BYTES:-_DELETED_BYTES], rows[:, -_DELETED_BYTES] != 0)
 
 
-def _joined(blocks: list[Block], dim: int) -> Block:
+def _joined(blocks: list[Block], value_bytes: int) -> Block:
     if len(blocks) == 1:
         return blocks[0]
-    nothing = Block(np.zeros(0, np.uint64), np.zeros((0, dim), np.float32), np.zeros(0, np.bool_))
+    nothing = Block(np.zeros(0, np.uint64), np.zeros((0, value_bytes), np.uint8), np.zeros(0, np.bool_))
     keys, values, deleted = zip(*(blocks or [nothing]), strict=True)
-    return Block(np.concatenate(keys), np.concatenate(values), np.concatenate(deleted))
+    # Of arrays with a row each, numpy may make one with its columns in one piece, and not the rows.
+    return Block(np.concatenate(keys), np.ascontiguousarray(np.concatenate(values)), np.concatenate(deleted))

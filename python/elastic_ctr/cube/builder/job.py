@@ -4,13 +4,17 @@ A base becomes full parts. A delta becomes an overlay, merge(overlay of its near
 over that ancestor's full parts; past `overlay_share` of their keys the whole version becomes full parts instead. Where no
 ancestor is built down to the base, base and deltas become full parts at once. The result depends on the published
 files and on which ancestors are built, on nothing else: a build that was cut off is repeated byte for byte.
+
+The manifest of a version says how its values are stored (`values`). An ancestor with another kind does not count as built: what it
+has quantised is not quantised again, and the published files have float32. So after a change of `model.values` the next version
+becomes full parts, each value of them quantised once.
 """
 
 import shutil
 import tempfile
 import time
 from collections.abc import Collection
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -64,23 +68,25 @@ class Plan(NamedTuple):
 
 def plan_build(version: int, store: Store) -> Plan:
     """Raises NotInStore, StoreError, ManifestDamaged, and BuildFailed where the version can never be built."""
-    manifests = {version: read_version(store, version)}
+    own = read_version(store, version)
+    manifests = {version: own}
     dictionaries: dict[int, DictionaryManifest] = {}
-    oldest = manifests[version]
+    oldest = own
     while oldest.kind == "delta" and oldest.parent is not None and oldest.parent < oldest.version:
-        try:
-            dictionaries[oldest.parent] = read_dictionary(store, oldest.parent)
-            break
-        except NotInStore:
-            oldest = read_version(store, oldest.parent)
-            manifests[oldest.version] = oldest
+        with suppress(NotInStore):
+            built = read_dictionary(store, oldest.parent)
+            if built.values == own.values:
+                dictionaries[oldest.parent] = built
+                break
+        oldest = read_version(store, oldest.parent)
+        manifests[oldest.version] = oldest
     try:
         unbuilt = unbuilt_chain(version, manifests, dictionaries)
     except LookupError as gap:
         raise BuildFailed(str(gap), final=True) from gap
     first = manifests[unbuilt[0]]
     ancestor = dictionaries.get(first.parent) if first.parent is not None and first.kind == "delta" else None
-    own, inputs = manifests[version], tuple(manifests[each] for each in unbuilt)
+    inputs = tuple(manifests[each] for each in unbuilt)
     others: list[VersionManifest | DictionaryManifest] = [*inputs]
     if ancestor is not None:
         others.append(ancestor)
@@ -171,7 +177,7 @@ def _built(task: Task, store: Store, folder: Path, seconds: dict[Stage, float]) 
             read_blocks(file, name=entry.path, records=entry.records, dim=manifest.dim)
             for file, entry in zip(files, entries, strict=True)
         )
-        identity = Identity(manifest.version, partition, manifest.partitions, manifest.dim)
+        identity = Identity(manifest.version, partition, manifest.partitions, manifest.dim, values=manifest.values)
         if task.step == "full":
             part = build_full(blocks, out, identity, task.memory_bytes)
         else:
@@ -232,6 +238,7 @@ def publish_dictionary(
         dim=own.dim,
         keys=sum(entry.records for entry in entries),
         files=tuple(sorted(entries, key=lambda entry: entry.path)),
+        values=own.values,
     )
     path = layout.dictionary_manifest(own.version)
     try:

@@ -9,12 +9,13 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import xxhash
 
 from elastic_ctr.cube.builder.external_sort import Block, ExternalSorter, Sorted, fill, mark, sub_part_bounds
+from elastic_ctr.cube.builder.quantise import stored_rows
 from elastic_ctr.cube.dictionary import perfect_hash
 from elastic_ctr.cube.dictionary.format import (
     MAX_DIM,
@@ -29,6 +30,8 @@ from elastic_ctr.cube.dictionary.format import (
     stride_for,
 )
 from elastic_ctr.features.keys import partitions_of
+from elastic_ctr.features.quantiser import value_bytes
+from elastic_ctr.features.value_kind import ValueKind
 from elastic_ctr.versions.manifest import digest_of
 
 MEMORY_BYTES = 512 << 20
@@ -44,13 +47,16 @@ class PartFile(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Version, partition and shape of a part. `base` is the version of the full part below an overlay, 0 when unknown."""
+    """Version, partition and shape of a part. `base` is the version of the full part below an overlay, 0 when unknown; `values` is
+    how the values of a key are stored.
+    """
 
     version: int
     partition: int
     partitions: int
     dim: int
     base: int = 0
+    values: ValueKind = "float32"
 
 
 def build_full(
@@ -61,7 +67,7 @@ def build_full(
     Memory is bounded by about memory_bytes; beyond it group files go to the temporary folder. Raises ValueError for a
     key of another partition or a block of another dim.
     """
-    return _build("full", identity, _present(blocks), out, memory_bytes)
+    return _build("full", identity, _present(blocks, identity), out, memory_bytes)
 
 
 def build_overlay(
@@ -84,8 +90,8 @@ def build_overlay(
                 f"{parent_overlay} lies over version {part.header.base}, the new overlay over {identity.base}; "
                 "build it from the deltas since that base"
             )
-        parent = (Block(*block) for block in part.blocks())
-    blocks = chain(parent, _present(delta_blocks), _gone(deletions, identity.dim))
+        parent = (Block(*block) for block in part.stored_blocks())
+    blocks = chain(parent, _present(delta_blocks, identity), _gone(deletions, identity))
     return _build("overlay", identity, blocks, out, memory_bytes)
 
 
@@ -102,24 +108,31 @@ def merge_full(
     Raises ValueError when the two do not belong together, and DictionaryDamaged.
     """
     below = DictionaryPart.open(full).header
-    identity = Identity(version, below.partition, below.partitions, below.dim)
-    blocks: Iterator[Block] = (Block(*block) for block in _trusted(full, "full", identity).blocks())
+    identity = Identity(version, below.partition, below.partitions, below.dim, values=below.values)
+    blocks: Iterator[Block] = (Block(*block) for block in _trusted(full, "full", identity).stored_blocks())
     if overlay is not None:
         above = _trusted(overlay, "overlay", identity)
         if above.header.base not in {0, below.version}:
             raise ValueError(f"{overlay} lies over version {above.header.base}, not over {below.version} of {full}")
-        blocks = chain(blocks, (Block(*block) for block in above.blocks()))
-    return _build("full", identity, chain(blocks, _gone(deletions, below.dim)), out, memory_bytes)
+        blocks = chain(blocks, (Block(*block) for block in above.stored_blocks()))
+    return _build("full", identity, chain(blocks, _gone(deletions, identity)), out, memory_bytes)
 
 
-def _present(blocks: Iterable[tuple[Keys, Values]]) -> Iterator[Block]:
+def _present(blocks: Iterable[tuple[Keys, Values]], identity: Identity) -> Iterator[Block]:
+    """Values are quantised here and nowhere else: what comes from a part is copied as it is stored."""
     for keys, values in blocks:
-        yield Block(keys, values, np.zeros(keys.size, np.bool_))
+        if keys.dtype != np.uint64 or values.dtype != np.float32 or values.shape != (keys.size, identity.dim):
+            raise ValueError(
+                f"a block has keys {keys.dtype}{keys.shape} and values {values.dtype}{values.shape}; "
+                f"keys must be uint64[n] and values float32[n, {identity.dim}]"
+            )
+        yield Block(keys, stored_rows(values, identity.values), np.zeros(keys.size, np.bool_))
 
 
-def _gone(deletions: Iterable[Keys], dim: int) -> Iterator[Block]:
+def _gone(deletions: Iterable[Keys], identity: Identity) -> Iterator[Block]:
+    size = value_bytes(identity.dim, identity.values)
     for keys in deletions:
-        yield Block(keys, np.zeros((keys.size, dim), np.float32), np.ones(keys.size, np.bool_))
+        yield Block(keys, np.zeros((keys.size, size), np.uint8), np.ones(keys.size, np.bool_))
 
 
 def _trusted(path: Path, kind: Kind, identity: Identity) -> DictionaryPart:
@@ -131,6 +144,10 @@ def _trusted(path: Path, kind: Kind, identity: Identity) -> DictionaryPart:
         raise ValueError(
             f"{path} is partition {head.partition} of {head.partitions} with dim {head.dim}; "
             f"partition {identity.partition} of {identity.partitions} with dim {identity.dim} is needed"
+        )
+    if head.values != identity.values:
+        raise ValueError(
+            f"{path} has its values as {head.values}, and {identity.values} is needed; build it from the published files anew"
         )
     part.verify()
     return part
@@ -154,7 +171,8 @@ def _build(kind: Kind, identity: Identity, blocks: Iterable[Block], out: Path, m
         raise ValueError(f"partition {identity.partition} is not one of {identity.partitions}")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=out.parent) as folder:
-        runs = ExternalSorter(identity.dim, Path(folder), memory_bytes, keep_deleted=kind == "overlay")
+        stored = value_bytes(identity.dim, identity.values)
+        runs = ExternalSorter(stored, Path(folder), memory_bytes, keep_deleted=kind == "overlay")
         runs.collect(_checked(blocks, identity))
         temporary = Path(folder) / out.name
         with temporary.open("w+b") as stream:
@@ -192,7 +210,7 @@ def _joined(pieces: list[Sorted]) -> Sorted:
     if len(pieces) == 1:
         return pieces[0]
     mixed = np.concatenate([piece.mixed for piece in pieces])
-    values = np.concatenate([piece.values[piece.origin] for piece in pieces])
+    values = np.ascontiguousarray(np.concatenate([piece.values[piece.origin] for piece in pieces]))
     deleted = np.concatenate([piece.deleted[piece.origin] for piece in pieces])
     return Sorted(mixed, np.arange(mixed.size, dtype=np.uint32), values, deleted)
 
@@ -204,12 +222,12 @@ def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: ExternalSorte
         counts += np.diff(sub_part_bounds(mixed, sub_parts))
     fullest = int(counts.max())
     slots, buckets = perfect_hash.slots_for(fullest), perfect_hash.buckets_for(fullest)
-    stride = stride_for(identity.dim)
+    stride = stride_for(identity.dim, identity.values)
     presence = np.zeros(presence_bits_for(runs.keys) // 64 if kind == "overlay" else 0, np.uint64)
     tombstones = np.zeros(sub_parts * slots if kind == "overlay" else 0, np.bool_)
     seeds = np.zeros(sub_parts, np.uint64)
     pilots = np.zeros((sub_parts, buckets), np.uint16)
-    shape = {
+    shape: dict[str, Any] = {
         "sub_parts": sub_parts, "slots": slots, "buckets": buckets, "stride": stride,
         "presence_bits": presence.size * 64, "tombstones": runs.deletions,
     }  # fmt: skip
@@ -217,7 +235,7 @@ def _write(stream: BinaryIO, kind: Kind, identity: Identity, runs: ExternalSorte
     os.ftruncate(stream.fileno(), length)
     stream.seek(places["records"][0])
     records = xxhash.xxh3_64()
-    rows = np.empty((slots, stride // 8), np.uint64)
+    rows = np.empty((slots, stride), np.uint8)
     for number, piece in enumerate(_pieces(runs.groups(), sub_parts)):
         seeds[number], pilots[number], at = perfect_hash.place(piece.mixed, slots, buckets)
         fill(rows, piece.mixed, piece.origin, piece.values, piece.deleted, at)

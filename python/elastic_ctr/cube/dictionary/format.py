@@ -6,7 +6,9 @@
     pilots        u16[sub-parts x buckets]
     presence      overlay only: bitmap of a power of two bits, at least 64 per key, bit = mix(key) & (bits - 1)
     tombstones    overlay with deletions only: one bit per slot
-    records       [key u64 | dim f32 | padding] every `stride` bytes; an empty slot has the all-ones key
+    records       [key u64 | stored values | padding] every `stride` bytes; an empty slot has the all-ones key
+
+The header says how the values of a key are stored (`features.quantiser`): as they are, as halves, or as bytes with a scale.
 
 A full part answers for every key of its partition; an overlay answers for the keys it has, the full part below it for
 the rest. Where a key stands is defined by `mix`, the constants here and `kernel`: a change of those is a new format
@@ -27,10 +29,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from elastic_ctr.features import keys as key_rules
+from elastic_ctr.features import quantiser
+from elastic_ctr.features.quantiser import Stored, value_bytes
+from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
 
 Kind = Literal["full", "overlay"]
 Keys = key_rules.Keys
-Values = NDArray[np.float32]
+Values = quantiser.Values
 Flags = NDArray[np.bool_]
 
 EMPTY_KEY = 0xFFFF_FFFF_FFFF_FFFF  # marks an empty slot; a real record of that key stands in the header
@@ -47,11 +52,13 @@ MAX_DIM = 900  # the values of the all-ones key stand in the header
 SUB_PART_BYTES = 16
 PRESENCE_BITS_PER_KEY = 64
 
-_FLOAT32 = 1
+# The parts of the first releases say 1: they have the values as they are.
+VALUE_CODES: dict[ValueKind, int] = {kind: code for code, kind in enumerate(VALUE_KINDS, 1)}
+_VALUE_KINDS = {code: kind for kind, code in VALUE_CODES.items()}
 _KINDS: dict[int, Kind] = {1: "full", 2: "overlay"}
 _EMPTY_KEY_STATES = ("absent", "present", "deleted")
 
-# magic, format, header bytes, dim, dtype, stride, kind, version, base, partition, partitions, keys, sub-parts,
+# magic, format, header bytes, dim, kind of values, stride, kind, version, base, partition, partitions, keys, sub-parts,
 # slots, buckets, state of the all-ones key, presence bits, tombstones, file bytes
 _FIXED = struct.Struct("<8s6I2Q2IQ4I3Q")
 _SECTION = struct.Struct("<3Q")
@@ -108,12 +115,13 @@ class PartHeader:
     empty_key: Literal["absent", "present", "deleted"]
     empty_key_values: bytes
     sections: dict[str, Section]
+    values: ValueKind = "float32"
 
     def pack(self) -> bytes:
         kind, state = 1 if self.kind == "full" else 2, _EMPTY_KEY_STATES.index(self.empty_key)
         head = bytearray(HEADER_BYTES)
         _FIXED.pack_into(
-            head, 0, MAGIC, FORMAT_VERSION, HEADER_BYTES, self.dim, _FLOAT32, self.stride, kind,
+            head, 0, MAGIC, FORMAT_VERSION, HEADER_BYTES, self.dim, VALUE_CODES[self.values], self.stride, kind,
             self.version, self.base, self.partition, self.partitions, self.keys, self.sub_parts, self.slots,
             self.buckets, state, self.presence_bits, self.tombstones, self.file_bytes,
         )  # fmt: skip
@@ -124,9 +132,16 @@ class PartHeader:
         return bytes(head)
 
 
-def stride_for(dim: int) -> int:
-    """Bytes from record to record: key and values, rounded up so that every key is aligned."""
-    return (8 + 4 * dim + 7) // 8 * 8
+def stride_for(dim: int, values: ValueKind = "float32") -> int:
+    """Bytes from record to record: key and values, rounded up. Floats keep every key aligned; of quantised records there is no more
+    padding than that an address is even, which the lookup needs.
+    """
+    alignment = _alignment(values)
+    return -(-(8 + value_bytes(dim, values)) // alignment) * alignment
+
+
+def _alignment(values: ValueKind) -> int:
+    return 8 if values == "float32" else 2
 
 
 def presence_bits_for(keys: int) -> int:
@@ -166,16 +181,19 @@ def read_header(data: bytes, path: Path, file_bytes: int) -> PartHeader:
     if data[:8] != MAGIC:
         raise refuse("it does not start as a dictionary part")
     fields = _FIXED.unpack_from(data)
-    _, form, header_bytes, dim, dtype, stride, kind, version, base, partition, partitions = fields[:11]
+    _, form, header_bytes, dim, code, stride, kind, version, base, partition, partitions = fields[:11]
     keys, sub_parts, slots, buckets, state, presence_bits, tombstones, length = fields[11:]
     if form != FORMAT_VERSION or header_bytes != HEADER_BYTES:
         raise refuse(f"format version {form} is not {FORMAT_VERSION}, the one this program reads")
     if struct.unpack_from("<Q", data, _CHECKSUM_AT)[0] != xxhash.xxh3_64_intdigest(data[:_CHECKSUM_AT]):
         raise refuse("the checksum of the header does not match")
-    if not 1 <= dim <= MAX_DIM or dtype != _FLOAT32:
-        raise refuse(f"dim {dim} or number type {dtype} is unknown")
-    if stride < stride_for(dim) or stride % 8:
-        raise refuse(f"a stride of {stride} bytes does not hold records of dim {dim}")
+    if not 1 <= dim <= MAX_DIM or code not in _VALUE_KINDS:
+        raise refuse(
+            f"dim {dim} or kind of values {code} is unknown: this program reads dims to {MAX_DIM} of {_known_values()}"
+        )
+    values = _VALUE_KINDS[code]
+    if stride < stride_for(dim, values) or stride % _alignment(values):
+        raise refuse(f"a stride of {stride} bytes does not hold records of dim {dim} as {values}")
     if kind not in _KINDS or state >= len(_EMPTY_KEY_STATES):
         raise refuse(f"kind {kind} or all-ones state {state} is unknown")
     if not partition < partitions:
@@ -200,9 +218,17 @@ def read_header(data: bytes, path: Path, file_bytes: int) -> PartHeader:
         kind=_KINDS[kind], dim=dim, stride=stride, version=version, base=base, partition=partition,
         partitions=partitions, keys=keys, sub_parts=sub_parts, slots=slots, buckets=buckets,
         presence_bits=presence_bits, tombstones=tombstones, file_bytes=length, empty_key=empty_key,
-        empty_key_values=data[_EMPTY_KEY_VALUES : _EMPTY_KEY_VALUES + 4 * dim] if empty_key == "present" else b"",
-        sections=sections,
+        empty_key_values=_empty_key_values(data, value_bytes(dim, values)) if empty_key == "present" else b"",
+        sections=sections, values=values,
     )  # fmt: skip
+
+
+def _known_values() -> str:
+    return ", ".join(f"{kind} ({code})" for kind, code in VALUE_CODES.items())
+
+
+def _empty_key_values(head: bytes, size: int) -> bytes:
+    return head[_EMPTY_KEY_VALUES : _EMPTY_KEY_VALUES + size]
 
 
 class DictionaryPart:
@@ -219,10 +245,10 @@ class DictionaryPart:
         self.presence = self._section("presence", np.uint64)
         self.tombstones = self._section("tombstones", np.uint8)
         self.records = self._section("records", np.uint8)
-        slots = header.sub_parts * header.slots
-        self.keys: Keys = self.records.view(np.uint64).reshape(slots, -1)[:, 0]
-        self.values: Values = self.records.view(np.float32).reshape(slots, -1)[:, 2 : 2 + header.dim]
-        self.empty_key_values: Values = np.frombuffer(header.empty_key_values, np.float32)
+        rows = self.records.reshape(header.sub_parts * header.slots, header.stride)
+        self.keys: Keys = rows[:, :8].view(np.uint64)[:, 0]
+        self.stored: Stored = rows[:, 8 : 8 + value_bytes(header.dim, header.values)]
+        self.stored_empty_key: Stored = np.frombuffer(header.empty_key_values, np.uint8)
 
     def _section(self, name: str, dtype: Any) -> NDArray[Any]:
         offset, length, _ = self.header.sections[name]
@@ -292,6 +318,17 @@ class DictionaryPart:
         """Give back the pages of this mapping: they stay in the page cache and no longer count for this process."""
         self._mapped.madvise(mmap.MADV_DONTNEED)
 
+    def values_at(self, slots: NDArray[np.int64]) -> Values:
+        """The values f32[n, dim] of these slots."""
+        return quantiser.decode(np.ascontiguousarray(self.stored[slots]), self.header.dim, self.header.values)
+
+    @property
+    def empty_key_values(self) -> Values:
+        """The values f32[dim] of the all-ones key; f32[0] where it has none."""
+        if self.header.empty_key != "present":
+            return np.zeros(0, np.float32)
+        return quantiser.decode(self.stored_empty_key.reshape(1, -1), self.header.dim, self.header.values).reshape(-1)
+
     def deleted(self, slots: NDArray[np.int64]) -> Flags:
         """Which of these slots carry a tombstone."""
         if self.tombstones.size == 0:
@@ -300,13 +337,18 @@ class DictionaryPart:
 
     def blocks(self) -> Iterator[tuple[Keys, Values, Flags]]:
         """Every record, a sub-part at a time: keys u64[n], values f32[n, dim], deleted bool[n]."""
+        for keys, stored, deleted in self.stored_blocks():
+            yield keys, quantiser.decode(stored, self.header.dim, self.header.values), deleted
+
+    def stored_blocks(self) -> Iterator[tuple[Keys, Stored, Flags]]:
+        """As `blocks`, with the values as they are stored: u8[n, value_bytes]."""
         for start in range(0, self.keys.size, self.header.slots):
             used = np.flatnonzero(self.keys[start : start + self.header.slots] != EMPTY_KEY) + start
-            yield np.ascontiguousarray(self.keys[used]), np.ascontiguousarray(self.values[used]), self.deleted(used)
+            yield np.ascontiguousarray(self.keys[used]), np.ascontiguousarray(self.stored[used]), self.deleted(used)
         if self.header.empty_key != "absent":
             gone = self.header.empty_key == "deleted"
-            values = np.zeros(self.header.dim, np.float32) if gone else self.empty_key_values
-            yield np.full(1, EMPTY_KEY, np.uint64), values.reshape(1, -1).copy(), np.full(1, gone)
+            stored = np.zeros(self.stored.shape[1], np.uint8) if gone else self.stored_empty_key
+            yield np.full(1, EMPTY_KEY, np.uint64), stored.reshape(1, -1).copy(), np.full(1, gone)
 
 
 def _read_in(mapped: mmap.mmap, path: Path, start: int, end: int) -> None:
@@ -336,6 +378,7 @@ def describe(path: Path | str) -> dict[str, object]:
         "partition": head.partition,
         "partitions": head.partitions,
         "dim": head.dim,
+        "values": head.values,
         "stride": head.stride,
         "keys": head.keys,
         "tombstones": head.tombstones + (head.empty_key == "deleted"),

@@ -4,7 +4,8 @@ A dependent cache miss costs hundreds of nanoseconds, one asked for in time abou
 through three steps: hash and ask for the pilots; read the pilots and ask for the records; compare and copy. While it asks
 for its records, key by key, the next block is hashed: that takes no time that the memory would not take anyway.
 
-Each (dim, stride) gets its own machine code, with lengths known when compiling. The kernel follows raw addresses out of
+Each (dim, stride, kind of values) gets its own machine code, with lengths known when compiling. Quantised values become float32 as
+they are copied: their records are shorter, so there is less to wait for. The kernel follows raw addresses out of
 mapped files: `table` builds the rows and answers for them. With NUMBA_BOUNDSCHECK=1 every address is checked here too.
 """
 
@@ -13,11 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from elastic_ctr.cube.dictionary.format import EMPTY_KEY, MIX_1, MIX_2, PILOT_STEP, SEED_STEP
+from elastic_ctr.cube.dictionary.format import EMPTY_KEY, MIX_1, MIX_2, PILOT_STEP, SEED_STEP, VALUE_CODES
 from elastic_ctr.features.keys import PADDING_KEY
+from elastic_ctr.features.quantiser import VECTOR_AT
+from elastic_ctr.features.value_kind import ValueKind
 from elastic_ctr.machine_code.compiled import bounds_checked, compiled, inlined
 from elastic_ctr.machine_code.intrinsics import (
+    add_halves,
+    add_scaled,
     copy_bytes,
+    copy_halves,
+    copy_scaled,
     high64,
     load_f32,
     load_u8,
@@ -34,6 +41,9 @@ PILOTS, RECORDS, SUB_PARTS, SUB_PART_COUNT, SLOTS, BUCKETS, EMPTY_KEY_AT, EMPTY_
 OVERLAY = 8
 PRESENCE, PRESENCE_MASK, TOMBSTONES = 16, 17, 18
 WIDTH = 24
+
+# Kinds of values, as the code here and in the header names them.
+FLOAT32, FLOAT16, INT8 = (VALUE_CODES[kind] for kind in ("float32", "float16", "int8"))
 
 BLOCK = 64
 # A key under way, in u64s: the address of its pilot, then of its record; its second hash; the first record and the
@@ -72,6 +82,35 @@ def partition_of(key: Any, partitions: Any, reciprocal: Any) -> Any:
     rest = key - high64(key, reciprocal) * partitions
     # The estimated quotient is exact or one too small.
     return rest - partitions if rest >= partitions else rest
+
+
+@compiled
+def _record_bytes(dim: Any, values: Any) -> Any:
+    """Bytes of a record without its padding."""
+    if values == INT8:
+        return 8 + VECTOR_AT + dim - 1
+    return 8 + (2 if values == FLOAT16 else 4) * dim
+
+
+@inlined
+def _put_values(dim: Any, values: Any, accumulate: Any, target: Any, source: Any) -> None:
+    """The stored values at source, as float32 to target."""
+    if values == INT8:
+        if accumulate:
+            add_scaled(target, source, dim)
+        else:
+            copy_scaled(target, source, dim)
+    elif values == FLOAT16:
+        if accumulate:
+            add_halves(target, source, dim)
+        else:
+            copy_halves(target, source, dim)
+    elif accumulate:
+        for d in range(dim):
+            offset = np.uint64(4 * d)
+            store_f32(target + offset, load_f32(target + offset) + load_f32(source + offset))
+    else:
+        copy_bytes(target, source, np.uint64(4 * dim))
 
 
 @compiled
@@ -167,16 +206,16 @@ def _hash(row: Any, overlaid: Any, step: Any, key: Any, block: Any, i: Any) -> N
 
 
 @inlined
-def _ask(dim: Any, stride: Any, block: Any, i: Any) -> None:
+def _ask(size: Any, stride: Any, block: Any, i: Any) -> None:
     """The second step: read the pilot, and ask for the record."""
     own = block + i * _KEY_BYTES
     slot = _slot_of(load_u64(own + _HASHED), np.uint64(load_u16(load_u64(own + _AT))), load_u64(own + _SLOTS))
     record = load_u64(own + _FIRST) + slot * np.uint64(stride)
     store_u64(own + _AT, record)
-    for line in range(0, 8 + 4 * dim, 64):
+    for line in range(0, size, 64):
         prefetch(record + np.uint64(line))
     if stride % 64 != 0:
-        prefetch(record + np.uint64(8 + 4 * dim - 1))
+        prefetch(record + np.uint64(size - 1))
 
 
 @compiled
@@ -200,13 +239,13 @@ def _ask_above(block: Any, size: Any, step: Any) -> None:
 
 @inlined
 def _look_up(
-    dim: Any, stride: Any, accumulate: Any, table: Any, reciprocal: Any, overlaid: Any, keys: Any, count: Any, out: Any,
-    places: Any, missing: Any, scratch: Any,
+    dim: Any, stride: Any, values: Any, accumulate: Any, table: Any, reciprocal: Any, overlaid: Any, keys: Any, count: Any,
+    out: Any, places: Any, missing: Any, scratch: Any,
 ) -> Any:  # fmt: skip
     if _CHECKED and scratch.size < SCRATCH:
         raise IndexError("too little scratch")
     rows, partitions = np.uint64(table.ctypes.data), np.uint64(table.shape[0])
-    step, value_bytes = np.uint64(stride), np.uint64(4 * dim)
+    step, size_of_record = np.uint64(stride), _record_bytes(dim, values)
     out_address, missing_address = np.uint64(out.ctypes.data), np.uint64(missing.ctypes.data)
     this = np.uint64(scratch.ctypes.data)
     other = this + _BLOCK_BYTES
@@ -223,11 +262,11 @@ def _look_up(
         after = start + size
         next_size = min(_64, total - after)
         for i in range(next_size):
-            _ask(dim, stride, this, i)
+            _ask(size_of_record, stride, this, i)
             key = keys[after + i]
             _hash(_row_of(rows, partitions, reciprocal, key), overlaid, step, key, other, i)
         for i in range(next_size, size):
-            _ask(dim, stride, this, i)
+            _ask(size_of_record, stride, this, i)
         if overlaid:
             _ask_above(this, size, step)
         zero_bytes(missing_address + start, size)
@@ -248,14 +287,9 @@ def _look_up(
                     lost += 1
                 if source == _0:
                     if not accumulate:
-                        zero_bytes(target, value_bytes)
+                        zero_bytes(target, np.uint64(4 * dim))
                     continue
-            if accumulate:
-                for d in range(dim):
-                    offset = np.uint64(4 * d)
-                    store_f32(target + offset, load_f32(target + offset) + load_f32(source + offset))
-            else:
-                copy_bytes(target, source, value_bytes)
+            _put_values(dim, values, accumulate, target, source)
         this, other = other, this
         start = after
     return lost
@@ -263,26 +297,31 @@ def _look_up(
 
 @inlined
 def look_up(
-    dim: Any, stride: Any, accumulate: Any, table: Any, reciprocal: Any, overlaid: Any, keys: Any, count: Any, out: Any,
-    places: Any, missing: Any, scratch: Any,
+    dim: Any, stride: Any, values: Any, accumulate: Any, table: Any, reciprocal: Any, overlaid: Any, keys: Any, count: Any,
+    out: Any, places: Any, missing: Any, scratch: Any,
 ) -> Any:  # fmt: skip
-    """The body of `lookup_kernel`, for callers that are compiled themselves and know dim and stride."""
+    """The body of `lookup_kernel`, for callers that are compiled themselves and know dim, stride and the code of the kind of values."""
     # Twice, so that the one without overlays does not ask for them at every key.
     if overlaid:
-        lost = _look_up(dim, stride, accumulate, table, reciprocal, True, keys, count, out, places, missing, scratch)
+        lost = _look_up(
+            dim, stride, values, accumulate, table, reciprocal, True, keys, count, out, places, missing, scratch
+        )  # fmt: skip
     else:
-        lost = _look_up(dim, stride, accumulate, table, reciprocal, False, keys, count, out, places, missing, scratch)
+        lost = _look_up(
+            dim, stride, values, accumulate, table, reciprocal, False, keys, count, out, places, missing, scratch
+        )  # fmt: skip
     return lost
 
 
-def lookup_kernel(dim: int, stride: int, *, accumulate: bool) -> Callable[..., int]:
-    """The lookup for parts of that dim and stride.
+def lookup_kernel(dim: int, stride: int, *, accumulate: bool, values: ValueKind = "float32") -> Callable[..., int]:
+    """The lookup for parts of that dim, stride and kind of values.
 
     It is called as lookup(table u64[partitions, WIDTH], reciprocal u64, overlaid bool, keys u64[>= count], count, out
     u8[], places i64[>= count], missing u8[>= count], scratch u64[SCRATCH]) and returns how many were missing. The
     values of keys[i] go to out[places[i]:] (accumulate: are added there as float32); missing[i] becomes 0 or 1. A key
     of a partition without a part counts as missing; callers that tell the two apart check before.
     """
+    code = VALUE_CODES[values]
 
     @compiled
     def lookup(
@@ -296,6 +335,8 @@ def lookup_kernel(dim: int, stride: int, *, accumulate: bool) -> Callable[..., i
         missing: Any,
         scratch: Any,
     ) -> Any:
-        return look_up(dim, stride, accumulate, table, reciprocal, overlaid, keys, count, out, places, missing, scratch)
+        return look_up(
+            dim, stride, code, accumulate, table, reciprocal, overlaid, keys, count, out, places, missing, scratch
+        )  # fmt: skip
 
     return lookup

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from elastic_ctr.cube.dictionary.format import EMPTY_KEY, MAX_DIM, DictionaryPart, Flags, Keys, Values, stride_for
 from elastic_ctr.features.keys import PADDING_KEY, partitions_of
+from elastic_ctr.features.value_kind import ValueKind
 
 Offsets = NDArray[np.int64]
 
@@ -48,11 +49,11 @@ class Paths(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def compiled_lookup(dim: int, stride: int, *, accumulate: bool) -> Callable[..., int]:
+def compiled_lookup(dim: int, stride: int, *, accumulate: bool, values: ValueKind = "float32") -> Callable[..., int]:
     """The compiled kernel. Loading numba takes a second: a process that only reads headers does not need it."""
     from elastic_ctr.cube.dictionary.kernel import SCRATCH, WIDTH, lookup_kernel
 
-    kernel = lookup_kernel(dim, stride, accumulate=accumulate)
+    kernel = lookup_kernel(dim, stride, accumulate=accumulate, values=values)
     nothing = np.zeros(0, np.uint64)
     kernel(
         np.zeros((1, WIDTH), np.uint64), np.uint64(0), False, nothing, 0, np.zeros(0, np.uint8),
@@ -90,7 +91,7 @@ def _table_rows(partitions: int, parts: Mapping[int, Parts]) -> NDArray[np.uint6
             row[at + kernel.SUB_PART_COUNT] = part.header.sub_parts
             row[at + kernel.SLOTS] = part.header.slots
             row[at + kernel.BUCKETS] = part.header.buckets
-            row[at + kernel.EMPTY_KEY_AT] = part.empty_key_values.ctypes.data if part.empty_key_values.size else 0
+            row[at + kernel.EMPTY_KEY_AT] = part.stored_empty_key.ctypes.data if part.stored_empty_key.size else 0
             row[at + kernel.EMPTY_KEY_DELETED] = part.header.empty_key == "deleted"
         if pair.overlay is not None:
             row[kernel.PRESENCE] = pair.overlay.presence.ctypes.data
@@ -99,8 +100,13 @@ def _table_rows(partitions: int, parts: Mapping[int, Parts]) -> NDArray[np.uint6
     return rows
 
 
+def kind_of_values(parts: Mapping[int, Parts]) -> ValueKind:
+    """How the parts of a version store values: all the same way, as the lookup is compiled for one. float32 without parts."""
+    return next((pair.full.header.values for pair in parts.values()), "float32")
+
+
 def check_fit(partitions: int, dim: int, parts: Mapping[int, Parts]) -> None:
-    """Raises PartsDoNotFit when a part is of another partition, dim, kind or base than it is given as."""
+    """Raises PartsDoNotFit when a part is of another partition, dim, kind or base than it is given as, or has other kinds of values."""
     for partition, pair in parts.items():
         for part, kind in ((pair.full, "full"), (pair.overlay, "overlay")):
             if part is None:
@@ -112,9 +118,15 @@ def check_fit(partitions: int, dim: int, parts: Mapping[int, Parts]) -> None:
                 raise PartsDoNotFit(
                     f"{part.path} is partition {head.partition} of {head.partitions}, given as {partition} of {partitions}"
                 )
-            if head.dim != dim or head.stride != stride_for(dim):
+            stride = stride_for(dim, head.values)
+            if head.dim != dim or head.stride != stride:
                 raise PartsDoNotFit(
-                    f"{part.path} has dim {head.dim} and stride {head.stride}, not dim {dim} and stride {stride_for(dim)}"
+                    f"{part.path} has dim {head.dim} and stride {head.stride}, not dim {dim} and stride {stride}"
+                )
+            if head.values != kind_of_values(parts):
+                raise PartsDoNotFit(
+                    f"{part.path} has its values as {head.values}, other parts of the version as {kind_of_values(parts)}; build "
+                    "the version anew"
                 )
         if pair.overlay is not None and pair.overlay.header.base not in {0, pair.full.header.version}:
             raise PartsDoNotFit(
@@ -142,7 +154,8 @@ class VersionTable:
         self.held = np.zeros(partitions, np.bool_)
         self.held[list(parts)] = True
         self.reciprocal = np.uint64(0xFFFF_FFFF_FFFF_FFFF // partitions)
-        self._copy = compiled_lookup(dim, stride_for(dim), accumulate=False)
+        self.values = kind_of_values(parts)
+        self._copy = compiled_lookup(dim, stride_for(dim, self.values), accumulate=False, values=self.values)
         self.rows = _table_rows(partitions, parts)
 
     @classmethod
@@ -191,7 +204,7 @@ class VersionTable:
         out[...] = 0
         if keys.size == 0:
             return out
-        add = compiled_lookup(self.dim, stride_for(self.dim), accumulate=True)
+        add = compiled_lookup(self.dim, stride_for(self.dim, self.values), accumulate=True, values=self.values)
         starts = np.zeros(1, np.int64)
         for size, step in zip(out.shape[:-1], out.strides[:-1], strict=True):
             starts = (starts[:, None] + np.arange(size, dtype=np.int64) * step).reshape(-1)

@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_ctr.cube import wire
-from elastic_ctr.cube.dictionary.kernel import look_up, partition_of
+from elastic_ctr.cube.dictionary.format import stride_for
+from elastic_ctr.cube.dictionary.kernel import FLOAT16, FLOAT32, INT8, look_up, partition_of
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.wire import HEAD_BYTES, HELLO_BYTES
 from elastic_ctr.cube.wire_native import greets, magic_number, put_head, put_hello
+from elastic_ctr.features.value_kind import VALUE_KINDS, ValueKind
 from elastic_ctr.machine_code import sockets
-from elastic_ctr.machine_code.compiled import bounds_checked, compiled
+from elastic_ctr.machine_code.compiled import bounds_checked, compiled, inlined
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u8, load_u16, load_u32, load_u64, store_u8, zero_bytes
 from elastic_ctr.machine_code.sockets import (
     BROKEN,
@@ -217,6 +219,7 @@ class Tables(NamedTuple):
     places: NDArray[np.int64]  # [versions]: column among the counters
     rows: NDArray[np.uint64]  # [versions, partitions, WIDTH]
     overlaid: NDArray[np.bool_]
+    values: NDArray[np.int64]  # [versions]: the code of their kind of values
     complete: NDArray[np.bool_]
     held: NDArray[np.bool_]  # [versions, partitions]
     reciprocal: np.uint64
@@ -413,9 +416,25 @@ def _take_event(b: Any, t: Any, counts: Any, fd: Any) -> Any:
     return _take_requests(b, t, counts, fd)
 
 
+@inlined
+def _answer(
+    dim: Any, stride: Any, values: Any, b: Any, t: Any, index: Any, at: Any, stop: Any, places: Any
+) -> Any:  # fmt: skip
+    """Look up keys at to stop of the round; how many were missing."""
+    return look_up(
+        dim, stride, values, False, t.rows[index], t.reciprocal, t.overlaid[index], b.keys[at:stop], stop - at, b.replies,
+        places, b.missing[at:stop], b.scratch,
+    )  # fmt: skip
+
+
 @cache
-def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.int64]], None]:
-    """serve(buffers, tables, counts i64[counters.WIDTH]) for tables of that dim; returns when woken."""
+def serve_loop(dim: int, values: ValueKind | None = "float32") -> Callable[[Buffers, Tables, NDArray[np.int64]], None]:
+    """serve(buffers, tables, counts i64[counters.WIDTH]) for tables of that dim and kind of values; returns when woken.
+
+    With None tables may be of any kind, as while a changed `model.values` is rolled out: it takes longer to compile.
+    """
+    wide, half, byte = (values in {None, kind} for kind in VALUE_KINDS)
+    wide_stride, half_stride, byte_stride = (stride_for(dim, kind) for kind in VALUE_KINDS)
 
     @compiled
     def serve(b: Any, t: Any, counts: Any) -> None:
@@ -471,10 +490,15 @@ def serve_loop(dim: int, stride: int) -> Callable[[Buffers, Tables, NDArray[np.i
                     while at < end:
                         stop = min(end, at + piece)
                         # The pieces of an answer take each other's place, the round's first.
-                        lost += look_up(
-                            dim, stride, False, t.rows[index], t.reciprocal, t.overlaid[index], b.keys[at:stop],
-                            stop - at, b.replies, b.places[start : start + stop - at], b.missing[at:stop], b.scratch,
-                        )  # fmt: skip
+                        places = b.places[start : start + stop - at]
+                        kind = t.values[index]
+                        # What the loop is not made for is left out when it is compiled.
+                        if wide and kind == FLOAT32:
+                            lost += _answer(dim, wide_stride, FLOAT32, b, t, index, at, stop, places)
+                        if half and kind == FLOAT16:
+                            lost += _answer(dim, half_stride, FLOAT16, b, t, index, at, stop, places)
+                        if byte and kind == INT8:
+                            lost += _answer(dim, byte_stride, INT8, b, t, index, at, stop, places)
                         if to != NONE:
                             ends = HEAD_BYTES + 4 * dim * (stop - at)
                             if stop == end:

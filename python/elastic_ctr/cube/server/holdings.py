@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from elastic_ctr.cube.dictionary.format import DictionaryPart
 from elastic_ctr.cube.dictionary.table import Parts, Paths, VersionTable
 from elastic_ctr.cube.server.lookup_counters import MAX_VERSIONS
+from elastic_ctr.features.value_kind import ValueKind
 
 
 class DoesNotFit(ValueError):
@@ -116,6 +117,12 @@ class Holdings:
     def dim(self) -> int:
         """0 while nothing is held."""
         return next((table.dim for table in self.tables.values()), 0)
+
+    @property
+    def values(self) -> ValueKind | None:
+        """How all versions store values, None where they differ. float32 while nothing is held."""
+        kinds = {table.values for table in self.tables.values()} or {"float32"}
+        return kinds.pop() if len(kinds) == 1 else None
 
     @property
     def partitions(self) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from elastic_ctr.cube.dictionary import kernel
-from elastic_ctr.cube.dictionary.format import stride_for
+from elastic_ctr.cube.dictionary.format import VALUE_CODES
 from elastic_ctr.cube.server import event_loop
 from elastic_ctr.cube.server.holdings import Holdings
 from elastic_ctr.cube.server.lookup_counters import CONNECTIONS, Counts
@@ -60,7 +60,7 @@ class LookupLoop:
         self._descriptors = max_connections + OTHER_DESCRIPTORS
         self._busy_poll_us = busy_poll_us
         self._dim = _USUAL_DIM
-        self._serve = event_loop.serve_loop(self._dim, stride_for(self._dim))
+        self._serve = event_loop.serve_loop(self._dim)
         self._buffers = self._new_buffers(self._dim, self._descriptors)
         self._tables = _tables(self.holdings, self._dim, draining=False)
         self.try_out(self._serve, self._dim)
@@ -85,9 +85,9 @@ class LookupLoop:
         """Answer from these holdings; returns when no reply comes from the former ones any more."""
         # In the caller's thread: only the change itself runs between two rounds.
         dim = holdings.dim or self._dim
-        serve = event_loop.serve_loop(dim, stride_for(dim))
+        serve = event_loop.serve_loop(dim, holdings.values)
         tables = _tables(holdings, dim, draining=draining)
-        if dim != self._dim:
+        if serve is not self._serve:
             self.try_out(serve, dim)
 
         def put_in_force() -> None:
@@ -209,6 +209,7 @@ def _tables(holdings: Holdings, dim: int, *, draining: bool) -> event_loop.Table
         places=np.array([holdings.places[table.version] for table in tables] or [0], np.int64),
         rows=np.stack([table.rows for table in tables]) if tables else np.zeros((1, 1, kernel.WIDTH), np.uint64),
         overlaid=np.array([table.overlaid for table in tables] or [False]),
+        values=np.array([VALUE_CODES[table.values] for table in tables] or [VALUE_CODES["float32"]], np.int64),
         complete=np.array([table.complete for table in tables] or [False]),
         held=np.stack([table.held for table in tables] or [np.zeros(1, np.bool_)]),
         reciprocal=np.uint64(0xFFFF_FFFF_FFFF_FFFF // partitions),

@@ -4,22 +4,27 @@ import sys
 
 import numpy as np
 
+from elastic_ctr.cube.builder.quantise import stored_rows
 from elastic_ctr.cube.dictionary.format import stride_for
 from elastic_ctr.cube.dictionary.perfect_hash import place
 from elastic_ctr.cube.dictionary.table import compiled_lookup
 from elastic_ctr.cube.server import lookup_counters as counters
 from elastic_ctr.cube.server.event_loop import serve_loop
 from elastic_ctr.cube.server.loop import LookupLoop
+from elastic_ctr.features.value_kind import VALUE_KINDS
 
 
 def warm(dims: list[int]) -> None:
-    """Fill numba's cache (`NUMBA_CACHE_DIR`) with the loop, the lookups and the builder for values of these dims."""
+    """Fill numba's cache (`NUMBA_CACHE_DIR`) with the loop, the lookups and the builder for values of these dims, of every kind."""
     place(np.arange(3, dtype=np.uint64), 4, 1)
+    stored_rows(np.zeros((1, 2), np.float32), "int8")
     for dim in dims:
-        for accumulate in (False, True):
-            compiled_lookup(dim, stride_for(dim), accumulate=accumulate)
         loop = LookupLoop(counters.private(), 1)
-        loop.try_out(serve_loop(dim, stride_for(dim)), dim)
+        for values in VALUE_KINDS:
+            for accumulate in (False, True):
+                compiled_lookup(dim, stride_for(dim, values), accumulate=accumulate, values=values)
+            loop.try_out(serve_loop(dim, values), dim)
+        loop.try_out(serve_loop(dim, None), dim)
         loop.stop()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import PurePosixPath
 from typing import NamedTuple, TypeVar
 
-from elastic_ctr.cube.placement import unbuilt_chain
+from elastic_ctr.cube.placement import built_alike, unbuilt_chain
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import read_donefile
@@ -114,7 +114,8 @@ class Catalog:
 
     def _unusable(self, version: int) -> str | None:
         try:
-            chain = unbuilt_chain(version, self._manifests, self._dictionaries)
+            alike = built_alike(self._manifests[version], self._dictionaries)
+            chain = unbuilt_chain(version, self._manifests, alike)
         except LookupError as gap:
             return str(gap)
         for each in chain:

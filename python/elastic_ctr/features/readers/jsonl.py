@@ -103,7 +103,7 @@ class _Reader:
     def _take(self, line: bytes, data: Bytes, cells: CellRoom, row: int, bad: Codes) -> tuple[Reason, str] | None:
         """Read a line in Python; why it is refused."""
         counted = len(self._wanted.counts)
-        # What is refused later has cells, too.
+        # A row that is refused later has cells, too.
         cells.begins[row] = cells.ends[row] = 0
         cells.numbers[row] = math.nan
         try:

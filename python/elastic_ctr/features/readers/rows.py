@@ -21,7 +21,7 @@ class ColumnsRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What the files are. `columns` names those of text without a header line; None: the first line of each file names them.
+    """The kind of the files. `columns` names those of text without a header line; None: the first line of each file names them.
 
     A `reader` is a function of the user's own, `package.module:function`; see `own_reader`.
     """
@@ -33,7 +33,7 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is read of each row.
+    """The columns that are read of each row.
 
     A label alone is 0 or 1 and its show is 1. With `shows` both are counts: whole numbers below 2^31, shows of at least 1,
     label of at most shows. Rows without label, as those to predict, have show 1 and click 0.
@@ -59,7 +59,7 @@ class Wanted:
 
     @property
     def row_bytes(self) -> int:
-        """What a row takes beside its texts."""
+        """Bytes of a row beside its texts."""
         return 16 * len(self.inputs.texts) + 8 * len(self.inputs.numbers) + 24
 
 

@@ -1,4 +1,4 @@
-"""What a request of a model holds: feasigns of its slots, or the columns that its features read."""
+"""The content of a request of a model: feasigns of its slots, or the columns that its features read."""
 
 from __future__ import annotations
 

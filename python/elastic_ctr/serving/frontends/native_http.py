@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from elastic_ctr.features.cells import Cells, Inputs
 from elastic_ctr.features.json_scan import columns_of
+from elastic_ctr.features.transformer import TooManyKeys
 from elastic_ctr.machine_code import sockets
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime.inline_executor import InlineExecutor
@@ -310,11 +311,16 @@ class NativeHttpFrontend:
         else:
             # All requests at once: a call costs as much as some rows.
             cells = batch.cells
-            found = transformer.transform(
-                Cells(batch.bodies, cells.begins[:rows], cells.ends[:rows], cells.numbers[:rows])
-            )
-            instances = Instances(found.keys, found.lengths, rows, numbers=found.numbers)
-            too_many = len(found.too_many) > 0
+            instances = Instances(np.zeros(0, np.uint64), np.zeros(0, np.int64), rows)
+            try:
+                found = transformer.transform(
+                    Cells(batch.bodies, cells.begins[:rows], cells.ends[:rows], cells.numbers[:rows])
+                )
+            except TooManyKeys:
+                too_many = True
+            else:
+                instances = Instances(found.keys, found.lengths, rows, numbers=found.numbers)
+                too_many = len(found.too_many) > 0
         whole = SubmittedBatch(batch, 0, taken[http_batches.REQUESTS], instances, time.perf_counter())
         if too_many:
             # Whose rows they are is said to their clients alone.

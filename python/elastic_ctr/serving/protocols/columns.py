@@ -30,9 +30,10 @@ OF_NUMBERS = ("FP64", "FP32", *_WHOLE)
 
 
 def columns_described(transformer: Transformer) -> list[tuple[str, str]]:
-    """Each column and the datatype that fits it best."""
-    texts = {each.column for each in transformer.inputs.texts}
-    return [(column, "BYTES" if column in texts else "FP64") for column in transformer.inputs.columns]
+    """Each column and the datatype that fits it best; one that is read as text and as a number takes whole numbers alone."""
+    texts, numbers = {each.column for each in transformer.inputs.texts}, set(transformer.inputs.numbers)
+    kinds = {(True, False): "BYTES", (False, True): "FP64", (True, True): "INT64"}
+    return [(column, kinds[column in texts, column in numbers]) for column in transformer.inputs.columns]
 
 
 def instances_of_columns(tensors: Mapping[str, Tensor], schema: Schema, max_instances: int) -> Instances:

@@ -19,12 +19,12 @@ from elastic_ctr.config.features import Features
 from elastic_ctr.features.cells import Cells, Inputs, cells_of
 from elastic_ctr.features.json_rows import CellRefused, Row, row_of, unknown_column
 from elastic_ctr.features.json_scan import RowScanner
-from elastic_ctr.features.transformer import MOST_KEYS, Transformer
+from elastic_ctr.features.transformer import MOST_KEYS, TooManyKeys, Transformer
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.json_fields import enough_instances, fields, items, json_object
-from elastic_ctr.serving.request_error import BadRequest, short_repr
+from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
 
 
 def parse_rows(body: bytes, schema: Schema, max_instances: int) -> Instances:
@@ -59,8 +59,11 @@ def refuse_unknown(given: Mapping[str, Any], where: str, schema: Schema) -> None
 
 
 def instances_of_cells(cells: Cells, transformer: Transformer, where: str) -> Instances:
-    """Transform rows. Raises BadRequest for one with too many keys."""
-    found = transformer.transform(cells)
+    """Transform rows. Raises RequestError where one, or all together, have too many keys."""
+    try:
+        found = transformer.transform(cells)
+    except TooManyKeys as refused:
+        raise RequestError(413, str(refused)) from None
     if len(found.too_many):
         raise BadRequest(f"{where}[{found.too_many[0]}] has more than {MOST_KEYS} keys; shorten its lists")
     return Instances(found.keys, found.lengths, len(cells), numbers=found.numbers)

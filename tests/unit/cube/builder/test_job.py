@@ -1,4 +1,5 @@
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,11 @@ from elastic_ctr.cube.builder.job import (
     run_task,
 )
 from elastic_ctr.cube.dictionary.format import DictionaryPart
+from elastic_ctr.features.quantiser import quantised
+from elastic_ctr.features.value_kind import ValueKind
 from elastic_ctr.store import FileStore, NotInStore
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, digest_of, read_dictionary
+from elastic_ctr.versions.manifest import DictionaryManifest, FileEntry, digest_of, read_dictionary, read_version
 
 MANY = np.arange(1, 301, dtype=np.uint64)
 
@@ -258,3 +261,63 @@ def test_a_missing_parent_is_asked_for_again_later(store: FileStore, tmp_path: P
 
     with pytest.raises(NotInStore):
         plan_build(11, store)
+
+
+def quantised_records(kind: ValueKind, *said: tuple[Keys, int]) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for keys, version in said:
+        found.update(zip(map(int, keys), quantised(values_of(keys, version), kind).tolist(), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["float16", "int8"])
+@pytest.mark.parametrize("share", [0.02, 1.0])
+def test_a_version_is_built_with_the_kind_of_values_that_its_manifest_says(
+    store: FileStore, tmp_path: Path, kind: ValueKind, share: float
+) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY, values=kind)
+    publish_version(store, tmp_path / "work", 11, keys_of(*range(290, 310)), parent=10, base=10, values=kind)
+
+    base = build(store, tmp_path / "scratch", 10)
+    delta = build(store, tmp_path / "scratch", 11, share)
+
+    assert (base.values, delta.values) == (kind, kind)
+    assert delta.kind == ("full" if share < 1 else "overlay")
+    assert records(store, 10) == quantised_records(kind, (MANY, 10))
+    assert records(store, 11) == quantised_records(kind, (MANY, 10), (keys_of(*range(290, 310)), 11))
+
+
+def test_after_a_change_of_kind_a_delta_becomes_full_parts_of_values_that_were_quantised_once(
+    store: FileStore, tmp_path: Path
+) -> None:
+    first, second, third = keys_of(1, 2), keys_of(2, 301), keys_of(7)
+    publish_version(store, tmp_path / "work", 10, MANY, values="float16")
+    publish_version(store, tmp_path / "work", 11, first, parent=10, base=10, values="float16")
+    publish_version(store, tmp_path / "work", 12, second, parent=11, base=10, values="int8")
+    publish_version(store, tmp_path / "work", 13, third, parent=12, base=10, values="int8")
+
+    for version in (10, 11, 12, 13):
+        build(store, tmp_path / "scratch", version, 1.0)
+
+    found = {version: read_dictionary(store, version) for version in (10, 11, 12, 13)}
+    assert [(each.kind, each.full_version, each.values) for each in found.values()] == [
+        ("full", 10, "float16"),
+        ("overlay", 10, "float16"),
+        ("full", 12, "int8"),
+        ("overlay", 12, "int8"),
+    ]
+    assert records(store, 11) == quantised_records("float16", (MANY, 10), (first, 11))
+    assert records(store, 12) == quantised_records("int8", (MANY, 10), (first, 11), (second, 12))
+    assert records(store, 13) == quantised_records("int8", (MANY, 10), (first, 11), (second, 12), (third, 13))
+
+
+def test_manifests_of_earlier_releases_are_of_floats(store: FileStore, tmp_path: Path) -> None:
+    publish_version(store, tmp_path / "work", 10, MANY)
+    build(store, tmp_path / "scratch", 10)
+    for path in (layout.version_manifest(10), layout.dictionary_manifest(10)):
+        document = json.loads(store.get_bytes(path))
+        del document["values"]
+        document.pop("quantisedDiff", None)
+        store.put_bytes(json.dumps(document).encode(), path, overwrite=True)
+
+    assert read_version(store, 10).values == read_dictionary(store, 10).values == "float32"

@@ -1,6 +1,6 @@
 """Statistics of 26 text and 13 number columns beside pandas, which keeps every value and is exact: seconds and errors.
 
-    python -m bench.statistics [--quick] [--rows 2000000]
+    python -m bench.column_statistics [--quick] [--rows 2000000]
 
 Times are CPU seconds of one thread each, so that neighbours on the machine count less. The rows lie in cells, as readers give them, in
 batches of 8,192 and in four parts; pandas has a Series a column, already made. Text columns have from 10 to 10 million possible

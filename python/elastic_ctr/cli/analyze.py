@@ -1,0 +1,289 @@
+"""`elastic-ctr analyze`: the statistics of the columns of hours, read without a cluster."""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from elastic_ctr.cli.entrypoint import reason_of, refuse
+from elastic_ctr.cli.local import SetFile, ValuesFile, load_values
+from elastic_ctr.cli.statistics_text import plot, statistics_table
+from elastic_ctr.config.data import Data
+from elastic_ctr.config.load import ConfigRefused, settings
+from elastic_ctr.config.values_file import Values
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.features.collector import merged
+from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.master.schedule import look, ranges, splits, splits_there
+from elastic_ctr.runtime.lifecycle import die_with_parent
+from elastic_ctr.store import StoreError, open_source
+from elastic_ctr.store.source import Source
+from elastic_ctr.store.temporary import appearing
+from elastic_ctr.trainer.conversions import reader_of
+
+_TOLD_SECONDS = 5.0
+_STOPPED = 130
+_PIPE_WIDTH = 200
+
+Part = tuple[str, int, int]  # a file, its first byte and the byte after the last; 0: to the end
+
+
+class AnalysisRefused(ValueError):
+    """The hours cannot be analyzed: a sentence."""
+
+
+@dataclass
+class Analysis:
+    """Rows that were read so far."""
+
+    parts: dict[str, bytes] = field(default_factory=dict)
+    records: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def add(self, part: Part, result: control.TaskResult) -> None:
+        path, start, _ = part
+        self.parts[f"{path} from byte {start:015d}"] = result.statistics
+        self.records += result.records
+        for each in result.refused:
+            self.refused[each.reason] += each.lines
+            self.examples.setdefault(each.reason, f"{path}: {next(iter(each.examples), '')!r}")
+
+    def refusals(self) -> str:
+        """A sentence; empty where no row was refused."""
+        if not self.refused:
+            return ""
+        reasons = ", ".join(
+            f"{reason} {count:,} (such as {self.examples[reason]})" for reason, count in self.refused.most_common()
+        )
+        return f"{self.refused.total():,} of {self.refused.total() + self.records:,} rows were refused: {reasons}"
+
+
+def analyze(
+    values: ValuesFile,
+    set_file: SetFile = None,
+    hours: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIRST..LAST",
+            help="Such as 20200401/00..20200401/05, or one hour. All between data.start and data.end that are there if it is not "
+            "given.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write statistics.json there, for --set-file statistics=FILE.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print statistics.json instead of the table.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the columns; it needs matplotlib.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="How many read at once.", show_default="one a core")
+    ] = None,
+) -> None:
+    """Read hours of rows and print the statistics of every column that a feature reads: no cluster is needed.
+
+    Features with standardize, minMax, quantiles or a vocabulary of the most frequent values need them. A training without
+    `statistics` makes its own of its first pass; these may be of more hours, and can be looked at before.
+
+    Exit codes: 0 done; 1 the data cannot be read, or has too many refused rows; 2 the values or options are wrong; 130 stopped.
+    """
+    if picture is not None and find_spec("matplotlib") is None:
+        refuse("--plot needs matplotlib, which is not installed: pip install matplotlib, or leave --plot out")
+    try:
+        given = load_values(values, set_file)
+        data = _at_hours(given.data, hours)
+    except ConfigRefused as wrong:
+        refuse(str(wrong))
+    if given.features is None:
+        refuse("there are no features: `data.format: clicks` holds feasigns, whose columns are not known")
+    try:
+        source = open_source(data.source.url, data.source.user)
+        names, files = _files(source, data, chosen=hours is not None)
+        found = _read(given, files, processes or len(os.sched_getaffinity(0)))
+        statistics = _checked(found, data)
+        _write(statistics, output, picture)
+    except (AnalysisRefused, OSError, ValueError) as failed:
+        refuse(reason_of(failed), 1)
+    except KeyboardInterrupt:
+        refuse("stopped; nothing was written", _STOPPED)
+    if as_json:
+        typer.echo(statistics.to_json())
+    else:
+        # A pipe has no width.
+        Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(statistics_table(statistics))
+    typer.echo(f"{found.records:,} rows of {len(names)} hours, {names[0]} to {names[-1]}", err=True)
+    if refusals := found.refusals():
+        typer.echo(refusals, err=True)
+    if output is not None:
+        typer.echo(f"{output} is for --set-file statistics={output}; SHA-256 {statistics.digest}", err=True)
+
+
+def _at_hours(data: Data, hours: str | None) -> Data:
+    """Raises ConfigRefused."""
+    if hours is None:
+        return data
+    first, dots, last = hours.partition("..")
+    told = {"start": first, "end": last if dots else first}
+    return settings(Data, {**data.model_dump(by_alias=True, exclude_defaults=True), **told}, f"--hours {hours}")
+
+
+def _files(source: Source, data: Data, *, chosen: bool) -> tuple[list[str], dict[str, int]]:
+    """The complete hours and their files with their bytes. Raises AnalysisRefused, StoreError."""
+    names, files = [], {}
+    for split in splits(data) if chosen else splits_there(source, data):
+        found, missing = look(source, data, (split,))
+        if missing:
+            typer.echo(f"{split} has no {data.donefile} yet and is left out", err=True)
+        else:
+            names.append(split)
+            files.update(found)
+    if not names:
+        where = f"{source.url.rstrip('/')}/{data.path.strip('/')}".rstrip("/")
+        until = "" if data.end is None else f" to {data.end}"
+        raise AnalysisRefused(
+            f"{where} has no hour with a {data.donefile} from {data.start}{until}; is data.path right, and data.start?"
+        )
+    return names, files
+
+
+def _read(values: Values, files: dict[str, int], processes: int) -> Analysis:
+    parts = ranges(files, values.data.task_bytes)
+    sizes = {(path, start, stop): (stop or files[path]) - start for path, start, stop in parts}
+    found = Analysis()
+    with _progress(sum(sizes.values())) as report:
+        for part, result in _results(values, parts, min(processes, max(len(parts), 1))):
+            found.add(part, result)
+            report(sizes[part], f"{found.records:,} rows, {found.refused.total():,} refused")
+    return found
+
+
+def _results(values: Values, parts: Sequence[Part], processes: int) -> Iterator[tuple[Part, control.TaskResult]]:
+    """In any order. Raises AnalysisRefused."""
+    if processes == 1:
+        reader = PartReader(values)
+        for part in parts:
+            yield part, _result_of(reader.read(part))
+        return
+    # Spawned: a fork of a process with threads may hang.
+    spawned = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, spawned, _begin, (values.model_dump_json(by_alias=True), os.getpid()))
+    try:
+        running = {pool.submit(_read_part, part): part for part in parts}
+        for done in as_completed(running):
+            yield running.pop(done), _result_of(done.result())
+    except BrokenProcessPool as lost:
+        raise AnalysisRefused(
+            "a process that read was ended; is there too little memory? Give fewer --processes"
+        ) from lost
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            child.terminate()
+
+
+def _result_of(answer: bytes | str) -> control.TaskResult:
+    if isinstance(answer, str):
+        raise AnalysisRefused(answer)
+    return control.TaskResult.FromString(answer)
+
+
+class PartReader:
+    """Reads parts of files as a trainer does."""
+
+    def __init__(self, values: Values) -> None:
+        if values.features is None:
+            raise AssertionError("there is nothing to read")
+        self._source = open_source(values.data.source.url, values.data.source.user)
+        self._reader = reader_of(values.data, values.features)
+
+    def read(self, part: Part) -> bytes | str:
+        """A TaskResult, or the sentence of a failure: errors of libraries do not all cross from process to process."""
+        path, start, stop = part
+        try:
+            result, _ = self._reader.analyze(self._source, control.Task(path=path, start=start, end=stop))
+        except (StoreError, OSError, ValueError) as failed:
+            sentence = reason_of(failed)
+            return sentence if path in sentence else f"{path}: {sentence}"
+        return bytes(result.SerializeToString())
+
+
+_reader: PartReader | None = None
+
+
+def _begin(values: str, parent: int) -> None:
+    """In a process of the pool."""
+    # Ctrl-C reaches every process of a terminal; the first one ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent(parent)
+    global _reader  # noqa: PLW0603 (a pool hands nothing from its initializer to its calls)
+    _reader = PartReader(Values.model_validate(json.loads(values)))
+
+
+def _read_part(part: Part) -> bytes | str:
+    if _reader is None:
+        raise AssertionError("the process has not begun")
+    return _reader.read(part)
+
+
+def _checked(found: Analysis, data: Data) -> Statistics:
+    """Raises AnalysisRefused."""
+    rows = found.records + found.refused.total()
+    if rows and found.refused.total() / rows > data.max_refused_share:
+        raise AnalysisRefused(
+            f"{found.refusals()}. That is more than data.maxRefusedShare {data.max_refused_share:g}, so a training would stop: mend "
+            "the rows or raise the share"
+        )
+    if not found.records:
+        raise AnalysisRefused("the hours have no row; there is nothing to make statistics of")
+    return merged(found.parts)
+
+
+def _write(statistics: Statistics, output: Path | None, picture: Path | None) -> None:
+    if output is not None:
+        with appearing(output) as out:
+            out.write(statistics.to_json().encode())
+    if picture is not None:
+        plot(statistics, picture)
+
+
+@contextmanager
+def _progress(size: int) -> Iterator[Callable[[int, str], None]]:
+    """A bar on a terminal, elsewhere a line every few seconds: told of bytes that are read, and what was found so far."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        columns: Iterable[object] = (
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, transient=True) as shown:  # type: ignore[arg-type]
+            task = shown.add_task("the first rows are read", total=size)
+            yield lambda done, sentence: shown.update(task, advance=done, description=sentence)
+        return
+    read, told_at = 0, time.monotonic()
+
+    def tell(done: int, sentence: str) -> None:
+        nonlocal read, told_at
+        read += done
+        if time.monotonic() - told_at > _TOLD_SECONDS:
+            told_at = time.monotonic()
+            typer.echo(f"{read / max(size, 1):.0%} of {size:,} bytes: {sentence}", err=True)
+
+    yield tell

@@ -1,0 +1,117 @@
+"""Rows of a file as `elastic-ctr predict` asks for them: read as trainers read them, and written as JSON."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from heapq import merge
+from pathlib import PurePath
+from typing import Annotated, BinaryIO, NamedTuple, get_args
+
+import typer
+
+from elastic_ctr.features.cells import Cells, Inputs, TextInput
+from elastic_ctr.features.json_rows import json_of_row
+from elastic_ctr.features.readers.rows import Format, Kind, Wanted, rows_in_range
+
+_KINDS = tuple(each for each in get_args(Kind) if each != "reader")
+# Between the values of a list: serving has the separators, and takes lists.
+_SEPARATOR = "\x1f"
+
+
+class Sample(NamedTuple):
+    """A line or row of the file, counted from 1. `text` is sent to serving; None for a bad one with its `reason`."""
+
+    number: int
+    show: int
+    click: int
+    text: str | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Options of files of rows."""
+
+    file_format: Annotated[
+        str | None,
+        typer.Option("--format", help=f"Of rows: {', '.join(_KINDS)}. By default it is what the file's name ends in."),
+    ] = None
+    label: Annotated[
+        str | None, typer.Option(help="Of rows: the column of the label, 0 or 1, for AUC and logloss.")
+    ] = None
+    shows: Annotated[
+        str | None, typer.Option(help="Of rows: the column of impressions; --label is that of clicks then.")
+    ] = None
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="Of csv and tsv without a header: the names of the columns.")
+    ] = None
+
+    def format_of(self, name: str) -> Format:
+        """Raises ValueError."""
+        kind = self.file_format
+        if kind is None:
+            stem = name.removesuffix(".gz").removesuffix(".zst")
+            kind = PurePath(stem).suffix.removeprefix(".")
+            if kind not in _KINDS:
+                raise ValueError(f"{name} does not end in .{', .'.join(_KINDS)}; say --format")
+        known: Kind | None = next((each for each in get_args(Kind) if each == kind and kind in _KINDS), None)
+        if known is None:
+            raise ValueError(f"--format {kind} is none of {', '.join(_KINDS)}")
+        if self.columns is not None and known not in {"csv", "tsv"}:
+            raise ValueError(f"--columns is for csv and tsv; the columns of {known} have names already")
+        return Format(known, None if self.columns is None else tuple(self.columns.split(",")))
+
+    def given(self) -> str | None:
+        """An option that was given, by its name."""
+        given = {"--format": self.file_format, "--label": self.label, "--shows": self.shows, "--columns": self.columns}
+        return next((option for option, value in given.items() if value is not None), None)
+
+
+def samples_of_rows(stream: BinaryIO, name: str, columns: Mapping[str, str], options: RowOptions) -> Iterator[Sample]:
+    """The rows of a file in their order, refused ones, too.
+
+    Args:
+        stream: the file as it is stored.
+        name: its name, for sentences.
+        columns: those that serving names, with their datatypes.
+        options: of the command.
+
+    Raises:
+        ColumnsRefused: the file lacks a column, or has one that cannot be read.
+        DamagedFile: it is cut off.
+        ValueError: the options do not go with the file.
+    """
+    form = options.format_of(name)
+    lists = _SEPARATOR if form.kind in {"parquet", "jsonl"} else ""
+    texts = tuple(TextInput(column, lists) for column, datatype in columns.items() if datatype != "FP64")
+    numbers = tuple(column for column, datatype in columns.items() if datatype != "BYTES")
+    wanted = Wanted(Inputs(texts, numbers), options.label, options.shows)
+    number = 0
+    for batch in rows_in_range(stream, name, form, wanted):
+        kept = zip(batch.places.tolist(), range(len(batch.cells)), strict=True)
+        bad = ((each.place, -1 - place) for place, each in enumerate(batch.refused))
+        for _, row in merge(kept, bad):
+            number += 1
+            if row < 0:
+                yield Sample(number, 0, 0, None, batch.refused[-1 - row].detail)
+                continue
+            text = _json_text(batch.cells, row, wanted.inputs, lists=bool(lists))
+            if text is None:
+                reason = "a column is used as a number and as a category, and is not a whole number below 2^53 here"
+                yield Sample(number, 0, 0, None, reason)
+            else:
+                yield Sample(number, int(batch.shows[row]), int(batch.clicks[row]), text)
+
+
+def _json_text(cells: Cells, row: int, inputs: Inputs, *, lists: bool) -> str | None:
+    found = json_of_row(cells, row, inputs)
+    if found is None:
+        return None
+    text = found.decode()
+    if not lists or "\\u001f" not in text:
+        return text
+    return json.dumps({column: _listed(value) for column, value in json.loads(text).items()})
+
+
+def _listed(value: object) -> object:
+    return value.split(_SEPARATOR) if isinstance(value, str) and _SEPARATOR in value else value

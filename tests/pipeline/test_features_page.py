@@ -1,0 +1,90 @@
+"""docs/features.md from its first block to its last: a CSV file, features, a model, answers."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipeline.running import values_for
+
+PAGE = Path(__file__).parents[2] / "docs" / "features.md"
+ROWS = 2000
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def clicks(sample: str) -> str:
+    """As many rows as the page says, like the one that it shows; users click for reasons."""
+    header, row = sample.splitlines()
+    dice = random.Random(7)
+    rows = []
+    for number in range(ROWS):
+        cells = dict(zip(header.split(","), row.split(","), strict=True))
+        user = dice.randrange(20)
+        cells |= {
+            "when": f"2020-04-01T00:{number % 60:02}:00Z",
+            "user": f"u{user}",
+            "tags": "|".join(dice.sample(["sport", "news", "art"], dice.randrange(3))),
+            "device": dice.choice(["phone", "tablet", "desktop", "tv"]),
+            "price": dice.choice(["", f"{dice.uniform(1, 30):.2f}"]),
+            "click": str(int(dice.random() < (0.6 if user < 10 else 0.2))),
+        }
+        rows.append(",".join(cells.values()))
+    return "\n".join([header, *rows]) + "\n"
+
+
+@pytest.mark.timeout(300)
+def test_the_page_leads_from_a_csv_file_to_answers(tmp_path: Path) -> None:
+    imports, up, ask, request, down = blocks("sh")
+    proposed, wanted = blocks("yaml")
+    [sample], [asked] = blocks("csv"), blocks("jsonl")
+    (tmp_path / "clicks.csv").write_text(clicks(sample))
+    (tmp_path / "rows.jsonl").write_text(asked)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    file = tmp_path / "hours" / "values.yaml"
+
+    def run(commands: str) -> list[subprocess.CompletedProcess[str]]:
+        found = []
+        for command in commands.splitlines():
+            done = subprocess.run(
+                ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
+            )
+            assert done.returncode == 0, (command, done.stderr)
+            found.append(done)
+        return found
+
+    [imported] = run(imports)
+    assert f"{ROWS} of {ROWS} rows are in 1 hours" in imported.stdout
+    assert file.read_text() == proposed
+
+    # Only the ports are not as written: tests run side by side.
+    ports = values_for(tmp_path, [0], "20200401/00", "20200401/00")
+    data, _, _ = proposed.partition("features:")
+    rest = {key: ports[key] for key in ports.keys() - {"data", "trainer"}}
+    rest["trainer"] = {"config": {**ports["trainer"]["config"], "batchSize": 32, "epochs": 8}}
+    file.write_text(data + wanted + yaml.safe_dump(rest))
+    port = ports["serving"]["config"]["port"]
+    try:
+        _, scored = run(up)
+        [answered] = run(ask)
+        [curl] = run(request.replace("8400", str(port)))
+    finally:
+        [ended] = run(down)
+
+    assert len(scored.stdout.splitlines()) == ROWS
+    assert f"{ROWS} rows, {ROWS} shows" in scored.stderr
+    auc = re.search(r"AUC (0\.\d+)", scored.stderr)
+    assert auc is not None
+    assert float(auc[1]) > 0.6
+    assert len(answered.stdout.splitlines()) == len(asked.splitlines()) == 2
+    answer = json.loads(curl.stdout)
+    assert answer.keys() == {"predictions", "model_version"}
+    assert 0 < answer["predictions"][0] < 1
+    assert "processes of " in ended.stdout

@@ -1,0 +1,140 @@
+"""Features that need statistics: pinned by the first pass, in every version, and for the model's life."""
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_ctr.config.feature_program import measured_inputs
+from elastic_ctr.config.features import Features
+from elastic_ctr.features.collector import Collector, merged
+from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.local.session import RoleRefused
+from elastic_ctr.store import FileStore
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import published_versions, read_version
+from elastic_ctr.versions.pinned_statistics import read_statistics
+from pipeline.running import TRAINING, Run, values_for
+
+ROWS = 1500
+FEATURES = {
+    "price": {"type": "numeric", "transform": ["log1p", "standardize"]},
+    "price_bin": {"type": "bucketized", "column": "price", "boundaries": {"quantiles": 8}},
+    "device": {"type": "categorical", "vocabulary": {"top": 4}},
+    "user": {"type": "categorical"},
+}
+
+
+def hour(folder: Path, number: int, *, with_price: bool = True) -> None:
+    drawn = random.Random(number)
+    split = folder / "20200401" / f"{number:02d}"
+    split.mkdir(parents=True)
+    lines = ["click,price,device,user"]
+    for _ in range(ROWS):
+        device = drawn.choice("abcdefgh")
+        click = int(drawn.random() < (0.6 if device in "ab" else 0.1))
+        price = f"{drawn.lognormvariate(1, 1):.3f}" if with_price else ""
+        lines.append(f"{click},{price},{device},{drawn.randrange(200)}")
+    (split / "part.csv").write_text("\n".join(lines) + "\n")
+    (split / "donefile").write_bytes(b"")
+
+
+def values_until(folder: Path, last: int, **given: Any) -> dict[str, Any]:
+    values = values_for(
+        folder / "logs",
+        [],
+        "20200401/00",
+        f"20200401/{last:02d}",
+        model={"layers": [16], "partitions": 4, "network": "deepfm"},
+        data={"format": "csv", "label": "click", "taskBytes": 20_000},
+        trainer={"replicas": 2},
+        pserver={"replicas": 1},
+        features=FEATURES,
+        **given,
+    )
+    del values["data"]["slots"]
+    return values
+
+
+@contextmanager
+def running(folder: Path, values: dict[str, Any], *, only: Any = TRAINING) -> Iterator[Run]:
+    run = Run(folder / "run", values, only)
+    with run.session.running():
+        yield run
+
+
+def trained(run: Run) -> bool:
+    return bool((run.session.status or {}).get("finished"))
+
+
+def stopped(run: Run) -> str:
+    current = (run.session.status or {}).get("current") or {}
+    return str(current["reason"]) if current.get("state") == "stopped" else ""
+
+
+def documents(store: FileStore) -> list[dict[str, Any]]:
+    """features.json of every version, whose digest its manifest has."""
+    found = []
+    for version in published_versions(store):
+        path = f"{layout.model_folder(version)}/features.json"
+        digests = {each.path: each.sha256 for each in read_version(store, version).model_files}
+        assert digests[path] == read_version(store, version).features
+        found.append(json.loads(store.get_bytes(path)))
+    return found
+
+
+def test_statistics_are_pinned_once_served_with_kept_over_restarts_and_guarded(tmp_path: Path) -> None:
+    for number in range(2):
+        hour(tmp_path / "logs", number)
+    store = FileStore(tmp_path / "run/store")
+
+    with running(tmp_path, values_until(tmp_path, 1), only=None) as run:
+        report = run.finish()
+        drift = (run.session.status or {})["drift"]
+
+    # Serving has answered the samples of both versions as training did.
+    assert [each["records"] for each in report["passes"]] == [ROWS, ROWS]
+    [name] = store.list(layout.STATISTICS)
+    pinned = read_statistics(store, name.removesuffix(".json"))
+    assert pinned.numbers["price:log1p"].rows == ROWS
+    assert [each["statistics"] == json.loads(pinned.to_json()) for each in documents(store)] == [True, True]
+    assert {each["column"] for each in drift["columns"]} == {"price", "price:log1p", "device", "user"}
+    assert all(each["psi"] < 0.25 for each in drift["columns"])
+
+    # A restart trains on with the same ones.
+    hour(tmp_path / "logs", 2)
+    with running(tmp_path, values_until(tmp_path, 2)) as run:
+        run.until(lambda: trained(run), 120, "the third hour")
+    assert store.list(layout.STATISTICS) == [name]
+    assert documents(store)[-1]["statistics"] == json.loads(pinned.to_json())
+
+    # Others are refused at the start of the master.
+    features = Features.model_validate(FEATURES)
+    other = merged({"none": Collector(measured_inputs(features)[0]).to_bytes()})
+    with (
+        pytest.raises(RoleRefused, match=rf"statistics was {pinned.digest} .* and is {other.digest} now"),
+        running(tmp_path, values_until(tmp_path, 2, statistics=other.to_json())) as run,
+    ):
+        run.until(run.session.raise_for_problems, 60, "a refusal")
+
+    # A vanished column stops the pass.
+    hour(tmp_path / "logs", 3, with_price=False)
+    with running(tmp_path, values_until(tmp_path, 3)) as run:
+        reason = run.until(lambda: stopped(run), 60, "the vanished column")
+    assert "columns have vanished" in reason
+    assert "price (0.0% before)" in reason
+
+    # A file that was changed by hand makes no model.
+    file = tmp_path / "run/store" / layout.statistics_file(pinned.digest)
+    file.chmod(0o644)
+    file.write_text(Statistics.to_json(other))
+    with running(tmp_path, values_until(tmp_path, 3)) as run:
+        reason = run.until(lambda: stopped(run), 60, "the changed file")
+    assert (
+        f"{layout.statistics_file(pinned.digest)} in file://{tmp_path}/run/store was changed since it was pinned"
+        in reason
+    )

@@ -1,0 +1,74 @@
+from pathlib import Path
+
+import pytest
+
+from elastic_ctr.config.load import ConfigRefused, dump, load, settings
+from elastic_ctr.config.role_files import MasterFile, TrainerFile
+from elastic_ctr.config.values_file import Values
+from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.local.plan import Places, roles
+
+EMPTY = {
+    "rows": 0,
+    "missing": 0,
+    "distinct": 0,
+    "min": None,
+    "max": None,
+    "mean": None,
+    "deviation": None,
+    "quantiles": (),
+}
+OF_PRICE = Statistics.model_validate({"texts": {}, "numbers": {"price": EMPTY}})
+FEATURES = {"price": {"type": "numeric", "transform": ["standardize"]}, "tag": {"type": "categorical"}}
+ROWS = {"source": {"url": "file:///d"}, "start": "20200401/00", "format": "csv", "label": "click"}
+
+
+def values(statistics: object, **given: object) -> Values:
+    return settings(Values, {"data": ROWS, "features": FEATURES, "statistics": statistics, **given}, "values.yaml")
+
+
+def test_the_text_is_kept_as_it_is_written_by_analyze() -> None:
+    text = OF_PRICE.to_json()
+
+    assert values(f"\n{text}\n").statistics == text
+    assert values(None).statistics is None
+
+
+@pytest.mark.parametrize(
+    ("statistics", "given", "sentence"),
+    [
+        ("{}", {}, "statistics: statistics.json is damaged: texts: Field required"),
+        ("statistics.json", {}, "statistics: statistics.json is damaged: the file: Invalid JSON"),
+        ({"texts": {}}, {}, "statistics: it is the text of statistics.json; give it by --set-file"),
+        (
+            Statistics.model_validate({"texts": {}, "numbers": {}}).to_json(),
+            {},
+            "features.price needs the statistics of price, and these are of none; analyze the data again",
+        ),
+        (
+            OF_PRICE.to_json(),
+            {"features": None, "data": {"source": {"url": "file:///d"}, "start": "20200401/00", "slots": ["a"]}},
+            "statistics is of the columns that features read, and there are no features; leave it out",
+        ),
+    ],
+)
+def test_what_is_no_statistics_of_the_features_is_refused(
+    statistics: object, given: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ConfigRefused) as refused:
+        values(statistics, **given)
+
+    assert sentence in str(refused.value)
+
+
+def test_they_stand_in_the_masters_file_alone(tmp_path: Path) -> None:
+    text = OF_PRICE.to_json()
+    found = {role.command: role.file for role in roles(Places(tmp_path, values(text)))}
+
+    master = found["master"]
+    assert isinstance(master, MasterFile)
+    assert master.statistics == text
+    assert "statistics" not in dump(found["trainer"])
+    assert isinstance(found["trainer"], TrainerFile)
+    (tmp_path / "master.yaml").write_text(dump(master))
+    assert load(MasterFile, tmp_path / "master.yaml").statistics == text

@@ -1,0 +1,62 @@
+"""From the settings of a trainer to the records of the engine."""
+
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from elastic_ctr.config.data import Data, Source
+from elastic_ctr.config.features import Features
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.store.source import FileSource
+from elastic_ctr.trainer.conversions import conversion_of, feature_document
+from elastic_ctr.trainer.converter import convert_task
+from trainer.trainer_file import settings_of
+
+FEATURES = Features.model_validate({"user": {"type": "categorical"}})
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ({"format": "csv"}, "label,user\n1,u1\n0,u2\n"),
+        ({"format": "tsv", "columns": ["user", "label"]}, "u1\t1\nu2\t0\n"),
+        ({"format": "jsonl"}, '{"label": 1, "user": "u1"}\n{"user": "u2", "label": 0}\n'),
+        ({"format": "reader", "reader": "trainer.own_rows:rows"}, "1 u1\n0 u2\n"),
+    ],
+)
+def test_the_same_rows_are_the_same_records_whoever_reads_them(
+    tmp_path: Path, form: dict[str, object], text: str
+) -> None:
+    (tmp_path / "log").write_text(text)
+    given = {"source": Source(url=f"file://{tmp_path}"), "start": "20200401/00", "label": "label"}
+    data = Data.model_validate({**given, **form})
+    settings = settings_of(tmp_path).model_copy(update={"data": data, "features": FEATURES})
+    conversion = conversion_of(settings, feature_document(settings, None))
+    task = control.Task(id="t", path="log", samples=2)
+
+    result, refused = convert_task(FileSource(tmp_path), task, conversion, tmp_path / "out.txt")
+
+    assert refused == []
+    assert (result.records, result.clicks) == (2, 1)
+    assert [(each.line, each.click) for each in result.samples] == [('{"user":"u1"}', 1), ('{"user":"u2"}', 0)]
+    keys = [max(xxhash.xxh3_64_intdigest(b"user\0" + user), 1) for user in (b"u1", b"u2")]
+    assert (tmp_path / "out.txt").read_text() == f"1 1 1 1 1 {keys[0]}\n1 1 1 0 1 {keys[1]}\n"
+    assert sorted(conversion.sample([each.line for each in result.samples]).keys.tolist()) == sorted(keys)
+
+
+def test_rows_that_make_many_keys_are_converted_in_pieces(tmp_path: Path) -> None:
+    cell = " ".join(map(str, range(250)))
+    (tmp_path / "log").write_text("label,a,b\n" + f"1,{cell},{cell}\n" * 200)
+    lists = {name: {"type": "categorical", "separator": " "} for name in ("a", "b")}
+    features = Features.model_validate({**lists, "ab": {"type": "crossed", "of": ["a", "b"], "hash": 9}})
+    source = Source(url=f"file://{tmp_path}")
+    data = Data(source=source, start="20200401/00", label="label", format="csv")
+    settings = settings_of(tmp_path).model_copy(update={"data": data, "features": features})
+    conversion = conversion_of(settings, feature_document(settings, None))
+
+    result, _ = convert_task(FileSource(tmp_path), control.Task(id="t", path="log"), conversion, tmp_path / "out.txt")
+
+    assert (result.records, result.clicks) == (200, 200)
+    with (tmp_path / "out.txt").open() as out:
+        assert len(set(out)) == 1
