@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,6 +75,10 @@ def test_raw_rows_are_trained_and_answered_by_one_definition(tmp_path: Path, sta
     as_json, _ = predict_rows(run.places.serving, "ctr", fresh)
     grpc_port = values["serving"]["config"]["grpcPort"]
     assert over_grpc(f"127.0.0.1:{grpc_port}", fresh) == pytest.approx(as_json, abs=1e-6)
+    page = (Path(__file__).parents[2] / "docs" / "serving-protocols.md").read_text()
+    *_, said = (json.loads(each) for each in re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    asked = ask(f"http://{run.places.serving}/v1/models/ctr:predict", {"instances": [{"user": "u1"}]})
+    assert asked.keys() == said.keys()
     described = ask(f"http://{run.places.serving}/v2/models/ctr")["inputs"]
     assert {each["name"]: each["datatype"] for each in described} == {
         "age": "FP64", "item": "BYTES", "price": "FP64", "tags": "BYTES", "title": "BYTES", "user": "BYTES",
