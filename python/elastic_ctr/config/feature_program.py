@@ -61,13 +61,13 @@ def steps_before_scaling(feature: Numeric) -> tuple[Step, ...]:
 
 
 def series_of_number(column: str, steps: Sequence[Step] = ()) -> str:
-    """The name in `Statistics.numbers` of a column's numbers after some steps: `price`, `price:log1p`, `price:clip(0,5),log1p`."""
+    """The name in `Statistics.numbers` of a column's numbers after some steps: `price`, `price:log1p`, `price:clip(0.0,5.0),log1p`."""
     return ":".join((column, *([",".join(map(_step_text, steps))] if steps else [])))
 
 
 def _step_text(step: Step) -> str:
     if isinstance(step, Clip):
-        return f"clip({step.clip[0]:g},{step.clip[1]:g})"
+        return f"clip({step.clip[0]!r},{step.clip[1]!r})"
     return f"round({step.round})" if isinstance(step, Round) else step
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -166,6 +167,17 @@ class Transformer:
     numbers: tuple[str, ...]
     program: Program
     _of_thread: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
+
+    def in_pieces(self, cells: Cells, begin: int = 0) -> Iterator[tuple[slice, Transformed]]:
+        """All rows, however many keys they make together: pieces of rows, and which ones each is of."""
+        try:
+            found = self.transform(cells)
+        except TooManyKeys:
+            middle = len(cells) // 2
+            yield from self.in_pieces(cells.part(0, middle), begin)
+            yield from self.in_pieces(cells.part(middle, len(cells)), begin + middle)
+        else:
+            yield slice(begin, begin + len(cells)), found
 
     def transform(self, cells: Cells) -> Transformed:
         """Raises TooManyKeys, never for one row."""

@@ -41,11 +41,10 @@ from elastic_ctr.runtime.inline_executor import InlineExecutor
 from elastic_ctr.runtime.lifecycle import bind, die_with_parent, raise_fd_limit, wait_event
 from elastic_ctr.serving.batching import predictor
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
-from elastic_ctr.serving.batching.instances import Instances, instances_of
+from elastic_ctr.serving.batching.instances import Instances, instances_of, joined
 from elastic_ctr.serving.batching.pooling import NOT_AVERAGED
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
-from elastic_ctr.serving.protocols.rows_json import instances_of_cells
 from elastic_ctr.serving.routes import Routes
 from elastic_ctr.serving.worker_counters import Counters
 from elastic_ctr.versions import layout
@@ -375,7 +374,8 @@ def read_samples(path: Path, schema: Schema, expected: int) -> tuple[Instances, 
     if len(rows) != expected:
         raise SamplesDamaged(f"{path.name} has {len(rows)} lines where the manifest says {expected}")
     if transformer is not None:
-        instances = instances_of_cells(cells_of(rows, transformer.inputs), transformer, path.name)
+        pieces = transformer.in_pieces(cells_of(rows, transformer.inputs))
+        instances = joined([Instances(it.keys, it.lengths, len(it.numbers), numbers=it.numbers) for _, it in pieces])
     else:
         instances = instances_of(rows, len(schema.slots))
     return instances, np.array(published, dtype=np.float64)

@@ -19,12 +19,13 @@ from elastic_ctr.features.readers.rows import Format, RowBatch, Wanted, rows_in_
 from elastic_ctr.features.record_text import Counts, record_text, shuffled_lines
 from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.features.transformer import MOST_KEYS, TooManyKeys, Transformed, Transformer
+from elastic_ctr.features.transformer import MOST_KEYS, Transformed, Transformer
 from elastic_ctr.store.source import Source
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
 from elastic_ctr.trainer.scratch import on_scratch
 
 Floats = npt.NDArray[np.float32]
+_SAMPLE_KEYS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +131,12 @@ class RowConversion:
             raw, task.path, self._format, self._wanted, task.start, task.end or None, self._max_line_bytes
         )
         for batch in batches:
-            for piece, rows in self._transformed(batch):
+            refused = batch.refused
+            for some, rows in self._transformer.in_pieces(batch.cells):
+                cells = batch.cells.part(some.start, some.stop)
+                piece = RowBatch(cells, batch.shows[some], batch.clicks[some], batch.places[some], refused)
                 yield self._block(piece, rows)
+                refused = []
 
     def _block(self, batch: RowBatch, rows: Transformed) -> Block:
         refused = list(refused_rows(batch))
@@ -149,38 +154,29 @@ class RowConversion:
             text, *counts, refused, lambda wanted: self._offer_rows(cells, shows, clicks, lengths, wanted), cells
         )
 
-    def _transformed(self, batch: RowBatch) -> Iterator[tuple[RowBatch, Transformed]]:
-        """In pieces where the rows make many keys."""
-        try:
-            yield batch, self._transformer.transform(batch.cells)
-        except TooManyKeys:
-            middle, rows = len(batch.cells) // 2, len(batch.cells)
-            for begin, end, refused in ((0, middle, batch.refused), (middle, rows, [])):
-                some = slice(begin, end)
-                cells = batch.cells.part(begin, end)
-                yield from self._transformed(
-                    RowBatch(cells, batch.shows[some], batch.clicks[some], batch.places[some], refused)
-                )
-
     def _offer_rows(
         self, cells: Cells, shows: Counts, clicks: Counts, lengths: Counts, wanted: int
     ) -> list[control.Sample]:
-        """Of each stretch the first row that has a key, and that a request may hold."""
+        """Of each stretch the first row that has a key, and not very many: every check of a version asks all samples."""
         found: list[control.Sample] = []
         if not wanted or not len(cells):
             return found
         edges = np.linspace(0, len(cells), min(wanted, len(cells)) + 1).astype(np.int64)
         for first, last in pairwise(edges.tolist()):
             for row in range(first, last):
-                line = json_of_row(cells, row, self._transformer.inputs) if lengths[row] else None
+                line = json_of_row(cells, row, self._transformer.inputs) if 0 < lengths[row] <= _SAMPLE_KEYS else None
                 if line is not None and len(line) <= MAX_LINE_BYTES:
                     found.append(control.Sample(line=line.decode(), show=int(shows[row]), click=int(clicks[row])))
                     break
         return found
 
     def sample(self, lines: Sequence[str]) -> SampleKeys:
-        rows = self._transformer.transform(cells_of_json([line.encode() for line in lines], self._transformer.inputs))
-        return SampleKeys.of(rows.keys, rows.lengths, rows.numbers, self._averaged)
+        cells = cells_of_json([line.encode() for line in lines], self._transformer.inputs)
+        pieces = [rows for _, rows in self._transformer.in_pieces(cells)]
+        keys, lengths, numbers = (
+            np.concatenate([getattr(rows, name) for rows in pieces]) for name in ("keys", "lengths", "numbers")
+        )
+        return SampleKeys.of(keys, lengths, numbers, self._averaged)
 
 
 def convert_task(

@@ -206,3 +206,17 @@ def test_rows_that_make_too_many_keys_together_are_refused_before_they_fill_the_
         len(transformer.transform(cells_of([([cell, cell], [])] * 100, transformer.inputs).part(0, 100)).keys)
         == 6_300_000
     )
+
+
+def test_clips_that_differ_in_their_seventh_digit_have_statistics_of_their_own() -> None:
+    clips = {
+        f"to_{high}": {"type": "numeric", "column": "x", "transform": [{"clip": [0, high]}, "minMax"]}
+        for high in (1234567, 1234568)
+    }
+    features = Features.model_validate({**clips, "u": {"type": "categorical"}})
+
+    statistics = statistics_of(features, [([b"u"], [float(x)]) for x in (0, 1234567, 9999999)])
+
+    assert {name: each.max for name, each in statistics.numbers.items()} == {
+        "x": 9999999, "x:clip(0.0,1234567.0)": 1234567, "x:clip(0.0,1234568.0)": 1234568,
+    }  # fmt: skip

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import itertools
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +23,7 @@ from serving.http_peer import (
     probabilities,
     request,
     said,
+    same_at_both,
     tensors,
     until,
 )
@@ -127,21 +127,7 @@ ALONE = [PIECES[2], *PIECES]
 def test_both_doors_answer_the_same_to_the_same_bytes(
     pieces: list[bytes], cuts: list[int], change: tuple[int, bytes] | None
 ) -> None:
-    data = b"".join(pieces)
-    if change is not None:
-        place = change[0] % len(data)
-        data = data[:place] + change[1] + data[place + 1 :]
-    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-
-    async def answers(kind: str) -> bytes:
-        async with http_standing(kind) as it:
-            return await said(it, [data[begin:end] for begin, end in itertools.pairwise(edges)])
-
-    ours, theirs = asyncio.run(answers("numba")), asyncio.run(answers("python"))
-
-    # Who is hung up on while still sending may lose what was said to it.
-    if b"?" not in (ours, theirs):
-        assert ours == theirs
+    same_at_both(http_standing, pieces, cuts, change)
 
 
 @pytest.mark.parametrize("number", range(len(PIECES)))

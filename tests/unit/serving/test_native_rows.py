@@ -1,7 +1,6 @@
 """Rows of columns over the HTTP door in machine code, held beside the one in Python."""
 
 import asyncio
-import itertools
 import json
 import re
 from collections.abc import AsyncIterator
@@ -20,7 +19,7 @@ from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends.native_http import NativeLimits
 from fuzz.model import Sum
 from serving.frontends import HTTP_KINDS, http_standing
-from serving.http_peer import EVERYDAY, Frontends, head, mine, moved, peer, said, until
+from serving.http_peer import EVERYDAY, Frontends, head, mine, moved, peer, said, same_at_both, until
 
 PATH = "/v1/models/ctr:predict"
 
@@ -106,21 +105,7 @@ PIECES = (
 def test_both_doors_answer_the_same_to_the_same_bytes(
     pieces: list[bytes], cuts: list[int], change: tuple[int, bytes] | None
 ) -> None:
-    data = b"".join(pieces)
-    if change is not None:
-        place = change[0] % len(data)
-        data = data[:place] + change[1] + data[place + 1 :]
-    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-
-    async def answers(kind: str) -> bytes:
-        async with standing(kind) as it:
-            return await said(it, [data[begin:end] for begin, end in itertools.pairwise(edges)])
-
-    ours, theirs = asyncio.run(answers("numba")), asyncio.run(answers("python"))
-
-    # Who is hung up on while still sending may lose what was said to it.
-    if b"?" not in (ours, theirs):
-        assert ours == theirs
+    same_at_both(standing, pieces, cuts, change)
 
 
 @pytest.mark.parametrize("number", range(len(PIECES)))

@@ -318,3 +318,13 @@ def test_a_request_whose_lists_make_too_many_keys_is_refused() -> None:
         parse_rows(json.dumps({"instances": [row] * 200}).encode(), Schema(transformer.slots, transformer), 1000)
 
     assert refused.value.status == 413
+
+
+def test_a_value_of_a_tensor_that_holds_the_separator_is_refused_as_one_of_json_is() -> None:
+    digits = transformer_of(Features.model_validate({"codes": {"type": "categorical", "separator": "1"}}), None)
+    inputs = [{"name": "codes", "datatype": "INT64", "shape": [1, 2]}]
+    message = messages.ModelInferRequest(raw_input_contents=[np.array([2, 11], "<i8").tobytes()])
+    message.inputs.add(**inputs[0])
+
+    with pytest.raises(RequestError, match="has the value '11', which holds the separator '1' of its feature"):
+        inference_of(message, 100).instances(Schema(digits.slots, digits), 100)

@@ -8,6 +8,7 @@ import xxhash
 from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.features import Features
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.features.transformer import MOST_OF_BATCH
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.trainer.conversions import conversion_of, feature_document
 from elastic_ctr.trainer.converter import convert_task
@@ -60,3 +61,21 @@ def test_rows_that_make_many_keys_are_converted_in_pieces(tmp_path: Path) -> Non
     assert (result.records, result.clicks) == (200, 200)
     with (tmp_path / "out.txt").open() as out:
         assert len(set(out)) == 1
+
+
+def test_samples_with_many_keys_together_are_scored_and_a_row_with_very_many_is_none(tmp_path: Path) -> None:
+    few, many = " ".join(map(str, range(60))), " ".join(map(str, range(70)))
+    (tmp_path / "log").write_text("label,a,b\n" + f"1,{many},{many}\n0,{few},{few}\n" * 2400)
+    lists = {name: {"type": "categorical", "separator": " "} for name in ("a", "b")}
+    features = Features.model_validate({**lists, "ab": {"type": "crossed", "of": ["a", "b"], "hash": 9}})
+    data = Data(source=Source(url=f"file://{tmp_path}"), start="20200401/00", label="label", format="csv")
+    settings = settings_of(tmp_path).model_copy(update={"data": data, "features": features})
+    conversion = conversion_of(settings, feature_document(settings, None))
+    task = control.Task(id="t", path="log", samples=2400)
+
+    result, _ = convert_task(FileSource(tmp_path), task, conversion, tmp_path / "out.txt")
+    sample = conversion.sample([each.line for each in result.samples])
+
+    assert result.records == 4800
+    assert {each.click for each in result.samples} == {0}
+    assert len(sample.segments) == len(result.samples) * (60 + 60 + 60 * 60) > MOST_OF_BATCH

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from elastic_ctr.features.decimals import MOST_DIGITS, nearest_float
 from elastic_ctr.features.readers import refusals
-from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 
 _FINE, _TOO_LONG, _EMPTY, _OPEN_QUOTE, _AFTER_QUOTE, _WRONG_COLUMNS, _NOT_A_NUMBER, _NOT_UTF8 = (
     refusals.FINE,
@@ -28,10 +29,6 @@ HARD = 255
 
 _LF, _CR, _QUOTE, _PLUS, _MINUS, _POINT, _SMALL_E, _LARGE_E, _ZERO = 10, 13, 34, 43, 45, 46, 101, 69, 48
 _TEN = np.uint64(10)
-_MOST_DIGITS = 19  # fit into 64 bits
-_EXACT = np.uint64(1 << 53)
-_POWERS = np.array([10.0**power for power in range(23)])  # each is exact
-_MOST_POWER = 22
 _ENDLESS = 1 << 20
 
 
@@ -132,6 +129,20 @@ def split_lines(
     return row, at
 
 
+@compiled_inline
+def _digits(data: Any, at: Any, end: Any, mantissa: Any, digits: Any) -> Any:
+    """(Past decimal digits, the mantissa with them behind it, how many digits it has but for zeros in front)."""
+    while at < end:
+        digit = np.uint64(data[at]) - np.uint64(_ZERO)  # wraps below the zero
+        if digit >= _TEN:
+            break
+        mantissa = mantissa * _TEN + digit
+        if digits > 0 or digit > 0:
+            digits += 1
+        at += 1
+    return at, mantissa, digits
+
+
 @compiled
 def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) -> Any:
     """Read decimal numbers, `[+-]digits[.digits][e[+-]digits]`; returns how many are not fine.
@@ -156,30 +167,13 @@ def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) ->
             negative = data[at] == _MINUS
             if negative or data[at] == _PLUS:
                 at += 1
-            mantissa = np.uint64(0)
-            digits = 0
             first = at
-            while at < end:
-                digit = np.uint64(data[at]) - np.uint64(_ZERO)  # wraps below the zero
-                if digit >= _TEN:
-                    break
-                mantissa = mantissa * _TEN + digit
-                if digits > 0 or digit > 0:
-                    digits += 1  # significant ones
-                at += 1
+            at, mantissa, digits = _digits(data, at, end, np.uint64(0), 0)
             right = at > first
             power = 0
             if at < end and data[at] == _POINT:
-                at += 1
-                first = at
-                while at < end:
-                    digit = np.uint64(data[at]) - np.uint64(_ZERO)
-                    if digit >= _TEN:
-                        break
-                    mantissa = mantissa * _TEN + digit
-                    if digits > 0 or digit > 0:
-                        digits += 1  # significant ones
-                    at += 1
+                first = at + 1
+                at, mantissa, digits = _digits(data, first, end, mantissa, digits)
                 right = right and at > first
                 power = first - at
             if at < end and (data[at] == _SMALL_E or data[at] == _LARGE_E):
@@ -201,19 +195,10 @@ def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) ->
                 cells[row, place] = _NOT_A_NUMBER
                 odd += 1
                 continue
-            # A product or quotient of two exact numbers is correctly rounded.
-            value = np.float64(mantissa)
-            if digits > _MOST_DIGITS:
+            value, known = nearest_float(mantissa, power)
+            if digits > MOST_DIGITS or not known:
                 cells[row, place] = HARD
                 odd += 1
-            elif power != 0 and mantissa != 0:
-                if mantissa > _EXACT or power > _MOST_POWER or power < -_MOST_POWER:
-                    cells[row, place] = HARD
-                    odd += 1
-                elif power > 0:
-                    value *= _POWERS[power]
-                else:
-                    value /= _POWERS[-power]
             numbers[row, place] = -value if negative else value
     return odd
 

@@ -75,11 +75,8 @@ def _texts(tensor: Tensor | None, of: TextInput, rows: int) -> list[bytes]:
             _utf8(value, tensor, place) if isinstance(value, bytes) else value for place, value in enumerate(data)
         ]
     if width != 1:
-        values = [values[at : at + width] for at in range(0, width * rows, width)]
-        if values and not isinstance(data, np.ndarray):
-            values = [[each.decode() if isinstance(each, bytes) else each for each in row] for row in values]
-        elif values:
-            return [of.separator.encode().join(row) for row in values]
+        texts = [each.decode() if isinstance(each, bytes) else each for each in values]
+        values = [texts[at : at + width] for at in range(0, width * rows, width)]
     found = []
     for place, value in enumerate(values):
         try:
