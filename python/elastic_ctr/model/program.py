@@ -13,6 +13,7 @@ from typing import Any
 from elastic_ctr.config.model import Model, ModelInput, VectorRule
 from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
 from elastic_ctr.model.networks import Inputs, logit_of
+from elastic_ctr.runtime.math_library import choose_code_path
 
 SUPPORTED = "2.6."
 TABLE = "embedding"
@@ -29,10 +30,11 @@ _RULES: Mapping[str, tuple[str, str]] = {
 
 
 def prepare_environment(scratch: Path) -> None:
-    """Before paddle is imported: one thread a process, quiet logs, and a working directory it may write to."""
+    """Before paddle is imported: one thread a process, its fastest code path, quiet logs, a working directory it may write to."""
     os.environ.update(
         OMP_NUM_THREADS="1", CPU_NUM="1", GLOG_v="0", GLOG_minloglevel="2", PADDLE_WITH_GLOO="0", TEST_MODE="1"
     )
+    choose_code_path()
     os.environ.pop("PADDLE_TRAINER_ENDPOINTS", None)
     scratch.mkdir(parents=True, exist_ok=True)
     os.chdir(scratch)

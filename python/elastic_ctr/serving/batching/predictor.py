@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
+from elastic_ctr.runtime.math_library import choose_code_path
 
 Floats = npt.NDArray[np.float32]
 
@@ -116,28 +117,10 @@ def preload() -> Any:
     # Paddle and its mathematics read these when they are loaded.
     for name, value in (("GLOG_minloglevel", "2"), ("GLOG_v", "0"), ("OMP_NUM_THREADS", "1")):
         os.environ.setdefault(name, value)
-    if mkl_is_slow(_cpu()):
-        os.environ.setdefault("MKL_DEBUG_CPU_TYPE", "5")
+    choose_code_path()
     with preserve_sigterm_handler():
         from paddle import inference
     return inference
-
-
-def mkl_is_slow(cpu: dict[str, str]) -> bool:
-    """Whether Paddle's MKL takes the path for CPUs of the last millennium: it does so on every CPU but Intel's.
-
-    `cpu` is a block of /proc/cpuinfo. The library of Paddle 2.6 still heeds MKL_DEBUG_CPU_TYPE=5, "as on an Intel with
-    AVX2": 3 to 10 times faster on an EPYC (docs/decisions/0007-serving-frontends.md).
-    """
-    return cpu.get("vendor_id") in {"AuthenticAMD", "HygonGenuine"} and "avx2" in cpu.get("flags", "").split()
-
-
-def _cpu() -> dict[str, str]:
-    try:
-        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-    except OSError:
-        return {}
-    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
 
 
 def _load(model: Path, parameters: Path) -> Any:
