@@ -139,6 +139,38 @@ def _finish(s: Any, number: Any, now: Any, good: Any) -> None:
 
 
 @compiled
+def _http_reply(buffer: Any, at: Any, end: Any) -> Any:
+    """(Where the body begins, its length, is it a good answer) of a reply whose head is whole; -1 to begin: it is not."""
+    name = b"content-length:"
+    length = np.int64(-1)
+    line = at
+    for place in range(at, end):
+        if buffer[place] != 10:
+            continue
+        if place - line <= 1:
+            return (
+                place + 1,
+                length,
+                end - at > 11 and buffer[at + 9] == 50 and buffer[at + 10] == 48 and buffer[at + 11] == 48,
+            )
+        line = place + 1
+        if end - line < 16 or buffer[line] | 32 != name[0] or buffer[line + 7] != name[7]:
+            continue
+        found = True
+        for i in range(15):
+            found = found and (buffer[line + i] == name[i] or buffer[line + i] | 32 == name[i])
+        if found:
+            digit = line + 15
+            while digit < end and buffer[digit] == 32:
+                digit += 1
+            length = np.int64(0)
+            while digit < end and 48 <= buffer[digit] <= 57:
+                length = length * 10 + np.int64(buffer[digit] - 48)
+                digit += 1
+    return np.int64(-1), length, False
+
+
+@compiled
 def _http_length(stash: Any, size: Any) -> Any:
     """What content-length says, -1 without one."""
     name = b"\ncontent-length:"
@@ -199,6 +231,17 @@ def _take(s: Any, number: Any, got: Any, now: Any, good: Any) -> Any:
             continue
         if row[STASHED] >= STASH or row[IN_FLIGHT] == 0:
             return False
+        if s.kind == HTTP and row[STASHED] == 0:
+            body, rest, fine = _http_reply(s.buffer, at, got)
+            if body >= 0:
+                if rest < 0:
+                    return False
+                at = body
+                good[number] = 1 if fine else 0
+                row[LEFT] = rest
+                if rest == 0:
+                    _finish(s, number, now, fine)
+                continue
         s.stash[number, row[STASHED]] = s.buffer[at]
         row[STASHED] += 1
         at += 1
