@@ -274,9 +274,9 @@ def our_serving(
 
 @contextmanager
 def their_service(
-    folder: Path, redis: Server, dim: int, *, gathers: bool = False, of_rows: bool = False
+    folder: Path, redis: Server, dim: int, *, gathers: bool = False, rows_by: str = ""
 ) -> Iterator[Server]:
-    """`gathers`: it answers all requests that wait together, as ours does. `of_rows`: it takes rows of columns."""
+    """`gathers`: it answers all requests that wait together, as ours does. `rows_by`: it takes rows of columns, and makes numbers of them that way."""
     port = free_port()
     env = {
         **os.environ,
@@ -285,7 +285,7 @@ def their_service(
         "BENCH_SLOTS": ",".join(SLOTS),
         "BENCH_REDIS": str(redis.port),
         "BENCH_GATHERS": str(int(gathers)),
-        "BENCH_ROWS": str(int(of_rows)),
+        "BENCH_ROWS": rows_by,
         "OMP_NUM_THREADS": "1",
         "GLOG_minloglevel": "2",
     }
@@ -295,7 +295,7 @@ def their_service(
     ]  # fmt: skip
     with running(
         command,
-        FOLDER / "logs" / f"fastapi{'-gathers' if gathers else ''}.log",
+        FOLDER / "logs" / f"fastapi{'-gathers' if gathers else ''}{rows_by and f'-{rows_by}'}.log",
         lambda: answers(port, "/healthz"),
         env=env,
     ) as pid:

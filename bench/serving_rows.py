@@ -3,8 +3,8 @@
     python -m bench.serving_rows [--quick] [--only "1 instance"] [--values 40000]
 
 A row has 13 numbers (`log1p`, `standardize` by constants) and 26 texts. The model of rows has the same network and embeddings as that of
-feasigns, and the 13 numbers beside them. Their service gets the same JSON, computes numbers with numpy and keys with xxhash, and asks
-Redis and the same network.
+feasigns, and the 13 numbers beside them. Their service gets the same JSON, makes keys with xxhash, and asks Redis and the same network.
+It computes the numbers with pandas, in plain Python, or with numpy, which a user reaches for last.
 """
 
 import argparse
@@ -42,11 +42,15 @@ _SAMPLES = 16
 
 @dataclass(frozen=True)
 class Goal:
-    """Of rows ÷ feasigns, and ÷ FastAPI."""
+    """Of rows ÷ feasigns, and ÷ FastAPI with pandas or in plain Python."""
 
     shape: Shape
     of_feasigns: float
     of_theirs: float | None
+
+
+# By what FastAPI computes the numbers, and how that is named.
+WAYS = {"pandas": "with pandas", "plain": "in plain Python", "numpy": "with numpy"}
 
 
 GOALS = (
@@ -104,19 +108,33 @@ def publish_rows(table: Made, folder: Path, values: int) -> None:
     )  # fmt: skip
 
 
-def assert_equal(table: Made, rows: Ours, theirs: Server, values: int) -> None:
+def assert_equal(table: Made, rows: Ours, theirs: dict[str, Server], values: int) -> None:
     for goal in GOALS:
         for body in bodies(Shape(goal.shape.instances, 26, 1, 4, None, None), values):
             due = truth(table, body)
-            for door, port in {"ours": rows.serving.port, "theirs": theirs.port}.items():
+            for door, port in {
+                "ours": rows.serving.port,
+                **{way: server.port for way, server in theirs.items()},
+            }.items():
                 answer = httpx.post(f"http://127.0.0.1:{port}{PATH}", content=body, timeout=60, trust_env=False)
                 assert answer.status_code == 200, answer.text[:300]
                 worst = float(np.abs(np.array(answer.json()["predictions"]) - due).max())
                 assert worst < TOLERANCE, f"{door} is {worst:.2g} from the oracle at {goal.shape.name}"
 
 
+def pids_of(*servers: Server) -> list[int]:
+    return [pid for server in servers for pid in server.pids()]
+
+
 def measure(
-    table: Made, rows: Ours, feasigns: Ours, theirs: Server, redis: Server, values: int, plan: Plan, results: Results
+    table: Made,
+    rows: Ours,
+    feasigns: Ours,
+    theirs: dict[str, Server],
+    redis: Server,
+    values: int,
+    plan: Plan,
+    results: Results,
 ) -> None:
     for goal in GOALS:
         load = load_of(rows.serving.port, goal.shape, values)
@@ -127,13 +145,14 @@ def measure(
             compared = compare(name, ours, Side("theirs", other.run, feasigns.pids), plan)
             results.put(compared.row(goal.of_feasigns), compared.details())
             other.close()
-        name = f"raw rows ÷ FastAPI with the same transforms + Redis, {goal.shape.name}"
-        if plan.wants(name):
-            other = load_of(theirs.port, goal.shape, values)
-            side = Side("theirs", other.run, lambda: [*theirs.pids(), *redis.pids()])
-            compared = compare(name, ours, side, plan)
-            results.put(compared.row(goal.of_theirs), compared.details())
-            other.close()
+        for way, server in theirs.items():
+            name = f"raw rows ÷ FastAPI, the same transforms {WAYS[way]}, + Redis, {goal.shape.name}"
+            if plan.wants(name):
+                other = load_of(server.port, goal.shape, values)
+                side = Side("theirs", other.run, partial(pids_of, server, redis))
+                compared = compare(name, ours, side, plan)
+                results.put(compared.row(None if way == "numpy" else goal.of_theirs), compared.details())
+                other.close()
         load.close()
 
 
@@ -156,9 +175,11 @@ def main() -> None:
         publishing = partial(publish_rows, values=given.values)
         rows = stack.enter_context(our_serving(table, folder / "rows", cube, publishing))
         feasigns = stack.enter_context(our_serving(table, folder / "feasigns", cube))
-        theirs = stack.enter_context(their_service(folder / "rows", redis, table.dim, of_rows=True))
+        theirs = {
+            way: stack.enter_context(their_service(folder / "rows", redis, table.dim, rows_by=way)) for way in WAYS
+        }
         assert_equal(table, rows, theirs, given.values)
-        with one_core([*rows.pids(), *feasigns.pids(), *theirs.pids(), *redis.pids()]):
+        with one_core([*rows.pids(), *feasigns.pids(), *pids_of(redis, *theirs.values())]):
             measure(table, rows, feasigns, theirs, redis, given.values, plan, results)
     show(results.read())
 

@@ -2,13 +2,14 @@
 
 It takes the JSON of our own door: the body is parsed by orjson without a schema, one MGET and one network call a request, numpy
 does the rest, and the answer is bytes. With BENCH_GATHERS=1 it does as ours does: all requests that wait are answered by one MGET, in
-which no key stands twice, and one network call. With BENCH_ROWS=1 it has a door for rows of columns: numpy computes the numbers, xxhash
-the keys.
+which no key stands twice, and one network call. With BENCH_ROWS it has a door for rows of columns: xxhash makes the keys, and the numbers
+are computed by `pandas`, in `plain` Python or by `numpy`, as it says.
 """
 # mypy: ignore-errors
 # (its packages are in the environment of `make bench` alone)
 
 import asyncio
+import math
 import os
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,7 +24,9 @@ from elastic_ctr.serving.batching.predictor import _load as load_predictor
 
 FOLDER, DIM = Path(os.environ["BENCH_NETWORK"]), int(os.environ["BENCH_DIM"])
 SLOTS = {name: number for number, name in enumerate(os.environ["BENCH_SLOTS"].split(","))}
-OF_ROWS = os.environ.get("BENCH_ROWS") == "1"
+ROWS_BY = os.environ.get("BENCH_ROWS", "")
+if ROWS_BY == "pandas":
+    import pandas as pd
 # In the order of the network's inputs, which is that of their names.
 NUMBERS = sorted(f"I{place}" for place in range(1, 14))
 TEXTS = [(name, f"{name}\0") for name in sorted(f"C{place}" for place in range(1, 27))]
@@ -42,7 +45,7 @@ async def lifespan(_app: FastAPI):
     )
     STATE["predictor"] = predictor = load_predictor(FOLDER / "network.pdmodel", FOLDER / "network.pdiparams")
     STATE["input"] = predictor.get_input_handle("pooled")
-    if OF_ROWS:
+    if ROWS_BY:
         STATE["numbers"] = predictor.get_input_handle("numbers")
     STATE["output"] = predictor.get_output_handle(predictor.get_output_names()[0])
     STATE["waiting"] = asyncio.Queue()
@@ -128,15 +131,39 @@ async def inference(request: Request) -> Response:
     return Response(orjson.dumps(answer), media_type="application/json")
 
 
+def key_of(prefix, text):
+    return xxhash.xxh3_64_intdigest((prefix + text).encode())
+
+
+def by_pandas(rows):
+    frame = pd.DataFrame(rows)
+    numbers = (np.log1p(frame[NUMBERS]) - MEAN) / DEVIATION
+    keys = np.array([[key_of(prefix, text) for text in frame[name]] for name, prefix in TEXTS], np.uint64)
+    return numbers.to_numpy(np.float32), keys.T.reshape(-1)
+
+
+def plainly(rows):
+    numbers = [[(math.log1p(row[name]) - MEAN) / DEVIATION for name in NUMBERS] for row in rows]
+    keys = [key_of(prefix, row[name]) for row in rows for name, prefix in TEXTS]
+    return np.array(numbers, np.float32), np.array(keys, np.uint64)
+
+
+def by_numpy(rows):
+    given = np.array([[row[name] for name in NUMBERS] for row in rows], np.float64)
+    keys = [key_of(prefix, row[name]) for row in rows for name, prefix in TEXTS]
+    return ((np.log1p(given) - MEAN) / DEVIATION).astype(np.float32), np.array(keys, np.uint64)
+
+
+transform = {"pandas": by_pandas, "plain": plainly}.get(ROWS_BY, by_numpy)
+
+
 @app.post("/v1/models/ctr:predict")
 async def predict_rows(request: Request) -> Response:
     rows = orjson.loads(await request.body())["instances"]
-    given = np.array([[row[name] for name in NUMBERS] for row in rows], np.float64)
-    numbers = ((np.log1p(given) - MEAN) / DEVIATION).astype(np.float32)
-    keys = [xxhash.xxh3_64_intdigest((prefix + row[name]).encode()) for row in rows for name, prefix in TEXTS]
-    values = await values_of(np.array(keys, np.uint64))
+    numbers, keys = transform(rows)
+    values = await values_of(keys)
     STATE["numbers"].reshape(numbers.shape)
-    STATE["numbers"].copy_from_cpu(numbers)
+    STATE["numbers"].copy_from_cpu(np.ascontiguousarray(numbers))
     probabilities = predict(np.ascontiguousarray(values.reshape(len(rows), -1))).tolist()
     return Response(orjson.dumps({"predictions": probabilities, "model_version": "1"}), media_type="application/json")
 
