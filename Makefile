@@ -119,7 +119,7 @@ lock: ## Lock the requirements (needs uv): of the extras in pyproject.toml, of d
 	@$(LOCK) --constraint requirements/dev.txt --extra local pyproject.toml --output-file requirements/run.txt
 	@$(LOCK) --constraint requirements/dev.txt --extra cube pyproject.toml --output-file requirements/cube.txt
 	@$(LOCK) --constraint requirements/dev.txt requirements/bench.in --output-file requirements/bench.txt
-	@for client in tritonclient kserve; do $(LOCK) requirements/$$client.in --output-file requirements/$$client.txt; done
+	@for client in tritonclient kserve keras; do $(LOCK) requirements/$$client.in --output-file requirements/$$client.txt; done
 
 bench: setup-dev ## Measure and compare with Redis and FastAPI (half an hour): build/bench/results.json and .png. QUICK=1, ONLY="cube build", ROWS="30 keys"
 	@bench/setup

@@ -3,20 +3,25 @@
     python -m bench.features [--quick] [--rows 60000]
 
 Ours reads bytes, transforms cells and writes records, as a trainer does. Beside it are pandas with numpy, which read the same bytes,
-compute the same numbers and a hash of each text, and write as many fields as text; and our own converter of click logs, on lines
-of 39 features. Times are CPU seconds of one thread, so that neighbours on the machine count less.
+compute the same numbers and a hash of each text, and write as many fields as text; Keras' preprocessing layers in tf.data, which
+do so with TensorFlow's operators; and our own converter of click logs, on lines of 39 features. Times are CPU seconds of one thread,
+so that neighbours on the machine count less.
 """
 
 import argparse
 import io
+import os
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.method import Results, arguments, plan_of, show, summary
+from bench.method import Results, Row, arguments, plan_of, show, summary
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.features.convert import Converter
@@ -30,6 +35,7 @@ NUMBERS = tuple(f"I{place}" for place in range(1, 14))
 TEXTS = tuple(f"C{place}" for place in range(1, 27))
 COLUMNS = ("label", *NUMBERS, *TEXTS)
 MEAN, DEVIATION = 2.5, 1.5
+KERAS = str(Path(__file__).parents[1] / ".venv-keras" / "bin" / "python")
 ROWS, QUICK_ROWS = 60_000, 10_000
 
 
@@ -90,6 +96,17 @@ def in_pandas(data: bytes) -> int:
     return len("".join([" ".join(row) + "\n" for row in zip(*columns, strict=True)]).encode())
 
 
+def in_keras(file: Path, wanted: str) -> float:
+    """CPU seconds a row."""
+    rival = Path(__file__).parent / "rivals" / "keras_layers.py"
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [KERAS, str(rival), str(file), "4096", wanted], env=environment, capture_output=True, text=True, check=True
+    )
+    seconds, rows = done.stdout.split()
+    return float(seconds) / int(rows)
+
+
 def clicks(rows: int) -> bytes:
     keys = np.random.default_rng(4).integers(1, 1 << 63, (rows, 39), dtype=np.uint64).tolist()
     return "".join("1 1 " + " ".join(f"{key}:{slot}" for slot, key in enumerate(row)) + "\n" for row in keys).encode()
@@ -101,6 +118,13 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.thread_time() - began
 
 
+def compared(name: str, pairs: list[tuple[float, float]], goal: float | None, count: int, data: bytes) -> Row:
+    """Of seconds of ours and theirs, measured in turn."""
+    best = min(own for own, _ in pairs)
+    note = f"{count / best:,.0f} rows/s on one core, {len(data) / best / 1e6:,.0f} MB/s"
+    return summary(name, [other / own for own, other in pairs], goal, note=note)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments(parser)
@@ -110,7 +134,7 @@ def main() -> None:
     count = given.rows or (QUICK_ROWS if given.quick else ROWS)
     data, made = lines_of(rows_of(count)), transformer()
     lines, converter = clicks(count), Converter(SlotList(tuple(map(str, range(39)))), None)
-    rivals: dict[str, tuple[float, Callable[[], object]]] = {
+    rivals: dict[str, tuple[float | None, Callable[[], object]]] = {
         "pandas + numpy": (8, lambda: in_pandas(data)),
         "our converter of clicks, 39 features a line": (0.5, lambda: converter.convert(lines)),
     }
@@ -121,9 +145,19 @@ def main() -> None:
         ours(data, made)
         theirs()
         pairs = [(_seconds(lambda: ours(data, made)), _seconds(theirs)) for _ in range(plan.repetitions)]
-        best = min(pair[0] for pair in pairs)
-        note = f"{count / best:,.0f} rows/s on one core, {len(data) / best / 1e6:,.0f} MB/s"
-        results.put(summary(name, [other / own for own, other in pairs], goal, note=note))
+        results.put(compared(name, pairs, goal, count, data))
+    for wanted, text, goal in (("text", "", 5), ("tensors", ", which make no text", None)):
+        name = f"rows of Criteo's shape to the engine's text ÷ Keras' layers in tf.data{text}"
+        if not plan.wants(name):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "rows.tsv"
+            file.write_bytes(data)
+            ours(data, made)
+            pairs = [
+                (_seconds(lambda: ours(data, made)), count * in_keras(file, wanted)) for _ in range(plan.repetitions)
+            ]
+        results.put(compared(name, pairs, goal, count, data))
     show(results.read())
 
 
