@@ -21,6 +21,8 @@ Counts = npt.NDArray[np.int64]
 
 _SPACE, _NEWLINE, _ZERO, _ONE, _MINUS, _X, _P = (ord(sign) for sign in " \n01-xp")
 _SIXES, _ONES, _ZEROS = (np.uint64(byte * 0x0101010101010101) for byte in (6, 1, _ZERO))
+_HALF, _BYTES, _NIBBLES = (np.uint64(bits) for bits in (0xFFFF, 0x000000FF000000FF, 0x000F000F000F000F))
+_4, _8, _16, _32 = (np.uint64(bits) for bits in (4, 8, 16, 32))
 _TO_LETTER = np.uint64(ord("a") - ord("9") - 1)
 _PIECE = 4 << 20
 # Bytes at most: of a record without its numbers and keys, of a number, of a slot without its keys, of a key.
@@ -80,10 +82,11 @@ def _write_number(bits: Any, text: Any, at: Any) -> Any:
         exponent = np.int64(1)
     text[at], text[at + 1] = _ZERO, _X
     at += 2
-    # A nibble a byte, the highest one lowest, and all to hexadecimal at once; both bytes behind them are written again.
-    digits = np.uint64(0)
-    for digit in range(6):
-        digits |= np.uint64((mantissa >> (20 - 4 * digit)) & 15) << np.uint64(8 * digit)
+    # A nibble a byte by halves, the highest one lowest, and all to hexadecimal at once; both bytes behind them are written again.
+    digits = np.uint64(mantissa) << _8
+    digits = (digits >> _16) | ((digits & _HALF) << _32)
+    digits = ((digits >> _8) & _BYTES) | ((digits & _BYTES) << _16)
+    digits = ((digits >> _4) & _NIBBLES) | ((digits & _NIBBLES) << _8)
     above_nine = ((digits + _SIXES) >> np.uint64(4)) & _ONES
     store_u64(np.uint64(text.ctypes.data) + np.uint64(at), digits + _ZEROS + above_nine * _TO_LETTER)
     text[at + 6] = _P
@@ -92,7 +95,12 @@ def _write_number(bits: Any, text: Any, at: Any) -> Any:
     if power < 0:
         text[at] = _MINUS
         at += 1
-    return write_digits(np.uint64(abs(power)), text, at)
+    power = abs(power)
+    if 10 <= power < 100:
+        # Of numbers about one.
+        text[at], text[at + 1] = _ZERO + power // 10, _ZERO + power % 10
+        return at + 2
+    return write_digits(np.uint64(power), text, at)
 
 
 @compiled
@@ -115,6 +123,14 @@ def _write(keys: Any, lengths: Any, numbers: Any, shows: Any, clicks: Any, text:
             at += 1
         for slot in range(slots):
             length = lengths[row * slots + slot]
+            if length == 1:
+                # By far the most.
+                text[at], text[at + 1] = _ONE, _SPACE
+                at = write_digits(keys[key], text, at + 2)
+                key += 1
+                text[at] = _SPACE
+                at += 1
+                continue
             at = write_digits(np.uint64(max(length, 1)), text, at)
             if length == 0:
                 text[at], text[at + 1] = _SPACE, _ZERO

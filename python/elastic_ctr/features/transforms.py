@@ -51,6 +51,8 @@ _TEN, _TEN_THOUSAND, _HUNDRED_MILLION, _8, _32 = (np.uint64(number) for number i
 _LONGEST = np.uint64(10**19)  # and above: of MOST_DIGITS
 _ZEROS = np.uint64(0x3030303030303030)
 _CHECKED = bounds_checked()
+# Most counts are small whole numbers, and looking up is several times as fast as computing.
+_LOGARITHMS = np.array([math.log1p(count) for count in range(1024)])
 
 
 # -- numbers
@@ -59,7 +61,10 @@ _CHECKED = bounds_checked()
 @compiled
 def log1p(x: Any) -> Any:
     """sign(x) ln(1 + |x|): ln(1 + x) for x >= 0, and defined for negative numbers, too."""
-    return math.copysign(math.log1p(abs(x)), x)
+    size = abs(x)
+    if size < _LOGARITHMS.size and size == np.int64(size):
+        return math.copysign(_LOGARITHMS[np.int64(size)], x)
+    return math.copysign(math.log1p(size), x)
 
 
 @compiled

@@ -114,6 +114,22 @@ load_f32, store_f32 = _load(types.float32, ir.FloatType()), _store(types.float32
 load_i32 = _load(types.int32, _I32)
 
 
+@intrinsic
+def equal_bytes(typing: Any, address: Any, byte: Any) -> Any:
+    """A u64 with a bit for each of the 64 bytes at a u64 address, the first one lowest: whether it is that u8."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        bytes_64 = ir.VectorType(_BYTE, 64)
+        found = builder.load(_pointer(builder, args[0], bytes_64), align=1)
+        one = builder.insert_element(ir.Constant(bytes_64, ir.Undefined), args[1], _I32(0))
+        all_same = builder.shuffle_vector(
+            one, ir.Constant(bytes_64, ir.Undefined), ir.Constant(ir.VectorType(_I32, 64), [0] * 64)
+        )
+        return builder.bitcast(builder.icmp_unsigned("==", found, all_same), _I64)
+
+    return types.uint64(types.uint64, types.uint8), emit
+
+
 def _pieces(count: int) -> Iterator[tuple[int, int]]:
     """(start, length) of the vectors that count numbers are taken in: powers of two, none longer than two cache lines of f32."""
     start = 0

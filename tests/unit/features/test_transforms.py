@@ -21,6 +21,12 @@ def test_log1p_is_defined_for_every_number_and_keeps_its_sign(x: float) -> None:
     assert transforms.log1p(x) == pytest.approx(math.copysign(math.log1p(abs(x)), x))
 
 
+def test_log1p_of_small_counts_is_what_is_computed_to_the_bit() -> None:
+    for count in (*range(1030), *(count + 0.5 for count in range(1030))):
+        assert transforms.log1p(float(count)) == math.log1p(count)
+        assert transforms.log1p(-float(count)) == -math.log1p(count)
+
+
 @given(number, number, st.floats(0, 1e6))
 def test_standardized_and_scaled_numbers_follow_their_formulas(x: float, low: float, width: float) -> None:
     assert transforms.standardize(x, low, width) == ((x - low) / width if width > 0 else 0.0)

@@ -15,6 +15,7 @@ from elastic_ctr.machine_code.intrinsics import (
     copy_bytes,
     copy_halves,
     copy_scaled,
+    equal_bytes,
     high64,
     load_i32,
     load_u8,
@@ -134,3 +135,17 @@ def test_a_stored_row_is_copied_and_added_as_the_quantiser_says_and_nothing_behi
         assert copied[:47].tobytes() == wanted.tobytes()
         assert added[:47].tobytes() == (np.float32(7) + wanted).tobytes()
     assert (found[:, 47] == 7).all()
+
+
+@compiled
+def equal_bytes_at(data: Any, at: Any, byte: Any) -> Any:
+    return equal_bytes(np.uint64(data.ctypes.data) + np.uint64(at), np.uint8(byte))
+
+
+@given(st.binary(min_size=64, max_size=64), st.integers(0, 7), st.integers(0, 255))
+def test_each_of_64_bytes_is_compared(content: bytes, at: int, byte: int) -> None:
+    data = np.frombuffer(bytes(at) + content, np.uint8).copy()
+
+    for wanted in (byte, content[0], content[63]):
+        found = equal_bytes_at(data, at, wanted)
+        assert [bool(found >> place & 1) for place in range(64)] == [each == wanted for each in content]

@@ -9,7 +9,7 @@ from typing import BinaryIO, Literal, TypeAlias
 from elastic_ctr.features.cells import Cells, Inputs, Places
 from elastic_ctr.features.line import MAX_LINE_BYTES, Reason
 
-MOST_ROWS = 1 << 16
+MOST_ROWS = 1 << 11
 MOST_BYTES = 8 << 20
 
 Kind: TypeAlias = Literal["csv", "tsv", "jsonl", "parquet", "reader"]
