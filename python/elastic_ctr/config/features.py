@@ -68,6 +68,11 @@ Step: TypeAlias = Annotated[
 def _words(given: object) -> object:
     """Text with one value a line, or a list; a whole number is its decimals, as in a column."""
     if isinstance(given, str):
+        if given and "\n" not in given:
+            raise ValueError(
+                f"text is the content of a file with one value a line, and {given[:60]!r} is one line without a line end; give a file by "
+                "--set-file features.NAME.vocabulary=FILE, and one value as a list"
+            )
         return tuple(line.removesuffix("\r") for line in given.removesuffix("\n").split("\n"))
     if isinstance(given, (list, tuple)):
         return tuple(str(each) if type(each) is int and abs(each) <= EXACT else each for each in given)
@@ -78,7 +83,7 @@ _WORDS_SCHEMA: JsonDict = {
     "type": ["array", "string"],
     "items": {"type": ["string", "integer"], "minLength": 1, "maximum": EXACT, "minimum": -EXACT},
     "minItems": 1,
-    "minLength": 1,
+    "pattern": "\n",
     "uniqueItems": True,
 }
 

@@ -21,6 +21,10 @@ def _text(given: object) -> object:
         raise ValueError(  # noqa: TRY004
             "it is the text of statistics.json; give it by --set-file statistics=statistics.json"
         )
+    if not given.lstrip().startswith("{"):
+        raise ValueError(
+            f"it is the text of statistics.json, and {given[:60]!r} is none; give the file by --set-file statistics=statistics.json"
+        )
     return Statistics.from_json(given).to_json()
 
 

@@ -125,7 +125,7 @@ class Routes:
         parts = path.split("/")
         if parts[1:3] == ["v2", "models"] and len(parts) > 3 and parts[3] != self.model_name:
             return f"the model {parts[3][:40]!r} is not here; this is {self.model_name!r}"
-        return f"{path[:80]!r} is not a path of this server; predictions are at {SOURCE_PATH} and /v2"
+        return f"{path[:80]!r} is not a path of this server; predictions are at {SOURCE_PATH}, {self.rows_path} and /v2"
 
     # -- small answers
 
@@ -203,9 +203,8 @@ class Routes:
 
         def parse(schema: Schema) -> Instances:
             if not parsed:
-                parsed.append(
-                    open_inference.parse_infer(self._decoded(request), request.json_length, self.max_instances)
-                )
+                most = max(self.max_instances, open_inference.MAX_ELEMENTS)
+                parsed.append(open_inference.parse_infer(self._decoded(request), request.json_length, most))
             return parsed[0].instances(schema, self.max_instances)
 
         def answered(probabilities: Floats, version: int) -> tuple[bytes, bytes]:

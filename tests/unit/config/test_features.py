@@ -87,6 +87,10 @@ REFUSED: dict[str, tuple[dict[Any, Any], str]] = {
     "another type": ({"c": {"type": "hashed"}}, "c: a feature has the type categorical, numeric"),
     "a word": ({"c": "categorical"}, "c: a feature has the type categorical"),
     "nothing": ({"c": None}, "c: a feature has the type categorical"),
+    "the name of a file for its content": (
+        {"c": {**CITY, "vocabulary": "devices.txt"}},
+        "'devices.txt' is one line without a line end; give a file by --set-file features.NAME.vocabulary=FILE",
+    ),
     "a key misspelt": ({"c": {**CITY, "vocabluary": ["a"]}}, "c.vocabluary is not a setting; did you mean vocabulary?"),
     "a key of another type": ({"c": {**CITY, "ngrams": [1, 1]}}, "c.ngrams is not a setting"),
     "an unknown transform": (

@@ -38,7 +38,12 @@ def test_the_text_is_kept_as_it_is_written_by_analyze() -> None:
     ("statistics", "given", "sentence"),
     [
         ("{}", {}, "statistics: statistics.json is damaged: texts: Field required"),
-        ("statistics.json", {}, "statistics: statistics.json is damaged: the file: Invalid JSON"),
+        (
+            "statistics.json",
+            {},
+            "statistics: it is the text of statistics.json, and 'statistics.json' is none; give the file by --set-file",
+        ),
+        ("{", {}, "statistics: statistics.json is damaged: the file: Invalid JSON"),
         ({"texts": {}}, {}, "statistics: it is the text of statistics.json; give it by --set-file"),
         (
             Statistics.model_validate({"texts": {}, "numbers": {}}).to_json(),

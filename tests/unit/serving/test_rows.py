@@ -18,7 +18,7 @@ from elastic_ctr.features.slots import SlotList
 from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.schema import Schema
-from elastic_ctr.serving.frontends.grpc import inference_of
+from elastic_ctr.serving.frontends.grpc import check_counts, inference_of
 from elastic_ctr.serving.protocols.elasticctr_json import parse_inference
 from elastic_ctr.serving.protocols.open_inference import model_metadata, parse_infer
 from elastic_ctr.serving.protocols.rows_json import parse_rows, rows_answer
@@ -249,6 +249,56 @@ def test_a_wrong_tensor_is_refused_by_its_column(tensor: dict[str, Any], sentenc
 
     assert refused.value.status == 400
     assert sentence in refused.value.sentence
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value", "due"),
+    [
+        ("INT64", 1.5, "a whole number from -9223372036854775808 to 9223372036854775807"),
+        ("INT8", 700, "a whole number from -128 to 127"),
+        ("UINT16", -1, "a whole number from 0 to 65535"),
+        ("UINT32", True, "a whole number from 0 to 4294967295"),
+        ("BOOL", 7, "true or false"),
+        ("BYTES", 1.5, "text"),
+    ],
+)
+def test_a_value_of_json_that_its_datatype_does_not_hold_is_refused(datatype: str, value: Any, due: str) -> None:
+    tensor = {"name": "user", "datatype": datatype, "shape": [2], "data": [None, value]}
+
+    with pytest.raises(RequestError) as refused:
+        parse_infer(json.dumps({"inputs": [tensor]}).encode()).instances(SCHEMA, 100)
+
+    assert refused.value.sentence == f"inputs[0].data[1] of 'user' is {json.dumps(value)}; {datatype} takes {due}"
+
+
+def test_a_float32_of_json_is_the_float32_of_binary_tensors() -> None:
+    def number(tensor: dict[str, Any], raw: bytes = b"") -> Any:
+        head = json.dumps({"inputs": [tensor]}).encode()
+        return parse_infer(head + raw, len(head) if raw else None).instances(SCHEMA, 100)
+
+    written = {"name": "price", "datatype": "FP32", "shape": [1]}
+    raw = np.array([0.7], "<f4").tobytes()
+
+    same(number({**written, "data": [0.7]}), number({**written, "parameters": {"binary_data_size": 4}}, raw))
+
+
+def test_rows_may_all_have_an_empty_list() -> None:
+    for datatype in ("BYTES", "INT64"):
+        inputs = [
+            {"name": "user", "datatype": "BYTES", "shape": [2], "data": ["a", "b"]},
+            {"name": "tags", "datatype": datatype, "shape": [2, 0], "data": []},
+        ]
+        found = parse_infer(json.dumps({"inputs": inputs}).encode()).instances(SCHEMA, 100)
+
+        same(found, parse_infer(json.dumps({"inputs": inputs[:1]}).encode()).instances(SCHEMA, 100))
+
+
+def test_a_row_may_have_more_values_than_requests_have_rows() -> None:
+    message = messages.ModelInferRequest(raw_input_contents=[(struct.pack("<I", 1) + b"a") * 120])
+    message.inputs.add(name="tags", datatype="BYTES", shape=[30, 4])
+
+    check_counts(message.SerializeToString(), 30)
+    assert inference_of(message, 30).instances(SCHEMA, 30).rows == 30
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ def check_counts(request: bytes, max_instances: int) -> None:
     Raises RequestError: 413, or 400 where the bytes are no message without groups.
     """
     fields = values = 0
-    most = _MAX_FIELDS + max_instances
+    most = _MAX_FIELDS + max(max_instances, open_inference.MAX_ELEMENTS)
     # The tensors and outputs of the request, and the contents of the tensors; nothing that is repeated lies deeper.
     spans = [(0, len(request), 0)]
     while spans:
@@ -338,7 +338,9 @@ def inference_of(asked: Any, max_instances: int) -> Inference:
             if given.HasField("contents"):
                 raise BadRequest(f"{where}.contents stands beside raw_input_contents; give one of them")
             where_data = f"raw_input_contents[{place}]"
-            data = open_inference.raw_values(raw[place], given.datatype, where_data, max_instances)
+            data = open_inference.raw_values(
+                raw[place], given.datatype, where_data, max(max_instances, open_inference.MAX_ELEMENTS)
+            )
         else:
             where_data = f"{where}.contents"
             data = _contents(given.contents, given.datatype, where_data)

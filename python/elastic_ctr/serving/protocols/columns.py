@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _WHOLE = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
 OF_TEXT = ("BYTES", *_WHOLE, "BOOL")
 OF_NUMBERS = ("FP64", "FP32", *_WHOLE)
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def columns_described(transformer: Transformer) -> list[tuple[str, str]]:
@@ -72,11 +73,12 @@ def _texts(tensor: Tensor | None, of: TextInput, rows: int) -> list[bytes]:
     else:
         # Of gRPC bytes, of JSON its own values.
         values = [
-            _utf8(value, tensor, place) if isinstance(value, bytes) else value for place, value in enumerate(data)
+            _utf8(value, tensor, place) if isinstance(value, bytes) else _of_datatype(value, tensor, place)
+            for place, value in enumerate(data)
         ]
     if width != 1:
         texts = [each.decode() if isinstance(each, bytes) else each for each in values]
-        values = [texts[at : at + width] for at in range(0, width * rows, width)]
+        values = [texts[row * width : (row + 1) * width] for row in range(rows)]
     found = []
     for place, value in enumerate(values):
         try:
@@ -100,9 +102,35 @@ def _numbers(tensor: Tensor | None, column: str, rows: int) -> npt.NDArray[np.fl
             )
         return found
     try:
-        return np.array([number_cell(value, column) for value in tensor.data], np.float64)
+        given = [_of_datatype(value, tensor, place) for place, value in enumerate(tensor.data)]
+        return np.array([number_cell(value, column) for value in given], np.float64)
     except CellRefused as refused:
         raise BadRequest(f"{tensor.where}: {refused}") from None
+
+
+def _of_datatype(value: Any, tensor: Tensor, place: int) -> Any:
+    """A value of JSON as the tensor's datatype has it, so that it is the same in binary; null is a missing one."""
+    kind = tensor.datatype
+    if value is None or kind == "FP64":
+        return value
+    if kind == "BYTES":
+        fits, due = type(value) in (str, int, bool), "text"
+    elif kind == "BOOL":
+        fits, due = type(value) is bool, "true or false"
+    elif kind == "FP32":
+        if type(value) not in (int, float) or abs(value) > _LARGEST:
+            # What is said of a value of another kind, or of one that is too large, is said of any number.
+            return value
+        return float(np.float32(value))
+    else:
+        limits = np.iinfo(kind.lower())
+        fits = type(value) is int and limits.min <= value <= limits.max
+        due = f"a whole number from {limits.min} to {limits.max}"
+    if not fits:
+        raise BadRequest(
+            f"{tensor.where}[{place}] of {short_repr(tensor.name)} is {short_repr(value)}; {kind} takes {due}"
+        )
+    return value
 
 
 def _typed(tensor: Tensor, allowed: tuple[str, ...], how: str) -> None:

@@ -54,6 +54,8 @@ RAW = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8", "UINT16
 """Of feasigns and their lengths, as numpy's dtypes."""
 RAW_COLUMNS = {**RAW, "INT8": "<i1", "INT16": "<i2", "UINT8": "<u1", "BOOL": "<?", "FP32": "<f4", "FP64": "<f8"}
 _ELEMENT_LENGTH_BYTES = 4
+MAX_ELEMENTS = 1 << 20
+"""Of a BYTES tensor, whose elements become objects; a model of rows may have several in a row."""
 _FEASIGN_TYPES = ("UINT64", "INT64")
 
 
@@ -113,7 +115,7 @@ class Inference:
             yield name, _OUTPUTS[name], values[name]
 
 
-def parse_infer(body: bytes, json_length: int | None = None, max_elements: int = MAX_FEASIGNS) -> Inference:
+def parse_infer(body: bytes, json_length: int | None = None, max_elements: int = MAX_ELEMENTS) -> Inference:
     """`json_length` is that of the JSON in front of binary tensors; None of a body without them. Raises RequestError."""
     if json_length is not None and json_length > len(body):
         raise BadRequest(f"Inference-Header-Content-Length is {json_length}; the body has {len(body)} bytes")
