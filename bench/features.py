@@ -14,7 +14,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,8 @@ def transformer() -> Transformer:
     return transformer_of(features(), statistics())
 
 
-def rows_of(count: int) -> list[dict[str, Any]]:
-    dice = np.random.default_rng(3)
+def rows_of(count: int, seed: int = 3) -> list[dict[str, Any]]:
+    dice = np.random.default_rng(seed)
     numbers = np.floor(dice.lognormal(3, 2, (count, len(NUMBERS)))).astype(np.int64).tolist()
     texts = dice.integers(0, 1 << 32, (count, len(TEXTS))).tolist()
     return [
@@ -71,15 +71,23 @@ def rows_of(count: int) -> list[dict[str, Any]]:
 
 
 def lines_of(rows: list[dict[str, Any]]) -> bytes:
-    return "".join("\t".join(["1", *(str(row[name]) for name in COLUMNS[1:])]) + "\n" for row in rows).encode()
+    """Every third one is a click."""
+    lines = (
+        "\t".join([str(int(place % 3 == 0)), *(str(row[name]) for name in COLUMNS[1:])])
+        for place, row in enumerate(rows)
+    )
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def texts(data: bytes, made: Transformer) -> Iterator[bytes]:
+    """The engine's text, in pieces."""
+    for batch in rows_in_range(io.BytesIO(data), "part-0", Format("tsv", COLUMNS), Wanted(made.inputs, "label")):
+        yield record_text(made.transform(batch.cells), batch.shows, batch.clicks)[0]
 
 
 def ours(data: bytes, made: Transformer) -> int:
     """Bytes of text."""
-    size = 0
-    for batch in rows_in_range(io.BytesIO(data), "part-0", Format("tsv", COLUMNS), Wanted(made.inputs, "label")):
-        size += len(record_text(made.transform(batch.cells), batch.shows, batch.clicks)[0])
-    return size
+    return sum(map(len, texts(data, made)))
 
 
 def in_pandas(data: bytes) -> int:

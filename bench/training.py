@@ -1,12 +1,12 @@
 """Records a second of the training phase in the pipeline, beside the bare engine on the same file and network.
 
-    python -m bench.training [--quick] [--rows 400000]
+    python -m bench.training [--quick] [--rows 400000] [--only "raw rows"]
 
 The pipeline: `elastic-ctr local run` with one trainer and one pserver, tasks of a quarter of the rows, each loaded while
 the one before it is trained; timed by the master from the first lease to the last report of the round. Bare:
 `train_from_dataset` on one file of the same rows, converted by the same converter and loaded before the clock starts, in
 one process against one server. Runs alternate: bare, pipeline, bare, pipeline … bare; a pipeline run is compared with the
-mean of its two neighbours.
+mean of its two neighbours. Once with lines of clicks, and once with half as many raw rows of bench/features.py.
 """
 
 import argparse
@@ -19,18 +19,24 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from bench import features
 from bench.method import Results, Row, arguments, plan_of, show, summary
+from elastic_ctr.config.data import Data
+from elastic_ctr.config.features import input_of
+from elastic_ctr.config.load import read_yaml
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.features.convert import Converter
 from elastic_ctr.features.slots import SlotList
 
-NAME = "training in the pipeline ÷ the bare engine"
+CLICKS, ROWS = "training in the pipeline ÷ the bare engine", "training on raw rows in the pipeline ÷ the bare engine"
+_PIECE = 20_000
 COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 
 
@@ -74,19 +80,32 @@ def bare(data: Path, rows: int, folder: Path) -> float:
     return float(answer.stdout.strip().splitlines()[-1])
 
 
+def converted(data: Path, target: Path) -> ModelInput:
+    """The hour as the engine's text, by the trainer's own converters."""
+    parts = sorted(data.glob("2*/*/part-*"))
+    settings = read_yaml(data / "values.yaml")
+    if "features" in settings:
+        made = features.transformer()
+        with target.open("wb") as text:
+            for part in parts:
+                text.writelines(features.texts(part.read_bytes(), made))
+        return input_of(Data.model_validate(settings["data"]), features.features())
+    slots = SlotList.parse((data / "slot.conf").read_text())
+    converter = Converter(slots, None)
+    with target.open("wb") as text:
+        for part in parts:
+            text.write(converter.convert(part.read_bytes()).text)
+    return ModelInput(tuple(slots))
+
+
 def run_bare(data: Path, folder: Path, rows: int) -> None:
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    slots = SlotList.parse((data / "slot.conf").read_text())
     target = folder / "bare.txt"
-    if not target.exists():
-        converter = Converter(slots, None)
-        with target.open("wb") as text:
-            for part in sorted(data.glob("2*/*/part-*")):
-                text.write(converter.convert(part.read_bytes()).text)
+    given = converted(data, target)
     model, endpoint = Model(), f"127.0.0.1:{free_port()}"
     spec: dict[str, Any] = {
-        "model": model.model_dump(mode="json", by_alias=True), "input": {"slots": list(slots)}, "endpoints": [endpoint],
+        "model": model.model_dump(mode="json", by_alias=True), "input": asdict(given), "endpoints": [endpoint],
         "index": 0, "scratch": str(folder / "server"),
     }  # fmt: skip
     (folder / "spec.json").write_text(json.dumps(spec))
@@ -99,7 +118,7 @@ def run_bare(data: Path, folder: Path, rows: int) -> None:
         from elastic_ctr.trainer.engine import Engine
 
         prepare_environment(folder / "engine")
-        engine = Engine(model, ModelInput(tuple(slots)), [endpoint], batch_size=512, threads=1)
+        engine = Engine(model, given, [endpoint], batch_size=512, threads=1)
         engine.connect(1)
         engine.initialise()
         dataset = engine.ready(engine.preload(target), rows)
@@ -124,20 +143,44 @@ def main() -> None:
     if given.bare:
         run_bare(given.bare[0], given.bare[1], rows)
     results = Results(given.results, quick=plan.quick or bool(given.rows))
-    if plan.wants(NAME):
-        with tempfile.TemporaryDirectory() as name:
-            results.put(measure(Path(name), rows, 1 if plan.quick else plan.repetitions))
+    for name, make, count in ((CLICKS, clicks, rows), (ROWS, raw_rows, rows // 2)):
+        if plan.wants(name):
+            with tempfile.TemporaryDirectory() as folder:
+                data = Path(folder) / "data"
+                make(data, count)
+                results.put(measure(name, data, Path(folder), count, 1 if plan.quick else plan.repetitions))
     show(results.read())
 
 
-def measure(folder: Path, rows: int, repetitions: int) -> Row:
-    """The two in turn: one more of the bare engine, so that each run of the pipeline has one before it and one behind."""
-    data = folder / "data"
+def clicks(data: Path, rows: int) -> None:
+    """An hour of synthetic clicks."""
     subprocess.run(
         [COMMAND, "synth", "--hours", "1", "--rows", str(rows), "--seed", "1", str(data)],
         check=True,
         capture_output=True,
     )
+
+
+def raw_rows(data: Path, rows: int) -> None:
+    """An hour of rows of Criteo's shape."""
+    hour = data / "20200401" / "00"
+    hour.mkdir(parents=True)
+    with (hour / "part-0").open("wb") as lines:
+        for begin in range(0, rows, _PIECE):
+            lines.write(features.lines_of(features.rows_of(min(_PIECE, rows - begin), seed=begin)))
+    (hour / "donefile").touch()
+    values = {
+        "data": {
+            "source": {"url": f"file://{data.resolve()}"}, "start": "20200401/00", "end": "20200401/00",
+            "format": "tsv", "label": "label", "columns": list(features.COLUMNS),
+        },
+        "features": features.features().model_dump(mode="json", by_alias=True, exclude_none=True),
+    }  # fmt: skip
+    (data / "values.yaml").write_text(yaml.safe_dump(values))
+
+
+def measure(name: str, data: Path, folder: Path, rows: int, repetitions: int) -> Row:
+    """The two in turn: one more of the bare engine, so that each run of the pipeline has one before it and one behind."""
     bares, pipelines = [bare(data, rows, folder)], []
     for _ in range(repetitions):
         pipelines.append(pipeline(data, rows, folder))
@@ -147,7 +190,7 @@ def measure(folder: Path, rows: int, repetitions: int) -> Row:
         f"{statistics.median(pipelines):,.0f} to {statistics.median(bares):,.0f} records a second, {rows:,} of them in an hour; "
         "one trainer, one pserver, this machine's cores for both"
     )
-    return summary(NAME, ratios, 0.85, note=note)
+    return summary(name, ratios, 0.85, note=note)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.keys import Keys
-from elastic_ctr.machine_code.compiled import compiled
+from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 from elastic_ctr.machine_code.intrinsics import copy_bytes, high64, load_u8, load_u32, load_u64
 
 Bytes = npt.NDArray[np.uint8]
@@ -37,8 +37,8 @@ _START = np.array(
 )
 _LOW = np.uint64(0xFFFF_FFFF)
 _STRIPE_BYTES, _BLOCK_STRIPES, _SECRET_BYTES = 64, 16, 192
-_0, _1, _8, _16, _24, _28, _29, _32, _33, _35, _37, _47, _49, _64 = (
-    np.uint64(number) for number in (0, 1, 8, 16, 24, 28, 29, 32, 33, 35, 37, 47, 49, 64)
+_0, _1, _4, _8, _16, _24, _28, _29, _32, _33, _35, _37, _47, _49, _64 = (
+    np.uint64(number) for number in (0, 1, 4, 8, 16, 24, 28, 29, 32, 33, 35, 37, 47, 49, 64)
 )
 
 
@@ -76,20 +76,55 @@ def _avalanche_of_xxh64(x: Any) -> Any:
     return x ^ (x >> _32)
 
 
+@compiled_inline
+def _of_9_to_16(first: Any, last: Any, length: Any, secret: Any) -> Any:
+    """By the first and the last eight bytes."""
+    low = first ^ load_u64(secret + _24) ^ load_u64(secret + _32)
+    high = last ^ load_u64(secret + np.uint64(40)) ^ load_u64(secret + np.uint64(48))
+    return _avalanche(length + _with_bytes_swapped(low) + high + _folded(low, high))
+
+
+@compiled_inline
+def _of_4_to_8(first: Any, last: Any, length: Any, secret: Any) -> Any:
+    """By the first and the last four bytes."""
+    x = (last + (first << _32)) ^ load_u64(secret + _8) ^ load_u64(secret + _16)
+    x ^= _rotated(x, _49) ^ _rotated(x, _24)
+    x *= _MIX_2
+    x ^= (x >> _35) + length
+    x *= _MIX_2
+    return x ^ (x >> _28)
+
+
+@compiled_inline
+def hash_of_two(prefix: Any, before: Any, text: Any, size: Any, secret: Any) -> Any:
+    """XXH3 of a prefix and a text of 4 to 16 bytes together, without a copy; all are u64.
+
+    Args:
+        prefix: its bytes, the first one lowest, zeros behind.
+        before: how many it has, from 1 to 7.
+        text: the address of the text; eight bytes there may be read.
+        size: its bytes.
+        secret: where SECRET is.
+    """
+    length = before + size
+    word = load_u64(text)
+    shift = _8 * before
+    if size >= _8:
+        return _of_9_to_16(prefix | (word << shift), load_u64(text + size - _8), length, secret)
+    word &= (_1 << (_8 * size)) - _1
+    low, high = prefix | (word << shift), word >> (_64 - shift)
+    if length > _8:
+        last = (low >> (_8 * (length - _8))) | (high << (_8 * (_16 - length)))
+        return _of_9_to_16(low, last, length, secret)
+    return _of_4_to_8(low & _LOW, (low >> (_8 * (length - _4))) & _LOW, length, secret)
+
+
 @compiled
 def _up_to_16(at: Any, length: Any, secret: Any) -> Any:
     if length > 8:
-        low = load_u64(at) ^ load_u64(secret + np.uint64(24)) ^ load_u64(secret + np.uint64(32))
-        high = load_u64(at + length - _8) ^ load_u64(secret + np.uint64(40)) ^ load_u64(secret + np.uint64(48))
-        return _avalanche(length + _with_bytes_swapped(low) + high + _folded(low, high))
+        return _of_9_to_16(load_u64(at), load_u64(at + length - _8), length, secret)
     if length > 3:
-        first, last = np.uint64(load_u32(at)), np.uint64(load_u32(at + length - np.uint64(4)))
-        x = (last + (first << _32)) ^ load_u64(secret + _8) ^ load_u64(secret + _16)
-        x ^= _rotated(x, _49) ^ _rotated(x, _24)
-        x *= _MIX_2
-        x ^= (x >> _35) + length
-        x *= _MIX_2
-        return x ^ (x >> _28)
+        return _of_4_to_8(np.uint64(load_u32(at)), np.uint64(load_u32(at + length - _4)), length, secret)
     if length > 0:
         first, middle = np.uint64(load_u8(at)), np.uint64(load_u8(at + (length >> _1)))
         last = np.uint64(load_u8(at + length - _1))
