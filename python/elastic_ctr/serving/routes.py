@@ -22,6 +22,7 @@ from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, Reply, Request
 from elastic_ctr.serving.protocols import elasticctr_json, open_inference, rows_json
 from elastic_ctr.serving.protocols.elasticctr_json import Scanner
+from elastic_ctr.serving.protocols.tensors import MAX_ELEMENTS
 from elastic_ctr.serving.request_error import BadRequest, RequestError, request_error_of, short_repr
 from elastic_ctr.serving.worker_counters import Counters
 
@@ -203,7 +204,7 @@ class Routes:
 
         def parse(schema: Schema) -> Instances:
             if not parsed:
-                most = max(self.max_instances, open_inference.MAX_ELEMENTS)
+                most = max(self.max_instances, MAX_ELEMENTS)
                 parsed.append(open_inference.parse_infer(self._decoded(request), request.json_length, most))
             return parsed[0].instances(schema, self.max_instances)
 

@@ -32,7 +32,8 @@ from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.batching.instances import MAX_FEASIGNS, Instances, too_many_feasigns
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.protocols import open_inference
-from elastic_ctr.serving.protocols.open_inference import Inference, Tensor
+from elastic_ctr.serving.protocols.open_inference import Inference
+from elastic_ctr.serving.protocols.tensors import MAX_ELEMENTS, RAW_COLUMNS, Tensor, add_tensor, raw_values
 from elastic_ctr.serving.request_error import BadRequest, RequestError, request_error_of, short_repr
 from elastic_ctr.serving.routes import PARSED_INLINE, Routes
 
@@ -268,7 +269,7 @@ def check_counts(request: bytes, max_instances: int) -> None:
     Raises RequestError: 413, or 400 where the bytes are no message without groups.
     """
     fields = values = 0
-    most = _MAX_FIELDS + max(max_instances, open_inference.MAX_ELEMENTS)
+    most = _MAX_FIELDS + max(max_instances, MAX_ELEMENTS)
     # The tensors and outputs of the request, and the contents of the tensors; nothing that is repeated lies deeper.
     spans = [(0, len(request), 0)]
     while spans:
@@ -338,14 +339,12 @@ def inference_of(asked: Any, max_instances: int) -> Inference:
             if given.HasField("contents"):
                 raise BadRequest(f"{where}.contents stands beside raw_input_contents; give one of them")
             where_data = f"raw_input_contents[{place}]"
-            data = open_inference.raw_values(
-                raw[place], given.datatype, where_data, max(max_instances, open_inference.MAX_ELEMENTS)
-            )
+            data = raw_values(raw[place], given.datatype, where_data, max(max_instances, MAX_ELEMENTS))
         else:
             where_data = f"{where}.contents"
             data = _contents(given.contents, given.datatype, where_data)
         tensor = Tensor(given.name, list(given.shape), given.datatype, data, where, where_data)
-        open_inference.add_tensor(tensors, tensor)
+        add_tensor(tensors, tensor)
     return Inference(
         asked.id or None, open_inference.outputs_named([(each.name, f"outputs[{place}].name") for place, each in enumerate(asked.outputs)]), tensors
     )  # fmt: skip
@@ -384,5 +383,5 @@ def _contents(contents: Any, datatype: str, where: str) -> Any:
             raise BadRequest(f"{where} has {other.name}; {datatype} stands in {field}")
     values = getattr(contents, field)
     # fromiter: an array of a repeated field is made by way of a list, which takes five times as much.
-    dtype = open_inference.RAW_COLUMNS.get(datatype)
+    dtype = RAW_COLUMNS.get(datatype)
     return list(values) if datatype == "BYTES" else np.fromiter(values, dtype=dtype, count=len(values))

@@ -7,7 +7,7 @@ FP64 and whole numbers. The shape is [n] or [n, 1]; [n, k] for a feature with a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,8 @@ from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.json_fields import enough_instances
 from elastic_ctr.serving.protocols.rows_json import instances_of_cells, refuse_unknown
+from elastic_ctr.serving.protocols.tensors import Tensor
 from elastic_ctr.serving.request_error import BadRequest, short_repr
-
-if TYPE_CHECKING:
-    from elastic_ctr.serving.protocols.open_inference import Tensor
 
 _WHOLE = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
 OF_TEXT = ("BYTES", *_WHOLE, "BOOL")

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.columns import columns_described, instances_of_columns
 from elastic_ctr.serving.protocols.elasticctr_json import named
 from elastic_ctr.serving.protocols.json_fields import count, enough_instances, fields, items, json_object, text
+from elastic_ctr.serving.protocols.tensors import MAX_ELEMENTS, RAW, Tensor, add_tensor, raw_values
 from elastic_ctr.serving.request_error import BadRequest, RequestError, short_repr
 
 LINE = "line"
@@ -50,26 +51,7 @@ _OUTPUTS = {"probability": "FP32", "version": "UINT64", KNOWN_KEYS: "UINT32"}
 _USUAL_OUTPUTS = ("probability", "version")
 NO_INPUTS = f"inputs is empty; give a BYTES tensor {LINE!r}, or a UINT64 tensor for each slot"
 
-RAW = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8", "UINT16": "<u2"}
-"""Of feasigns and their lengths, as numpy's dtypes."""
-RAW_COLUMNS = {**RAW, "INT8": "<i1", "INT16": "<i2", "UINT8": "<u1", "BOOL": "<?", "FP32": "<f4", "FP64": "<f8"}
-_ELEMENT_LENGTH_BYTES = 4
-MAX_ELEMENTS = 1 << 20
-"""Of a BYTES tensor, whose elements become objects; a model of rows may have several in a row."""
 _FEASIGN_TYPES = ("UINT64", "INT64")
-
-
-class Tensor(NamedTuple):
-    """A checked input: `data` is flat and as long as `shape` says. Of JSON it is a list, of gRPC a list of bytes or an
-    array of the datatype. `input` and `where` name it and its data in the request.
-    """
-
-    name: str
-    shape: list[int]
-    datatype: str
-    data: list[Any] | npt.NDArray[Any]
-    input: str
-    where: str
 
 
 @dataclass(frozen=True)
@@ -186,21 +168,6 @@ def model_metadata(model: str, version: int | None, schema: Schema | None) -> di
     }
 
 
-def add_tensor(tensors: dict[str, Tensor], given: Tensor) -> None:
-    """Check an input by itself and take it in. Raises RequestError."""
-    shape = given.shape
-    if len(shape) not in (1, 2):
-        raise BadRequest(f"{given.input}.shape has {len(shape)} dimensions; it must have one or two")
-    for place, size in enumerate(shape):
-        count(size, f"{given.input}.shape[{place}]")
-    size = shape[0] * (shape[1] if len(shape) == 2 else 1)
-    if len(given.data) != size:
-        raise BadRequest(f"{given.where} has {len(given.data)} values; its shape {shape} says {size}")
-    if given.name in tensors:
-        raise BadRequest(f"{given.input}.name {short_repr(given.name)} is there twice")
-    tensors[given.name] = given
-
-
 def outputs_named(asked: list[tuple[str, str]]) -> tuple[str, ...]:
     """The outputs wanted, each with its place in the request; the usual ones when none is named. Raises RequestError."""
     for name, where in asked:
@@ -250,29 +217,6 @@ def _add_json(tensors: dict[str, Tensor], given: Any, where: str, unread: BytesI
     if len(raw) < size:
         raise BadRequest(f"{where_size} is {size}; {len(raw)} bytes are left behind the JSON")
     add_tensor(tensors, Tensor(name, shape, datatype, raw_values(raw, datatype, where, max_elements), where, where))
-
-
-def raw_values(data: bytes, datatype: str, where: str, max_elements: int) -> list[Any] | npt.NDArray[Any]:
-    """Values of a tensor from its bytes, of BYTES so many at most; `where` names it in a refusal. Raises RequestError."""
-    if datatype in RAW_COLUMNS:
-        dtype = np.dtype(RAW_COLUMNS[datatype])
-        if len(data) % dtype.itemsize:
-            raise BadRequest(f"{where} has {len(data)} bytes; values of {datatype} have {dtype.itemsize} each")
-        return np.frombuffer(data, dtype=dtype)
-    if datatype != "BYTES":
-        allowed = ", ".join(("BYTES", *RAW_COLUMNS))
-        raise BadRequest(f"{where}.datatype is {short_repr(datatype)}; it must be one of {allowed}")
-    elements: list[bytes] = []
-    at = 0
-    while at < len(data):
-        start = at + _ELEMENT_LENGTH_BYTES
-        at = start + int.from_bytes(data[at:start], "little")
-        if start > len(data) or at > len(data):
-            raise BadRequest(f"{where} ends inside its element {len(elements)}")
-        elements.append(data[start:at])
-        if len(elements) > max_elements:
-            raise RequestError(413, f"{where} has more than {max_elements} elements; send several requests")
-    return elements
 
 
 def _typed(tensor: Tensor, allowed: tuple[str, ...]) -> None:
