@@ -79,19 +79,24 @@ def _class(kind: Any) -> str:
     return next((name for name, tests in classes.items() if any(test(kind) for test in tests)), "other")
 
 
+def mean_row_bytes(batch: Any) -> int:
+    """Bytes of a row of a pyarrow.RecordBatch, in the mean; 0 where there is none."""
+    import pyarrow as pa
+
+    try:
+        size: int = batch.nbytes
+    except pa.ArrowTypeError:  # not known of string_view
+        size = batch.get_total_buffer_size()
+    return size // max(len(batch), 1)
+
+
 def batches_of(
     batch: Any, wanted: Wanted, path: str, first: int, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[RowBatch]:
     """`cells_of_record_batch` of a batch of any size, in parts that keep to the size of a RowBatch."""
-    import pyarrow as pa
-
     check_schema(batch.schema, wanted, path)
     used = batch.select(wanted.columns)
-    try:
-        size = used.nbytes
-    except pa.ArrowTypeError:  # not known of string_view
-        size = used.get_total_buffer_size()
-    row_bytes = size // max(len(used), 1) + wanted.row_bytes
+    row_bytes = mean_row_bytes(used) + wanted.row_bytes
     rows = min(max(MOST_BYTES // row_bytes, 1), MOST_ROWS)
     for begin in range(0, len(used), rows):
         yield cells_of_record_batch(used.slice(begin, rows), wanted, path, first + begin, max_line_bytes)
