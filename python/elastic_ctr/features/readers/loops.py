@@ -188,6 +188,8 @@ def _digits(data: Any, at: Any, end: Any, mantissa: Any, digits: Any) -> Any:
 def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) -> Any:
     """Read decimal numbers, `[+-]digits[.digits][e[+-]digits]`; returns how many are not fine.
 
+    Digits may be lacking on one side of the point, as R and SAS write numbers.
+
     Args:
         data: u8
         spans: i64[rows, numbers, 2], begin and end of each in data. An empty one is NaN.
@@ -219,7 +221,7 @@ def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) ->
             if at < end and data[at] == _POINT:
                 first = at + 1
                 at, mantissa, digits = _digits(data, first, end, mantissa, digits)
-                right = right and at > first
+                right = right or at > first
                 power = first - at
             if at < end and (data[at] == _SMALL_E or data[at] == _LARGE_E):
                 at += 1

@@ -13,7 +13,7 @@ from elastic_ctr.features.line import MAX_LINE_BYTES, Reason
 from elastic_ctr.features.readers.rows import RowBatch, Wanted
 
 SEPARATORS = {"csv": ",", "tsv": "\t"}
-NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class Row(NamedTuple):
