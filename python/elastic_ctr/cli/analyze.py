@@ -62,7 +62,7 @@ class Analysis:
         self.records += result.records
         for each in result.refused:
             self.refused[each.reason] += each.lines
-            self.examples.setdefault(each.reason, f"{path}: {next(iter(each.examples), '')!r}")
+            self.examples.setdefault(each.reason, f"{path}: {next(iter(each.examples), '')}")
 
     def refusals(self) -> str:
         """A sentence; empty where no row was refused."""

@@ -143,7 +143,9 @@ class RowConversion:
         shows, clicks, cells, places = batch.shows, batch.clicks, batch.cells, batch.places
         if len(rows.too_many):
             detail = f"the row has more than {MOST_KEYS} keys; shorten its lists, or cross fewer of them."
-            refused += [RefusedAt(int(place), Reason.TOO_MANY_KEYS, detail, b"") for place in places[rows.too_many]]
+            refused += [
+                RefusedAt(int(place), Reason.TOO_MANY_KEYS, detail, b"", is_row=True) for place in places[rows.too_many]
+            ]
             kept = np.setdiff1d(np.arange(len(cells)), rows.too_many)
             shows, clicks, cells = shows[kept], clicks[kept], cells.only(kept)
             rows = self._transformer.transform(cells)
