@@ -99,6 +99,9 @@ def _scalar(value: Any, column: str) -> bytes:
         raise CellRefused(
             column, Reason.NOT_A_VALUE, f"is {value}; JSON programs round numbers from 2^53 on, write it as text"
         )
+    if isinstance(value, float) and abs(value) >= _EXACT:
+        # JSON readers give whole numbers from 2^64 on as float64.
+        raise CellRefused(column, Reason.NOT_A_VALUE, f"is {value!r}, too large for a whole number; write it as text")
     if isinstance(value, float):
         raise CellRefused(
             column, Reason.NOT_A_VALUE, f"is {value!r}; a number with a point is no category, give its feature `round`"

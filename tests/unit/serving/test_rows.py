@@ -205,6 +205,7 @@ NO_JSON = b'{"instances": [{"price": 1e400}]}'
             {"instances": [{"user": 2**53 + 1}]},
             f"instances[0].user is {2**53 + 1}; JSON programs round numbers from 2^53",
         ),
+        ({"instances": [{"user": 2**64}]}, "instances[0].user is 1.8446744073709552e+19, too large for a whole number"),
         ({"instances": [{"user": 7.5}]}, "instances[0].user is 7.5; a number with a point is no category"),
         (
             {"instances": [{"usr": "u1"}]},
