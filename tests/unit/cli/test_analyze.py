@@ -240,10 +240,10 @@ def test_ctrl_c_ends_every_process_at_once_and_leaves_nothing(values: Path, tmp_
         time.sleep(0.1)
 
 
-def test_an_error_of_an_own_reader_is_a_sentence(
-    values: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "forgetful_reader.py").write_text("def rows(file, start, end):\n    raise KeyError('boom')\n    yield\n")
+def test_an_error_of_an_own_reader_is_a_sentence(values: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "forgetful_reader.py").write_text(
+        "def rows(file, start, end):\n    raise KeyError('boom')\n    yield\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     changed(values, "data", format="reader", reader="forgetful_reader:rows")
 

@@ -35,7 +35,9 @@ def find_reader(name: str) -> Reader:
     except ImportError as error:
         raise ValueError(f"the reader {name!r} cannot be imported ({error}); is its package installed?") from error
     except Exception as error:  # what a module runs when it is imported
-        raise ValueError(f"the reader {name!r} cannot be imported: {module} raises {_shown(error)}; mend it.") from error
+        raise ValueError(
+            f"the reader {name!r} cannot be imported: {module} raises {_shown(error)}; mend it."
+        ) from error
     if not callable(found):
         raise ValueError(f"the reader {name!r} is not there: {module} has no function {function!r}.")  # noqa: TRY004
     return found  # type: ignore[no-any-return]
@@ -65,7 +67,9 @@ def _yielded(read: Reader, name: str, stream: BinaryIO, path: str, start: int, e
         # A store that is away is no fault of the reader; its task is given out again.
         raise
     except Exception as error:
-        raise ReaderFailed(f"the reader {name} failed in {path}: {_shown(error)}; mend the reader, or the file.") from error
+        raise ReaderFailed(
+            f"the reader {name} failed in {path}: {_shown(error)}; mend the reader, or the file."
+        ) from error
 
 
 def _shown(error: Exception) -> str:

@@ -40,11 +40,17 @@ def check_schema(schema: Any, wanted: Wanted, path: str) -> None:
             of = {"list": "nested", "floating": "nested"}.get(_class(kind.value_type), _class(kind.value_type))
         if of not in ("text", "whole", "truth", "null"):
             raise ColumnsRefused(f"{path}: the column {column!r} {_NO_TEXT.get(of, _UNREADABLE).format(kind)}")
-    for column in (*wanted.counts, *wanted.inputs.numbers):
+    for column in wanted.inputs.numbers:
         kind = schema.field(names.index(column)).type
         of = _class(kind)
-        if of not in ("whole", "floating", "null") and not (of == "truth" and column not in wanted.inputs.numbers):
+        if of not in ("whole", "floating", "null"):
             raise ColumnsRefused(f"{path}: the column {column!r} {_NO_NUMBER.get(of, _UNREADABLE).format(kind)}")
+    for column in wanted.counts:
+        kind = schema.field(names.index(column)).type
+        if _class(kind) not in ("whole", "floating", "null", "truth"):
+            way_out = "0 and 1, or as true and false" if wanted.shows is None else "whole numbers"
+            says = "number of shows" if column == wanted.shows else "label"
+            raise ColumnsRefused(f"{path}: the {says} {column!r} has the type {kind}; write it as {way_out}.")
 
 
 _UNREADABLE = "has the type {}, which cannot be read; write it as text or as a number."
