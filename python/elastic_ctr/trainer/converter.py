@@ -166,8 +166,10 @@ class RowConversion:
         edges = np.linspace(0, len(cells), min(wanted, len(cells)) + 1).astype(np.int64)
         for first, last in pairwise(edges.tolist()):
             for row in range(first, last):
-                line = json_of_row(cells, row, self._transformer.inputs) if 0 < lengths[row] <= _SAMPLE_KEYS else None
-                if line is not None and len(line) <= MAX_LINE_BYTES:
+                if not 0 < lengths[row] <= _SAMPLE_KEYS:
+                    continue
+                line = json_of_row(cells, row, self._transformer.inputs)
+                if len(line) <= MAX_LINE_BYTES:
                     found.append(control.Sample(line=line.decode(), show=int(shows[row]), click=int(clicks[row])))
                     break
         return found

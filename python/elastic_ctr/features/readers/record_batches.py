@@ -16,7 +16,7 @@ from elastic_ctr.features.cells import Bytes, Cells, Numbers, Places
 from elastic_ctr.features.convert import EXCERPT_BYTES
 from elastic_ctr.features.line import MAX_LINE_BYTES
 from elastic_ctr.features.readers import refusals
-from elastic_ctr.features.readers.loops import check_utf8, join_values
+from elastic_ctr.features.readers.loops import check_both, check_utf8, join_values
 from elastic_ctr.features.readers.refusals import Codes, judge_counts, refusal, refuse, shown_bytes
 from elastic_ctr.features.readers.rows import (
     MOST_BYTES,
@@ -137,6 +137,8 @@ def cells_of_record_batch(
 
     texts = _text_cells(batch, wanted, codes, details)
     sizes = (texts.ends - texts.begins).sum(axis=1)
+    for place, number in inputs.in_both_ways:
+        check_both(texts.data, texts.begins, texts.ends, place, numbers, counted + number, codes, details)
     refuse(refusals.TOO_LONG, sizes > max_line_bytes, 0, codes, details)
     if texts.data.max(initial=0) >= 0x80:
         check_utf8(texts.data, texts.begins, texts.ends, codes, details)

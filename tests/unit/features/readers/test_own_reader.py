@@ -80,7 +80,7 @@ def test_what_a_function_raises_is_told_with_its_name_and_the_file(function: str
 
 def test_a_store_that_is_away_is_no_fault_of_the_function() -> None:
     class Away(io.BytesIO):
-        def read(self, size: int | None = -1) -> bytes:
+        def read(self, size: int | None = -1) -> bytes:  # noqa: ARG002
             raise ConnectionError("the store is away")
 
     with pytest.raises(ConnectionError, match="the store is away"):
