@@ -252,3 +252,22 @@ def test_an_error_of_an_own_reader_is_a_sentence(values: Path, tmp_path: Path, m
     assert done.exit_code == 1
     sentence = "the reader forgetful_reader:rows failed in 20200401/00/part.csv: KeyError: 'boom'; mend the reader"
     assert sentence in done.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(("form", "notes"), [("csv", 1), ("reader", 0)])
+def test_a_category_of_numbers_with_a_point_is_told_where_texts_have_no_type(
+    values: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, notes: int
+) -> None:
+    for file in (tmp_path / "data").glob("*/*/part.csv"):
+        file.write_text("click,price,device\n" + "".join(f"{row % 2},{row},{row}.0\n" for row in range(50)))
+    reader = "from pyarrow import csv\ndef rows(file, start, end):\n    yield from csv.read_csv(file, convert_options=text).to_batches()\n"
+    reader += "text = csv.ConvertOptions(column_types={'device': 'string'})\n"
+    (tmp_path / f"reader_of_{form}.py").write_text(reader)
+    monkeypatch.syspath_prepend(tmp_path)
+    if form == "reader":
+        changed(values, "data", format=form, reader=f"reader_of_{form}:rows")
+
+    done = call(values)
+
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count("note: the column 'device' is read as text, and a request must send its texts") == notes
