@@ -24,11 +24,14 @@ from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.local import SetFile, ValuesFile, load_values
 from elastic_ctr.cli.statistics_text import plot, statistics_table
 from elastic_ctr.config.data import Data
+from elastic_ctr.config.feature_program import measured_inputs
+from elastic_ctr.config.features import Features
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.features.category_texts import note_of_texts
 from elastic_ctr.features.collector import merged
-from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.features.statistics import Statistics, series_of
 from elastic_ctr.master.schedule import look, ranges, splits, splits_there
 from elastic_ctr.runtime.lifecycle import die_with_parent
 from elastic_ctr.store import StoreError, open_source
@@ -62,7 +65,7 @@ class Analysis:
         self.records += result.records
         for each in result.refused:
             self.refused[each.reason] += each.lines
-            self.examples.setdefault(each.reason, f"{path}: {next(iter(each.examples), '')!r}")
+            self.examples.setdefault(each.reason, f"{path}: {next(iter(each.examples), '')}")
 
     def refusals(self) -> str:
         """A sentence; empty where no row was refused."""
@@ -130,6 +133,8 @@ def analyze(
     typer.echo(f"{found.records:,} rows of {len(names)} hours, {names[0]} to {names[-1]}", err=True)
     if refusals := found.refusals():
         typer.echo(refusals, err=True)
+    for note in _notes(given.features, data, statistics):
+        typer.echo(f"note: {note}", err=True)
     if output is not None:
         typer.echo(f"{output} is for --set-file statistics={output}; SHA-256 {statistics.digest}", err=True)
 
@@ -252,6 +257,16 @@ def _checked(found: Analysis, data: Data) -> Statistics:
     if not found.records:
         raise AnalysisRefused("the hours have no row; there is nothing to make statistics of")
     return merged(found.parts)
+
+
+def _notes(features: Features, data: Data, statistics: Statistics) -> Iterator[str]:
+    """About columns whose texts JSON programs would send as something else: other formats say themselves what is text."""
+    if data.format not in {"csv", "tsv"}:
+        return
+    for text in measured_inputs(features)[0].texts:
+        note = note_of_texts(text.column, (value for value, _ in statistics.texts[series_of(text)].top))
+        if note is not None:
+            yield note
 
 
 def _write(statistics: Statistics, output: Path | None, picture: Path | None) -> None:

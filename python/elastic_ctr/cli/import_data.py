@@ -194,11 +194,14 @@ _MOST_HOURS = 24 * 366 * 10
 
 
 def _import_rows(files: list[Path], form: CsvFormat, out: Path, writing: Writing, max_hours: int = _MOST_HOURS) -> None:
-    if not files:
-        _write_values(CsvImport(form), out, writing)
-        return
-    added_to = read_yaml(out / VALUES) if writing.append and (out / VALUES).exists() else None
-    _import(files, CsvImport(form, added_to), out, writing, max_hours)
+    added_to = read_yaml(out / VALUES) if files and writing.append and (out / VALUES).exists() else None
+    importer = CsvImport(form, added_to)
+    if files:
+        _import(files, importer, out, writing, max_hours)
+    else:
+        _write_values(importer, out, writing)
+    for note in importer.notes:
+        typer.echo(f"note: {note}", err=True)
 
 
 def _write_values(importer: CsvImport, out: Path, writing: Writing) -> None:

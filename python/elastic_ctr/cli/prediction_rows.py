@@ -96,18 +96,11 @@ def samples_of_rows(stream: BinaryIO, name: str, columns: Mapping[str, str], opt
                 yield Sample(number, 0, 0, None, batch.refused[-1 - row].detail)
                 continue
             text = _json_text(batch.cells, row, wanted.inputs, lists=bool(lists))
-            if text is None:
-                reason = "a column is used as a number and as a category, and is not a whole number below 2^53 here"
-                yield Sample(number, 0, 0, None, reason)
-            else:
-                yield Sample(number, int(batch.shows[row]), int(batch.clicks[row]), text)
+            yield Sample(number, int(batch.shows[row]), int(batch.clicks[row]), text)
 
 
-def _json_text(cells: Cells, row: int, inputs: Inputs, *, lists: bool) -> str | None:
-    found = json_of_row(cells, row, inputs)
-    if found is None:
-        return None
-    text = found.decode()
+def _json_text(cells: Cells, row: int, inputs: Inputs, *, lists: bool) -> str:
+    text = json_of_row(cells, row, inputs).decode()
     if not lists or "\\u001f" not in text:
         return text
     return json.dumps({column: _listed(value) for column, value in json.loads(text).items()})

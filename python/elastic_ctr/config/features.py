@@ -242,7 +242,10 @@ class Text(OfColumn):
     """A key for each word of a text, or run of words."""
 
     type: Literal["text"]
-    words: Literal[True] = Field(default=True, description="Words are runs of letters and digits, in small letters.")
+    words: Literal[True] = Field(
+        default=True,
+        description="Words are runs of ASCII letters, which are made small, of digits, and of all characters beyond ASCII as they are.",
+    )
     ngrams: tuple[Count, Count] = Field(default=(1, 1), description="Fewest and most words of a run that has a key.")
     hash: Count | None = Field(default=None, description="At most so many keys: words are hashed to them.")
 

@@ -39,6 +39,15 @@ class Inputs:
         """Every column that is read, once."""
         return tuple(dict.fromkeys([*(each.column for each in self.texts), *self.numbers]))
 
+    @property
+    def in_both_ways(self) -> tuple[tuple[int, int], ...]:
+        """(text cell, number cell) of each column that is read as text and as a number.
+
+        A request has one value of it, which is both only if it is a whole number below 2^53: readers refuse rows with another.
+        """
+        of_text = {each.column: place for place, each in enumerate(self.texts)}
+        return tuple((of_text[column], place) for place, column in enumerate(self.numbers) if column in of_text)
+
 
 @dataclass(frozen=True, slots=True)
 class Cells:

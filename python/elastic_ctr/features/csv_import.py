@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any
 
-from elastic_ctr.features.guessed_columns import ColumnGuess, GuessRefused, yaml_text
+from elastic_ctr.features.guessed_columns import ColumnGuess, yaml_text
 from elastic_ctr.features.hours import VALUES
 from elastic_ctr.features.importers import ImportRefused, Row, RowRefused, Rows, clicked
 from elastic_ctr.features.line import COUNT_LIMIT
@@ -121,6 +121,11 @@ class CsvImport:
         return self._guess.full
 
     @property
+    def notes(self) -> list[str]:
+        """Sentences about features that were guessed."""
+        return [] if self._form.features or self._added_to is not None else self._guess.notes()
+
+    @property
     def header(self) -> bytes:
         """The first line of each file that is written; empty for files without header."""
         return self._line([name.encode() for name in self._names]) + b"\n" if self._form.header else b""
@@ -199,14 +204,13 @@ class CsvImport:
         form = self._form
         for each in (*form.answers, *form.without, *(form.fields or ())):
             self._place(names, each, file)
-        wanted = form.fields or [name for name in names if name not in {*form.answers, *form.without}]
+        wanted = list(dict.fromkeys(form.fields or ())) or [
+            name for name in names if name not in {*form.answers, *form.without}
+        ]
         if not wanted:
             raise ImportRefused(f"{file} has no column beside the label and the time; there is nothing to learn from.")
-        try:
-            self._guess = ColumnGuess(wanted)
-        except GuessRefused as refused:
-            raise ImportRefused(str(refused)) from refused
         self._of_features = [self._place(names, each, file) for each in wanted]
+        self._guess = ColumnGuess(wanted)
         self._place_of = {name: self._place(names, name, file) for name in form.answers}
         self._names = names
         return None
@@ -217,7 +221,9 @@ class CsvImport:
             return names.index(wanted)
         shown = ", ".join(text[:_SHOWN_CHARACTERS] for text in names[:100])
         if times:
-            raise ImportRefused(f"{file} has {times} columns {wanted!r}; its columns are: {shown}.")
+            raise ImportRefused(
+                f"{file} has {times} columns {wanted!r}; its columns are: {shown}; give each its own name."
+            )
         way_out = "if that is no header, say --no-header and perhaps --columns"
         if not self._form.header:
             way_out = "--columns names them"

@@ -42,23 +42,17 @@ def unknown_column(given: Mapping[str, Any], known: Collection[str]) -> str | No
     return None if given.keys() <= set(known) else next(column for column in given if column not in known)
 
 
-def json_of_row(cells: Cells, row: int, inputs: Inputs) -> bytes | None:
-    """The object that `row_of` reads as these cells; None where a column is read as text and as a number that differ."""
+def json_of_row(cells: Cells, row: int, inputs: Inputs) -> bytes:
+    """The object that `row_of` reads as these cells of a reader."""
     given: dict[str, Any] = {}
     for place, each in enumerate(inputs.texts):
         if text := cells.text(row, place):
             given[each.column] = text.decode()
     for place, column in enumerate(inputs.numbers):
         number = float(cells.numbers[row, place])
-        if column in given and not math.isnan(number):
-            whole = int(number) if number == int(number) else None
-            if abs(number) >= _EXACT or given[column] != str(whole):
-                return None
-            given[column] = whole
-        elif column in given:
-            return None
-        elif not math.isnan(number):
-            given[column] = number
+        if not math.isnan(number):
+            # See `Inputs.in_both_ways`.
+            given[column] = int(number) if column in given else number
     return orjson.dumps(given)
 
 
@@ -99,6 +93,9 @@ def _scalar(value: Any, column: str) -> bytes:
         raise CellRefused(
             column, Reason.NOT_A_VALUE, f"is {value}; JSON programs round numbers from 2^53 on, write it as text"
         )
+    if isinstance(value, float) and abs(value) >= _EXACT:
+        # JSON readers give whole numbers from 2^64 on as float64.
+        raise CellRefused(column, Reason.NOT_A_VALUE, f"is {value!r}, too large for a whole number; write it as text")
     if isinstance(value, float):
         raise CellRefused(
             column, Reason.NOT_A_VALUE, f"is {value!r}; a number with a point is no category, give its feature `round`"

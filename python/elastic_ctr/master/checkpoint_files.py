@@ -123,7 +123,7 @@ def describe_refusals(refusals: dict[str, tuple[int, list[str]]]) -> str:
     """`no_colon 12 (first: "1 0 17"), empty 3`."""
     parts = []
     for reason, (lines, examples) in sorted(refusals.items(), key=lambda item: -item[1][0]):
-        first = f" (first: {json.dumps(examples[0])})" if examples else ""
+        first = f" (first: {json.dumps(examples[0], ensure_ascii=False)})" if examples else ""
         parts.append(f"{reason} {lines}{first}")
     return ", ".join(parts)
 

@@ -271,15 +271,12 @@ class EpochRunner(Part):
         sampled = self._ledger.last_sampled(current.ordinal)
         # A trainer offers a sample of every task that has such a line.
         if counts["records"] and sampled != current.ordinal:
-            none = (
-                f"none of {counts['records']} lines has a key of data.slots and is short enough for a prediction "
-                f"({counts['ignored']} features are of other slots, {counts['padding']} are the padding key)"
-            )
+            none, other = _without_samples(counts, of_rows=self._settings.features is not None)
             if sampled is None:
                 self._schedule.stop(
                     current,
-                    f"{none}, nor was there one before: no version could be checked, and nothing was trained; mend the lines, "
-                    "or begin another model with other data.slots",
+                    f"{none}, nor was there one before: no version could be checked, and nothing was trained; mend the files, "
+                    f"or begin another model with other {other}",
                 )
                 return False
             # One pass without samples among others does not stop the training.
@@ -300,6 +297,19 @@ class EpochRunner(Part):
         """Of the predictions of the last epoch."""
         histograms = self._ledger.histograms(current.ordinal)
         return None if histograms is None else auc_of_histogram(*histograms)
+
+
+def _without_samples(counts: dict[str, int], *, of_rows: bool) -> tuple[str, str]:
+    """That none of a pass's records can be predicted, and the setting that says what they are read as."""
+    if of_rows:
+        return (
+            f"none of {counts['records']} rows has a key of a feature and is short enough for a prediction",
+            "features",
+        )
+    return (
+        f"none of {counts['records']} lines has a key of data.slots and is short enough for a prediction "
+        f"({counts['ignored']} features are of other slots, {counts['padding']} are the padding key)"
+    ), "data.slots"
 
 
 def _repeated(task: TaskRow) -> int:

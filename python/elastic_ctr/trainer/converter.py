@@ -143,7 +143,9 @@ class RowConversion:
         shows, clicks, cells, places = batch.shows, batch.clicks, batch.cells, batch.places
         if len(rows.too_many):
             detail = f"the row has more than {MOST_KEYS} keys; shorten its lists, or cross fewer of them."
-            refused += [RefusedAt(int(place), Reason.TOO_MANY_KEYS, detail, b"") for place in places[rows.too_many]]
+            refused += [
+                RefusedAt(int(place), Reason.TOO_MANY_KEYS, detail, b"", is_row=True) for place in places[rows.too_many]
+            ]
             kept = np.setdiff1d(np.arange(len(cells)), rows.too_many)
             shows, clicks, cells = shows[kept], clicks[kept], cells.only(kept)
             rows = self._transformer.transform(cells)
@@ -164,8 +166,10 @@ class RowConversion:
         edges = np.linspace(0, len(cells), min(wanted, len(cells)) + 1).astype(np.int64)
         for first, last in pairwise(edges.tolist()):
             for row in range(first, last):
-                line = json_of_row(cells, row, self._transformer.inputs) if 0 < lengths[row] <= _SAMPLE_KEYS else None
-                if line is not None and len(line) <= MAX_LINE_BYTES:
+                if not 0 < lengths[row] <= _SAMPLE_KEYS:
+                    continue
+                line = json_of_row(cells, row, self._transformer.inputs)
+                if len(line) <= MAX_LINE_BYTES:
                     found.append(control.Sample(line=line.decode(), show=int(shows[row]), click=int(clicks[row])))
                     break
         return found

@@ -11,6 +11,7 @@ from elastic_ctr.store import Store
 
 EXAMPLES = 3
 QUARANTINED = 1000
+_LINE_BYTES, _SENTENCE_BYTES = 80, 300
 
 Quarantined = list[dict[str, object]]
 
@@ -23,10 +24,22 @@ class RefusedAt:
     reason: Reason
     detail: str
     excerpt: bytes
+    is_row: bool = False
+
+    @property
+    def example(self) -> str:
+        """What a sentence tells of it. The first bytes of a row seldom hold the column that is wrong; its detail names it."""
+        if self.is_row:
+            return self.detail.removesuffix(".")[:_SENTENCE_BYTES]
+        return self.text[:_LINE_BYTES]
+
+    @property
+    def text(self) -> str:
+        return self.excerpt.decode("utf-8", "backslashreplace")
 
 
 def refused_rows(batch: RowBatch) -> Iterator[RefusedAt]:
-    return (RefusedAt(each.place, each.reason, each.detail, each.excerpt) for each in batch.refused)
+    return (RefusedAt(each.place, each.reason, each.detail, each.excerpt, is_row=True) for each in batch.refused)
 
 
 class Refusals:
@@ -44,11 +57,10 @@ class Refusals:
             refusal = self._by_reason[reason]
             refusal.lines += 1
             if len(self.quarantined) < QUARANTINED:
-                excerpt = each.excerpt.decode("utf-8", "backslashreplace")
-                line = {"offset": each.place, "reason": reason, "detail": each.detail, "line": excerpt}
+                line = {"offset": each.place, "reason": reason, "detail": each.detail, "line": each.text}
                 self.quarantined.append(line)
                 if len(refusal.examples) < EXAMPLES:
-                    refusal.examples.append(excerpt[:80])
+                    refusal.examples.append(each.example)
 
     def report(self, result: control.TaskResult) -> None:
         result.refused.extend(self._by_reason[reason] for reason in sorted(self._by_reason))

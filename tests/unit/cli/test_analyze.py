@@ -122,7 +122,11 @@ def test_refused_rows_are_counted_and_named(values: Path, tmp_path: Path) -> Non
     done = call(values)
 
     assert done.exit_code == 0
-    assert "1 of 301 rows were refused: not_a_number 1 (such as 20200401/00/part.csv: '1,dear,a')" in done.stderr
+    told = (
+        "1 of 301 rows were refused: not_a_number 1 (such as 20200401/00/part.csv: the column 'price' is 'dear', which is not a "
+        "decimal number such as -1.5e3)"
+    )
+    assert told in done.stderr.replace("\n", " ")
 
 
 def test_more_refused_rows_than_a_training_would_bear_write_nothing(values: Path, tmp_path: Path) -> None:
@@ -234,3 +238,36 @@ def test_ctrl_c_ends_every_process_at_once_and_leaves_nothing(values: Path, tmp_
     while any(map(runs, pids)):
         assert time.monotonic() < ends
         time.sleep(0.1)
+
+
+def test_an_error_of_an_own_reader_is_a_sentence(values: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "forgetful_reader.py").write_text(
+        "def rows(file, start, end):\n    raise KeyError('boom')\n    yield\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    changed(values, "data", format="reader", reader="forgetful_reader:rows")
+
+    done = call(values)
+
+    assert done.exit_code == 1
+    sentence = "the reader forgetful_reader:rows failed in 20200401/00/part.csv: KeyError: 'boom'; mend the reader"
+    assert sentence in done.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(("form", "notes"), [("csv", 1), ("reader", 0)])
+def test_a_category_of_numbers_with_a_point_is_told_where_texts_have_no_type(
+    values: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, notes: int
+) -> None:
+    for file in (tmp_path / "data").glob("*/*/part.csv"):
+        file.write_text("click,price,device\n" + "".join(f"{row % 2},{row},{row}.0\n" for row in range(50)))
+    reader = "from pyarrow import csv\ndef rows(file, start, end):\n    yield from csv.read_csv(file, convert_options=text).to_batches()\n"
+    reader += "text = csv.ConvertOptions(column_types={'device': 'string'})\n"
+    (tmp_path / f"reader_of_{form}.py").write_text(reader)
+    monkeypatch.syspath_prepend(tmp_path)
+    if form == "reader":
+        changed(values, "data", format=form, reader=f"reader_of_{form}:rows")
+
+    done = call(values)
+
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count("note: the column 'device' is read as text, and a request must send its texts") == notes

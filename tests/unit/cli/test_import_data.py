@@ -299,3 +299,29 @@ def test_every_option_is_explained(command: str) -> None:
     assert done.exit_code == 0
     assert "--max-refused-share" in done.output
     assert "Print the summary as JSON." in done.output
+
+
+def test_a_guess_that_may_surprise_is_told_beside_the_summary(tmp_path: Path) -> None:
+    rows = "".join(f"u{row},{row}.5,True,1\n" for row in range(20)) + "u,NaN,False,0\n"
+    file = written(tmp_path, "a.csv", "user,price,new,click\n" + rows)
+
+    done = call("csv", file, tmp_path / "out", "--label", "click", "--json")
+    again = call("csv", tmp_path / "out", "--label", "click", "--force")
+
+    notes = [
+        "note: the column 'price' became a category because 1 of its 21 values, such as 'NaN', are no numbers; leave them empty to make it a number.",
+        "note: the column 'new' is read as text, and a request must send its texts as they are: 'False' in quotes, not false.",
+    ]
+    assert done.stderr.splitlines()[-2:] == notes
+    assert json.loads(done.stdout)["records"] == 21
+    assert again.stderr.splitlines()[-2:] == notes
+
+
+def test_a_file_whose_every_name_is_beyond_ascii_is_imported_whole(tmp_path: Path) -> None:
+    done = call("csv", written(tmp_path, "a.csv", "价格,年龄,click\na,b,1\n"), tmp_path / "out", "--label", "click")
+
+    assert done.exit_code == 0, done.output
+    assert {each["column"] for each in read_yaml(tmp_path / "out" / "values.yaml")["features"].values()} == {
+        "价格",
+        "年龄",
+    }

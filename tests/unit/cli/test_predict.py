@@ -186,7 +186,7 @@ def test_bad_rows_get_nan_in_their_place_and_a_sentence_each(tmp_path: Path) -> 
         "row 3: the line holds nothing.",
         "row 5: the row has 5 columns, and the file has 4.",
         "row 6: serving refuses instances[2].user has more than 4096 keys; shorten its lists",
-        "row 7: a column is used as a number and as a category, and is not a whole number below 2^53 here",
+        "row 7: the column 'age' is '1.5'; read as a number and as text it must be whole and below 2^53: give the category `round`.",
     ]
 
 

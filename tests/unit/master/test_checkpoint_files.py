@@ -207,6 +207,7 @@ def test_refusals_are_told_most_frequent_first_with_an_example() -> None:
     told = describe_refusals({"empty": (3, []), "no_colon": (12, ["1 0 17", "x"])})
 
     assert told == 'no_colon 12 (first: "1 0 17"), empty 3'
+    assert describe_refusals({"bad": (1, ["the column '价格'"])}) == """bad 1 (first: "the column '价格'")"""
 
 
 def test_a_ledger_that_is_new_beside_old_checkpoints_begins_above_their_generations() -> None:

@@ -95,6 +95,17 @@ def test_nothing_is_analyzed_where_features_need_no_statistics_and_the_first_pas
     assert list(one.ledger.drifts()) == [2]
 
 
+def test_a_pass_of_rows_without_a_key_is_stopped_with_a_sentence_about_rows(tmp_path: Path) -> None:
+    one = of_rows(tmp_path, keyless=(f"{FIRST}/one", f"{FIRST}/two"))
+
+    one.until_state("stopped")
+
+    assert one.reason().startswith(
+        "none of 20 rows has a key of a feature and is short enough for a prediction, nor was there one before: no version could "
+        "be checked, and nothing was trained; mend the files, or begin another model with other features"
+    )
+
+
 def test_lines_of_feasigns_have_no_statistics(tmp_path: Path) -> None:
     one = world(tmp_path)
 

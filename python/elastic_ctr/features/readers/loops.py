@@ -15,7 +15,7 @@ from elastic_ctr.features.readers import refusals
 from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 from elastic_ctr.machine_code.intrinsics import equal_bytes, load_u64, trailing_zeros
 
-_FINE, _TOO_LONG, _EMPTY, _OPEN_QUOTE, _AFTER_QUOTE, _WRONG_COLUMNS, _NOT_A_NUMBER, _NOT_UTF8 = (
+_FINE, _TOO_LONG, _EMPTY, _OPEN_QUOTE, _AFTER_QUOTE, _WRONG_COLUMNS, _NOT_A_NUMBER, _NOT_UTF8, _NOT_BOTH = (
     refusals.FINE,
     refusals.TOO_LONG,
     refusals.EMPTY,
@@ -24,6 +24,7 @@ _FINE, _TOO_LONG, _EMPTY, _OPEN_QUOTE, _AFTER_QUOTE, _WRONG_COLUMNS, _NOT_A_NUMB
     refusals.WRONG_COLUMNS,
     refusals.NOT_A_NUMBER,
     refusals.NOT_UTF8,
+    refusals.NOT_BOTH,
 )
 HARD = 255
 """The code of a number that `read_numbers` leaves to a slower and exact way."""
@@ -31,6 +32,7 @@ HARD = 255
 _LF, _CR, _QUOTE, _PLUS, _MINUS, _POINT, _SMALL_E, _LARGE_E, _ZERO = 10, 13, 34, 43, 45, 46, 101, 69, 48
 _TEN = np.uint64(10)
 _ENDLESS = 1 << 20
+_EXACT = 2.0**53  # from here on JSON programs round whole numbers
 _0, _1, _8, _16, _32, _64 = (np.uint64(number) for number in (0, 1, 8, 16, 32, 64))
 _WINDOW = 64
 _ZEROS, _TO_HIGH, _HIGHS = (np.uint64(byte * 0x0101010101010101) for byte in (_ZERO, 0x76, 0x80))
@@ -188,6 +190,8 @@ def _digits(data: Any, at: Any, end: Any, mantissa: Any, digits: Any) -> Any:
 def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) -> Any:
     """Read decimal numbers, `[+-]digits[.digits][e[+-]digits]`; returns how many are not fine.
 
+    Digits may be lacking on one side of the point, as R and SAS write numbers.
+
     Args:
         data: u8
         spans: i64[rows, numbers, 2], begin and end of each in data. An empty one is NaN.
@@ -219,7 +223,7 @@ def read_numbers(data: Any, spans: Any, codes: Any, numbers: Any, cells: Any) ->
             if at < end and data[at] == _POINT:
                 first = at + 1
                 at, mantissa, digits = _digits(data, first, end, mantissa, digits)
-                right = right and at > first
+                right = right or at > first
                 power = first - at
             if at < end and (data[at] == _SMALL_E or data[at] == _LARGE_E):
                 at += 1
@@ -297,6 +301,45 @@ def check_utf8(data: Any, begins: Any, ends: Any, codes: Any, details: Any) -> N
             if codes[row] == _FINE and not is_utf8(data, begins[row, place], ends[row, place]):
                 codes[row] = _NOT_UTF8
                 details[row] = place
+
+
+@compiled_inline
+def _is_whole(data: Any, at: Any, end: Any) -> Any:
+    """Whether a text is a whole number as JSON and Python write it: no `+7`, `007`, `-0`, `7.0` or `1e2`."""
+    negative = at < end and data[at] == _MINUS
+    at += negative
+    if at == end or (data[at] == _ZERO and (negative or at + 1 < end)):
+        return False
+    while at < end and _ZERO <= data[at] < _ZERO + 10:
+        at += 1
+    return at == end
+
+
+@compiled
+def check_both(
+    data: Any, begins: Any, ends: Any, text: Any, numbers: Any, number: Any, codes: Any, details: Any
+) -> None:
+    """Give fine rows NOT_BOTH and the number where a text that is read as a number, too, is neither empty nor a whole number.
+
+    Args:
+        data: u8
+        begins: i64[rows, texts], where each text begins in data
+        ends: and ends.
+        text: which of the texts.
+        numbers: f64[rows, numbers]
+        number: which of the numbers is read of the same column.
+        codes: of the rows.
+        details: of the rows.
+    """
+    for row in range(codes.size):
+        begin, end = begins[row, text], ends[row, text]
+        if (
+            codes[row] == _FINE
+            and begin < end
+            and not (abs(numbers[row, number]) < _EXACT and _is_whole(data, begin, end))
+        ):
+            codes[row] = _NOT_BOTH
+            details[row] = number
 
 
 @compiled

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from elastic_ctr.features.blocks import DamagedFile, ReadNoting
-from elastic_ctr.features.readers.record_batches import batches_of, check_schema
+from elastic_ctr.features.readers.record_batches import batches_of, check_schema, mean_row_bytes
 from elastic_ctr.features.readers.rows import MOST_BYTES, ColumnsRefused, RowBatch, Wanted
 
 _MOST_ROWS = 1 << 14
@@ -38,7 +38,7 @@ def rows_of_parquet(
         rows = min(max(MOST_BYTES // row_bytes, 1), _MOST_ROWS)
         batches = file.iter_batches(rows, row_groups=[number], columns=list(wanted.columns), use_threads=False)
         while (batch := _read(partial(next, batches, None), noting, path)) is not None:
-            measured = max(measured, batch.nbytes // max(len(batch), 1))
+            measured = max(measured, mean_row_bytes(batch))
             yield from batches_of(batch, wanted, path, row, max_line_bytes)
             row += len(batch)
 

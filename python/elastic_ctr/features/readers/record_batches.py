@@ -16,7 +16,7 @@ from elastic_ctr.features.cells import Bytes, Cells, Numbers, Places
 from elastic_ctr.features.convert import EXCERPT_BYTES
 from elastic_ctr.features.line import MAX_LINE_BYTES
 from elastic_ctr.features.readers import refusals
-from elastic_ctr.features.readers.loops import check_utf8, join_values
+from elastic_ctr.features.readers.loops import check_both, check_utf8, join_values
 from elastic_ctr.features.readers.refusals import Codes, judge_counts, refusal, refuse, shown_bytes
 from elastic_ctr.features.readers.rows import (
     MOST_BYTES,
@@ -40,11 +40,17 @@ def check_schema(schema: Any, wanted: Wanted, path: str) -> None:
             of = {"list": "nested", "floating": "nested"}.get(_class(kind.value_type), _class(kind.value_type))
         if of not in ("text", "whole", "truth", "null"):
             raise ColumnsRefused(f"{path}: the column {column!r} {_NO_TEXT.get(of, _UNREADABLE).format(kind)}")
-    for column in (*wanted.counts, *wanted.inputs.numbers):
+    for column in wanted.inputs.numbers:
         kind = schema.field(names.index(column)).type
         of = _class(kind)
-        if of not in ("whole", "floating", "null") and not (of == "truth" and column not in wanted.inputs.numbers):
+        if of not in ("whole", "floating", "null"):
             raise ColumnsRefused(f"{path}: the column {column!r} {_NO_NUMBER.get(of, _UNREADABLE).format(kind)}")
+    for column in wanted.counts:
+        kind = schema.field(names.index(column)).type
+        if _class(kind) not in ("whole", "floating", "null", "truth"):
+            way_out = "0 and 1, or as true and false" if wanted.shows is None else "whole numbers"
+            says = "number of shows" if column == wanted.shows else "label"
+            raise ColumnsRefused(f"{path}: the {says} {column!r} has the type {kind}; write it as {way_out}.")
 
 
 _UNREADABLE = "has the type {}, which cannot be read; write it as text or as a number."
@@ -79,19 +85,24 @@ def _class(kind: Any) -> str:
     return next((name for name, tests in classes.items() if any(test(kind) for test in tests)), "other")
 
 
+def mean_row_bytes(batch: Any) -> int:
+    """Bytes of a row of a pyarrow.RecordBatch, in the mean; 0 where there is none."""
+    import pyarrow as pa
+
+    try:
+        size: int = batch.nbytes
+    except pa.ArrowTypeError:  # not known of string_view
+        size = batch.get_total_buffer_size()
+    return size // max(len(batch), 1)
+
+
 def batches_of(
     batch: Any, wanted: Wanted, path: str, first: int, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[RowBatch]:
     """`cells_of_record_batch` of a batch of any size, in parts that keep to the size of a RowBatch."""
-    import pyarrow as pa
-
     check_schema(batch.schema, wanted, path)
     used = batch.select(wanted.columns)
-    try:
-        size = used.nbytes
-    except pa.ArrowTypeError:  # not known of string_view
-        size = used.get_total_buffer_size()
-    row_bytes = size // max(len(used), 1) + wanted.row_bytes
+    row_bytes = mean_row_bytes(used) + wanted.row_bytes
     rows = min(max(MOST_BYTES // row_bytes, 1), MOST_ROWS)
     for begin in range(0, len(used), rows):
         yield cells_of_record_batch(used.slice(begin, rows), wanted, path, first + begin, max_line_bytes)
@@ -126,6 +137,8 @@ def cells_of_record_batch(
 
     texts = _text_cells(batch, wanted, codes, details)
     sizes = (texts.ends - texts.begins).sum(axis=1)
+    for place, number in inputs.in_both_ways:
+        check_both(texts.data, texts.begins, texts.ends, place, numbers, counted + number, codes, details)
     refuse(refusals.TOO_LONG, sizes > max_line_bytes, 0, codes, details)
     if texts.data.max(initial=0) >= 0x80:
         check_utf8(texts.data, texts.begins, texts.ends, codes, details)

@@ -14,8 +14,8 @@ Codes = npt.NDArray[np.uint8]
 FINE = 0
 TOO_LONG, EMPTY, OPEN_QUOTE, AFTER_QUOTE, WRONG_COLUMNS = range(1, 6)
 NOT_A_LABEL, NO_COUNT, NOT_WHOLE, NEGATIVE, TOO_LARGE, NO_SHOW, ABOVE_SHOWS = range(6, 13)
-NOT_A_NUMBER, NOT_FINITE, NOT_UTF8, BAD_SEPARATOR = range(13, 17)
-NOT_READ = 17
+NOT_A_NUMBER, NOT_FINITE, NOT_UTF8, BAD_SEPARATOR, NOT_BOTH = range(13, 18)
+NOT_READ = 18
 """A line whose reader says itself why."""
 
 _SENTENCES: dict[int, tuple[Reason, str]] = {
@@ -49,6 +49,10 @@ _SENTENCES: dict[int, tuple[Reason, str]] = {
     BAD_SEPARATOR: (
         Reason.BAD_SEPARATOR,
         "a value of the list {column!r} holds {value}, which separates its values.",
+    ),
+    NOT_BOTH: (
+        Reason.NOT_A_VALUE,
+        "the column {column!r} is {value}; read as a number and as text it must be whole and below 2^53: give the category `round`.",
     ),
 }
 

@@ -18,7 +18,7 @@ from elastic_ctr.features.blocks import lines_in_range, open_lines
 from elastic_ctr.features.cells import Bytes, Cells, Places
 from elastic_ctr.features.convert import EXCERPT_BYTES
 from elastic_ctr.features.readers import refusals
-from elastic_ctr.features.readers.loops import check_utf8, split_lines
+from elastic_ctr.features.readers.loops import check_both, check_utf8, split_lines
 from elastic_ctr.features.readers.number_texts import numbers_of_texts
 from elastic_ctr.features.readers.refusals import Codes, judge_counts, refusal, refuse, shown, shown_bytes
 from elastic_ctr.features.readers.rows import (
@@ -135,6 +135,8 @@ class _Splitter:
             first = bad.argmax(axis=1)
             for code in (refusals.NOT_A_NUMBER, refusals.NOT_FINITE):
                 refuse(code, bad[np.arange(len(bad)), first] == code, first + counted, codes, details)
+        for text, number in self._wanted.inputs.in_both_ways:
+            check_both(data, found.begins, found.ends, text, numbers, counted + number, codes, details)
         if not plain:
             check_utf8(data, found.begins, found.ends, codes, details)
         places = offset + found.lines[:, 0]

@@ -13,7 +13,8 @@ from elastic_ctr.features.line import MAX_LINE_BYTES, Reason
 from elastic_ctr.features.readers.rows import RowBatch, Wanted
 
 SEPARATORS = {"csv": ",", "tsv": "\t"}
-NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 
 
 class Row(NamedTuple):
@@ -128,6 +129,9 @@ def _row(
         if isinstance(number, Reason):
             return Refused(place, number)
         numbers.append(number.hex())
+    for column in {text.column for text in wanted.inputs.texts} & set(wanted.inputs.numbers):
+        if row[column] and not (WHOLE.fullmatch(row[column]) and abs(int(row[column])) < 2**53):
+            return Refused(place, Reason.NOT_A_VALUE)
     texts = [row[text.column].encode("utf-8", "surrogateescape") for text in wanted.inputs.texts]
     try:
         b" ".join(texts).decode()

@@ -28,6 +28,9 @@ texts = st.one_of(
 @example(["1e22", "1e23", "9007199254740992e22", "9007199254740993e22", "0.1", "123456789012345678.5", "1" * 400])
 @example(["0e999999999", "-0e-999999999", "1e99999999999", "1e-99999999999", "0" * 30 + "1", "0." + "0" * 40 + "1"])
 @example(["18446744073709551615", "18446744073709551616", "36893488147419103232", "9999999999999999999.5"])
+@example(
+    [".5", "1.", "-.5e3", "+1.e-3", "." + "1" * 25, "1" * 25 + ".", ".", "+.", "-", ".e5", "1.e", "1..", ".5.", "1.."]
+)
 def test_a_decimal_text_is_the_nearest_float64_and_anything_else_is_not(given_: list[str]) -> None:
     data = np.frombuffer("".join(given_).encode(), np.uint8)
     ends = np.cumsum([len(text) for text in given_], dtype=np.int64)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pytest
 
-from elastic_ctr.features.readers.own_reader import find_reader
+from elastic_ctr.features.readers.own_reader import ReaderFailed, find_reader
 from elastic_ctr.features.readers.rows import ColumnsRefused, Format, rows_in_range
 from features.readers.oracle import Row, rows_of, wanted_of
 
@@ -25,6 +26,23 @@ def letters(file: BinaryIO, start: int, end: int | None) -> Iterator[Any]:
 
 def tables(file: BinaryIO, start: int, end: int | None) -> Iterator[Any]:
     yield pa.table({"x": ["a"]})
+
+
+def forgetful(file: BinaryIO, start: int, end: int | None) -> Iterator[Any]:
+    yield pa.RecordBatch.from_pydict({"x": ["a"]})
+    raise KeyError("boom")
+
+
+def eager(file: BinaryIO, start: int, end: int | None) -> Iterator[Any]:
+    raise ValueError("two\n  lines " + "x" * 1000)
+
+
+def silent(file: BinaryIO, start: int, end: int | None) -> Iterator[Any]:
+    raise NotImplementedError
+
+
+def cut_off(file: BinaryIO, start: int, end: int | None) -> Iterator[Any]:
+    yield pa.RecordBatch.from_pydict({"x": [file.read().decode()]})
 
 
 def test_record_batches_of_a_function_become_rows_with_running_numbers() -> None:
@@ -43,6 +61,38 @@ def test_a_batch_with_other_columns_names_the_file() -> None:
 def test_a_function_that_yields_something_else_is_refused() -> None:
     with pytest.raises(ColumnsRefused, match=r"yields Table for part-0; a reader yields pyarrow\.RecordBatch"):
         list(rows_in_range(io.BytesIO(b"abc"), "part-0", Format("reader", reader=f"{HERE}:tables"), wanted_of(["x"])))
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        ("forgetful", "KeyError: 'boom'"),
+        ("eager", f"ValueError: two lines {'x' * 290}…"),
+        ("silent", "NotImplementedError"),
+    ],
+)
+def test_what_a_function_raises_is_told_with_its_name_and_the_file(function: str, error: str) -> None:
+    with pytest.raises(ReaderFailed) as failed:
+        list(rows_in_range(io.BytesIO(), "part-0", Format("reader", reader=f"{HERE}:{function}"), wanted_of(["x"])))
+
+    assert str(failed.value) == f"the reader {HERE}:{function} failed in part-0: {error}; mend the reader, or the file."
+
+
+def test_a_store_that_is_away_is_no_fault_of_the_function() -> None:
+    class Away(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:  # noqa: ARG002
+            raise ConnectionError("the store is away")
+
+    with pytest.raises(ConnectionError, match="the store is away"):
+        list(rows_in_range(Away(), "part-0", Format("reader", reader=f"{HERE}:cut_off"), wanted_of(["x"])))
+
+
+def test_a_module_that_fails_when_it_is_imported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_reader.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ValueError, match="broken_reader raises ZeroDivisionError: division by zero; mend it"):
+        find_reader("broken_reader:rows")
 
 
 @pytest.mark.parametrize(

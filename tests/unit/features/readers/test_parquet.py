@@ -153,3 +153,13 @@ def test_long_texts_make_batches_of_few_rows() -> None:
 
     assert max(batch.cells.data.size for batch in found) <= 9 << 20
     assert sum(len(batch.cells) for batch in found) == 10_000
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])
+def test_texts_that_arrow_keeps_as_views_are_read_as_any_other(kind: Any) -> None:
+    texts = [f"a text of more than twelve bytes {row}" for row in range(7)]
+    content = written(pa.table({"x": pa.array(texts, kind)}))
+
+    found = rows_of(read(content, wanted_of(["x"])))
+
+    assert found == [Row(row, (text.encode(),), (), 1, 0) for row, text in enumerate(texts)]

@@ -122,7 +122,7 @@ def test_a_list_of_fixed_size_is_a_list() -> None:
 @pytest.mark.parametrize(
     ("wanted", "column", "sentence"),
     [
-        (wanted_of(["y"]), pa.array(["a"]), "part lacks the column 'y'; it has 'x'."),
+        (wanted_of(["y"]), pa.array(["a"]), "part lacks the column 'y'; it has 'x', 'clicks'."),
         (
             wanted_of(["x"]),
             pa.array([1.5]),
@@ -194,16 +194,20 @@ def test_a_list_of_fixed_size_is_a_list() -> None:
         (
             wanted_of(label="x"),
             pa.array(["1"]),
-            (
-                "part: the column 'x' has turned into text (string), and a number is wanted; write it as a number, or make the "
-                "feature categorical."
-            ),
+            "part: the label 'x' has the type string; write it as 0 and 1, or as true and false.",
+        ),
+        (
+            wanted_of(label="clicks", shows="x"),
+            pa.array(["1"]),
+            "part: the number of shows 'x' has the type string; write it as whole numbers.",
         ),
     ],
 )
 def test_a_column_that_can_not_be_read_so_refuses_the_file(wanted: Wanted, column: Any, sentence: str) -> None:
     with pytest.raises(ColumnsRefused) as refused:
-        cells_of_record_batch(pa.RecordBatch.from_pydict({"x": column}), wanted, "part")
+        cells_of_record_batch(
+            pa.RecordBatch.from_pydict({"x": column, "clicks": pa.nulls(len(column))}), wanted, "part"
+        )
 
     assert str(refused.value) == sentence
 

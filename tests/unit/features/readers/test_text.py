@@ -20,6 +20,7 @@ COUNTED = wanted_of(["seen", "user|", "user"], ["price", "seen"], "click", "seen
 
 numbers = st.sampled_from(
     [
+        *["7.0", "1e2", "-7", "9007199254740991", "9007199254740992", "00"],
         *[
             "0",
             "1",
@@ -101,6 +102,7 @@ wishes = st.sampled_from(
         wanted_of(["user"], ["price"]),
         wanted_of(["user"], [], "click"),
         wanted_of([], ["price"], "click"),
+        wanted_of(["user", "price", "price|"], ["price"], "click"),
     ]
 )
 
@@ -322,3 +324,14 @@ def test_a_refused_row_between_batches_is_in_one_of_them() -> None:
 
     assert len(found) == 100_000
     assert sum(isinstance(row, Refused) for row in found) == 100
+
+
+@pytest.mark.parametrize("cell", ["12.50", "7.0", "+7", "007", "-0", "1e2", "9007199254740992"])
+def test_a_column_that_is_read_as_a_number_and_as_text_is_a_whole_number_as_in_json(cell: str) -> None:
+    content = f"u,7,0,1\nu,{cell},0,1\nu,,0,1\nu,-7,0,1\n".encode()
+
+    [batch] = read(content, Format("csv", COLUMNS), wanted_of(["user", "price"], ["price"], "click"))
+
+    assert [batch.cells.text(row, 1) for row in range(len(batch.cells))] == [b"7", b"", b"-7"]
+    detail = f"the column 'price' is {cell!r}; read as a number and as text it must be whole and below 2^53: give the category `round`."
+    assert batch.refused == [RefusedRow(8, Reason.NOT_A_VALUE, detail, f"u,{cell},0,1".encode())]
