@@ -304,6 +304,19 @@ def test_the_same_data_does_not_drift(tmp_path: Path) -> None:
     assert [each.psi for each in one.ledger.drifts()[2].columns] == pytest.approx([0, 0])
 
 
+def test_pinned_statistics_of_more_columns_and_steps_than_the_features_have_stop_no_pass(tmp_path: Path) -> None:
+    found = merged({"x": collected(MANY)})
+    given = Statistics(
+        texts={**found.texts, "tags[|]": found.texts["tag"]},
+        numbers={**found.numbers, "price:log1p": found.numbers["price"]},
+    )
+    one = of_rows(tmp_path, rows=everywhere(MANY, FIRST, SECOND), given_statistics=given.to_json())
+
+    one.finish()
+
+    assert [each.column for each in one.ledger.drifts()[1].columns] == ["tag", "price"]
+
+
 def test_a_column_that_vanishes_stops_its_pass_before_it_is_trained(tmp_path: Path) -> None:
     one = of_rows(tmp_path, rows={**everywhere(MANY, FIRST), **everywhere(NO_PRICE, SECOND)})
 
