@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.cells import Cells, Inputs, TextInput, joined_cells
+from elastic_ctr.features.copied_cells import copied
 from elastic_ctr.features.moments import MOST_NUMBERS, Sums, sums_of
 from elastic_ctr.features.quantiles import Points, Quantiles, joined
 from elastic_ctr.features.statistics import BUCKETS, NumberStatistics, Statistics, TextStatistics, series_of
@@ -30,6 +31,7 @@ from elastic_ctr.machine_code.compiled import compiled
 
 TOP = 4096
 CHUNK_ROWS = 1 << 16
+CHUNK_BYTES = 32 << 20  # of texts; the row that exceeds it is the last of its chunk
 LONGEST = 256  # bytes of a value in the list of the most frequent
 assert CHUNK_ROWS <= MOST_NUMBERS
 
@@ -175,26 +177,26 @@ class Collector:
         self._texts = [_Texts(each.separator, top) for each in inputs.texts]
         self._numbers = [_Numbers() for _ in inputs.numbers]
         self._waiting: list[Cells] = []
-        self._waiting_rows = 0
+        self._waiting_rows = self._waiting_bytes = 0
 
     def add(self, cells: Cells) -> None:
-        """Takes these rows; the arrays must not change afterwards, as they may wait for the next ones."""
-        self._waiting.append(cells)
-        self._waiting_rows += len(cells)
-        if self._waiting_rows < CHUNK_ROWS:
-            return
-        rows = joined_cells(self._waiting)
-        whole = len(rows) - len(rows) % CHUNK_ROWS
-        for begin in range(0, whole, CHUNK_ROWS):
-            self._take(rows.part(begin, begin + CHUNK_ROWS))
-        self._waiting = [rows.part(whole, len(rows))]
-        self._waiting_rows = len(rows) - whole
+        """Copies what must wait for the next rows. Where a chunk ends depends on the rows alone, not on how they come in batches."""
+        ends = np.cumsum((cells.ends - cells.begins).sum(axis=1))
+        begin = taken = 0
+        while begin < len(cells):
+            full = int(np.searchsorted(ends, taken + CHUNK_BYTES - self._waiting_bytes)) + 1
+            end = min(begin + CHUNK_ROWS - self._waiting_rows, full, len(cells))
+            self._waiting.append(copied(cells, np.arange(begin, end)))
+            self._waiting_rows += end - begin
+            self._waiting_bytes += int(ends[end - 1]) - taken
+            begin, taken = end, int(ends[end - 1])
+            if self._waiting_rows == CHUNK_ROWS or self._waiting_bytes >= CHUNK_BYTES:
+                self._take()
 
     def to_bytes(self) -> bytes:
         """The part that `merged` takes; call it once, after all rows."""
-        if self._waiting_rows:
-            self._take(joined_cells(self._waiting))
-        self._waiting, self._waiting_rows = [], 0
+        if self._waiting:
+            self._take()
         texts, numbers = [each.state() for each in self._texts], [each.state() for each in self._numbers]
         facts = {
             "texts": [*map(list, self._inputs.texts)],
@@ -212,7 +214,9 @@ class Collector:
         body = packed.getvalue()
         return _MAGIC + hashlib.sha256(body).digest() + body
 
-    def _take(self, cells: Cells) -> None:
+    def _take(self) -> None:
+        cells = joined_cells(self._waiting)
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         for place, text in enumerate(self._texts):
             text.add(cells, place)
         for place, number in enumerate(self._numbers):
