@@ -25,6 +25,7 @@ from elastic_ctr.cli.local import SetFile, ValuesFile, load_values
 from elastic_ctr.cli.statistics_text import plot, statistics_table
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.load import ConfigRefused, settings
+from elastic_ctr.config.statistics import short_vocabularies
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.collector import merged
@@ -130,6 +131,8 @@ def analyze(
     typer.echo(f"{found.records:,} rows of {len(names)} hours, {names[0]} to {names[-1]}", err=True)
     if refusals := found.refusals():
         typer.echo(refusals, err=True)
+    for sentence in short_vocabularies(given.features, statistics):
+        typer.echo(sentence, err=True)
     if output is not None:
         typer.echo(f"{output} is for --set-file statistics={output}; SHA-256 {statistics.digest}", err=True)
 

@@ -390,6 +390,24 @@ def test_what_was_collected_is_dropped_once_it_is_merged(tmp_path: Path) -> None
     assert [one.ledger.collected_records(ordinal) for ordinal in (1, 2)] == [None, None]
 
 
+def test_a_vocabulary_of_fewer_values_than_asked_for_is_a_warning_when_statistics_are_pinned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tag = {"type": "categorical", "vocabulary": {"top": 5}}
+    long: Rows = [(1.0, "x" * 300), *ROWS]
+    one = of_rows(tmp_path, features=features_of(tag=tag), rows=everywhere(long, FIRST))
+    one.until_state("checking")
+    given = of_rows(tmp_path / "given", features=features_of(tag=tag), given_statistics=pinned_of(one).to_json())
+
+    warned = [
+        each.message
+        for each in caplog.records
+        if each.message.startswith("features.tag: vocabulary.top is 5, and the statistics list 2")
+    ]
+    assert len(warned) == 2
+    assert given.ledger.facts.statistics == one.ledger.facts.statistics
+
+
 def test_the_drift_of_the_last_checked_pass_is_a_gauge_of_each_column(tmp_path: Path) -> None:
     later = [(price, "green") for price, _ in MANY]
     one = of_rows(tmp_path, rows={**everywhere(MANY, FIRST), **everywhere(later, SECOND)})
