@@ -28,7 +28,7 @@ from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.statistics import short_vocabularies
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.collector import merged
+from elastic_ctr.features.collector import merged, part_name
 from elastic_ctr.features.statistics import Statistics
 from elastic_ctr.master.schedule import look, ranges, splits, splits_there
 from elastic_ctr.runtime.lifecycle import die_with_parent
@@ -59,7 +59,7 @@ class Analysis:
 
     def add(self, part: Part, result: control.TaskResult) -> None:
         path, start, _ = part
-        self.parts[f"{path} from byte {start:015d}"] = result.statistics
+        self.parts[part_name(path, start)] = result.statistics
         self.records += result.records
         for each in result.refused:
             self.refused[each.reason] += each.lines

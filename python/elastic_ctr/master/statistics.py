@@ -7,7 +7,7 @@ import logging
 
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.statistics import short_vocabularies
-from elastic_ctr.features.collector import merged
+from elastic_ctr.features.collector import merged_series
 from elastic_ctr.features.drift import compared
 from elastic_ctr.features.statistics import Statistics
 from elastic_ctr.master.coordinator import Coordinator
@@ -58,7 +58,10 @@ class PassStatistics:
         if due is None:
             return False
         current, parts, pinned = due
-        found = merged(parts)
+        found = merged_series(
+            {name: head for name, (_, head) in parts.items()},
+            lambda name, place: self._coordinator.collected_series(parts[name][0], place),
+        )
         if pinned:
             drift = compared(self._read(pinned), found)
             rows = max((each.rows for each in (*found.texts.values(), *found.numbers.values())), default=0)

@@ -2,10 +2,12 @@
 
 import json
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
@@ -388,6 +390,63 @@ def test_what_was_collected_is_dropped_once_it_is_merged(tmp_path: Path) -> None
     one.finish()
 
     assert [one.ledger.collected_records(ordinal) for ordinal in (1, 2)] == [None, None]
+
+
+def test_merging_holds_one_series_of_one_part_in_memory_however_many_parts_a_pass_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = of_rows(tmp_path, files=[f"file-{number:02d}" for number in range(20)])
+    read, held, most = one.coordinator.collected_series, [], 0
+
+    def watched(task: str, place: int) -> memoryview:
+        nonlocal most
+        series = np.frombuffer(read(task, place), np.uint8).copy()
+        held.append(weakref.ref(series))
+        most = max(most, sum(each() is not None for each in held))
+        return series.data
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.coordinator, "collected_series", watched)
+        one.until_state("checking")
+
+    assert (len(held), most) == (20 * 2, 1)
+
+
+def test_a_pass_that_is_begun_anew_while_it_is_merged_is_merged_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = of_rows(tmp_path)
+    read = one.coordinator.collected_series
+
+    def dropped(task: str, place: int) -> bytes:
+        if place:
+            one.ledger.drop_collected(1)
+        return read(task, place)
+
+    monkeypatch.setattr(one.coordinator, "collected_series", dropped)
+    with pytest.raises(
+        ValueError, match=r"what task .* collected was dropped: its pass was begun anew; it is merged once"
+    ):
+        one.until_state("checking")
+    assert one.ledger.facts.statistics == ""
+
+
+def test_a_task_whose_statistics_are_damaged_has_failed_and_goes_to_a_trainer_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = of_rows(tmp_path)
+    holder = one.until_phase(control.ANALYZE)
+    assert holder.task is not None
+    path = holder.task.path
+
+    with monkeypatch.context() as patch:
+        patch.setattr("master.world.collected", lambda rows: collected(rows)[:-1])
+        holder.report()
+
+    [task] = [each for each in one.ledger.tasks(1) if each.path == path]
+    assert (task.state, task.failures) == ("todo", 1)
+    one.finish()
+    assert pinned_of(one).numbers["price"].rows == 2 * RECORDS
 
 
 def test_a_vocabulary_of_fewer_values_than_asked_for_is_a_warning_when_statistics_are_pinned(
