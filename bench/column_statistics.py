@@ -20,8 +20,8 @@ from rich.progress import track
 
 from bench.method import Results, Row, arguments, plan_of
 from elastic_ctr.features.cells import Cells, Inputs, TextInput
-from elastic_ctr.features.collector import TOP, Collector, merged
-from elastic_ctr.features.statistics import BUCKETS, Statistics
+from elastic_ctr.features.collector import Collector, merged
+from elastic_ctr.features.statistics import BUCKETS, TOP, Statistics
 
 TEXTS, NUMBERS = 26, 13
 ROWS, QUICK_ROWS = 2_000_000, 200_000

@@ -27,10 +27,11 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.feature_program import measured_inputs
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.load import ConfigRefused, settings
+from elastic_ctr.config.statistics import short_vocabularies
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.category_texts import note_of_texts
-from elastic_ctr.features.collector import merged
+from elastic_ctr.features.collector import merged, part_name
 from elastic_ctr.features.statistics import Statistics, series_of
 from elastic_ctr.master.schedule import look, ranges, splits, splits_there
 from elastic_ctr.runtime.lifecycle import die_with_parent
@@ -61,7 +62,7 @@ class Analysis:
 
     def add(self, part: Part, result: control.TaskResult) -> None:
         path, start, _ = part
-        self.parts[f"{path} from byte {start:015d}"] = result.statistics
+        self.parts[part_name(path, start)] = result.statistics
         self.records += result.records
         for each in result.refused:
             self.refused[each.reason] += each.lines
@@ -133,7 +134,7 @@ def analyze(
     typer.echo(f"{found.records:,} rows of {len(names)} hours, {names[0]} to {names[-1]}", err=True)
     if refusals := found.refusals():
         typer.echo(refusals, err=True)
-    for note in _notes(given.features, data, statistics):
+    for note in (*_notes(given.features, data, statistics), *short_vocabularies(given.features, statistics)):
         typer.echo(f"note: {note}", err=True)
     if output is not None:
         typer.echo(f"{output} is for --set-file statistics={output}; SHA-256 {statistics.digest}", err=True)

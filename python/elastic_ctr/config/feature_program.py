@@ -19,6 +19,7 @@ from elastic_ctr.config.features import (
     Step,
     Text,
     TopValues,
+    series_of_number,
 )
 from elastic_ctr.features import transformer as t
 from elastic_ctr.features import transforms
@@ -52,23 +53,6 @@ class NeedsStatistics(ValueError):
 def transformer_of(features: Features, statistics: Statistics | None) -> Transformer:
     """Raises NeedsStatistics, and ValueError for a vocabulary of numbers that has something else."""
     return _Compiler(features, statistics).compiled()
-
-
-def steps_before_scaling(feature: Numeric) -> tuple[Step, ...]:
-    """Those whose result standardize or minMax, and the mean that stands for a missing number, are measured of."""
-    scale = next((place for place, step in enumerate(feature.transform) if step in _SCALES), None)
-    return feature.transform if scale is None else feature.transform[:scale]
-
-
-def series_of_number(column: str, steps: Sequence[Step] = ()) -> str:
-    """The name in `Statistics.numbers` of a column's numbers after some steps: `price`, `price:log1p`, `price:clip(0.0,5.0),log1p`."""
-    return ":".join((column, *([",".join(map(_step_text, steps))] if steps else [])))
-
-
-def _step_text(step: Step) -> str:
-    if isinstance(step, Clip):
-        return f"clip({step.clip[0]!r},{step.clip[1]!r})"
-    return f"round({step.round})" if isinstance(step, Round) else step
 
 
 def compiled_steps(steps: Iterable[Step], measured: NumberStatistics | None) -> list[tuple[float, float, float]]:
@@ -145,7 +129,7 @@ class _Compiler:
         return self._numbers.setdefault(column, len(self._numbers))
 
     def _add_number(self, name: str, feature: Numeric) -> None:
-        before = steps_before_scaling(feature)
+        before = feature.before_scaling
         scales = len(before) < len(feature.transform)
         series = series_of_number(feature.column or name, before)
         measured = self._measured(name, series) if scales or feature.missing is None else None
@@ -234,7 +218,7 @@ def measured_inputs(features: Features) -> tuple[Inputs, Series]:
     sources = list(range(len(names)))
     steps: list[list[tuple[float, float, float]]] = [[] for _ in names]
     for name, feature in features.root.items():
-        if isinstance(feature, Numeric) and (before := steps_before_scaling(feature)):
+        if isinstance(feature, Numeric) and (before := feature.before_scaling):
             series = series_of_number(feature.column or name, before)
             if series not in names:
                 names.append(series)

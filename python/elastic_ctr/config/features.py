@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -12,7 +12,9 @@ from pydantic.config import JsonDict
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.section import ALTERNATIVE, EXACT, Count, Section
+from elastic_ctr.features.cells import TextInput
 from elastic_ctr.features.slots import SlotList
+from elastic_ctr.features.statistics import LONGEST, TOP, series_of
 
 MOST_DIGITS = 15
 _NEEDS_STATISTICS = ("standardize", "minMax")
@@ -65,6 +67,17 @@ Step: TypeAlias = Annotated[
 ]
 
 
+def series_of_number(column: str, steps: Sequence[Step] = ()) -> str:
+    """The name in `Statistics.numbers` of a column's numbers after some steps: `price`, `price:log1p`, `price:clip(0.0,5.0),log1p`."""
+    return ":".join((column, *([",".join(map(_step_text, steps))] if steps else [])))
+
+
+def _step_text(step: Step) -> str:
+    if isinstance(step, Clip):
+        return f"clip({step.clip[0]!r},{step.clip[1]!r})"
+    return f"round({step.round})" if isinstance(step, Round) else step
+
+
 def _words(given: object) -> object:
     """Text with one value a line, or a list; a whole number is its decimals, as in a column."""
     if isinstance(given, str):
@@ -91,7 +104,12 @@ _WORDS_SCHEMA: JsonDict = {
 class TopValues(Section):
     """`vocabulary: {top: n}`"""
 
-    top: Count = Field(description="So many of the most frequent values by the statistics.")
+    top: int = Field(
+        ge=1,
+        le=TOP,
+        description=f"So many of the most frequent values by the statistics. Those of more than {LONGEST} bytes are never among them, "
+        "and of long ones there may be fewer.",
+    )
 
 
 class Quantiles(Section):
@@ -138,8 +156,8 @@ class Categorical(OfColumn):
     pooling: Literal["sum", "mean"] = Field(default="sum", description="How the vectors of a cell's values become one.")
     vocabulary: Vocabulary | None = Field(
         default=None,
-        description="Values with keys of their own, as a list or as text with one a line, or {top: n}; all others share one key. "
-        "Absent: each has its own.",
+        description=f"Values with keys of their own, as a list or as text with one a line, or {{top: n}} with n up to {TOP}; all others "
+        "share one key. Absent: each has its own.",
     )
     hash: Count | None = Field(default=None, description="At most so many keys: values are hashed to them.")
     round: int | None = Field(
@@ -162,6 +180,12 @@ class Categorical(OfColumn):
             raise ValueError("vocabulary and hash both bound the keys; give one of them")
         if self.round is not None:
             self._check_rounded()
+        if self.separator is not None and isinstance(self.vocabulary, tuple):
+            never = next((each for each in self.vocabulary if self.separator in each), None)
+            if never is not None:
+                raise ValueError(
+                    f"the vocabulary has {never!r}, which no value can be: {self.separator!r} separates values; name each value by itself"
+                )
         return self
 
     def _check_rounded(self) -> None:
@@ -192,6 +216,12 @@ class Numeric(OfColumn):
     missing: float | None = Field(
         default=None, description="What an empty cell is to the network, after all steps. Absent: the mean's number."
     )
+
+    @property
+    def before_scaling(self) -> tuple[Step, ...]:
+        """Steps whose result standardize or minMax, and the mean that stands for a missing number, are measured of."""
+        scale = next((place for place, step in enumerate(self.transform) if step in _NEEDS_STATISTICS), None)
+        return self.transform if scale is None else self.transform[:scale]
 
     @field_validator("transform")
     @classmethod
@@ -323,7 +353,20 @@ class Features(RootModel[dict[str, Feature]]):
         for name, feature in self.root.items():
             if isinstance(feature, Crossed):
                 self._check_cross(name, feature)
+        self._check_series()
         return self
+
+    def _check_series(self) -> None:
+        """Statistics are found by their names: those of two inputs may not share one."""
+        found: dict[tuple[str, str], tuple[str, str]] = {}
+        for name, feature in self.root.items():
+            for kind, series, source in _series(name, feature):
+                other, first = found.setdefault((kind, series), (name, source))
+                if first != source:
+                    raise ValueError(
+                        f"{other} and {name} read {first} and {source}, whose statistics would both be named {series!r}; give the column "
+                        "another name in the data"
+                    )
 
     def _check_cross(self, name: str, cross: Crossed) -> None:
         possible = [other for other, each in self.root.items() if not isinstance(each, (Numeric, Crossed))]
@@ -398,6 +441,21 @@ def check_features(data: Data, features: Features | None, model: Model) -> None:
     for name, column in features.columns():
         if column in (data.label, data.shows):
             raise ValueError(f"features.{name} reads {column!r}, which says what was clicked: no request will have it")
+
+
+def _series(name: str, feature: Feature) -> Iterator[tuple[str, str, str]]:
+    """Kind and name of each series of statistics that a feature has collected, and what it is of, in words."""
+    if isinstance(feature, Crossed):
+        return
+    column = feature.column or name
+    plain = f"the column {column!r}"
+    if isinstance(feature, Text) or (isinstance(feature, Categorical) and feature.round is None):
+        separator = feature.separator if isinstance(feature, Categorical) else None
+        yield "text", series_of(TextInput(column, separator or "")), f"{plain} with a separator" if separator else plain
+        return
+    yield "number", series_of_number(column), plain
+    if isinstance(feature, Numeric) and (steps := feature.before_scaling):
+        yield "number", series_of_number(column, steps), f"{plain} after {', '.join(map(_step_text, steps))}"
 
 
 def _without_statistics(feature: Feature) -> Feature:

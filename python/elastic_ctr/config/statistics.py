@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from elastic_ctr.features.statistics import Statistics
-
-if TYPE_CHECKING:
-    from elastic_ctr.config.features import Features
+from elastic_ctr.config.features import Categorical, Features, TopValues
+from elastic_ctr.features.cells import TextInput
+from elastic_ctr.features.statistics import LONGEST, Statistics, series_of
 
 
 def _text(given: object) -> object:
@@ -37,6 +36,25 @@ StatisticsText = Annotated[
         "at the first start, for the model's life. Absent: those of the first pass are.",
     ),
 ]
+
+
+def short_vocabularies(features: Features | None, statistics: Statistics) -> list[str]:
+    """A sentence for each `vocabulary: {top: n}` with fewer values than n though the column has more."""
+    found = []
+    for name, feature in ({} if features is None else features.root).items():
+        given = feature.vocabulary if isinstance(feature, Categorical) else None
+        if not isinstance(feature, Categorical) or not isinstance(given, TopValues):
+            continue
+        series = series_of(TextInput(feature.column or name, feature.separator or ""))
+        texts = statistics.texts.get(series)
+        if texts is None or len(texts.top) >= min(given.top, texts.distinct) or texts.listed_share == 1:
+            continue
+        found.append(
+            f"features.{name}: vocabulary.top is {given.top}, and the statistics list {len(texts.top)} of about {texts.distinct} values of "
+            f"{series}, as those of more than {LONGEST} bytes are left out, and of long ones there are fewer; all others share one key: list "
+            "the vocabulary, or bound the keys by `hash`"
+        )
+    return found
 
 
 def check_statistics(features: Features | None, text: str | None) -> None:

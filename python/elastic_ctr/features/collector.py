@@ -1,7 +1,8 @@
 """Makes statistics: a `Collector` takes the rows of one part of the data, `merged` joins what the collectors of all parts give.
 
 A part is a task: a file, or a range of its bytes. The same rows of a part give the same bytes, in whatever batches they come, and
-the same parts give the same statistics, in whatever order they arrive. Counts, least and greatest number, mean and deviation are exact, and
+the same parts give the same statistics, in whatever order they arrive. Parts are merged series by series, one in memory at a time:
+what merging needs does not grow with the number of parts. Counts, least and greatest number, mean and deviation are exact, and
 so do not depend on how the data is cut into parts; quantiles, distinct values and the list of frequent values do within their bounds.
 docs/decisions/0011-statistics.md has the reasons for each structure, and what was measured.
 """
@@ -11,29 +12,37 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import pairwise
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import datasketches
 import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.features.cells import Cells, Inputs, TextInput, joined_cells
+from elastic_ctr.features.copied_cells import copied
 from elastic_ctr.features.moments import MOST_NUMBERS, Sums, sums_of
-from elastic_ctr.features.quantiles import Points, Quantiles, joined
-from elastic_ctr.features.statistics import BUCKETS, NumberStatistics, Statistics, TextStatistics, series_of
+from elastic_ctr.features.quantiles import Points, Quantiles
+from elastic_ctr.features.statistics import (
+    BUCKETS,
+    LONGEST,
+    TOP,
+    NumberStatistics,
+    Statistics,
+    TextStatistics,
+    series_of,
+)
 from elastic_ctr.features.transforms import Texts
 from elastic_ctr.features.xxh3 import hashes_of
 from elastic_ctr.machine_code.compiled import compiled
 
-TOP = 4096
 CHUNK_ROWS = 1 << 16
-LONGEST = 256  # bytes of a value in the list of the most frequent
+CHUNK_BYTES = 32 << 20  # of texts; the row that exceeds it is the last of its chunk
 assert CHUNK_ROWS <= MOST_NUMBERS
 
-_MAGIC = b"ectr statistics 1\n"
+_MAGIC = b"ectr statistics 2\n"
 _DIGEST_BYTES = 32
 _LG_REGISTERS = 15
 _COUNTERS_OF_EACH = 16
@@ -75,8 +84,8 @@ def _values_of(cells: Cells, place: int, separator: str) -> tuple[Texts, int]:
     return Texts(out[: offsets[-1]], offsets), empty
 
 
-def _each(update: Callable[[Any], None], items: Iterable[Any]) -> None:
-    deque(map(update, items), 0)
+def _each(update: Callable[..., None], *items: Iterable[Any]) -> None:
+    deque(map(update, *items), 0)
 
 
 class _Texts:
@@ -175,120 +184,147 @@ class Collector:
         self._texts = [_Texts(each.separator, top) for each in inputs.texts]
         self._numbers = [_Numbers() for _ in inputs.numbers]
         self._waiting: list[Cells] = []
-        self._waiting_rows = 0
+        self._waiting_rows = self._waiting_bytes = 0
 
     def add(self, cells: Cells) -> None:
-        """Takes these rows; the arrays must not change afterwards, as they may wait for the next ones."""
-        self._waiting.append(cells)
-        self._waiting_rows += len(cells)
-        if self._waiting_rows < CHUNK_ROWS:
-            return
-        rows = joined_cells(self._waiting)
-        whole = len(rows) - len(rows) % CHUNK_ROWS
-        for begin in range(0, whole, CHUNK_ROWS):
-            self._take(rows.part(begin, begin + CHUNK_ROWS))
-        self._waiting = [rows.part(whole, len(rows))]
-        self._waiting_rows = len(rows) - whole
+        """Copies what must wait for the next rows. Where a chunk ends depends on the rows alone, not on how they come in batches."""
+        ends = np.cumsum((cells.ends - cells.begins).sum(axis=1))
+        begin = taken = 0
+        while begin < len(cells):
+            full = int(np.searchsorted(ends, taken + CHUNK_BYTES - self._waiting_bytes)) + 1
+            end = min(begin + CHUNK_ROWS - self._waiting_rows, full, len(cells))
+            self._waiting.append(copied(cells, np.arange(begin, end)))
+            self._waiting_rows += end - begin
+            self._waiting_bytes += int(ends[end - 1]) - taken
+            begin, taken = end, int(ends[end - 1])
+            if self._waiting_rows == CHUNK_ROWS or self._waiting_bytes >= CHUNK_BYTES:
+                self._take()
 
     def to_bytes(self) -> bytes:
         """The part that `merged` takes; call it once, after all rows."""
-        if self._waiting_rows:
-            self._take(joined_cells(self._waiting))
-        self._waiting, self._waiting_rows = [], 0
-        texts, numbers = [each.state() for each in self._texts], [each.state() for each in self._numbers]
-        facts = {
-            "texts": [*map(list, self._inputs.texts)],
-            "numbers": list(self._inputs.numbers),
-            "top": self._top,
-            "ofTexts": [about for about, _ in texts],
-            "ofNumbers": [about for about, _ in numbers],
-        }
-        arrays: Arrays = {"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8)}
-        for kind, states in (("text", texts), ("number", numbers)):
-            for place, (_, held) in enumerate(states):
-                arrays |= {f"{kind}.{place}.{name}": array for name, array in held.items()}
-        packed = io.BytesIO()
-        np.savez_compressed(packed, allow_pickle=False, **arrays)
-        body = packed.getvalue()
+        if self._waiting:
+            self._take()
+        head = {"texts": [*map(list, self._inputs.texts)], "numbers": list(self._inputs.numbers), "top": self._top}
+        series = [_packed(*each.state()) for each in self._texts] + [_packed(*each.state()) for each in self._numbers]
+        lines = [json.dumps(head).encode(), json.dumps([len(each) for each in series]).encode()]
+        body = b"\n".join([*lines, b"".join(series)])
         return _MAGIC + hashlib.sha256(body).digest() + body
 
-    def _take(self, cells: Cells) -> None:
+    def _take(self) -> None:
+        cells = joined_cells(self._waiting)
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         for place, text in enumerate(self._texts):
             text.add(cells, place)
         for place, number in enumerate(self._numbers):
             number.add(cells, place)
 
 
-class _Part:
-    """A part that a collector gave; arrays are unpacked when they are asked for."""
+def _packed(facts: dict[str, Any], arrays: Arrays) -> bytes:
+    """Of one series: numpy's npz."""
+    packed = io.BytesIO()
+    np.savez_compressed(packed, allow_pickle=False, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays)
+    return packed.getvalue()
 
-    def __init__(self, name: str, data: bytes) -> None:
-        head = len(_MAGIC) + _DIGEST_BYTES
-        body = data[head:]
-        if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != data[len(_MAGIC) : head]:
-            raise ValueError(
-                f"the statistics of {name} are damaged, or of another release; let the columns of {name} be counted again"
-            )
-        self.name = name
-        self._arrays = np.load(io.BytesIO(body), allow_pickle=False)
+
+class Part(NamedTuple):
+    """A part that a collector gave. `head` tells its inputs, in the same bytes for the same ones; each has its series, texts first."""
+
+    head: bytes
+    series: tuple[memoryview, ...]
+
+
+def part_name(path: str, start: int) -> str:
+    """Of a part that begins at a byte of a file: the same whenever the file is listed again, and in the order of bytes."""
+    return f"{path} from byte {start:015d}"
+
+
+def part_of(name: str, data: bytes) -> Part:
+    """What a collector packed, without a copy. Raises ValueError where the bytes are damaged."""
+    begin = len(_MAGIC) + _DIGEST_BYTES
+    body = memoryview(data)[begin:]
+    if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != data[len(_MAGIC) : begin]:
+        raise ValueError(
+            f"the statistics of {name} are damaged, or of another release; let the columns of {name} be counted again"
+        )
+    head = data.index(b"\n", begin)
+    sizes = data.index(b"\n", head + 1)
+    ends = accumulate(json.loads(data[head + 1 : sizes]), initial=sizes + 1)
+    whole = memoryview(data)
+    return Part(data[begin:head], tuple(whole[first:last] for first, last in pairwise(ends)))
+
+
+class _Series:
+    """Of one input in one part; arrays are unpacked when they are asked for."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._arrays = np.load(io.BytesIO(data), allow_pickle=False)
         self.facts: dict[str, Any] = json.loads(self._arrays["facts"].tobytes())
 
-    def inputs(self) -> tuple[Inputs, int]:
-        texts = tuple(TextInput(column, separator) for column, separator in self.facts["texts"])
-        return Inputs(texts, tuple(self.facts["numbers"])), self.facts["top"]
-
-    def array(self, kind: str, place: int, name: str) -> npt.NDArray[Any]:
-        found: npt.NDArray[Any] = self._arrays[f"{kind}.{place}.{name}"]
+    def array(self, name: str) -> npt.NDArray[Any]:
+        found: npt.NDArray[Any] = self._arrays[name]
         return found
 
 
 def merged(parts: Mapping[str, bytes]) -> Statistics:
-    """The statistics of all parts, by the names of these: name and place of their file, for example.
+    """The statistics of all parts, by the names of these (`part_name`).
 
     Raises:
         ValueError: bytes are damaged, or the parts are of different inputs, or there is none.
     """
-    if not parts:
-        raise ValueError("there is no part of the data to make statistics of; give at least one file")
+    split = {name: part_of(name, data) for name, data in parts.items()}
+    return merged_series(
+        {name: part.head for name, part in split.items()}, lambda name, place: split[name].series[place]
+    )
+
+
+def merged_series(heads: Mapping[str, bytes], read: Callable[[str, int], bytes | memoryview]) -> Statistics:
+    """As `merged`, of parts that are not in memory: `read` gives the series of a part at a place, and one is held at a time.
+
+    Raises:
+        ValueError: the parts are of different inputs, or there is none. And what `read` raises.
+    """
     # One order for all; what is not exact depends on it.
-    read = [_Part(name, parts[name]) for name in sorted(parts)]
-    inputs, top = read[0].inputs()
-    for part in read:
-        if part.inputs() != (inputs, top):
-            raise ValueError(
-                f"the statistics of {part.name} are of other columns than those of {read[0].name}; "
-                "make both with the same features"
-            )
+    names = sorted(heads)
+    if not names:
+        raise ValueError("there is no part of the data to make statistics of; give at least one file")
+    if other := next((name for name in names if heads[name] != heads[names[0]]), None):
+        raise ValueError(
+            f"the statistics of {other} are of other columns than those of {names[0]}; make both with the same features"
+        )
+    head = json.loads(heads[names[0]])
+
+    def series(place: int) -> Iterator[_Series]:
+        return (_Series(read(name, place)) for name in names)
+
+    texts = [series_of(TextInput(column, separator)) for column, separator in head["texts"]]
     return Statistics(
-        texts={series_of(text): _text(read, place, top) for place, text in enumerate(inputs.texts)},
-        numbers={name: _number(read, place) for place, name in enumerate(inputs.numbers)},
+        texts={name: _text(series(place), head["top"]) for place, name in enumerate(texts)},
+        numbers={name: _number(series(place)) for place, name in enumerate(head["numbers"], len(texts))},
     )
 
 
-def _text(parts: list[_Part], place: int, top: int) -> TextStatistics:
-    facts = [part.facts["ofTexts"][place] for part in parts]
-    frequent = datasketches.frequent_strings_sketch(_LG_MERGED_COUNTERS)
+def _text(parts: Iterable[_Series], top: int) -> TextStatistics:
+    frequent, distinct = datasketches.frequent_strings_sketch(_LG_MERGED_COUNTERS), _Distinct()
+    sums: Counter[str] = Counter()
     for part in parts:
-        for value, count in _listed(part, place):
-            frequent.update(value, count)
+        sums.update(part.facts)
+        distinct.add(part)
+        _each(frequent.update, _listed(part), part.array("counts").tolist())
     held, _ = _most_frequent(frequent, top)
-    values = sum(each["values"] for each in facts)
     return TextStatistics(
-        rows=sum(each["rows"] for each in facts),
-        missing=sum(each["missing"] for each in facts),
-        distinct=_distinct((part.array("text", place, "distinct") for part in parts), values),
-        values=values,
-        mean_bytes=sum(each["bytes"] for each in facts) / max(values, 1),
+        rows=sums["rows"],
+        missing=sums["missing"],
+        distinct=distinct.of(sums["values"]),
+        values=sums["values"],
+        mean_bytes=sums["bytes"] / max(sums["values"], 1),
         top=tuple(held),
-        count_error=_error(frequent) + sum(each["leftOut"] for each in facts),
+        count_error=_error(frequent) + sums["leftOut"],
     )
 
 
-def _listed(part: _Part, place: int) -> Iterator[tuple[str, int]]:
-    whole, ends = part.array("text", place, "listed").tobytes(), part.array("text", place, "ends").tolist()
-    counts = part.array("text", place, "counts").tolist()
-    for (begin, end), count in zip(pairwise([0, *ends]), counts, strict=True):
-        yield whole[begin:end].decode(), count
+def _listed(part: _Series) -> Iterator[str]:
+    whole, ends = part.array("listed").tobytes(), part.array("ends").tolist()
+    return (whole[begin:end].decode() for begin, end in pairwise([0, *ends]))
 
 
 def _most_frequent(frequent: Any, most: int) -> tuple[list[tuple[str, int]], int]:
@@ -313,39 +349,44 @@ def _error(frequent: Any) -> int:
     return error
 
 
-def _number(parts: list[_Part], place: int) -> NumberStatistics:
-    facts = [part.facts["ofNumbers"][place] for part in parts]
-    sums = Sums()
-    for each in facts:
-        sums = sums.plus(Sums(*each["sums"]))
-    rows = sum(each["rows"] for each in facts)
-    distinct = _distinct((part.array("number", place, "distinct") for part in parts), sums.n)
+def _number(parts: Iterable[_Series]) -> NumberStatistics:
+    rows, sums, distinct, quantiles = 0, Sums(), _Distinct(), Quantiles()
+    least, most = np.inf, -np.inf
+    for part in parts:
+        rows += part.facts["rows"]
+        sums = sums.plus(Sums(*part.facts["sums"]))
+        distinct.add(part)
+        if "min" in part.facts:
+            least, most = min(least, part.facts["min"]), max(most, part.facts["max"])
+            quantiles.add(Points(part.array("values"), part.array("weights")))
     if not sums.n:
         return NumberStatistics(
-            rows=rows, missing=rows, distinct=distinct, min=None, max=None, mean=None, deviation=None, quantiles=()
+            rows=rows, missing=rows, distinct=0, min=None, max=None, mean=None, deviation=None, quantiles=()
         )
-    points = joined(
-        Points(part.array("number", place, "values"), part.array("number", place, "weights")) for part in parts
-    )
-    least, most = (pick(each[name] for each in facts if name in each) for pick, name in ((min, "min"), (max, "max")))
     # The number at rank q of n is the ceil(q n)-th, as numpy's `inverted_cdf`.
     ranks = np.array([-(-sums.n * i // BUCKETS) - 1 for i in range(1, BUCKETS)], np.int64)
     return NumberStatistics(
         rows=rows,
         missing=rows - sums.n,
-        distinct=distinct,
+        distinct=distinct.of(sums.n),
         min=least,
         max=most,
         mean=sums.mean,
         deviation=sums.deviation,
-        quantiles=(least, *points.at(ranks).tolist(), most),
+        quantiles=(least, *quantiles.all_points().at(ranks).tolist(), most),
     )
 
 
-def _distinct(sketches: Iterable[npt.NDArray[Any]], values: int) -> int:
-    """The estimate, which may be a little above the number of all values where these differ."""
-    union = datasketches.hll_union(_LG_REGISTERS)
-    for each in sketches:
-        union.update(datasketches.hll_sketch.deserialize(each.tobytes()))
-    estimate: float = union.get_estimate()
-    return min(round(estimate), values)
+class _Distinct:
+    """How many different values there are in all parts."""
+
+    def __init__(self) -> None:
+        self._union = datasketches.hll_union(_LG_REGISTERS)
+
+    def add(self, part: _Series) -> None:
+        self._union.update(datasketches.hll_sketch.deserialize(part.array("distinct").tobytes()))
+
+    def of(self, values: int) -> int:
+        """The estimate, which may be a little above the number of all values where these differ."""
+        estimate: float = self._union.get_estimate()
+        return min(round(estimate), values)

@@ -32,9 +32,14 @@ class Drift(NamedTuple):
 
 
 def compared(pinned: Statistics, later: Statistics) -> list[Drift]:
-    """The drift of every pinned column, texts first. A column that the later data lacks has no values in it."""
-    texts = [_text(name, each, later.texts.get(name)) for name, each in pinned.texts.items()]
-    return texts + [_number(name, each, later.numbers.get(name)) for name, each in pinned.numbers.items()]
+    """The drift of every series that both have, texts first.
+
+    A pinned one that was not collected is of a column or of steps that no feature has any more: nothing is known of it. A column that
+    is collected and has no values is in both.
+    """
+    texts = [_text(name, each, later.texts[name]) for name, each in pinned.texts.items() if name in later.texts]
+    numbers = pinned.numbers.items()
+    return texts + [_number(name, each, later.numbers[name]) for name, each in numbers if name in later.numbers]
 
 
 def population_stability(
@@ -57,13 +62,11 @@ def population_stability(
     return math.fsum((q - p) * math.log(q / p) for p, q in pairs)
 
 
-def _text(name: str, pinned: TextStatistics, later: TextStatistics | None) -> Drift:
+def _text(name: str, pinned: TextStatistics, later: TextStatistics) -> Drift:
     """Bins: the 100 most frequent of the pinned values, and all others. More bins would tell of chance in small data.
 
     A value that the later list lacks counts as absent there; it is rarer than each one in that list.
     """
-    if later is None:
-        return Drift(name, "text", None, pinned.missing_share, 1.0, 1.0 - pinned.listed_share)
     counts, compared_values = dict(later.top), pinned.top[:COMPARED_VALUES]
     p = [count / max(pinned.values, 1) for _, count in compared_values]
     q = [counts.get(value, 0) / max(later.values, 1) for value, _ in compared_values]
@@ -89,11 +92,10 @@ def _outside(known: set[str], texts: TextStatistics) -> float | None:
     return 1.0 - sum(count for value, count in texts.top if value in known) / texts.values
 
 
-def _number(name: str, pinned: NumberStatistics, later: NumberStatistics | None) -> Drift:
+def _number(name: str, pinned: NumberStatistics, later: NumberStatistics) -> Drift:
     """Bins: up to each decile of the pinned numbers, equal ones once, and above the last."""
-    if later is None or not later.values or not pinned.values:
-        missing = 1.0 if later is None else later.missing_share
-        return Drift(name, "number", None, pinned.missing_share, missing)
+    if not later.values or not pinned.values:
+        return Drift(name, "number", None, pinned.missing_share, later.missing_share)
     edges = sorted({pinned.quantile(i / _DECILES) for i in range(1, _DECILES)})
     p, q = (_shares(each, edges, low_end=edges[0] == pinned.min) for each in (pinned, later))
     psi = population_stability(p, q, pinned.values, later.values)

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
+from typing_extensions import Self
 
 if TYPE_CHECKING:
     from elastic_ctr.features.cells import TextInput
 
+TOP = 4096  # most frequent values that are listed; `vocabulary: {top: n}` allows as many
+LONGEST = 256  # bytes of a value in this list
 BUCKETS = 4096  # quantiles are kept at each 1/4096; `boundaries: {quantiles: n}` allows as many buckets
 
 
@@ -31,6 +34,12 @@ class _OfColumn(_Part):
     rows: int = Field(ge=0, description="Rows that were read.")
     missing: int = Field(ge=0, description="Rows without a value.")
     distinct: int = Field(ge=0, description="Different values, estimated by HyperLogLog: deviation 0.6 %.")
+
+    @model_validator(mode="after")
+    def _of_rows(self) -> Self:
+        if self.missing > self.rows:
+            raise ValueError(f"{self.missing} of {self.rows} rows are missing; analyze the data again")
+        return self
 
     @property
     def missing_share(self) -> float:
@@ -52,6 +61,19 @@ class TextStatistics(_OfColumn):
         description="0: all counts are exact. A value that is not listed occurs no more often than this and the last count "
         "together; if fewer values are listed than were asked for, no more often than this.",
     )
+
+    @model_validator(mode="after")
+    def _list(self) -> TextStatistics:
+        counts = [count for _, count in self.top]
+        if any(not value for value, _ in self.top) or any(count < 1 for count in counts):
+            raise ValueError("top has an empty value, or one that occurs less than once; analyze the data again")
+        if len({value for value, _ in self.top}) < len(self.top):
+            raise ValueError("top has a value more than once; analyze the data again")
+        if any(a < b for a, b in pairwise(counts)):
+            raise ValueError("the counts of top rise somewhere; they fall, so analyze the data again")
+        if sum(counts) > self.values:
+            raise ValueError(f"top counts {sum(counts)} of {self.values} values; analyze the data again")
+        return self
 
     @property
     def listed_share(self) -> float:
@@ -78,6 +100,13 @@ class NumberStatistics(_OfColumn):
             raise ValueError(f"{self.rows - self.missing} numbers have {len(self.quantiles)} quantiles, not {wanted}")
         if any(a > b for a, b in pairwise(self.quantiles)):
             raise ValueError("the quantiles fall somewhere; they rise with their ranks")
+        if self.min is not None and self.max is not None:
+            if self.min > self.max:
+                raise ValueError(
+                    f"the least number {self.min:g} is above the greatest {self.max:g}; analyze the data again"
+                )
+            if self.quantiles[0] < self.min or self.quantiles[-1] > self.max:
+                raise ValueError(f"quantiles are outside of {self.min:g} to {self.max:g}; analyze the data again")
         return self
 
     @property

@@ -44,6 +44,7 @@ MOST_DIGITS = 20
 _LEAST_KEY, _NO_KEY = np.uint64(PADDING_KEY + 1), np.uint64(FEASIGN_LIMIT)
 _EXACT = 2.0**53
 _LARGEST = float(np.finfo(np.float32).max)
+_FINITE = float(np.finfo(np.float64).max)
 _WHOLE_LIMIT = 2.0**63 - 1024
 _SPACE, _MINUS, _ZERO, _UPPER_A, _UPPER_Z, _LOWER_A, _LOWER_Z, _NINE, _ASCII = 32, 45, 48, 65, 90, 97, 122, 57, 128
 _TO_LOWER = 32
@@ -68,15 +69,28 @@ def log1p(x: Any) -> Any:
 
 
 @compiled
+def _quotient(x: Any, origin: Any, unit: Any, factor: Any) -> Any:
+    """(x - origin) / unit times a factor, of finite numbers and a factor up to 1; the largest number instead of an infinite one."""
+    difference = x - origin
+    if abs(difference) <= _FINITE:
+        return clip(difference / unit * factor, -_FINITE, _FINITE)
+    # Of halves: the difference of two floats may be infinite.
+    return clip((x / 2 - origin / 2) / unit * (2 * factor), -_FINITE, _FINITE)
+
+
+@compiled
 def standardize(x: Any, mean: Any, deviation: Any) -> Any:
-    """(x - mean) / deviation, as Keras' Normalization; 0 where the deviation is 0."""
-    return (x - mean) / deviation if deviation > 0 else 0.0
+    """(x - mean) / deviation, as Keras' Normalization; 0 where the deviation is 0, and finite in any case."""
+    return _quotient(x, mean, deviation, 1.0) if deviation > 0 else 0.0
 
 
 @compiled
 def min_max(x: Any, least: Any, most: Any) -> Any:
-    """(x - least) / (most - least), as scikit-learn's MinMaxScaler; 0 where both are the same."""
-    return (x - least) / (most - least) if most > least else 0.0
+    """(x - least) / (most - least), as scikit-learn's MinMaxScaler; 0 where both are the same, and finite in any case."""
+    if most <= least:
+        return 0.0
+    span = most - least
+    return _quotient(x, least, span, 1.0) if span <= _FINITE else _quotient(x, least, most / 2 - least / 2, 0.5)
 
 
 @compiled

@@ -482,21 +482,31 @@ class Coordinator(Part):
             self._schedule.begin(one, files, ranges, state="checking" if pinned else "analyzing")
             self._advance()
 
-    def collected_pass(self) -> tuple[PassRow, dict[str, bytes], str] | None:
-        """A pass whose columns are collected, what the collectors gave, and the digest of the pinned statistics; empty: none are.
+    def collected_pass(self) -> tuple[PassRow, dict[str, tuple[str, bytes]], str] | None:
+        """A pass whose columns are collected, task and head of each part by its name, and the digest of the pinned statistics; empty:
+        none are.
 
-        The caller merges it without the lock.
+        The caller merges the parts without the lock, and reads them by `collected_series`: together they may be larger than memory.
         """
         with self._locked():
             current = self._ledger.current_pass()
             if current is None or current.state not in ("analyzing", "checking"):
                 return None
-            # Asked first: all that was collected may be large.
             if not self._ledger.collected_records(current.ordinal):
                 return None
             if any(task.state != "done" for task in self._ledger.tasks(current.ordinal)):
                 return None
             return current, self._ledger.collected(current.ordinal), self._ledger.facts.statistics
+
+    def collected_series(self, task: str, place: int) -> bytes:
+        """Raises ValueError where the pass was begun anew since."""
+        with self._lock:
+            found = self._ledger.collected_series(task, place)
+        if found is None:
+            raise ValueError(
+                f"what task {task} collected was dropped: its pass was begun anew; it is merged once it is collected again"
+            )
+        return found
 
     def statistics_pinned(self, current: PassRow, digest: str) -> None:
         """The statistics of this pass are in the store: features are made with them for the model's life."""

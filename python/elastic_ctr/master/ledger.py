@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from elastic_ctr.features.collector import Part as CollectedPart
+from elastic_ctr.features.collector import part_name
 from elastic_ctr.master.ledger_file import LedgerFile
 from elastic_ctr.master.ledger_rows import (
     Columns,
@@ -80,7 +82,7 @@ class Ledger(LedgerFile):
             self._empty_pass(ordinal)
 
     def _empty_pass(self, ordinal: int) -> None:
-        for table in ("files", "tasks", "refusals", "samples", "collected", "drifts"):
+        for table in ("files", "tasks", "refusals", "samples", "collected", "collected_series", "drifts"):
             self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
 
     def set_pass(self, ordinal: int, /, **columns: Any) -> None:
@@ -183,7 +185,7 @@ class Ledger(LedgerFile):
         refused: Iterable[tuple[str, int, Sequence[str]]],
         samples: Iterable[tuple[str, int, int]],
         histograms: tuple[Histogram, Histogram],
-        collected: bytes = b"",
+        collected: CollectedPart | None = None,
     ) -> None:
         """Counts of lines by kind, refusals (reason, lines, examples), sample lines (line, show, click); what was collected of the
         columns, if anything was.
@@ -194,7 +196,7 @@ class Ledger(LedgerFile):
             self._do(f"update tasks set {_CLEAN} where id = ?", task.id)
             self._db.execute("delete from samples where task = ?", (task.id,))
             self._refused(task, refused)
-            if collected:
+            if collected is not None:
                 self._collected(task, counts["records"], collected)
             self._db.executemany(
                 "insert into samples values (?, ?, ?, ?, ?, ?)",
@@ -202,7 +204,7 @@ class Ledger(LedgerFile):
             )
 
     def analyzed(
-        self, task: TaskRow, records: int, refused: Iterable[tuple[str, int, Sequence[str]]], collected: bytes
+        self, task: TaskRow, records: int, refused: Iterable[tuple[str, int, Sequence[str]]], collected: CollectedPart
     ) -> None:
         """The columns of a task are collected. Its check counts records and refusals once more."""
         with self:
@@ -217,8 +219,13 @@ class Ledger(LedgerFile):
             [(task.id, task.ordinal, reason, lines, json.dumps(list(each))) for reason, lines, each in refused],
         )
 
-    def _collected(self, task: TaskRow, records: int, data: bytes) -> None:
-        self._insert("collected", {"task": task.id, "ordinal": task.ordinal, "records": records, "data": data})
+    def _collected(self, task: TaskRow, records: int, part: CollectedPart) -> None:
+        self._insert("collected", {"task": task.id, "ordinal": task.ordinal, "records": records, "data": part.head})
+        self._db.execute("delete from collected_series where task = ?", (task.id,))
+        self._db.executemany(
+            "insert into collected_series values (?, ?, ?, ?)",
+            [(task.id, place, task.ordinal, data) for place, data in enumerate(part.series)],
+        )
 
     def trained(self, task: TaskRow, histograms: tuple[Histogram, Histogram], *, rounds: int = 1) -> None:
         """Done in an epoch of training, or with `rounds` 0 in one that only predicts."""
@@ -344,15 +351,25 @@ class Ledger(LedgerFile):
         [records] = self._one("select sum(records) from collected where pass = ?", ordinal)
         return None if records is None else int(records)
 
-    def collected(self, ordinal: int) -> dict[str, bytes]:
-        """The collectors' parts, by file and first byte: the same names whenever a pass is listed again."""
-        rows = self._all(
-            "select path, start, data from collected join tasks on tasks.id = task where collected.pass = ?", ordinal
+    def collected(self, ordinal: int) -> dict[str, tuple[str, bytes]]:
+        """Task and head of each of the collectors' parts, by the part's name; `collected_series` has the rest of them."""
+        rows = self._db.execute(
+            "select path, start, task, data from collected join tasks on tasks.id = task where collected.pass = ?",
+            (ordinal,),
         )
-        return {f"{path} from byte {start:015d}": data for path, start, data in rows}
+        # Equal ones are kept once.
+        heads: dict[bytes, bytes] = {}
+        return {part_name(path, start): (task, heads.setdefault(head, head)) for path, start, task, head in rows}
+
+    def collected_series(self, task: str, place: int) -> bytes | None:
+        """One series of a part; None where it was dropped in the meantime."""
+        row = self._one("select data from collected_series where task = ? and place = ?", task, place)
+        return None if row is None else bytes(row[0])
 
     def drop_collected(self, ordinal: int) -> None:
-        self._do("delete from collected where pass = ?", ordinal)
+        with self:
+            self._db.execute("delete from collected where pass = ?", (ordinal,))
+            self._db.execute("delete from collected_series where pass = ?", (ordinal,))
 
     def begin_check(self, ordinal: int) -> None:
         """After an analysis: all tasks are to be done again."""

@@ -129,7 +129,7 @@ class Master:
         self._queries = StoreQueries(store)
         self._coordinator = Coordinator(self._ledger, settings, self._queries)
         self._publisher = Publisher(self._coordinator, store, settings)
-        self._statistics = PassStatistics(self._coordinator, store)
+        self._statistics = PassStatistics(self._coordinator, store, settings.features)
         self._looked_at = 0.0
         self._changed = ChangedFiles(source, data)
         self._waiting_for = ""

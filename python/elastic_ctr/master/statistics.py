@@ -6,7 +6,8 @@ Long work, and all that needs the store, is done without the coordinator's lock.
 import logging
 
 from elastic_ctr.config.features import Features
-from elastic_ctr.features.collector import merged
+from elastic_ctr.config.statistics import short_vocabularies
+from elastic_ctr.features.collector import merged_series
 from elastic_ctr.features.drift import compared
 from elastic_ctr.features.statistics import Statistics
 from elastic_ctr.master.coordinator import Coordinator
@@ -33,15 +34,22 @@ def pin_given(ledger: Ledger, store: Store, features: Features | None, text: str
             )
         log.info("later passes are compared with other statistics than before")
     if pinned != given.digest:
+        _warn_of_short_vocabularies(features, given)
         ledger.set_facts(statistics=publish_statistics(store, given), statistics_of=0)
+
+
+def _warn_of_short_vocabularies(features: Features | None, statistics: Statistics) -> None:
+    for sentence in short_vocabularies(features, statistics):
+        log.warning("%s", sentence)
 
 
 class PassStatistics:
     """Merges what the trainers have collected of a pass."""
 
-    def __init__(self, coordinator: Coordinator, store: Store) -> None:
+    def __init__(self, coordinator: Coordinator, store: Store, features: Features | None) -> None:
         self._coordinator = coordinator
         self._store = store
+        self._features = features
         self._pinned: tuple[str, Statistics] | None = None
 
     def step(self) -> bool:
@@ -50,12 +58,16 @@ class PassStatistics:
         if due is None:
             return False
         current, parts, pinned = due
-        found = merged(parts)
+        found = merged_series(
+            {name: head for name, (_, head) in parts.items()},
+            lambda name, place: self._coordinator.collected_series(parts[name][0], place),
+        )
         if pinned:
             drift = compared(self._read(pinned), found)
             rows = max((each.rows for each in (*found.texts.values(), *found.numbers.values())), default=0)
             self._coordinator.drift_found(current, DriftRow(rows=rows, columns=tuple(drift)))
         else:
+            _warn_of_short_vocabularies(self._features, found)
             self._coordinator.statistics_pinned(current, publish_statistics(self._store, found))
         return True
 

@@ -20,6 +20,7 @@ from collections.abc import Collection
 import numpy as np
 
 from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.features.collector import part_name, part_of
 from elastic_ctr.master.checkpoint_files import describe_refusals
 from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.recovery import Part
@@ -124,15 +125,24 @@ class Tasks(Part):
         if current is None or current.ordinal != task.ordinal:
             raise AssertionError(f"task {task.id} is leased but its pass is not the present one")
         refused = [(r.reason, int(r.lines), list(r.examples)[:_EXAMPLES]) for r in result.refused]
-        if self._needs_statistics and not self._ledger.facts.statistics:
-            self._ledger.analyzed(task, int(result.records), refused, result.statistics)
+        analyzes = self._needs_statistics and not self._ledger.facts.statistics
+        collected = None
+        if analyzes or result.statistics:
+            try:
+                collected = part_of(part_name(task.path, task.start), result.statistics)
+            except ValueError as damaged:
+                log.warning("task %s of %s: %s", task.id, task.path, damaged)
+                self._failed(task, str(damaged))
+                return True
+        if analyzes and collected is not None:
+            self._ledger.analyzed(task, int(result.records), refused, collected)
             return True
         histograms = (_histogram(result.positives), _histogram(result.negatives))
         # Not by the state of the pass: it may have been stopped while this task was under way.
         if current.epoch == 0:
             counts = {k: int(getattr(result, k)) for k in ("records", "shows", "clicks", "ignored", "padding")}
             samples = [(s.line, int(s.show), int(s.click)) for s in result.samples]
-            self._ledger.checked(task, counts, refused, samples, histograms, result.statistics)
+            self._ledger.checked(task, counts, refused, samples, histograms, collected)
         else:
             self._ledger.trained(task, histograms, rounds=int(task.trained < current.epoch))
         return True

@@ -129,6 +129,17 @@ def test_refused_rows_are_counted_and_named(values: Path, tmp_path: Path) -> Non
     assert told in done.stderr.replace("\n", " ")
 
 
+def test_a_vocabulary_of_fewer_values_than_asked_for_is_told(values: Path, tmp_path: Path) -> None:
+    changed(values, "features", device={"type": "categorical", "vocabulary": {"top": 3}})
+    assert "vocabulary.top" not in call(values).stderr
+
+    hour(tmp_path, "20200401/01", f"1,1,{'long' * 100}\n")
+    found = call(values)
+
+    assert found.exit_code == 0
+    assert "features.device: vocabulary.top is 3, and the statistics list 2 of about 3 values of device" in found.stderr
+
+
 def test_more_refused_rows_than_a_training_would_bear_write_nothing(values: Path, tmp_path: Path) -> None:
     hour(tmp_path, "20200401/00", rows(0, 50) + "1,dear,a\n" * 50)
 

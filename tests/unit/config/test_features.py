@@ -123,6 +123,16 @@ REFUSED: dict[str, tuple[dict[Any, Any], str]] = {
     "a word that is a truth value": ({"c": {**CITY, "vocabulary": ["a", True]}}, "c.vocabulary.1: input should be a valid string, not True"),
     "a word that is rounded": ({"c": {**CITY, "vocabulary": [2**53]}}, "c.vocabulary.0: input should be a valid string"),
     "the top none": ({"c": {**CITY, "vocabulary": {"top": 0}}}, "c.vocabulary.top: input should be greater than or equal to 1, not 0"),
+    "the top of more than is listed": ({"c": {**CITY, "vocabulary": {"top": 4097}}}, "c.vocabulary.top: input should be less than or equal to 4096, not 4097"),
+    "a word that is two values": ({"c": {**CITY, "separator": "|", "vocabulary": ["x", "x|y"]}}, "c: the vocabulary has 'x|y', which no value can be: '|' separates values; name each value by itself"),
+    "two columns of one series of texts": (
+        {"c": {**CITY, "column": "tags", "separator": "|"}, "d": {"type": "text", "column": "tags[|]"}},
+        "c and d read the column 'tags' with a separator and the column 'tags[|]', whose statistics would both be named 'tags[|]'; give the column another name",
+    ),
+    "two columns of one series of numbers": (
+        {"c": CITY, "p": {**PRICE, "transform": ["log1p", "standardize"]}, "q": {**CITY, "column": "p:log1p", "round": 1}},
+        "p and q read the column 'p' after log1p and the column 'p:log1p', whose statistics would both be named 'p:log1p'",
+    ),
     "two bounds": ({"c": {**CITY, "vocabulary": ["a"], "hash": 3}}, "c: vocabulary and hash both bound the keys; give one of them"),
     "a separator of two": ({"c": {**CITY, "separator": "||"}}, "c.separator: string should have at most 1 character"),
     "a separator beyond ASCII": ({"c": {**CITY, "separator": "§"}}, "c.separator: string should match pattern"),
@@ -140,6 +150,23 @@ def test_what_cannot_be_meant_is_refused_with_a_sentence(given: dict[str, Any], 
         Features.model_validate(given)
 
     assert any(each.startswith(sentence) or sentence in each for each in sentences(refused.value, Features))
+
+
+def test_a_column_may_be_read_as_text_as_number_and_after_the_same_steps_twice() -> None:
+    steps = {**PRICE, "column": "p", "transform": ["log1p"]}
+
+    found = Features.model_validate(
+        {
+            "a": steps,
+            "b": steps,
+            "p": PRICE,
+            "c": {**CITY, "column": "p"},
+            "d": {**CITY, "column": "p", "separator": "|"},
+        }
+        | {"t": {"type": "text", "column": "p"}, "q": {**CITY, "column": "p:log1p"}}
+    )
+
+    assert len(found.root) == 7
 
 
 ROWS = """

@@ -4,6 +4,7 @@ import pytest
 
 from elastic_ctr.config.load import ConfigRefused, dump, load, settings
 from elastic_ctr.config.role_files import MasterFile, TrainerFile
+from elastic_ctr.config.statistics import short_vocabularies
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.features.statistics import Statistics
 from elastic_ctr.local.plan import Places, roles
@@ -64,6 +65,49 @@ def test_what_is_no_statistics_of_the_features_is_refused(
         values(statistics, **given)
 
     assert sentence in str(refused.value)
+
+
+def of_cities(top: tuple[tuple[str, int], ...], values: int, distinct: int) -> Statistics:
+    city = {
+        "rows": values,
+        "missing": 0,
+        "distinct": distinct,
+        "values": values,
+        "mean_bytes": 3.0,
+        "top": top,
+        "count_error": 0,
+    }
+    return Statistics.model_validate({"texts": {"city[|]": city}, "numbers": {}})
+
+
+@pytest.mark.parametrize(
+    ("top", "statistics", "warned"),
+    [
+        (3, of_cities((("a", 2), ("b", 1)), 9, 8), True),
+        (2, of_cities((("a", 2), ("b", 1)), 9, 8), False),
+        (3, of_cities((("a", 2), ("b", 1)), 3, 2), False),
+        # The number of different values is an estimate.
+        (4, of_cities((("a", 2), ("b", 1)), 3, 3), False),
+    ],
+)
+def test_a_vocabulary_with_fewer_values_than_it_asks_for_is_told_where_the_column_has_more(
+    top: int, statistics: Statistics, warned: bool
+) -> None:
+    features = values(
+        None, features={"city": {"type": "categorical", "separator": "|", "vocabulary": {"top": top}}}
+    ).features
+
+    found = short_vocabularies(features, statistics)
+
+    assert short_vocabularies(None, statistics) == []
+    assert len(found) == warned
+    assert all(
+        each.startswith(
+            "features.city: vocabulary.top is 3, and the statistics list 2 of about 8 values of city[|], as those of more than 256 bytes "
+            "are left out"
+        )
+        for each in found
+    )
 
 
 def test_they_stand_in_the_masters_file_alone(tmp_path: Path) -> None:

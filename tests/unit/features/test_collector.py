@@ -1,5 +1,6 @@
 """Statistics of rows beside the same in numpy and plain Python."""
 
+import tracemalloc
 from collections import Counter
 from itertools import permutations
 
@@ -8,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastic_ctr.features import collector as collector_module
 from elastic_ctr.features.cells import Cells, Inputs, TextInput, cells_of
-from elastic_ctr.features.collector import CHUNK_ROWS, LONGEST, Collector, merged
-from elastic_ctr.features.statistics import BUCKETS, Statistics
+from elastic_ctr.features.collector import CHUNK_ROWS, Collector, merged, merged_series, part_name, part_of
+from elastic_ctr.features.statistics import BUCKETS, LONGEST, Statistics
 
 Row = tuple[tuple[str, ...], tuple[float, ...]]
 INPUTS = Inputs((TextInput("city", ""), TextInput("tags", "|")), ("price",))
@@ -167,6 +169,87 @@ def test_rows_give_the_same_bytes_in_batches_of_any_size(sizes: list[int]) -> No
         at += size
 
     assert batches.to_bytes() == whole.to_bytes()
+
+
+@settings(max_examples=10)
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=10), st.integers(1, 500))
+def test_rows_of_long_texts_give_the_same_bytes_in_batches_of_any_size(sizes: list[int], most: int) -> None:
+    values = np.random.default_rng(6).integers(0, 100, 1000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collector_module, "CHUNK_BYTES", most)
+        inputs = Inputs((TextInput(CITY, ""),), ())
+        batches, whole = Collector(inputs, top=5), Collector(inputs, top=5)
+        whole.add(texts_only(values))
+        at = 0
+        for size in [*sizes, len(values)]:
+            batches.add(texts_only(values[at : at + size]))
+            at += size
+
+    assert batches.to_bytes() == whole.to_bytes()
+
+
+def test_rows_that_wait_keep_neither_the_block_they_were_read_from_nor_more_than_a_chunk_of_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collector_module, "CHUNK_BYTES", 1 << 16)
+    collector = Collector(Inputs((TextInput(CITY, ""),), ()), top=10)
+    # Of each row ten bytes are read and 10,000 are not.
+    begins = np.arange(0, 1_000_000, 10_000, dtype=np.int64)[:, None]
+    collector.add(Cells(np.zeros(1_000_000, np.uint8), begins, begins + 10, np.empty((100, 0))))
+
+    tracemalloc.start()
+    for _ in range(20):
+        collector.add(Cells(np.zeros(1_000_000, np.uint8), begins, begins + 10, np.empty((100, 0))))
+    for _ in range(20):
+        collector.add(Cells(np.zeros(1_000_000, np.uint8), begins, begins + 10_000, np.empty((100, 0))))
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert kept < 300_000
+    assert peak < 3_000_000
+
+
+def test_merging_needs_no_more_memory_for_many_parts_than_for_few() -> None:
+    inputs = Inputs((TextInput(CITY, ""),), (PRICE,))
+    dice = np.random.default_rng(7)
+
+    def drawn() -> bytes:
+        rows = 5000
+        texts, numbers = texts_only(dice.integers(0, 2000, rows)), dice.normal(size=(rows, 1))
+        collector = Collector(inputs, top=500)
+        collector.add(Cells(texts.data, texts.begins, texts.ends, numbers))
+        return collector.to_bytes()
+
+    drawn_parts = [part_of("one of few", drawn()) for _ in range(4)]
+
+    def peak(parts: int) -> int:
+        """Bytes of Python and numpy at most, while `parts` parts are read one by one."""
+        heads = {part_name("file", number): drawn_parts[0].head for number in range(parts)}
+        tracemalloc.start()
+        # Anew each time, as from a file.
+        merged_series(heads, lambda name, place: bytes(drawn_parts[int(name[-1]) % 4].series[place]))
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(1)
+    assert peak(150) < 1.5 * peak(40)
+
+
+def test_quantiles_of_many_parts_are_within_a_tenth_of_a_percent_of_their_ranks() -> None:
+    numbers = np.random.default_rng(8).lognormal(3, 2, LARGE)
+    parts = {}
+    for place, share in enumerate(np.array_split(numbers, 40)):
+        collector = Collector(Inputs((), (PRICE,)))
+        collector.add(numbers_only(share))
+        parts[part_name("file", place)] = collector.to_bytes()
+
+    found = merged(parts).numbers[PRICE]
+
+    ordered, ranks = np.sort(numbers), np.arange(0, BUCKETS + 1) / BUCKETS
+    low, high = (np.searchsorted(ordered, found.quantiles, side=side) / LARGE for side in ("left", "right"))
+    assert np.maximum(low - ranks, ranks - high).max() < 0.001
+    assert (found.rows, found.min, found.max) == (LARGE, ordered[0], ordered[-1])
 
 
 def test_the_exact_figures_do_not_depend_on_how_rows_are_cut_into_parts() -> None:

@@ -58,11 +58,16 @@ def test_the_index_is_that_of_its_formula() -> None:
 
 def test_a_column_that_vanishes_is_missing_in_every_row() -> None:
     pinned, rows = of(["a", "b"], [1.0, 2.0]), 5
-    empty, absent = of([""] * rows, [NAN] * rows), Statistics(texts={}, numbers={})
 
-    for later in (empty, absent):
-        for each in compared(pinned, later):
-            assert (each.psi, each.pinned_missing, each.missing, each.unseen) == (None, 0, 1, None)
+    for each in compared(pinned, of([""] * rows, [NAN] * rows)):
+        assert (each.psi, each.pinned_missing, each.missing, each.unseen) == (None, 0, 1, None)
+
+
+def test_a_series_that_is_not_collected_any_more_is_not_compared() -> None:
+    pinned = drawn(0, 1)
+
+    assert compared(pinned, Statistics(texts={}, numbers={})) == []
+    assert [each.column for each in compared(pinned, Statistics(texts=pinned.texts, numbers={}))] == ["city"]
 
 
 def test_values_that_the_pinned_list_lacks_are_unseen() -> None:

@@ -88,6 +88,17 @@ def falling(document: Any) -> None:
     document["numbers"]["age"]["quantiles"][7] = 99.0
 
 
+def of(column: str, **figures: object) -> Any:
+    def damage(document: Any) -> None:
+        document["texts" if column == "city" else "numbers"][column].update(figures)
+
+    return damage
+
+
+def with_a_quantile_beyond(document: Any) -> None:
+    document["numbers"]["price"]["quantiles"][-1] = 5.0
+
+
 def with_a_stranger(document: Any) -> None:
     document["texts"]["city"]["mode"] = "x"
 
@@ -101,6 +112,19 @@ def of_another_format(document: Any) -> None:
     [
         (without_a_quantile, r"numbers\.age: .*1 numbers have 4096 quantiles, not 4097"),
         (falling, r"numbers\.age: .*the quantiles fall somewhere"),
+        (of("age", missing=2), r"numbers\.age: .*2 of 1 rows are missing; analyze the data again"),
+        (of("city", missing=5), r"texts\.city: .*5 of 4 rows are missing"),
+        (of("price", min=9.0), r"numbers\.price: .*the least number 9 is above the greatest 4; analyze"),
+        (of("price", min=1.0), r"numbers\.price: .*quantiles are outside of 1 to 4; analyze"),
+        (with_a_quantile_beyond, r"numbers\.price: .*quantiles are outside of 0\.1 to 4; analyze"),
+        (of("city", top=[["a", 1], ["a", 1]]), r"texts\.city: .*top has a value more than once"),
+        (
+            of("city", top=[["a", 1], ["b", -1]]),
+            r"texts\.city: .*top has an empty value, or one that occurs less than once",
+        ),
+        (of("city", top=[["", 1]]), r"texts\.city: .*top has an empty value"),
+        (of("city", top=[["a", 1], ["b", 2]]), r"texts\.city: .*the counts of top rise somewhere"),
+        (of("city", top=[["a", 10**30]]), r"texts\.city: .*top counts 10{30} of 3 values"),
         (with_a_stranger, r"texts\.city\.mode: "),
         (of_another_format, "format: "),
     ],

@@ -176,6 +176,23 @@ def test_features_take_what_they_need_of_the_statistics() -> None:
     assert found.lengths.reshape(6, 2)[5].tolist() == [0, 0]
 
 
+def test_numbers_whose_range_no_float_holds_are_scaled_as_all_others() -> None:
+    features = Features.model_validate(
+        {
+            "least": {"type": "numeric", "column": "x", "transform": ["minMax"]},
+            "mean": {"type": "numeric", "column": "x", "transform": ["standardize"]},
+            "u": {"type": "categorical"},
+        }
+    )
+    rows_ = [([b"u"], [x]) for x in (1e308, -1e308, 0.0, math.nan)]
+    transformer = transformer_of(features, statistics_of(features, rows_))
+
+    found = transformer.transform(cells_of(rows_, transformer.inputs))
+
+    assert found.numbers[:, 0].tolist() == [1, 0, 0.5, 0.5]
+    assert found.numbers[:, 1].tolist() == pytest.approx([1.5**0.5, -(1.5**0.5), 0, 0])
+
+
 @pytest.mark.parametrize("name", sorted(NEEDING))
 def test_a_feature_that_needs_statistics_says_so(name: str) -> None:
     features = Features.model_validate({name: NEEDING[name], "other": {"type": "categorical"}})

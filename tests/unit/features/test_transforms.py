@@ -2,11 +2,13 @@
 
 import math
 import re
+import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from elastic_ctr.features import transforms
@@ -27,10 +29,31 @@ def test_log1p_of_small_counts_is_what_is_computed_to_the_bit() -> None:
         assert transforms.log1p(-float(count)) == -math.log1p(count)
 
 
-@given(number, number, st.floats(0, 1e6))
+small = st.floats(-1e6, 1e6)
+
+
+@given(small, small, st.floats(1e-6, 1e6))
 def test_standardized_and_scaled_numbers_follow_their_formulas(x: float, low: float, width: float) -> None:
-    assert transforms.standardize(x, low, width) == ((x - low) / width if width > 0 else 0.0)
+    assert transforms.standardize(x, low, width) == (x - low) / width
     assert transforms.min_max(x, low, low + width) == ((x - low) / (low + width - low) if low + width > low else 0.0)
+    assert transforms.standardize(x, low, 0.0) == transforms.min_max(x, low, low) == 0.0
+
+
+@given(number, number, number)
+@example(1e308, -1e308, 1e308)
+@example(-1.7e308, -1.7e308, 1.7e308)
+@example(1.7e308, -1.7e308, 5e-324)
+def test_every_number_is_scaled_to_a_finite_one_whatever_the_statistics_are(x: float, low: float, high: float) -> None:
+    # Differences of such numbers are infinite as floats.
+    difference, largest = Fraction(x) - Fraction(low), Fraction(sys.float_info.max)
+
+    for found, unit in (
+        (transforms.standardize(x, low, high), Fraction(high)),
+        (transforms.min_max(x, low, high), Fraction(high) - Fraction(low)),
+    ):
+        assert math.isfinite(found)
+        exact = difference / unit if unit > 0 else Fraction(0)
+        assert found == pytest.approx(float(min(max(exact, -largest), largest)), rel=1e-15, abs=1e-300)
 
 
 @given(number, st.integers(0, 6))

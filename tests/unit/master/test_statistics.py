@@ -2,10 +2,12 @@
 
 import json
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
@@ -315,6 +317,19 @@ def test_the_same_data_does_not_drift(tmp_path: Path) -> None:
     assert [each.psi for each in one.ledger.drifts()[2].columns] == pytest.approx([0, 0])
 
 
+def test_pinned_statistics_of_more_columns_and_steps_than_the_features_have_stop_no_pass(tmp_path: Path) -> None:
+    found = merged({"x": collected(MANY)})
+    given = Statistics(
+        texts={**found.texts, "tags[|]": found.texts["tag"]},
+        numbers={**found.numbers, "price:log1p": found.numbers["price"]},
+    )
+    one = of_rows(tmp_path, rows=everywhere(MANY, FIRST, SECOND), given_statistics=given.to_json())
+
+    one.finish()
+
+    assert [each.column for each in one.ledger.drifts()[1].columns] == ["tag", "price"]
+
+
 def test_a_column_that_vanishes_stops_its_pass_before_it_is_trained(tmp_path: Path) -> None:
     one = of_rows(tmp_path, rows={**everywhere(MANY, FIRST), **everywhere(NO_PRICE, SECOND)})
 
@@ -386,6 +401,81 @@ def test_what_was_collected_is_dropped_once_it_is_merged(tmp_path: Path) -> None
     one.finish()
 
     assert [one.ledger.collected_records(ordinal) for ordinal in (1, 2)] == [None, None]
+
+
+def test_merging_holds_one_series_of_one_part_in_memory_however_many_parts_a_pass_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = of_rows(tmp_path, files=[f"file-{number:02d}" for number in range(20)])
+    read, held, most = one.coordinator.collected_series, [], 0
+
+    def watched(task: str, place: int) -> memoryview:
+        nonlocal most
+        series = np.frombuffer(read(task, place), np.uint8).copy()
+        held.append(weakref.ref(series))
+        most = max(most, sum(each() is not None for each in held))
+        return series.data
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.coordinator, "collected_series", watched)
+        one.until_state("checking")
+
+    assert (len(held), most) == (20 * 2, 1)
+
+
+def test_a_pass_that_is_begun_anew_while_it_is_merged_is_merged_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = of_rows(tmp_path)
+    read = one.coordinator.collected_series
+
+    def dropped(task: str, place: int) -> bytes:
+        if place:
+            one.ledger.drop_collected(1)
+        return read(task, place)
+
+    monkeypatch.setattr(one.coordinator, "collected_series", dropped)
+    with pytest.raises(
+        ValueError, match=r"what task .* collected was dropped: its pass was begun anew; it is merged once"
+    ):
+        one.until_state("checking")
+    assert one.ledger.facts.statistics == ""
+
+
+def test_a_task_whose_statistics_are_damaged_has_failed_and_goes_to_a_trainer_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = of_rows(tmp_path)
+    holder = one.until_phase(control.ANALYZE)
+    assert holder.task is not None
+    path = holder.task.path
+
+    with monkeypatch.context() as patch:
+        patch.setattr("master.world.collected", lambda rows: collected(rows)[:-1])
+        holder.report()
+
+    [task] = [each for each in one.ledger.tasks(1) if each.path == path]
+    assert (task.state, task.failures) == ("todo", 1)
+    one.finish()
+    assert pinned_of(one).numbers["price"].rows == 2 * RECORDS
+
+
+def test_a_vocabulary_of_fewer_values_than_asked_for_is_a_warning_when_statistics_are_pinned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tag = {"type": "categorical", "vocabulary": {"top": 5}}
+    long: Rows = [(1.0, "x" * 300), *ROWS]
+    one = of_rows(tmp_path, features=features_of(tag=tag), rows=everywhere(long, FIRST))
+    one.until_state("checking")
+    given = of_rows(tmp_path / "given", features=features_of(tag=tag), given_statistics=pinned_of(one).to_json())
+
+    warned = [
+        each.message
+        for each in caplog.records
+        if each.message.startswith("features.tag: vocabulary.top is 5, and the statistics list 2")
+    ]
+    assert len(warned) == 2
+    assert given.ledger.facts.statistics == one.ledger.facts.statistics
 
 
 def test_the_drift_of_the_last_checked_pass_is_a_gauge_of_each_column(tmp_path: Path) -> None:

@@ -407,7 +407,7 @@ class World:
         pin_given(self.ledger, self.store, self.features, self.given_statistics)
         self.coordinator = Coordinator(self.ledger, self.settings, Asked(self), lambda: self.now)
         self.publisher = Publisher(self.coordinator, self.store, self.settings)
-        self.statistics = PassStatistics(self.coordinator, self.store)
+        self.statistics = PassStatistics(self.coordinator, self.store, self.features)
 
     def fill(self, task: control.Task, result: control.TaskResult) -> None:
         self.used.append((task.id, task.phase, task.statistics))
