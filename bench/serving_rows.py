@@ -31,7 +31,7 @@ from bench.table import Made
 from elastic_ctr.config.feature_document import FeatureDocument
 from elastic_ctr.features.cells import cells_of
 from elastic_ctr.features.json_rows import row_of
-from elastic_ctr.features.transforms import Texts, keys_of_texts
+from elastic_ctr.features.transforms.formulas import Texts, keys_of_texts
 
 PATH = "/v1/models/ctr:predict"
 DOCUMENT = FeatureDocument(features=features(), statistics=statistics())

@@ -14,7 +14,7 @@ from elastic_ctr.config.features import input_of
 from elastic_ctr.config.load import settings
 from elastic_ctr.config.role_files import TrainingMember
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.features.statistics.document import Statistics
 
 
 @pytest.fixture(params=CASES)

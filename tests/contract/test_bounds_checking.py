@@ -20,7 +20,7 @@ CUBE = (
     "dictionary/test_value_kinds", "builder/test_hash_sort", "builder/test_rows", "builder/test_quantise", "builder/test_input", "builder/test_part",
 )  # fmt: skip
 FEATURES = (
-    "test_convert", "test_blocks", "test_collector", "test_decimals", "test_json_scan", "test_transforms", "test_transformer",
+    "test_convert", "test_blocks", "statistics/test_collector", "test_decimals", "test_json_scan", "transforms/test_formulas", "transforms/test_transformer",
     "readers/test_text", "readers/test_jsonl",
 )  # fmt: skip
 RUNS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from elastic_ctr.features.record_text import record_text
-from elastic_ctr.features.transformer import Transformed
+from elastic_ctr.features.transforms.transformer import Transformed
 
 READER = Path(__file__).with_name("paddle_numbers.py")
 

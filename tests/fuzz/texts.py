@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from elastic_ctr.features.cells import Cells, Inputs, TextInput
+from elastic_ctr.features.cells import Cells
 from elastic_ctr.features.convert import Converter
+from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.json_rows import row_of, unknown_column
 from elastic_ctr.features.json_scan import RowScanner
 from elastic_ctr.features.line import LineRefused, parse_line
-from elastic_ctr.features.readers.rows import Format, Wanted, rows_in_range
+from elastic_ctr.features.readers.batches import Format, Wanted
+from elastic_ctr.features.readers.rows import rows_in_range
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.seqfile.file_format import SequenceFileDamaged
 from elastic_ctr.seqfile.file_reader import SequenceFileReader

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from elastic_ctr.cli.local import load_values
-from elastic_ctr.features.importers import feasign_of
+from elastic_ctr.features.imports.importers import feasign_of
 from elastic_ctr.local.endpoints import predict
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import open_store

@@ -30,9 +30,9 @@ from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.statistics import short_vocabularies
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.category_texts import note_of_texts
-from elastic_ctr.features.collector import merged, part_name
-from elastic_ctr.features.statistics import Statistics, series_of
+from elastic_ctr.features.imports.category_texts import note_of_texts
+from elastic_ctr.features.statistics.collector import merged, part_name
+from elastic_ctr.features.statistics.document import Statistics, series_of
 from elastic_ctr.master.schedule import look, ranges, splits, splits_there
 from elastic_ctr.runtime.lifecycle import die_with_parent
 from elastic_ctr.store import StoreError, open_source

@@ -15,9 +15,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.shared_options import grouped
 from elastic_ctr.config.load import ConfigRefused, read_yaml
-from elastic_ctr.features.csv_import import CRITEO, EPOCH, ISO, CsvFormat, CsvImport
 from elastic_ctr.features.hours import DONEFILE, VALUES, HoursRefused, HourTree, folders_of, parse_hour
-from elastic_ctr.features.importers import (
+from elastic_ctr.features.imports.csv_import import CRITEO, EPOCH, ISO, CsvFormat, CsvImport
+from elastic_ctr.features.imports.importers import (
     Importer,
     ImportRefused,
     LibfmFormat,

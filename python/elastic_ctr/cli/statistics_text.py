@@ -9,8 +9,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from elastic_ctr.features.drift import Drift
-from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.features.statistics.document import Statistics
+from elastic_ctr.features.statistics.drift import Drift
 
 _SHOWN_VALUES = 3
 _PLOTTED_VALUES = 20

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.values_file import sentences
-from elastic_ctr.features.statistics import Statistics
-from elastic_ctr.features.transformer import Transformer
+from elastic_ctr.features.statistics.document import Statistics
+from elastic_ctr.features.transforms.transformer import Transformer
 
 FILE = "features.json"
 

@@ -21,14 +21,14 @@ from elastic_ctr.config.features import (
     TopValues,
     series_of_number,
 )
-from elastic_ctr.features import transformer as t
-from elastic_ctr.features import transforms
-from elastic_ctr.features.cells import Inputs, TextInput
+from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.features.statistics import NumberStatistics, Statistics, series_of
-from elastic_ctr.features.transformer import Program, Series, Transformer
-from elastic_ctr.features.transforms import Texts
+from elastic_ctr.features.statistics.document import NumberStatistics, Statistics, series_of
+from elastic_ctr.features.transforms import formulas
+from elastic_ctr.features.transforms import transformer as t
+from elastic_ctr.features.transforms.formulas import Texts
+from elastic_ctr.features.transforms.transformer import Program, Series, Transformer
 
 _SCALES = {"standardize": t.STANDARDIZE, "minMax": t.MIN_MAX}
 
@@ -138,14 +138,14 @@ class _Compiler:
         self._steps += steps
         self._step_ends.append(len(self._steps))
         if feature.missing is not None:
-            self._missing.append(transforms.to_float32(feature.missing))
+            self._missing.append(formulas.to_float32(feature.missing))
             return
         assert measured is not None
         x = measured.mean or 0.0
         rest = np.array(steps[len(before) :], np.float64).reshape(-1, t.STEP_WIDTH)
         for place in range(len(rest)):
             x = t.apply_step(rest, place, x)
-        self._missing.append(transforms.to_float32(x))
+        self._missing.append(formulas.to_float32(x))
 
     def _add_slot(self, name: str, feature: Feature, line: t.Integers) -> None:
         line[t.SEPARATOR] = -1
@@ -178,12 +178,10 @@ class _Compiler:
         if not self._vocabularies:
             self._vocabularies.append(np.zeros(1, np.uint64))
         line[t.VOCABULARY] = sum(map(len, self._vocabularies))
-        self._vocabularies.append(
-            np.unique(transforms.keys_of_texts(name, Texts.of([each.encode() for each in values])))
-        )
+        self._vocabularies.append(np.unique(formulas.keys_of_texts(name, Texts.of([each.encode() for each in values]))))
         line[t.VOCABULARY_END] = sum(map(len, self._vocabularies))
         # Of the empty text, which is no value itself.
-        self._others[self._slots.index(name)] = transforms.keys_of_texts(name, Texts.of([b""]))[0]
+        self._others[self._slots.index(name)] = formulas.keys_of_texts(name, Texts.of([b""]))[0]
 
     def _values_of(self, name: str, feature: Categorical) -> Sequence[str]:
         given = feature.vocabulary
@@ -197,7 +195,7 @@ class _Compiler:
         assert given is not None
         if feature.round is None:
             return given
-        return [str(transforms.whole(float(value), feature.round)) for value in given]
+        return [str(formulas.whole(float(value), feature.round)) for value in given]
 
     def _boundaries_of(self, name: str, feature: Bucketized) -> Sequence[float]:
         if not isinstance(feature.boundaries, Quantiles):

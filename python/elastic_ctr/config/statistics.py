@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from elastic_ctr.config.features import Categorical, Features, TopValues
-from elastic_ctr.features.cells import TextInput
-from elastic_ctr.features.statistics import LONGEST, Statistics, series_of
+from elastic_ctr.features.inputs import TextInput
+from elastic_ctr.features.statistics.document import LONGEST, Statistics, series_of
 
 
 def _text(given: object) -> object:

@@ -10,43 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from elastic_ctr.features.inputs import Inputs
+
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
-
-
-class TextInput(NamedTuple):
-    """A column that is read as text. `separator` is empty, or the one ASCII character between the values of a cell."""
-
-    column: str
-    separator: str
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """The columns that features read of a row, in the order of the cells. A column may be read in more ways than one."""
-
-    texts: tuple[TextInput, ...]
-    numbers: tuple[str, ...]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Every column that is read, once."""
-        return tuple(dict.fromkeys([*(each.column for each in self.texts), *self.numbers]))
-
-    @property
-    def in_both_ways(self) -> tuple[tuple[int, int], ...]:
-        """(text cell, number cell) of each column that is read as text and as a number.
-
-        A request has one value of it, which is both only if it is a whole number below 2^53: readers refuse rows with another.
-        """
-        of_text = {each.column: place for place, each in enumerate(self.texts)}
-        return tuple((of_text[column], place) for place, column in enumerate(self.numbers) if column in of_text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 
-from elastic_ctr.features.cells import Cells, Inputs, TextInput, cells_of
+from elastic_ctr.features.cells import Cells, cells_of
+from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.line import Reason
 
 # JSON programs read numbers as float64: from here on whole numbers are rounded on the way.

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from elastic_ctr.features.cells import Bytes, Cells, Inputs, Numbers, Places
+from elastic_ctr.features.cells import Bytes, Cells, Numbers, Places
 from elastic_ctr.features.decimals import MOST_DIGITS, nearest_float
-from elastic_ctr.features.readers.loops import is_utf8
+from elastic_ctr.features.inputs import Inputs
+from elastic_ctr.features.utf8 import is_utf8
 from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 from elastic_ctr.machine_code.intrinsics import load_u64, trailing_zeros
 

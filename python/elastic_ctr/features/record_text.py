@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.transformer import Transformed
-from elastic_ctr.features.transforms import MOST_DIGITS, write_digits
+from elastic_ctr.features.transforms.formulas import MOST_DIGITS, write_digits
+from elastic_ctr.features.transforms.transformer import Transformed
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, store_u64
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from elastic_ctr.features.collector import Part as CollectedPart
-from elastic_ctr.features.collector import part_name
+from elastic_ctr.features.statistics.collector import Part as CollectedPart
+from elastic_ctr.features.statistics.collector import part_name
 from elastic_ctr.master.ledger_file import LedgerFile
 from elastic_ctr.master.ledger_rows import (
     Columns,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Json
 
-from elastic_ctr.features.drift import Drift
+from elastic_ctr.features.statistics.drift import Drift
 
 Histogram = npt.NDArray[np.float64]
 Columns = Mapping[str, Any]

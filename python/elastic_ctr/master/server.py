@@ -35,7 +35,7 @@ from elastic_ctr.config.section import Section
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control import control_pb2_grpc
 from elastic_ctr.control.channel import MAX_MESSAGE, MAX_RESULT, OPTIONS
-from elastic_ctr.features.drift import Drift
+from elastic_ctr.features.statistics.drift import Drift
 from elastic_ctr.master.checkpoint_files import first_generation
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger

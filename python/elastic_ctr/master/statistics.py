@@ -7,9 +7,9 @@ import logging
 
 from elastic_ctr.config.features import Features
 from elastic_ctr.config.statistics import short_vocabularies
-from elastic_ctr.features.collector import merged_series
-from elastic_ctr.features.drift import compared
-from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.features.statistics.collector import merged_series
+from elastic_ctr.features.statistics.document import Statistics
+from elastic_ctr.features.statistics.drift import compared
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import DriftRow

@@ -20,7 +20,7 @@ from collections.abc import Collection
 import numpy as np
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.collector import part_name, part_of
+from elastic_ctr.features.statistics.collector import part_name, part_of
 from elastic_ctr.master.checkpoint_files import describe_refusals
 from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.recovery import Part

@@ -10,7 +10,7 @@ from pathlib import Path
 
 VARIABLE = "MKL_DEBUG_CPU_TYPE"
 _AVX2, _AVX512 = "5", "7"
-# What MKL's path for AVX-512 uses: the extensions of the first Xeons that had it.
+# MKL's path for AVX-512 uses the extensions of the first Xeons that had it.
 _SKYLAKE = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 
 

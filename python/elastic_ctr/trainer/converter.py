@@ -15,11 +15,12 @@ from elastic_ctr.features.cells import Cells
 from elastic_ctr.features.convert import Converted, Converter
 from elastic_ctr.features.json_rows import cells_of_json, json_of_row
 from elastic_ctr.features.line import MAX_LINE_BYTES, Reason, parse_features
-from elastic_ctr.features.readers.rows import Format, RowBatch, Wanted, rows_in_range
+from elastic_ctr.features.readers.batches import Format, RowBatch, Wanted
+from elastic_ctr.features.readers.rows import rows_in_range
 from elastic_ctr.features.record_text import Counts, record_text, shuffled_lines
 from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.features.transformer import MOST_KEYS, Transformed, Transformer
+from elastic_ctr.features.transforms.transformer import MOST_KEYS, Transformed, Transformer
 from elastic_ctr.store.source import Source
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, RefusedAt, refused_rows
 from elastic_ctr.trainer.scratch import on_scratch

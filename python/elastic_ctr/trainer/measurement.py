@@ -6,11 +6,13 @@ from typing import BinaryIO
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import MAX_RESULT
-from elastic_ctr.features.cells import Cells, Inputs
-from elastic_ctr.features.collector import Collector
-from elastic_ctr.features.readers.rows import Format, RowBatch, Wanted, rows_in_range
+from elastic_ctr.features.cells import Cells
+from elastic_ctr.features.inputs import Inputs
+from elastic_ctr.features.readers.batches import Format, RowBatch, Wanted
+from elastic_ctr.features.readers.rows import rows_in_range
 from elastic_ctr.features.row_sample import RowSample
-from elastic_ctr.features.transformer import Series
+from elastic_ctr.features.statistics.collector import Collector
+from elastic_ctr.features.transforms.transformer import Series
 from elastic_ctr.store.source import Source
 from elastic_ctr.trainer.refusals import Quarantined, Refusals, refused_rows
 

@@ -19,7 +19,7 @@ from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
-from elastic_ctr.features.readers.rows import ColumnsRefused
+from elastic_ctr.features.readers.batches import ColumnsRefused
 from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.runtime.logging import configure_from_environment

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.line import Reason
-from elastic_ctr.features.readers.rows import RowBatch
+from elastic_ctr.features.readers.batches import RowBatch
 from elastic_ctr.store import Store
 
 EXAMPLES = 3
@@ -28,7 +28,7 @@ class RefusedAt:
 
     @property
     def example(self) -> str:
-        """What a sentence tells of it. The first bytes of a row seldom hold the column that is wrong; its detail names it."""
+        """Its part of a sentence. The first bytes of a row seldom hold the column that is wrong; its detail names it."""
         if self.is_row:
             return self.detail.removesuffix(".")[:_SENTENCE_BYTES]
         return self.text[:_LINE_BYTES]

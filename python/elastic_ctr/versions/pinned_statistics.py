@@ -3,7 +3,7 @@
 import hashlib
 from contextlib import suppress
 
-from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.store import AlreadyPublished, NotInStore, Store
 from elastic_ctr.versions import layout
 

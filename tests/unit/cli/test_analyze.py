@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from elastic_ctr.cli import analyze as module
-from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.features.statistics.document import Statistics
 
 HEADER = "click,price,device\n"
 

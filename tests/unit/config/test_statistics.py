@@ -6,7 +6,7 @@ from elastic_ctr.config.load import ConfigRefused, dump, load, settings
 from elastic_ctr.config.role_files import MasterFile, TrainerFile
 from elastic_ctr.config.statistics import short_vocabularies
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.local.plan import Places, roles
 
 EMPTY = {

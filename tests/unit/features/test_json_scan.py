@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from elastic_ctr.features.cells import Cells, Inputs, TextInput, cells_of
+from elastic_ctr.features.cells import Cells, cells_of
+from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.json_rows import CellRefused, row_of, unknown_column
 from elastic_ctr.features.json_scan import RowScanner
 

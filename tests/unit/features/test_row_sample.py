@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from elastic_ctr.features.cells import Cells, Inputs, TextInput, cells_of
+from elastic_ctr.features.cells import Cells, cells_of
+from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.row_sample import RowSample
 
 INPUTS = Inputs((TextInput("tag", ""), TextInput("word", "")), ("price",))

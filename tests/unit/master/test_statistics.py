@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.collector import merged
-from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.features.statistics.collector import merged
+from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.server import MasterMetrics, status
 from elastic_ctr.versions import layout

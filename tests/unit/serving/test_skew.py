@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
-from elastic_ctr.features.readers.rows import Format, Kind, Wanted, rows_in_range
-from elastic_ctr.features.transformer import Transformed
+from elastic_ctr.features.readers.batches import Format, Kind, Wanted
+from elastic_ctr.features.readers.rows import rows_in_range
+from elastic_ctr.features.transforms.transformer import Transformed
 from elastic_ctr.serving import open_inference_pb2 as messages
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.schema import Schema

@@ -8,7 +8,7 @@ import xxhash
 from elastic_ctr.config.data import Data, Source
 from elastic_ctr.config.features import Features
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.features.transformer import MOST_OF_BATCH
+from elastic_ctr.features.transforms.transformer import MOST_OF_BATCH
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.trainer.conversions import conversion_of, feature_document
 from elastic_ctr.trainer.converter import convert_task

@@ -23,8 +23,8 @@ from elastic_ctr.features.json_rows import shown as shown_value
 from elastic_ctr.features.json_scan import CellRoom, Columns, columns_of, new_cells, scan_lines
 from elastic_ctr.features.line import Reason
 from elastic_ctr.features.readers import refusals
+from elastic_ctr.features.readers.batches import MOST_BYTES, MOST_ROWS, RefusedRow, RowBatch, Wanted
 from elastic_ctr.features.readers.refusals import Codes, judge_counts, refusal, shown
-from elastic_ctr.features.readers.rows import MOST_BYTES, MOST_ROWS, RefusedRow, RowBatch, Wanted
 
 _BLANKS = b" \t\r"
 

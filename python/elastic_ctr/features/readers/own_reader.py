@@ -13,8 +13,8 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, TypeAlias
 
+from elastic_ctr.features.readers.batches import ColumnsRefused, RowBatch, Wanted
 from elastic_ctr.features.readers.record_batches import batches_of
-from elastic_ctr.features.readers.rows import ColumnsRefused, RowBatch, Wanted
 
 _SHOWN = 300
 
@@ -60,7 +60,7 @@ def rows_of_reader(
 
 
 def _yielded(read: Reader, name: str, stream: BinaryIO, path: str, start: int, end: int | None) -> Iterator[Any]:
-    """What a reader yields. Raises ReaderFailed."""
+    """The batches of a reader. Raises ReaderFailed."""
     try:
         yield from read(stream, start, end)
     except (OSError, ColumnsRefused):

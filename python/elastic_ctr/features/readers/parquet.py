@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from elastic_ctr.features.blocks import DamagedFile, ReadNoting
+from elastic_ctr.features.readers.batches import MOST_BYTES, ColumnsRefused, RowBatch, Wanted
 from elastic_ctr.features.readers.record_batches import batches_of, check_schema, mean_row_bytes
-from elastic_ctr.features.readers.rows import MOST_BYTES, ColumnsRefused, RowBatch, Wanted
 
 _MOST_ROWS = 1 << 14
 # Of all columns together, and of one: a column is read on by so many bytes.

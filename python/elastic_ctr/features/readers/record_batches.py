@@ -16,9 +16,7 @@ from elastic_ctr.features.cells import Bytes, Cells, Numbers, Places
 from elastic_ctr.features.convert import EXCERPT_BYTES
 from elastic_ctr.features.line import MAX_LINE_BYTES
 from elastic_ctr.features.readers import refusals
-from elastic_ctr.features.readers.loops import check_both, check_utf8, join_values
-from elastic_ctr.features.readers.refusals import Codes, judge_counts, refusal, refuse, shown_bytes
-from elastic_ctr.features.readers.rows import (
+from elastic_ctr.features.readers.batches import (
     MOST_BYTES,
     MOST_ROWS,
     ColumnsRefused,
@@ -27,6 +25,8 @@ from elastic_ctr.features.readers.rows import (
     Wanted,
     find_columns,
 )
+from elastic_ctr.features.readers.loops import check_both, check_utf8, join_values
+from elastic_ctr.features.readers.refusals import Codes, judge_counts, refusal, refuse, shown_bytes
 
 
 def check_schema(schema: Any, wanted: Wanted, path: str) -> None:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from elastic_ctr.features.cells import Numbers, Places
 from elastic_ctr.features.line import COUNT_LIMIT, Reason
-from elastic_ctr.features.readers.rows import Wanted
+from elastic_ctr.features.readers.batches import Wanted
 
 Codes = npt.NDArray[np.uint8]
 

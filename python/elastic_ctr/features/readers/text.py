@@ -18,10 +18,7 @@ from elastic_ctr.features.blocks import lines_in_range, open_lines
 from elastic_ctr.features.cells import Bytes, Cells, Places
 from elastic_ctr.features.convert import EXCERPT_BYTES
 from elastic_ctr.features.readers import refusals
-from elastic_ctr.features.readers.loops import check_both, check_utf8, split_lines
-from elastic_ctr.features.readers.number_texts import numbers_of_texts
-from elastic_ctr.features.readers.refusals import Codes, judge_counts, refusal, refuse, shown, shown_bytes
-from elastic_ctr.features.readers.rows import (
+from elastic_ctr.features.readers.batches import (
     MOST_BYTES,
     MOST_ROWS,
     ColumnsRefused,
@@ -31,6 +28,9 @@ from elastic_ctr.features.readers.rows import (
     Wanted,
     find_columns,
 )
+from elastic_ctr.features.readers.loops import check_both, check_utf8, split_lines
+from elastic_ctr.features.readers.number_texts import numbers_of_texts
+from elastic_ctr.features.readers.refusals import Codes, judge_counts, refusal, refuse, shown, shown_bytes
 
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
 

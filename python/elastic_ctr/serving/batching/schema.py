@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.features.transformer import Transformer
+from elastic_ctr.features.transforms.transformer import Transformer
 from elastic_ctr.serving.request_error import BadRequest
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_ctr.features.cells import Inputs
+from elastic_ctr.features.inputs import Inputs
 from elastic_ctr.features.json_scan import SHORTEST_ROW, CellRoom, Columns, new_cells, scan_instances
 from elastic_ctr.machine_code.compiled import compiled
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u16, load_u32, store_f32

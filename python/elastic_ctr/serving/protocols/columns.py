@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.cells import Cells, TextInput
+from elastic_ctr.features.cells import Cells
+from elastic_ctr.features.inputs import TextInput
 from elastic_ctr.features.json_rows import CellRefused, number_cell, text_cell
-from elastic_ctr.features.transformer import Transformer
+from elastic_ctr.features.transforms.transformer import Transformer
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.json_fields import enough_instances
@@ -117,7 +118,7 @@ def _of_datatype(value: Any, tensor: Tensor, place: int) -> Any:
         fits, due = type(value) is bool, "true or false"
     elif kind == "FP32":
         if type(value) not in (int, float) or abs(value) > _LARGEST:
-            # What is said of a value of another kind, or of one that is too large, is said of any number.
+            # A value of another kind, or one that is too large, gets the sentence of any number.
             return value
         return float(np.float32(value))
     else:

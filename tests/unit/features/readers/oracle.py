@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from elastic_ctr.features.cells import Inputs, TextInput
+from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.line import MAX_LINE_BYTES, Reason
-from elastic_ctr.features.readers.rows import RowBatch, Wanted
+from elastic_ctr.features.readers.batches import RowBatch, Wanted
 
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.features.cells import Inputs, TextInput
+from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.json_rows import CellRefused, row_of
 from elastic_ctr.features.line import MAX_LINE_BYTES, Reason
-from elastic_ctr.features.readers.rows import Format, RowBatch, Wanted, rows_in_range
+from elastic_ctr.features.readers.batches import Format, RowBatch, Wanted
+from elastic_ctr.features.readers.rows import rows_in_range
 from features.readers.oracle import Refused, Row, lines_of, rows_of, wanted_of
 
 JSONL = Format("jsonl")

@@ -10,8 +10,9 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pytest
 
+from elastic_ctr.features.readers.batches import ColumnsRefused, Format
 from elastic_ctr.features.readers.own_reader import ReaderFailed, find_reader
-from elastic_ctr.features.readers.rows import ColumnsRefused, Format, rows_in_range
+from elastic_ctr.features.readers.rows import rows_in_range
 from features.readers.oracle import Row, rows_of, wanted_of
 
 HERE = __name__

@@ -15,7 +15,8 @@ from pyarrow import parquet
 
 from elastic_ctr.features.blocks import DamagedFile
 from elastic_ctr.features.line import MAX_LINE_BYTES
-from elastic_ctr.features.readers.rows import ColumnsRefused, Format, RowBatch, Wanted, rows_in_range
+from elastic_ctr.features.readers.batches import ColumnsRefused, Format, RowBatch, Wanted
+from elastic_ctr.features.readers.rows import rows_in_range
 from features.readers.oracle import Row, rows_of, rows_of_lines, wanted_of
 
 PARQUET = Format("parquet")

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.features.line import Reason
+from elastic_ctr.features.readers.batches import ColumnsRefused, RefusedRow, Wanted
 from elastic_ctr.features.readers.record_batches import batches_of, cells_of_record_batch
-from elastic_ctr.features.readers.rows import ColumnsRefused, RefusedRow, Wanted
 from features.readers.oracle import Row, rows_of, wanted_of
 
 TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())

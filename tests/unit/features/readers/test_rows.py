@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from elastic_ctr.features.blocks import DamagedFile
-from elastic_ctr.features.readers.rows import Format, rows_in_range
+from elastic_ctr.features.readers.batches import Format
+from elastic_ctr.features.readers.rows import rows_in_range
 from features.readers.oracle import rows_of, wanted_of
 
 CONTENT = b"user,price\n" + b"".join(b"user-%d,%d\n" % (row, row) for row in range(20_000))
@@ -85,8 +86,9 @@ import io, resource, sys
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
-from elastic_ctr.features.cells import Inputs, TextInput
-from elastic_ctr.features.readers.rows import Format, Wanted, rows_in_range
+from elastic_ctr.features.inputs import Inputs, TextInput
+from elastic_ctr.features.readers.batches import Format, Wanted
+from elastic_ctr.features.readers.rows import rows_in_range
 path, kind = sys.argv[1:]
 """
 SMALL = {

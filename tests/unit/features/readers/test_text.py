@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_ctr.features.line import MAX_LINE_BYTES, Reason
-from elastic_ctr.features.readers.rows import ColumnsRefused, Format, RefusedRow, RowBatch, Wanted, rows_in_range
+from elastic_ctr.features.readers.batches import ColumnsRefused, Format, RefusedRow, RowBatch, Wanted
+from elastic_ctr.features.readers.rows import rows_in_range
 from features.readers.oracle import Refused, rows_of, rows_of_lines, wanted_of
 
 COLUMNS = ("user", "price", "click", "seen")

@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from elastic_ctr.config.features import Features
-from elastic_ctr.features.guessed_columns import ColumnGuess, yaml_text
+from elastic_ctr.features.imports.guessed_columns import ColumnGuess, yaml_text
 
 
 def guessed(columns: list[str], *rows: list[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from elastic_ctr.features.statistics import NumberStatistics, Statistics, TextStatistics
+from elastic_ctr.features.statistics.document import NumberStatistics, Statistics, TextStatistics
 
 COMPARED_VALUES = 100
 _DECILES = 10

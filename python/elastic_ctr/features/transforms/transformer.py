@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features import transforms
-from elastic_ctr.features.cells import Cells, Inputs
+from elastic_ctr.features.cells import Cells
+from elastic_ctr.features.inputs import Inputs
 from elastic_ctr.features.keys import Keys
 from elastic_ctr.features.slots import SlotList
-from elastic_ctr.features.xxh3 import SECRET, hash_of, hash_of_two
+from elastic_ctr.features.transforms import formulas
+from elastic_ctr.features.transforms.xxh3 import SECRET, hash_of, hash_of_two
 from elastic_ctr.machine_code.compiled import compiled, compiled_inline
 from elastic_ctr.machine_code.intrinsics import copy_bytes, load_u8, load_u32, load_u64, store_u8, store_u32, store_u64
 
@@ -227,14 +228,14 @@ def apply_step(steps: Any, step: Any, x: Any) -> Any:
     """One step of a number, by its line in `steps`."""
     which, first, second = steps[step, 0], steps[step, 1], steps[step, 2]
     if which == LOG1P:
-        return transforms.log1p(x)
+        return formulas.log1p(x)
     if which == STANDARDIZE:
-        return transforms.standardize(x, first, second)
+        return formulas.standardize(x, first, second)
     if which == MIN_MAX:
-        return transforms.min_max(x, first, second)
+        return formulas.min_max(x, first, second)
     if which == CLIP:
-        return transforms.clip(x, first, second)
-    return transforms.rounded(x, first)
+        return formulas.clip(x, first, second)
+    return formulas.rounded(x, first)
 
 
 @compiled
@@ -251,7 +252,7 @@ def _number(program: Any, place: Any, x: Any) -> Any:
         return program.missing[place]
     for step in range(program.step_ends[place], program.step_ends[place + 1]):
         x = apply_step(program.steps, step, x)
-    return transforms.to_float32(x)
+    return formulas.to_float32(x)
 
 
 @compiled_inline
@@ -275,7 +276,7 @@ def _copy(target: Any, source: Any, size: Any) -> Any:
 @compiled
 def _key_of_text(scratch: Any, at: Any, size: Any) -> Any:
     """The key of a prefix and a text: the `size` bytes at an address."""
-    return transforms.key_of_hash(hash_of(at, size, np.uint64(scratch.secret.ctypes.data), scratch.sums))
+    return formulas.key_of_hash(hash_of(at, size, np.uint64(scratch.secret.ctypes.data), scratch.sums))
 
 
 @compiled_inline
@@ -285,11 +286,11 @@ def _key_of_bytes(program: Any, scratch: Any, slot: Any, source: Any, size: Any,
     before = np.uint64(program.prefix_ends[slot + 1] - begin)
     together = before + np.uint64(size)
     if before < _8 and _4 <= together <= _16 and readable >= 8:
-        # What is copied and read again at once takes as long as the hash.
+        # Reading a copy at once takes as long as the hash.
         start = np.uint64(scratch.texts.ctypes.data) + np.uint64(slot * scratch.stride)
         prefix = load_u64(start) & ((_1 << (_8 * before)) - _1)
         found = hash_of_two(prefix, before, source, np.uint64(size), np.uint64(scratch.secret.ctypes.data))
-        return transforms.key_of_hash(found)
+        return formulas.key_of_hash(found)
     if size <= _SHORT:
         target = np.uint64(scratch.texts.ctypes.data) + np.uint64(slot * scratch.stride)
     else:
@@ -303,7 +304,7 @@ def _key_of_bytes(program: Any, scratch: Any, slot: Any, source: Any, size: Any,
 def _key_of_number(program: Any, scratch: Any, slot: Any, number: Any) -> Any:
     """As `_key_of_bytes`, of a whole number's decimals."""
     begin = slot * scratch.stride
-    end = transforms.write_decimals(
+    end = formulas.write_decimals(
         number, scratch.texts, begin + program.prefix_ends[slot + 1] - program.prefix_ends[slot]
     )
     return _key_of_text(scratch, np.uint64(scratch.texts.ctypes.data) + np.uint64(begin), np.uint64(end - begin))
@@ -320,14 +321,14 @@ def _bounded(program: Any, scratch: Any, slot: Any, key: Any) -> Any:
         return _key_of_number(program, scratch, slot, np.int64(key % np.uint64(row[HASH])))
     if row[VOCABULARY_END] > 0:
         first, last = row[VOCABULARY], row[VOCABULARY_END]
-        return transforms.in_vocabulary(key, program.vocabularies, first, last, program.others[slot])
+        return formulas.in_vocabulary(key, program.vocabularies, first, last, program.others[slot])
     return key
 
 
 @compiled
 def _add_words(program: Any, scratch: Any, slot: Any, data: Any, begin: Any, end: Any, count: Any) -> Any:
     least, most = program.slots[slot, LEAST], program.slots[slot, MOST]
-    words = transforms.write_words(data, begin, end, scratch.words, scratch.word_ends)
+    words = formulas.write_words(data, begin, end, scratch.words, scratch.word_ends)
     base = np.uint64(scratch.words.ctypes.data)
     for word in range(words):
         first = scratch.word_ends[word - 1] + 1 if word > 0 else np.int64(0)
@@ -413,11 +414,11 @@ def _add_slot(program: Any, scratch: Any, slot: Any, cells: Any, row: Any, count
     if count == scratch.keys.size:
         return np.int64(-1)
     if kind == OF_BUCKET:
-        number = transforms.bucket_of(
+        number = formulas.bucket_of(
             x, program.boundaries, program.slots[slot, BOUNDARIES], program.slots[slot, BOUNDARIES_END]
         )
     else:
-        number = transforms.whole(x, program.slots[slot, DIGITS])
+        number = formulas.whole(x, program.slots[slot, DIGITS])
     scratch.keys[count] = _bounded(program, scratch, slot, _key_of_number(program, scratch, slot, number))
     return count + 1
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_ctr.features.category_texts import note_of_texts
+from elastic_ctr.features.imports.category_texts import note_of_texts
 
 START = "the column 'x' is read as text, and a request must send its texts as they are: "
 NUMBERS = "; if it holds numbers, make it numeric or give it `round`."

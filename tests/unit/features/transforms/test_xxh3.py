@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_ctr.features.xxh3 import SECRET, Bytes, Offsets, hash_of_two, hashes_of
+from elastic_ctr.features.transforms.xxh3 import SECRET, Bytes, Offsets, hash_of_two, hashes_of
 from elastic_ctr.machine_code.compiled import compiled
 
 # The ways of the algorithm end at 3, 8, 16, 128 and 240 bytes; blocks of a longer text are 1,024 bytes.

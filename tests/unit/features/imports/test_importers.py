@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic_ctr.features.hours import HourTree, parse_hour
-from elastic_ctr.features.importers import (
+from elastic_ctr.features.imports.importers import (
     Importer,
     ImportRefused,
     LibfmFormat,
@@ -50,7 +50,7 @@ def test_a_feasign_is_the_hash_of_field_and_value() -> None:
 
 
 def test_a_feasign_is_the_same_in_every_process() -> None:
-    code = "from elastic_ctr.features.importers import feasign_of; print(feasign_of('app', 'x'))"
+    code = "from elastic_ctr.features.imports.importers import feasign_of; print(feasign_of('app', 'x'))"
 
     found = {
         subprocess.run(

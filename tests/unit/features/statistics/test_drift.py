@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from elastic_ctr.features.cells import Inputs, TextInput, cells_of
-from elastic_ctr.features.collector import Collector, merged
-from elastic_ctr.features.drift import Drift, compared, population_stability
-from elastic_ctr.features.statistics import Statistics
+from elastic_ctr.features.cells import cells_of
+from elastic_ctr.features.inputs import Inputs, TextInput
+from elastic_ctr.features.statistics.collector import Collector, merged
+from elastic_ctr.features.statistics.document import Statistics
+from elastic_ctr.features.statistics.drift import Drift, compared, population_stability
 
 NAN = float("nan")
 INPUTS = Inputs((TextInput("city", ""),), ("price",))

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from elastic_ctr.config.feature_program import NeedsStatistics, OtherStatistics, measured_inputs, transformer_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.features.cells import cells_of
-from elastic_ctr.features.collector import Collector, merged
-from elastic_ctr.features.statistics import Statistics
-from elastic_ctr.features.transformer import MOST_KEYS, TooManyKeys
+from elastic_ctr.features.statistics.collector import Collector, merged
+from elastic_ctr.features.statistics.document import Statistics
+from elastic_ctr.features.transforms.transformer import MOST_KEYS, TooManyKeys
 
 GIVEN: dict[str, dict[str, Any]] = {
     "age": {"type": "bucketized", "boundaries": [18, 30, 65]},

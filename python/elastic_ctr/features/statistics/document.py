@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 from typing_extensions import Self
 
 if TYPE_CHECKING:
-    from elastic_ctr.features.cells import TextInput
+    from elastic_ctr.features.inputs import TextInput
 
 TOP = 4096  # most frequent values that are listed; `vocabulary: {top: n}` allows as many
 LONGEST = 256  # bytes of a value in this list

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any
 
-from elastic_ctr.features.guessed_columns import ColumnGuess, yaml_text
 from elastic_ctr.features.hours import VALUES
-from elastic_ctr.features.importers import ImportRefused, Row, RowRefused, Rows, clicked
+from elastic_ctr.features.imports.guessed_columns import ColumnGuess, yaml_text
+from elastic_ctr.features.imports.importers import ImportRefused, Row, RowRefused, Rows, clicked
 from elastic_ctr.features.line import COUNT_LIMIT
 
 ISO = "iso"

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from elastic_ctr.config.load import read_yaml
 from elastic_ctr.config.values_file import Values
-from elastic_ctr.features.cells import Inputs, TextInput
-from elastic_ctr.features.csv_import import CRITEO, CsvFormat, CsvImport
-from elastic_ctr.features.importers import ImportRefused, Summary
-from elastic_ctr.features.readers.rows import Format, Wanted, rows_in_range
-from features.test_importers import hours, run, run_text
+from elastic_ctr.features.imports.csv_import import CRITEO, CsvFormat, CsvImport
+from elastic_ctr.features.imports.importers import ImportRefused, Summary
+from elastic_ctr.features.inputs import Inputs, TextInput
+from elastic_ctr.features.readers.batches import Format, Wanted
+from elastic_ctr.features.readers.rows import rows_in_range
+from features.imports.test_importers import hours, run, run_text
 
-DATA = Path(__file__).parents[3].parent / "shared" / "data"
+DATA = Path(__file__).parents[4].parent / "shared" / "data"
 
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="needs the public click logs: put them into ../shared/data")
 LABELLED = CsvFormat(label="y")

@@ -21,11 +21,10 @@ import datasketches
 import numpy as np
 import numpy.typing as npt
 
-from elastic_ctr.features.cells import Cells, Inputs, TextInput, joined_cells
+from elastic_ctr.features.cells import Cells, joined_cells
 from elastic_ctr.features.copied_cells import copied
-from elastic_ctr.features.moments import MOST_NUMBERS, Sums, sums_of
-from elastic_ctr.features.quantiles import Points, Quantiles
-from elastic_ctr.features.statistics import (
+from elastic_ctr.features.inputs import Inputs, TextInput
+from elastic_ctr.features.statistics.document import (
     BUCKETS,
     LONGEST,
     TOP,
@@ -34,8 +33,10 @@ from elastic_ctr.features.statistics import (
     TextStatistics,
     series_of,
 )
-from elastic_ctr.features.transforms import Texts
-from elastic_ctr.features.xxh3 import hashes_of
+from elastic_ctr.features.statistics.moments import MOST_NUMBERS, Sums, sums_of
+from elastic_ctr.features.statistics.quantiles import Points, Quantiles
+from elastic_ctr.features.transforms.formulas import Texts
+from elastic_ctr.features.transforms.xxh3 import hashes_of
 from elastic_ctr.machine_code.compiled import compiled
 
 CHUNK_ROWS = 1 << 16
@@ -239,7 +240,7 @@ def part_name(path: str, start: int) -> str:
 
 
 def part_of(name: str, data: bytes) -> Part:
-    """What a collector packed, without a copy. Raises ValueError where the bytes are damaged."""
+    """A packed part, without a copy. Raises ValueError where the bytes are damaged."""
     begin = len(_MAGIC) + _DIGEST_BYTES
     body = memoryview(data)[begin:]
     if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != data[len(_MAGIC) : begin]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Sequence
 from statistics import median, quantiles
 
-from elastic_ctr.features.category_texts import NUMBER, note_of_texts
+from elastic_ctr.features.imports.category_texts import NUMBER, note_of_texts
 
 MOST_ROWS = 20_000
 """So many rows are looked at."""
@@ -26,7 +26,7 @@ _MOST_TEXTS = 8
 
 
 class _Column:
-    """What the first cells of a column hold."""
+    """The first cells of a column, counted by kind."""
 
     def __init__(self) -> None:
         self._values = 0

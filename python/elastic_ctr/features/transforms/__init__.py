@@ -1,0 +1,1 @@
+"""From cells to keys and numbers: the same in trainers and serving."""
