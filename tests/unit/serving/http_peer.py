@@ -48,6 +48,14 @@ def probabilities(answer: bytes) -> list[float]:
     return [float(each) for each in found]
 
 
+async def next_reply(reader: asyncio.StreamReader) -> bytes:
+    """Up to the end of a prediction; fails with what came instead."""
+    try:
+        return await reader.readuntil(b'"err_code":0}')
+    except asyncio.IncompleteReadError as ended:
+        raise AssertionError(f"instead of a prediction came {ended.partial!r}") from None
+
+
 EVERYDAY = request({"a": [1, 2], "b": [3]})
 
 

@@ -19,6 +19,7 @@ from serving.http_peer import (
     head,
     mine,
     moved,
+    next_reply,
     peer,
     probabilities,
     request,
@@ -286,7 +287,7 @@ async def test_who_does_not_read_is_not_read_and_others_are_answered(kind: str) 
         for number in range(20):
             writer.write(request({"a": [number]}))
 
-            assert probabilities(await reader.readuntil(b'"err_code":0}')) == [number]
+            assert probabilities(await next_reply(reader)) == [number]
         assert deaf.transport.get_write_buffer_size() > 0
 
 
