@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import signal
 import sys
 import time
 from collections import Counter
@@ -34,7 +33,7 @@ from elastic_ctr.features.imports.category_texts import note_of_texts
 from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics, series_of
 from elastic_ctr.master.schedule import look, ranges, splits, splits_there
-from elastic_ctr.runtime.lifecycle import die_with_parent
+from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent
 from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.source import Source
 from elastic_ctr.store.temporary import appearing
@@ -190,7 +189,9 @@ def _results(values: Values, parts: Sequence[Part], processes: int) -> Iterator[
     spawned = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, spawned, _begin, (values.model_dump_json(by_alias=True), os.getpid()))
     try:
-        running = {pool.submit(_read_part, part): part for part in parts}
+        # The pool starts its processes while it is given work.
+        with children_without_interrupts():
+            running = {pool.submit(_read_part, part): part for part in parts}
         for done in as_completed(running):
             yield running.pop(done), _result_of(done.result())
     except BrokenProcessPool as lost:
@@ -234,8 +235,6 @@ _reader: PartReader | None = None
 
 def _begin(values: str, parent: int) -> None:
     """In a process of the pool."""
-    # Ctrl-C reaches every process of a terminal; the first one ends the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(parent)
     global _reader  # noqa: PLW0603 (a pool hands nothing from its initializer to its calls)
     _reader = PartReader(Values.model_validate(json.loads(values)))

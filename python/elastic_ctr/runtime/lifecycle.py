@@ -74,6 +74,20 @@ def stop_on_signal_async() -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(each)
 
 
+@contextmanager
+def children_without_interrupts() -> Iterator[None]:
+    """Processes that are started in it never see SIGINT: Ctrl-C reaches a whole terminal, and the parent ends its children.
+
+    A handler of the child's own would be too late: until it is set the child prints a traceback. A blocked signal stays
+    blocked in what is started, and reaches this thread afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 async def wait_event(event: asyncio.Event, seconds: float) -> bool:
     """Whether the event came within the time.
 

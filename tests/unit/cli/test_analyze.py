@@ -222,7 +222,8 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_ctrl_c_ends_every_process_at_once_and_leaves_nothing(values: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wait", [0.02, 0.3, 1])
+def test_ctrl_c_ends_every_process_at_once_and_leaves_nothing(values: Path, tmp_path: Path, wait: float) -> None:
     hour(tmp_path, "20200401/00", rows(0, 3_000_000))
     changed(values, "data", taskBytes=1 << 20)
     code = "from elastic_ctr.cli.main import main; main()"
@@ -230,13 +231,13 @@ def test_ctrl_c_ends_every_process_at_once_and_leaves_nothing(values: Path, tmp_
     running = subprocess.Popen(
         [sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    # Until both processes of the pool read; a third is the tracker of multiprocessing.
+    # Both processes of the pool have only begun; a third is the tracker of multiprocessing.
     children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
     ends = time.monotonic() + 60
     while len(children.read_text().split()) < 3:
         assert time.monotonic() < ends
-        time.sleep(0.05)
-    time.sleep(1)
+        time.sleep(0.01)
+    time.sleep(wait)
     pids = [int(each) for each in children.read_text().split()]
 
     os.killpg(running.pid, signal.SIGINT)
@@ -244,6 +245,7 @@ def test_ctrl_c_ends_every_process_at_once_and_leaves_nothing(values: Path, tmp_
 
     assert running.returncode == 130
     assert said.splitlines()[-1] == "stopped; nothing was written"
+    assert "Traceback" not in said
     assert not (tmp_path / "statistics.json").exists()
     ends = time.monotonic() + 10
     while any(map(runs, pids)):

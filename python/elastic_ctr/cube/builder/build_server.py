@@ -37,7 +37,7 @@ from elastic_ctr.cube.builder.job import (
 from elastic_ctr.cube.builder.part import MEMORY_BYTES
 from elastic_ctr.cube.release import BuildOrder, BuildProgress
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
-from elastic_ctr.runtime.lifecycle import die_with_parent, stop_on_signal
+from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent, stop_on_signal
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.store import NotInStore, StoreError, open_store
@@ -126,13 +126,14 @@ class CubeBuilder:
             self._pool = ProcessPoolExecutor(self._settings.builder_jobs, spawn, die_with_parent, (os.getpid(),))
         # One bound for all of them, however many work side by side.
         memory = MEMORY_BYTES // self._settings.builder_jobs
-        futures = [
-            self._pool.submit(
-                run_task,
-                Task(self._config.store, plan, step, p, scratch, self._token, memory, parts[p] if parts else None),
-            )
-            for p in range(partitions)
-        ]
+        with children_without_interrupts():
+            futures = [
+                self._pool.submit(
+                    run_task,
+                    Task(self._config.store, plan, step, p, scratch, self._token, memory, parts[p] if parts else None),
+                )
+                for p in range(partitions)
+            ]
         try:
             for future in as_completed(futures):
                 self._note_outcome(future.result())
