@@ -8,7 +8,7 @@ import pytest
 
 from cluster.conftest import BUILD
 from cluster.hadoop import Hadoop
-from cluster.kube import Kube, name_of
+from cluster.kube import Kube, eventually, name_of
 from cluster.release import RESTRICTED, Release, Values, ledger_adds_up, merged, released
 from elastic_ctr.local.endpoints import EndpointUnavailable, predict_rows
 from raw_rows import FEATURES, random_row, write_hour
@@ -40,14 +40,19 @@ def test_raw_csv_in_hdfs_becomes_versions_that_answer_rows(
     with released(Release(kube, "rows", NAMESPACE, BUILD / "values"), merged(base_values, changes)) as release:
         status = release.wait_passes(len(HOURS))
         live = release.wait_live(newer_than=status["passes"][0]["version"])
+        release.wait_rolled_out()
         with kube.forwarded(NAMESPACE, f"pod/{name_of(release.pod('serving'))}", 8400) as address:
             rows = [random_row(dice) for _ in range(100)]
-            probabilities, versions = predict_rows(address, "ctr", rows)
+
+            def answered() -> list[float] | None:
+                probabilities, versions = predict_rows(address, "ctr", rows)
+                return probabilities if set(versions) == {live} else None
+
+            probabilities = eventually(f"serving answers with version {live}", answered, 60)
             with pytest.raises(EndpointUnavailable, match="has the column 'colour', which no feature reads"):
                 predict_rows(address, "ctr", [{"user": "u1", "colour": "red"}])
 
     tell(ledger=status["ledger"], live=live)
     assert [each["records"] for each in status["passes"]] == [ROWS] * len(HOURS)
-    assert set(versions) == {live}
     assert len(set(probabilities)) > 50
     ledger_adds_up(status)

@@ -1,6 +1,7 @@
 """Rows of columns over the HTTP door in machine code, held beside the one in Python."""
 
 import asyncio
+import gc
 import json
 import re
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from elastic_ctr.config.feature_program import transformer_of
 from elastic_ctr.config.features import Features
 from elastic_ctr.serving.batching.batcher import ModelVersion
+from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends.native_http import NativeLimits
@@ -145,6 +147,23 @@ async def test_many_connections_each_get_their_own_answer(kind: str) -> None:
         answers = await asyncio.gather(*(ask(it, number) for number in range(60)))
 
         assert answers == [await ask(alone, number) for number in range(60)]
+
+
+@pytest.mark.parametrize("kind", HTTP_KINDS)
+async def test_no_rows_wait_for_the_garbage_collector_once_they_are_answered(kind: str) -> None:
+    """It comes seldom to a worker, whose memory would grow by all rows of all requests until then."""
+    async with standing(kind) as it, peer(it) as (reader, writer):
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                writer.write(request(*[ROW] * 64))
+                await reader.readuntil(b'"model_version":"7"}')
+            held = sum(type(each) is Instances for each in gc.get_objects())
+        finally:
+            gc.enable()
+
+    assert held <= 2
 
 
 @pytest.mark.parametrize("kind", HTTP_KINDS)

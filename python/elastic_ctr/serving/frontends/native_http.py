@@ -368,11 +368,13 @@ class NativeHttpFrontend:
     def _send_in_order(self, piece: SubmittedBatch, send: Callable[[], None]) -> None:
         """Replies go out in request order: a piece that finishes early waits for those before it."""
         piece.send = send
-        while self._under_way and (first := self._under_way[0]).send is not None:
-            self._under_way.popleft()
+        while self._under_way and (give := self._under_way[0].send) is not None:
+            first = self._under_way.popleft()
+            # It holds its piece: with the circle left, the arrays of every piece would wait for the garbage collector.
+            first.send = None
             try:
                 if not self._epoll.closed:
-                    first.send()
+                    give()
             except Exception:
                 log.exception("answers could not be sent; the connections of their clients are closed")
                 for descriptor, serial, *_ in first.requests.tolist():
