@@ -1,7 +1,7 @@
-"""Write results into docs/performance.md, between its two marks: `python -m bench.document`."""
+"""Write results into the table of docs/performance.md, between its two marks: `python -m bench.document`."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,46 +9,38 @@ from bench.method import RESULTS, Results, about, goal_of, number
 
 PAGE = Path("docs/performance.md")
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
+_HEAD = ("| what | ratio | min to max | goal | | note | measured |", "|---|---|---|---|---|---|---|")
 _VERDICTS = {True: "holds", False: "**missed**", None: ""}
 
 
-def as_markdown(document: dict[str, Any]) -> str:
-    """The table of rows, and the machine under it. Raises ValueError where one is not of what its goal is of."""
-    lines = ["| what | ratio | min to max | goal | | note |", "|---|---|---|---|---|---|"]
+def as_markdown(document: dict[str, Any], page: Iterable[str] = ()) -> str:
+    """The table of rows, and the machine under it; lines of the page's table stay where nothing of their name was measured again.
+
+    Raises ValueError where a row is not of what its goal is of.
+    """
+    lines = {_name_of(line): line for line in page}
     for row in document["rows"]:
         if row.get("quick"):
             raise ValueError(f"{row['name']} is of a quick run, or of another size than its goal: measure it again")
         span = f"{number(row['min'])} to {number(row['max'])}"
-        cells = (row["name"], number(row["ratio"]), span, goal_of(row), _VERDICTS[row["holds"]], row["note"])
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(
-        [
-            *lines,
-            "",
-            *_measured(document["rows"]),
-            "",
-            f"The last of these was measured on: {about(document['machine'])}.",
-        ]
-    )
+        state = f"{row['measured'][:10]}, {row['commit']}" if "commit" in row else ""
+        cells = (row["name"], number(row["ratio"]), span, goal_of(row), _VERDICTS[row["holds"]], row["note"], state)
+        lines[row["name"]] = f"| {' | '.join(cells)} |"
+    return "\n".join([*_HEAD, *lines.values(), "", f"The last of these was measured on: {about(document['machine'])}."])
 
 
-def _measured(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Of which state of the code they are, and when that was run; rows of before that was noted do not say."""
-    noted = [row for row in rows if "commit" in row]
-    for commit in dict.fromkeys(row["commit"] for row in noted):
-        times = sorted(row["measured"] for row in noted if row["commit"] == commit)
-        yield f"{len(times)} of {len(rows)} rows: commit {commit}, {times[0]} to {times[-1]}."
-    if len(noted) < len(rows):
-        yield f"{len(rows) - len(noted)} of {len(rows)} rows: measured before the file of results took note of that."
+def _name_of(line: str) -> str:
+    return line.split(" | ", 1)[0].removeprefix("| ")
 
 
 def with_results(page: str, document: dict[str, Any]) -> str:
     """The page with these results. Raises ValueError where it has no marks."""
     before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    former, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{PAGE} has no lines {BEGIN} and {END}: there is no place for the results")
-    return f"{before}{BEGIN}\n{as_markdown(document)}\n{END}{after}"
+    kept = [line for line in former.splitlines() if line.startswith("| ") and _name_of(line) != "what"]
+    return f"{before}{BEGIN}\n{as_markdown(document, kept)}\n{END}{after}"
 
 
 def main() -> None:

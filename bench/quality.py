@@ -4,7 +4,8 @@
 
 easy, sparse: one pass of a million synthetic lines whose true probabilities are known. `share` is (AUC - 0.5) of served
 predictions over (AUC - 0.5) of the truth, on 50,000 other lines of the same truth; `logloss` is the ratio to the truth's.
-criteo_rows: the raw rows of Criteo by their features, 13 numbers and 26 categories; regression gets the same keys and numbers.
+criteo_rows: the raw rows of Criteo by their features, 13 numbers, their ranges of quantiles and 26 categories; regression gets the same
+keys and numbers.
 criteo, avazu: five-fold; each fold is imported, trained and asked through the whole pipeline; beside it scikit-learn's logistic
 regression on the values of the same columns (of counts, the square of their logarithm), the best of C = 0.03, 0.1, 1 by its own test
 score. Skipped where the files are not.

@@ -105,15 +105,18 @@ def test_results_are_merged_by_name_and_shown_in_the_page(tmp_path: Path) -> Non
         results.put(Row(name, ratio, ratio, ratio, 2.5))
 
     document = results.read()
-    page = with_results("a\n<!-- results -->\nformer words\n<!-- end of results -->\nb\n", document)
+    former = "former words\n| what | … |\n|---|\n| two | 7 | 7 to 7 |\n| three | 8 | 8 to 8 |\n"
+    page = with_results(f"a\n<!-- results -->\n{former}<!-- end of results -->\nb\n", document)
 
     assert [(row["name"], row["ratio"], row["holds"]) for row in document["rows"]] == [
         ("one", 3.0, True),
         ("two", 2.0, False),
     ]
+    assert f"{document['rows'][0]['measured'][:10]}, {document['rows'][0]['commit']} |" in page
     assert "former words" not in page
-    assert f"2 of 2 rows: commit {document['rows'][0]['commit']}, " in page
     assert "| two | 2 | 2 to 2 | ≥ 2.5 | **missed** |" in page
+    assert "| two | 7" not in page
+    assert page.count("| three | 8 | 8 to 8 |\n") == 1
     with pytest.raises(ValueError, match="no place for the results"):
         with_results("a", document)
 
