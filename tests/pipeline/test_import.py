@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from elastic_ctr.cli.local import load_values
+from elastic_ctr.config.load import read_yaml
 from elastic_ctr.features.imports.importers import feasign_of
-from elastic_ctr.local.endpoints import predict
+from elastic_ctr.local.endpoints import predict, predict_rows
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import open_store
 from elastic_ctr.versions.manifest import published_versions, read_version
@@ -70,6 +71,43 @@ def as_lines(source: Path, target: Path, slots: list[str]) -> tuple[str, str]:
     return min(lines), max(lines)
 
 
+def each_hour_is_a_version(report: dict[str, Any], counted: Counter[str]) -> None:
+    """Assert that, and that the ledger has every row of these hours."""
+    passes = [(each["pass"], each["records"]) for each in report["passes"]]
+    assert passes == [(f"{hour[:4]}{hour[5:7]}{hour[8:10]}/{hour[11:]}", n) for hour, n in sorted(counted.items())]
+    assert [each["kind"] for each in report["passes"]] == ["base", "delta", "delta", "delta"]
+    assert report["live"] == report["passes"][-1]["version"]
+    ledger = report["ledger"]
+    assert ledger["records"] == ledger["trained"] == sum(counted.values())
+    assert ledger["refused"] == ledger["parked"] == 0
+
+
+@absent(TALKINGDATA)
+@pytest.mark.timeout(240)
+def test_the_raw_csv_of_a_click_log_becomes_a_version_each_hour(tmp_path: Path, start: Callable[..., Run]) -> None:
+    counted = first_hours(TALKINGDATA, tmp_path / "clicks.csv", 4)
+    data = tmp_path / "data"
+    label = ("--label", "is_attributed", "--time", "click_time", "--except", "attributed_time")
+    imported("csv", tmp_path / "clicks.csv", data, *label)
+    written = read_yaml(data / "values.yaml")
+
+    alone = {"replicas": 1}
+    hours = written["data"]["start"], written["data"]["end"]
+    values = values_for(data, [], *hours, trainer=alone, pserver=alone)
+    values["data"] = {**written["data"], "source": values["data"]["source"], "sleepSeconds": 0.5}
+    run = start({**values, "features": written["features"]})
+    report = run.finish(200)
+
+    each_hour_is_a_version(report, counted)
+    assert report["parity"]["maxAbsDiff"] <= 1e-5
+    assert set(written["features"]) == {"..ip", "app", "device", "os", "channel"}
+    with (tmp_path / "clicks.csv").open(newline="") as given:
+        rows = [{name: row[name] for name in written["features"]} for row in csv.DictReader(given)][-200:]
+    probabilities, versions = predict_rows(run.places.serving, "ctr", rows)
+    assert set(versions) == {report["live"]}
+    assert len(set(probabilities)) > 100
+
+
 @absent(TALKINGDATA)
 @pytest.mark.timeout(240)
 def test_each_hour_of_a_click_log_becomes_a_version_and_no_record_is_lost(
@@ -84,13 +122,7 @@ def test_each_hour_of_a_click_log_becomes_a_version_and_no_record_is_lost(
     run = start(values_for(data, slots, first, last, model=model, trainer=alone, pserver=alone))
     report = run.finish(200)
 
-    passes = [(each["pass"], each["records"]) for each in report["passes"]]
-    assert passes == [(f"{hour[:4]}{hour[5:7]}{hour[8:10]}/{hour[11:]}", n) for hour, n in sorted(counted.items())]
-    assert [each["kind"] for each in report["passes"]] == ["base", "delta", "delta", "delta"]
-    assert report["live"] == report["passes"][-1]["version"]
-    ledger = report["ledger"]
-    assert ledger["records"] == ledger["trained"] == sum(counted.values())
-    assert ledger["refused"] == ledger["parked"] == 0
+    each_hour_is_a_version(report, counted)
 
     # Keys are taken modulo sparseDim by training and by serving alike.
     store = open_store(run.places.store_url)
