@@ -56,7 +56,9 @@ def _export(folder: Path, dim: int, numbers: int) -> None:
     import paddle
     from paddle import static
 
-    from elastic_ctr.model.networks import Inputs, slot_dnn
+    from elastic_ctr.config.model import Model
+    from elastic_ctr.model.networks.inputs import Inputs
+    from elastic_ctr.model.networks.slot_dnn import slot_dnn
 
     paddle.enable_static()
     program, start = static.Program(), static.Program()
@@ -64,7 +66,7 @@ def _export(folder: Path, dim: int, numbers: int) -> None:
         pooled = static.data("pooled", [None, len(SLOTS) * dim], "float32")
         beside = static.data("numbers", [None, numbers], "float32") if numbers else None
         inputs = Inputs(pooled, beside, len(SLOTS), numbers)
-        probability = paddle.nn.functional.sigmoid(slot_dnn(inputs, dim, LAYERS, 1))
+        probability = paddle.nn.functional.sigmoid(slot_dnn(inputs, Model(embedding_dim=dim, layers=LAYERS)))
     executor: Any = static.Executor(paddle.CPUPlace())
     executor.run(start)
     for name, values in weights(dim, numbers).items():

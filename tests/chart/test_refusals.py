@@ -23,7 +23,7 @@ SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "half a trainer": ({"trainer": {"replicas": 1.5}}, "at '/trainer/replicas': got number, want integer"),
     "a count as text": ({"serving": {"replicas": "3"}}, "at '/serving/replicas': got string, want integer"),
     "a port too high": ({"serving": {"config": {"port": 70000}}}, "at '/serving/config/port': maximum: got 70,000, want 65,535"),
-    "an unknown network": ({"model": {"network": "../x"}}, "at '/model/network': value must be one of 'slot-dnn', 'deepfm'"),
+    "an unknown network": ({"model": {"network": "../x"}}, "at '/model/network': value must be one of 'slot-dnn', 'deepfm', 'lr', 'fm', 'wide-deep'"),
     "an unknown scheduler": ({"training": {"scheduler": "kueue"}}, "at '/training/scheduler': value must be one of 'volcano', 'none'"),
     "another address of logs": ({"data": {"source": {"url": "ftp://x"}}}, "at '/data/source/url': 'ftp://x' does not match pattern"),
     "a day that is none": ({"data": {"start": "20200431x"}}, "at '/data/start': '20200431x' does not match pattern"),
@@ -167,6 +167,10 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a vector threshold beside decay": (
         {"model": {"table": {"embedxThreshold": 10}}},
         ["model.table.embedxThreshold 10", "model.table.showClickDecayRate 1"],
+    ),
+    "two classes of a network without layers": (
+        {"model": {"network": "fm", "output": "softmax"}},
+        ["model.output softmax", "which fm has none of", "set model.output to sigmoid"],
     ),
     "a name too long": ({"fullnameOverride": "n" * 40}, ["fullnameOverride", "34"]),
 }

@@ -142,3 +142,11 @@ model.table.embedxThreshold {{ .embedxThreshold }} needs model.table.showClickDe
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{- define "elastic-ctr.validate.softmax" -}}
+{{- with $.Values.model }}
+{{- if and (has .network (list "lr" "fm")) (eq .output "softmax") -}}
+model.output softmax is that of fully connected layers, which {{ .network }} has none of; set model.output to sigmoid
+{{- end }}
+{{- end }}
+{{- end }}

@@ -9,8 +9,9 @@ from pydantic import Field, model_validator
 from elastic_ctr.config.section import EXACT, Count, Section
 from elastic_ctr.features.value_kind import ValueKind
 
-# Functions in elastic_ctr.model.networks; a test keeps the two lists equal.
-NetworkName = Literal["slot-dnn", "deepfm"]
+# Those of elastic_ctr.model.networks.catalog; a test keeps the two lists equal.
+NetworkName = Literal["slot-dnn", "deepfm", "lr", "fm", "wide-deep"]
+WITHOUT_LAYERS = frozenset({"lr", "fm"})
 RuleName = Literal["naive", "adagrad", "std_adagrad", "adagrad_v2", "adam", "shared_adam"]
 
 
@@ -95,7 +96,12 @@ class Dense(Section):
 class Model(Section):
     """The network and its embeddings."""
 
-    network: NetworkName = Field(default="slot-dnn", description="A network of this package.")
+    network: NetworkName = Field(
+        default="slot-dnn",
+        description="slot-dnn: fully connected layers over slots and numbers. deepfm: "
+        "first order, pairs and fully connected layers. wide-deep: deepfm without pairs. lr: logistic regression. fm: factorization "
+        "machine.",
+    )
     embedding_dim: int = Field(
         default=9, ge=2, le=512, description="Floats a key: the first-order weight and the vector after it."
     )
@@ -110,7 +116,9 @@ class Model(Section):
         description="How cube stores values: float16 takes half the memory, int8 about two fifths at embeddingDim 17. Training is the "
         "same. May be changed at any time; the next version becomes full parts.",
     )
-    layers: tuple[Count, ...] = Field(default=(400, 400, 400), description="Widths of the fully connected layers.")
+    layers: tuple[Count, ...] = Field(
+        default=(400, 400, 400), description="Widths of the fully connected layers; lr and fm have none."
+    )
     output: Literal["sigmoid", "softmax"] = Field(
         default="sigmoid",
         description="Output of the network: `sigmoid` gives one probability, `softmax` two classes as in ElasticCTR.",
@@ -118,6 +126,14 @@ class Model(Section):
     seed: int = Field(default=1, ge=0, le=2**31 - 1, description="Seed of the dense network's first values.")
     table: Table = Field(default_factory=Table, description="The sparse table's rules.")
     dense: Dense = Field(default_factory=Dense, description="The dense network's rules.")
+
+    @model_validator(mode="after")
+    def _classes(self) -> "Model":
+        if self.network in WITHOUT_LAYERS and self.output == "softmax":
+            raise ValueError(
+                f"output softmax is that of fully connected layers, which {self.network} has none of; set output to sigmoid"
+            )
+        return self
 
 
 @dataclass(frozen=True, slots=True)

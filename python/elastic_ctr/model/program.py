@@ -12,7 +12,8 @@ from typing import Any
 
 from elastic_ctr.config.model import Model, ModelInput, VectorRule
 from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
-from elastic_ctr.model.networks import Inputs, logit_of
+from elastic_ctr.model.networks.catalog import logit_of
+from elastic_ctr.model.networks.inputs import Inputs
 from elastic_ctr.runtime.math_library import choose_code_path
 
 SUPPORTED = "2.6."

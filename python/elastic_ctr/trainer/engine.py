@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.model.evaluation import BUCKETS
-from elastic_ctr.model.networks import Inputs, logit_of
+from elastic_ctr.model.networks.catalog import logit_of
+from elastic_ctr.model.networks.inputs import Inputs
 from elastic_ctr.model.program import TABLE, build_program, start_paddle
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 

@@ -68,3 +68,11 @@ def test_a_rule_needs_room_between_its_bounds() -> None:
 
 def test_how_values_are_stored_is_no_part_of_the_digest_because_nothing_is_trained_otherwise() -> None:
     assert digest_of_model(Model(values="int8"), ONE_SLOT) == digest_of_model(Model(), ONE_SLOT)
+
+
+@pytest.mark.parametrize("network", ["lr", "fm"])
+def test_two_classes_of_a_network_without_layers_are_refused(network: str) -> None:
+    with pytest.raises(
+        ValidationError, match=f"fully connected layers, which {network} has none of; set output to sigmoid"
+    ):
+        Model.model_validate({"network": network, "output": "softmax"})

@@ -1,0 +1,15 @@
+"""fm: a factorization machine."""
+
+from typing import Any
+
+from elastic_ctr.config.model import Model
+from elastic_ctr.model.networks.inputs import Inputs
+from elastic_ctr.model.networks.parts import bias, first_order, pairs
+
+
+def fm(inputs: Inputs, model: Model) -> Any:
+    """The logit is b + Σ w + Σ over pairs of v · v': -> [batch, 1]. Several keys of a slot count as one field, their sum or mean.
+
+    Rendle, Factorization Machines, 2010.
+    """
+    return first_order(inputs, model) + pairs(inputs, model) + bias()

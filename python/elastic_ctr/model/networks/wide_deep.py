@@ -1,0 +1,16 @@
+"""wide-deep: a linear part for what is memorised, a deep one for what generalises."""
+
+from typing import Any
+
+from elastic_ctr.config.model import Model
+from elastic_ctr.model.networks.inputs import Inputs
+from elastic_ctr.model.networks.parts import first_order, flat, tower, vectors_of, with_numbers
+
+
+def wide_deep(inputs: Inputs, model: Model) -> Any:
+    """The logit is Σ w + tower([v 1, …, v n, numbers]): -> [batch, 1]. Crosses for the wide part are features of their own (`crossed`).
+
+    Cheng et al., Wide & Deep Learning for Recommender Systems, 2016.
+    """
+    wide = first_order(inputs, model)
+    return wide + tower(with_numbers(flat(vectors_of(inputs, model), inputs, model), inputs), model)
