@@ -1,0 +1,38 @@
+"""Each network from raw rows to predictions; those of test_rows.py and of all clicks are deepfm and slot-dnn."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from elastic_ctr.local.endpoints import predict_rows
+from pipeline.running import Run, values_for
+from raw_rows import FEATURES, random_row, write_hour
+
+ROWS = 3000
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("network", ["lr", "fm", "wide-deep"])
+def test_what_a_network_has_learned_is_what_serving_answers(
+    tmp_path: Path, start: Callable[..., Run], network: str
+) -> None:
+    dice = random.Random(7)
+    data = tmp_path / "data"
+    write_hour(data / "20200401" / "00", [random_row(dice) for _ in range(ROWS)], dice)
+    small = {"model": {"network": network}, "trainer": {"replicas": 1, "config": {"batchSize": 32, "epochs": 4}}}
+    values = values_for(data, [], "20200401/00", "20200401/00", **small, pserver={"replicas": 1})
+    del values["data"]["slots"]
+    values["data"] |= {"format": "csv", "label": "clicked"}
+    run = start({**values, "features": FEATURES})
+
+    report = run.finish(200)
+
+    [done] = report["passes"]
+    assert (done["records"], done["refused"]) == (ROWS, 0)
+    assert done["maxAbsDiff"] < 1e-5
+    assert done["auc"] > 0.65
+    probabilities, versions = predict_rows(run.places.serving, "ctr", [random_row(dice) for _ in range(200)])
+    assert set(versions) == {report["live"]}
+    assert len(set(probabilities)) > 100
