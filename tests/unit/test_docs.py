@@ -115,7 +115,12 @@ def test_every_setting_says_what_it_does() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_setting_in_the_documents_exists(page: Path) -> None:
     named = {code for code in _INLINE.findall(page.read_text()) if re.fullmatch(rf"({_BLOCKS})\.[A-Za-z][\w.]*", code)}
-    modules = {code for code in named if (ROOT / "python" / "elastic_ctr" / f"{code.replace('.', '/')}.py").exists()}
+    package = ROOT / "python" / "elastic_ctr"
+    modules = {
+        code
+        for code in named
+        if any((package / f"{code.replace('.', '/')}{end}").exists() for end in (".py", "/__init__.py"))
+    }
 
     assert named - modules - SETTINGS.keys() - OF_THE_CHART == set()
 
