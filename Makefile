@@ -121,7 +121,7 @@ lock: ## Lock the requirements (needs uv): of the extras in pyproject.toml, of d
 	@$(LOCK) --constraint requirements/dev.txt requirements/bench.in --output-file requirements/bench.txt
 	@for client in tritonclient kserve keras; do $(LOCK) requirements/$$client.in --output-file requirements/$$client.txt; done
 
-bench: setup-dev ## Measure and compare with Redis and FastAPI (half an hour): build/bench/results.json and .png. QUICK=1, ONLY="cube build", ROWS="30 keys"
+bench: setup-dev ## Measure and compare with Redis and FastAPI (more than an hour): build/bench/results.json and .png. QUICK=1, ONLY="cube build", ROWS="30 keys"
 	@bench/setup
 	@.venv-bench/bin/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROWS),--rows "$(ROWS)")
 

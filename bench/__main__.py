@@ -3,7 +3,7 @@
     python -m bench [--only cube serving] [--rows "30 keys"] [--quick]
 
 Each measurement runs in a process of its own, so that none inherits another's memory; a failed one does not keep the
-others from running. About half an hour on two cores; nothing else should run meanwhile.
+others from running. More than an hour on two cores; nothing else should run meanwhile.
 """
 
 import argparse

@@ -13,17 +13,17 @@ _HEAD = ("| what | ratio | min to max | goal | | note | measured |", "|---|---|-
 _VERDICTS = {True: "holds", False: "**missed**", None: ""}
 
 
-def as_markdown(document: dict[str, Any], page: Iterable[str] = ()) -> str:
-    """The table of rows, and the machine under it; lines of the page's table stay where nothing of their name was measured again.
+def as_markdown(document: dict[str, Any], former: Iterable[str]) -> str:
+    """The table of rows, and the machine under it; former lines stay where nothing of their name was measured again.
 
     Raises ValueError where a row is not of what its goal is of.
     """
-    lines = {_name_of(line): line for line in page}
+    lines = {_name_of(line): line for line in former}
     for row in document["rows"]:
         if row.get("quick"):
             raise ValueError(f"{row['name']} is of a quick run, or of another size than its goal: measure it again")
         span = f"{number(row['min'])} to {number(row['max'])}"
-        state = f"{row['measured'][:10]}, {row['commit']}" if "commit" in row else ""
+        state = f"{row['measured'][:10]}, {row['commit']}"
         cells = (row["name"], number(row["ratio"]), span, goal_of(row), _VERDICTS[row["holds"]], row["note"], state)
         lines[row["name"]] = f"| {' | '.join(cells)} |"
     return "\n".join([*_HEAD, *lines.values(), "", f"The last of these was measured on: {about(document['machine'])}."])
@@ -36,11 +36,11 @@ def _name_of(line: str) -> str:
 def with_results(page: str, document: dict[str, Any]) -> str:
     """The page with these results. Raises ValueError where it has no marks."""
     before, begin, rest = page.partition(BEGIN)
-    former, end, after = rest.partition(END)
+    table, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{PAGE} has no lines {BEGIN} and {END}: there is no place for the results")
-    kept = [line for line in former.splitlines() if line.startswith("| ") and _name_of(line) != "what"]
-    return f"{before}{BEGIN}\n{as_markdown(document, kept)}\n{END}{after}"
+    former = [line for line in table.splitlines() if line.startswith("| ") and _name_of(line) != "what"]
+    return f"{before}{BEGIN}\n{as_markdown(document, former)}\n{END}{after}"
 
 
 def main() -> None:

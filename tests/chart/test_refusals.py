@@ -7,6 +7,7 @@ import pytest
 from chart.api_server import PROMETHEUS, VOLCANO, install
 from chart.rendering import SMALLEST, Refused, Renderer, merged
 from elastic_ctr.config.load import ConfigRefused, settings
+from elastic_ctr.config.model import WITHOUT_LAYERS
 from elastic_ctr.config.values_file import Values
 
 # (values, what the schema says): the path names the key, the words name the rule.
@@ -168,10 +169,13 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"model": {"table": {"embedxThreshold": 10}}},
         ["model.table.embedxThreshold 10", "model.table.showClickDecayRate 1"],
     ),
-    "two classes of a network without layers": (
-        {"model": {"network": "fm", "output": "softmax"}},
-        ["model.output softmax", "which fm has none of", "set model.output to sigmoid"],
-    ),
+    **{
+        f"two classes of {network}": (
+            {"model": {"network": network, "output": "softmax"}},
+            ["model.output softmax", f"which {network} has none of", "set model.output to sigmoid"],
+        )
+        for network in sorted(WITHOUT_LAYERS)
+    },
     "a name too long": ({"fullnameOverride": "n" * 40}, ["fullnameOverride", "34"]),
 }
 

@@ -21,8 +21,8 @@ from ports import free_ports
 SHARED = Path(__file__).parents[3] / "shared"
 
 
-def values_for(data: Path, slots: list[Any], start: str, end: str, /, **changes: Any) -> dict[str, Any]:
-    """A values file for a folder of hours, on ports of its own, quick to look and to decide."""
+def values_for(data: Path, slots: list[Any] | None, start: str, end: str, /, **changes: Any) -> dict[str, Any]:
+    """A values file for a folder of hours, on ports of its own, quick to look and to decide; rows of columns have no slots."""
     port = free_ports(120)
     given: dict[str, Any] = {
         "data": {
@@ -30,7 +30,7 @@ def values_for(data: Path, slots: list[Any], start: str, end: str, /, **changes:
             "path": "/",
             "start": start,
             "end": end,
-            "slots": slots,
+            **({} if slots is None else {"slots": slots}),
             "sleepSeconds": 0.5,
         },
         "model": {"layers": [64, 32], "partitions": 12},

@@ -91,11 +91,21 @@ def test_the_raw_csv_of_a_click_log_becomes_a_version_each_hour(tmp_path: Path, 
     imported("csv", tmp_path / "clicks.csv", data, *label)
     written = read_yaml(data / "values.yaml")
 
+    given = written["data"]
+    columns = {name: given[name] for name in ("format", "label")}
     alone = {"replicas": 1}
-    hours = written["data"]["start"], written["data"]["end"]
-    values = values_for(data, [], *hours, trainer=alone, pserver=alone)
-    values["data"] = {**written["data"], "source": values["data"]["source"], "sleepSeconds": 0.5}
-    run = start({**values, "features": written["features"]})
+    run = start(
+        values_for(
+            data,
+            None,
+            given["start"],
+            given["end"],
+            data=columns,
+            features=written["features"],
+            trainer=alone,
+            pserver=alone,
+        )
+    )
     report = run.finish(200)
 
     each_hour_is_a_version(report, counted)

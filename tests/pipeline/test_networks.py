@@ -21,11 +21,18 @@ def test_what_a_network_has_learned_is_what_serving_answers(
     dice = random.Random(7)
     data = tmp_path / "data"
     write_hour(data / "20200401" / "00", [random_row(dice) for _ in range(ROWS)], dice)
-    small = {"model": {"network": network}, "trainer": {"replicas": 1, "config": {"batchSize": 32, "epochs": 4}}}
-    values = values_for(data, [], "20200401/00", "20200401/00", **small, pserver={"replicas": 1})
-    del values["data"]["slots"]
-    values["data"] |= {"format": "csv", "label": "clicked"}
-    run = start({**values, "features": FEATURES})
+    values = values_for(
+        data,
+        None,
+        "20200401/00",
+        "20200401/00",
+        data={"format": "csv", "label": "clicked"},
+        features=FEATURES,
+        model={"network": network},
+        trainer={"replicas": 1, "config": {"batchSize": 32, "epochs": 4}},
+        pserver={"replicas": 1},
+    )
+    run = start(values)
 
     report = run.finish(200)
 

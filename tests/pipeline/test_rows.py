@@ -43,8 +43,7 @@ def test_raw_rows_are_trained_and_answered_by_one_definition(tmp_path: Path, sta
     for hour in range(2):
         write_hour(data / "20200401" / f"{hour:02d}", [random_row(dice) for _ in range(4000)], dice)
     small = {"model": {"network": "deepfm"}, "trainer": {"replicas": 1, "config": {"batchSize": 32, "epochs": 4}}}
-    values = values_for(data, [], "20200401/00", "20200401/01", **small, pserver={"replicas": 1})
-    del values["data"]["slots"]
+    values = values_for(data, None, "20200401/00", "20200401/01", **small, pserver={"replicas": 1})
     values["data"] |= {"format": "csv", "label": "clicked"}
     values["master"]["config"]["samples"] = 1000
     values["features"] = FEATURES

@@ -44,9 +44,9 @@ def hour(folder: Path, number: int, *, with_price: bool = True) -> None:
 
 
 def values_until(folder: Path, last: int, **given: Any) -> dict[str, Any]:
-    values = values_for(
+    return values_for(
         folder / "logs",
-        [],
+        None,
         "20200401/00",
         f"20200401/{last:02d}",
         model={"layers": [16], "partitions": 4, "network": "deepfm"},
@@ -56,8 +56,6 @@ def values_until(folder: Path, last: int, **given: Any) -> dict[str, Any]:
         features=FEATURES,
         **given,
     )
-    del values["data"]["slots"]
-    return values
 
 
 @contextmanager

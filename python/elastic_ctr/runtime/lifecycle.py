@@ -79,7 +79,8 @@ def children_without_interrupts() -> Iterator[None]:
     """Processes that are started in it never see SIGINT: Ctrl-C reaches a whole terminal, and the parent ends its children.
 
     A handler of the child's own would be too late: until it is set the child prints a traceback. A blocked signal stays
-    blocked in what is started, and reaches this thread afterwards.
+    blocked in what is started, and reaches this thread afterwards. A pool of multiprocessing is made before: its resource tracker unblocks
+    SIGINT when it is started.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from elastic_ctr.config.model import Model, ModelInput, SparseRule, Table, digest_of_model
+from elastic_ctr.config.model import WITHOUT_LAYERS, Model, ModelInput, SparseRule, Table, digest_of_model
 
 ONE_SLOT = ModelInput(("a",))
 
@@ -70,7 +70,7 @@ def test_how_values_are_stored_is_no_part_of_the_digest_because_nothing_is_train
     assert digest_of_model(Model(values="int8"), ONE_SLOT) == digest_of_model(Model(), ONE_SLOT)
 
 
-@pytest.mark.parametrize("network", ["lr", "fm"])
+@pytest.mark.parametrize("network", sorted(WITHOUT_LAYERS))
 def test_two_classes_of_a_network_without_layers_are_refused(network: str) -> None:
     with pytest.raises(
         ValidationError, match=f"fully connected layers, which {network} has none of; set output to sigmoid"

@@ -12,6 +12,7 @@ import pytest
 from elastic_ctr.runtime.lifecycle import (
     PortInUse,
     bind,
+    children_without_interrupts,
     die_with_parent,
     listen,
     reserve,
@@ -51,6 +52,26 @@ with stop_on_signal() as stop:
 print("told", flush=True)
 os._exit(0)
 """
+
+
+def test_a_child_started_without_interrupts_blocks_sigint_and_the_parent_gets_its_own_afterwards() -> None:
+    reached: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: reached.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    show_mask = "print(next(line for line in open('/proc/self/status') if line.startswith('SigBlk')))"
+    try:
+        with children_without_interrupts():
+            blocked = subprocess.run(
+                [sys.executable, "-c", show_mask], capture_output=True, text=True, check=True
+            ).stdout
+            os.kill(os.getpid(), signal.SIGINT)
+            within = list(reached)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+    assert int(blocked.split()[1], 16) & 1 << (signal.SIGINT - 1)
+    assert (within, reached) == ([], [signal.SIGINT])
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -4,7 +4,7 @@ from typing import Any
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.model.networks.inputs import Inputs
-from elastic_ctr.model.networks.parts import first_order, flat, pairs, tower, vectors_of, with_numbers
+from elastic_ctr.model.networks.parts import deep, fields_of, first_order, pairs
 
 
 def deepfm(inputs: Inputs, model: Model) -> Any:
@@ -12,5 +12,5 @@ def deepfm(inputs: Inputs, model: Model) -> Any:
 
     Guo et al., DeepFM: A Factorization-Machine based Neural Network for CTR Prediction, 2017.
     """
-    shallow = first_order(inputs, model) + pairs(inputs, model)
-    return shallow + tower(with_numbers(flat(vectors_of(inputs, model), inputs, model), inputs), model)
+    fields = fields_of(inputs, model)
+    return first_order(fields, inputs) + pairs(fields, inputs, model) + deep(fields, inputs, model)

@@ -4,7 +4,7 @@ from typing import Any
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.model.networks.inputs import Inputs
-from elastic_ctr.model.networks.parts import bias, first_order, pairs
+from elastic_ctr.model.networks.parts import bias, fields_of, first_order, pairs
 
 
 def fm(inputs: Inputs, model: Model) -> Any:
@@ -12,4 +12,5 @@ def fm(inputs: Inputs, model: Model) -> Any:
 
     Rendle, Factorization Machines, 2010.
     """
-    return first_order(inputs, model) + pairs(inputs, model) + bias()
+    fields = fields_of(inputs, model)
+    return first_order(fields, inputs) + pairs(fields, inputs, model) + bias()

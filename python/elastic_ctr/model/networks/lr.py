@@ -4,7 +4,7 @@ from typing import Any
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.model.networks.inputs import Inputs
-from elastic_ctr.model.networks.parts import bias, first_order
+from elastic_ctr.model.networks.parts import bias, fields_of, first_order
 
 
 def lr(inputs: Inputs, model: Model) -> Any:
@@ -12,4 +12,4 @@ def lr(inputs: Inputs, model: Model) -> Any:
 
     McMahan et al., Ad Click Prediction: a View from the Trenches, 2013.
     """
-    return first_order(inputs, model) + bias()
+    return first_order(fields_of(inputs, model), inputs) + bias()

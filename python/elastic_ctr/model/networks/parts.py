@@ -1,6 +1,6 @@
 """What several networks are made of. Every parameter is named: training and export build the same ones."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.model.networks.inputs import Inputs
@@ -39,34 +39,33 @@ def with_numbers(hidden: Any, inputs: Inputs) -> Any:
     return hidden if inputs.numbers is None else paddle.concat([hidden, inputs.numbers], axis=1)
 
 
-def vectors_of(inputs: Inputs, model: Model) -> Any:
-    """The vector of each slot: -> [batch, slots, dim - 1]."""
+class Fields(NamedTuple):
+    """The values of the slots, taken apart."""
+
+    weights: Any  # [batch, slots]: first order
+    vectors: Any  # [batch, slots, dim - 1]
+
+
+def fields_of(inputs: Inputs, model: Model) -> Fields:
     import paddle
 
-    return paddle.reshape(inputs.pooled, [-1, inputs.slots, model.embedding_dim])[:, :, 1:]
+    values = paddle.reshape(inputs.pooled, [-1, inputs.slots, model.embedding_dim])
+    return Fields(values[:, :, 0], values[:, :, 1:])
 
 
-def flat(vectors: Any, inputs: Inputs, model: Model) -> Any:
-    """[batch, slots, dim - 1] -> [batch, slots * (dim - 1)]."""
-    import paddle
-
-    return paddle.reshape(vectors, [-1, inputs.slots * (model.embedding_dim - 1)])
-
-
-def first_order(inputs: Inputs, model: Model) -> Any:
+def first_order(fields: Fields, inputs: Inputs) -> Any:
     """The sum of the first-order weights, and w x of each number x: -> [batch, 1]. w begins at 0, as the weights of keys do."""
     import paddle
     from paddle.nn.initializer import Constant
 
-    values = paddle.reshape(inputs.pooled, [-1, inputs.slots, model.embedding_dim])
-    total = paddle.sum(values[:, :, 0], axis=1, keepdim=True)
+    total = paddle.sum(fields.weights, axis=1, keepdim=True)
     if inputs.numbers is None:
         return total
     weights = paddle.create_parameter([inputs.width, 1], "float32", name="numbers.w", default_initializer=Constant(0.0))
     return total + paddle.matmul(inputs.numbers, weights)
 
 
-def pairs(inputs: Inputs, model: Model) -> Any:
+def pairs(fields: Fields, inputs: Inputs, model: Model) -> Any:
     """The sum over all pairs of slots and numbers of the dot product of their vectors: -> [batch, 1].
 
     A number x has a vector v of the dense network and takes part as v x. The sum over pairs is half of (the square of the sum - the sum of
@@ -75,9 +74,8 @@ def pairs(inputs: Inputs, model: Model) -> Any:
     import paddle
     from paddle.nn.initializer import Uniform
 
-    vectors = vectors_of(inputs, model)
-    total = paddle.sum(vectors, axis=1)
-    squares = paddle.sum(vectors * vectors, axis=1)
+    total = paddle.sum(fields.vectors, axis=1)
+    squares = paddle.sum(fields.vectors * fields.vectors, axis=1)
     if inputs.numbers is not None:
         factors = paddle.create_parameter(
             [inputs.width, model.embedding_dim - 1],
@@ -88,6 +86,14 @@ def pairs(inputs: Inputs, model: Model) -> Any:
         total += paddle.matmul(inputs.numbers, factors)
         squares += paddle.matmul(inputs.numbers * inputs.numbers, factors * factors)
     return 0.5 * paddle.sum(total * total - squares, axis=1, keepdim=True)
+
+
+def deep(fields: Fields, inputs: Inputs, model: Model) -> Any:
+    """The tower over the vectors and the numbers: -> [batch, 1]."""
+    import paddle
+
+    flat = paddle.reshape(fields.vectors, [-1, inputs.slots * (model.embedding_dim - 1)])
+    return tower(with_numbers(flat, inputs), model)
 
 
 def bias() -> Any:

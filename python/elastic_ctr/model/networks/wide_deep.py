@@ -4,7 +4,7 @@ from typing import Any
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.model.networks.inputs import Inputs
-from elastic_ctr.model.networks.parts import first_order, flat, tower, vectors_of, with_numbers
+from elastic_ctr.model.networks.parts import deep, fields_of, first_order
 
 
 def wide_deep(inputs: Inputs, model: Model) -> Any:
@@ -12,5 +12,5 @@ def wide_deep(inputs: Inputs, model: Model) -> Any:
 
     Cheng et al., Wide & Deep Learning for Recommender Systems, 2016.
     """
-    wide = first_order(inputs, model)
-    return wide + tower(with_numbers(flat(vectors_of(inputs, model), inputs, model), inputs), model)
+    fields = fields_of(inputs, model)
+    return first_order(fields, inputs) + deep(fields, inputs, model)

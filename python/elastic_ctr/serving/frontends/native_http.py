@@ -370,7 +370,7 @@ class NativeHttpFrontend:
         piece.send = send
         while self._under_way and (give := self._under_way[0].send) is not None:
             first = self._under_way.popleft()
-            # It holds its piece: with the circle left, the arrays of every piece would wait for the garbage collector.
+            # It holds its piece: in a reference cycle the arrays of every piece would wait for the garbage collector.
             first.send = None
             try:
                 if not self._epoll.closed:
