@@ -1,11 +1,20 @@
-"""Quality of predictions: AUC and logloss, weighted by shows and clicks.
+"""Quality of predictions, weighted by shows and clicks: AUC, logloss, calibration and errors, exact or of two histograms.
 
 A line is `show` impressions of which `click` were clicked, so it counts as `click` positives and `show - click`
 negatives of the same score.
+
+A histogram stands for each logit by the centre of its bucket, at most 1/256 away: a probability is off by at most 0.4 % of
+itself and never by more than 0.001. So predicted CTR and calibration are within 0.4 %, MAE and RMSE within 0.001, the logloss
+within 1/256 nats, and the AUC within half the chance that a click and a show without click share a bucket. Logits beyond ±16
+count as ±16.
 """
+
+import math
 
 import numpy as np
 import numpy.typing as npt
+
+from elastic_ctr.versions.manifest import Decile, Quality
 
 Floats = npt.NDArray[np.float64]
 
@@ -14,14 +23,17 @@ BUCKETS = 4096
 LOGIT_LIMIT = 16.0
 BUCKETS_PER_LOGIT = BUCKETS / (2 * LOGIT_LIMIT)
 
+DECILES = 10
+ROC_STEPS = 100
+# Of BasicAucCalculator in paddle/fluid/framework/fleet/metrics.h of Paddle 2.6.
+_MAX_SPAN = 0.01
+_RELATIVE_ERROR = 0.05
+
 
 def weighted_auc(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> float | None:
     """Exact area under the ROC curve, ties counted half; None without both a click and a show that was not clicked."""
-    scores = np.asarray(probability, dtype=np.float64)
-    positives = np.asarray(click, dtype=np.float64)
-    negatives = np.asarray(show, dtype=np.float64) - positives
-    _, group = np.unique(scores, return_inverse=True)
-    return auc_of_histogram(np.bincount(group, positives), np.bincount(group, negatives))
+    _, positives, negatives = _by_score(probability, click, show)
+    return auc_of_histogram(positives, negatives)
 
 
 def auc_of_histogram(positives: npt.ArrayLike, negatives: npt.ArrayLike) -> float | None:
@@ -41,3 +53,119 @@ def weighted_logloss(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt
     clicks = np.asarray(click, dtype=np.float64)
     shows = np.asarray(show, dtype=np.float64)
     return float(-np.sum(clicks * np.log(p) + (shows - clicks) * np.log1p(-p)) / np.sum(shows))
+
+
+def histogram_of_scores(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Clicks and shows without click by bucket of the logit, as the training program counts them: 2 x [BUCKETS]."""
+    p = np.asarray(probability, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        logit = np.log(p) - np.log1p(-p)
+    bucket = np.clip((logit + LOGIT_LIMIT) * BUCKETS_PER_LOGIT, 0, BUCKETS - 1).astype(np.int64)
+    positives = np.asarray(click, dtype=np.float64)
+    negatives = np.asarray(show, dtype=np.float64) - positives
+    return _counts(bucket, positives, BUCKETS), _counts(bucket, negatives, BUCKETS)
+
+
+def bucket_centres() -> Floats:
+    """The probability that stands for each bucket, rising: [BUCKETS]."""
+    logit = (np.arange(BUCKETS) + 0.5) / BUCKETS_PER_LOGIT - LOGIT_LIMIT
+    return np.asarray(1 / (1 + np.exp(-logit)), dtype=np.float64)
+
+
+def quality_of_histogram(positives: npt.ArrayLike, negatives: npt.ArrayLike) -> Quality | None:
+    """Of two histograms by logit, [BUCKETS] each, within the bounds above; None of empty ones."""
+    return _quality(bucket_centres(), np.asarray(positives, np.float64), np.asarray(negatives, np.float64))
+
+
+def quality_of_scores(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> Quality | None:
+    """Exact; None without an impression. Walks the distinct scores one by one: for millions take histograms."""
+    return _quality(*_by_score(probability, click, show))
+
+
+def bucket_error(probability: npt.ArrayLike, positives: npt.ArrayLike, negatives: npt.ArrayLike) -> float | None:
+    """Mean relative error of the CTR, by impressions, in adaptive groups of counts by rising probability.
+
+    `calculate_bucket_error` of Baidu's BasicAucCalculator (paddle/fluid/framework/fleet/metrics.cc): a group grows with
+    the scores until the binomial's relative deviation sqrt((1 - p) / (p n)) is below 5 %; one that spans more than 0.01
+    of the probability before is left out. None, where Baidu has 0, if no group is large enough.
+    """
+    errors = counted = 0.0
+    first, shows, predicted, clicks = -1.0, 0.0, 0.0, 0.0
+    rows = zip(*(np.asarray(each, np.float64).tolist() for each in (probability, positives, negatives)), strict=True)
+    for p, positive, negative in rows:
+        if abs(p - first) > _MAX_SPAN:
+            first, shows, predicted, clicks = p, 0.0, 0.0, 0.0
+        shows += positive + negative
+        predicted += p * (positive + negative)
+        clicks += positive
+        # (1 - ctr) / (ctr * shows) of ctr = predicted / shows, free of a division by 0
+        if shows - predicted < _RELATIVE_ERROR**2 * predicted * shows:
+            errors += abs(clicks / predicted - 1) * shows
+            counted += shows
+            first = -1.0
+    return errors / counted if counted else None
+
+
+def _by_score(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """Distinct scores, rising, with their clicks and shows without click."""
+    positives = np.asarray(click, dtype=np.float64)
+    negatives = np.asarray(show, dtype=np.float64) - positives
+    scores, group = np.unique(np.asarray(probability, dtype=np.float64), return_inverse=True)
+    return scores, _counts(group, positives, len(scores)), _counts(group, negatives, len(scores))
+
+
+def _counts(group: npt.NDArray[np.int64], weights: Floats, groups: int) -> Floats:
+    return np.asarray(np.bincount(group, weights, groups), dtype=np.float64)
+
+
+def _quality(probability: Floats, positives: Floats, negatives: Floats) -> Quality | None:
+    """Of counts by rising probability."""
+    seen = positives + negatives > 0
+    p, positives, negatives = probability[seen], positives[seen], negatives[seen]
+    by_score = positives + negatives
+    shows, clicks = float(by_score.sum()), float(positives.sum())
+    if not shows:
+        return None
+    predicted = float(p @ by_score)
+    return Quality(
+        shows=shows,
+        clicks=clicks,
+        auc=auc_of_histogram(positives, negatives),
+        logloss=weighted_logloss(p, positives, by_score),
+        predicted_ctr=min(predicted / shows, 1.0),
+        observed_ctr=min(clicks / shows, 1.0),
+        calibration=predicted / clicks if clicks else None,
+        bucket_error=bucket_error(p, positives, negatives),
+        mae=min(float(positives @ (1 - p) + negatives @ p) / shows, 1.0),
+        rmse=min(math.sqrt(float(positives @ (1 - p) ** 2 + negatives @ p**2) / shows), 1.0),
+        deciles=_deciles(p, positives, by_score),
+        roc=_roc(positives, negatives),
+    )
+
+
+def _deciles(p: Floats, positives: Floats, shows: Floats) -> tuple[Decile, ...]:
+    """Equal numbers of impressions by rising score. A score on a border is shared out in proportion."""
+    ends = np.cumsum(shows)
+    borders = np.linspace(0, ends[-1], DECILES + 1)
+
+    def rates(counts: Floats) -> list[float]:
+        sums = np.interp(borders, [0, *ends], [0, *np.cumsum(counts)])
+        return [_short(rate) for rate in np.diff(sums) / (ends[-1] / DECILES)]
+
+    pairs = zip(rates(p * shows), rates(positives), strict=True)
+    return tuple(Decile(predicted_ctr=predicted, observed_ctr=observed) for predicted, observed in pairs)
+
+
+def _roc(positives: Floats, negatives: Floats) -> tuple[float, ...]:
+    """True positive rate at false positive rates 0, 0.01 … 1; empty without both classes."""
+    true, false = np.cumsum([0, *positives[::-1]]), np.cumsum([0, *negatives[::-1]])
+    if not (true[-1] and false[-1]):
+        return ()
+    # Of points above one another np.interp takes the highest.
+    shares = np.linspace(0, 1, ROC_STEPS + 1)
+    return tuple(_short(rate) for rate in np.interp(shares, false / false[-1], true / true[-1]))
+
+
+def _short(rate: float) -> float:
+    """Six significant digits of a rate, for a picture."""
+    return min(max(float(f"{rate:.6g}"), 0.0), 1.0)

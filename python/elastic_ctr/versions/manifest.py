@@ -48,6 +48,48 @@ class FileEntry(Record):
     records: Whole = 0
 
 
+Rate = Annotated[float, Field(ge=0, le=1)]
+Amount = Annotated[float, Field(ge=0)]
+
+
+class Decile(Record):
+    """One tenth of the impressions by rising score."""
+
+    predicted_ctr: Rate
+    observed_ctr: Rate
+
+
+class Quality(Record):
+    """How well predictions foretold the clicks of the same impressions. model/evaluation.py has the formulas.
+
+    None: undefined, as an AUC without a click.
+    """
+
+    shows: Amount
+    clicks: Amount
+    auc: Rate | None
+    logloss: Amount = Field(description="Mean negative log likelihood of an impression, in nats.")
+    predicted_ctr: Rate
+    observed_ctr: Rate
+    calibration: Amount | None = Field(description="Predicted CTR / observed CTR: above 1, clicks were overestimated.")
+    bucket_error: Amount | None = Field(
+        description="Mean relative error of the CTR in groups of scores that are large enough to tell."
+    )
+    mae: Rate
+    rmse: Rate
+    deciles: tuple[Decile, ...]
+    roc: tuple[Rate, ...] = Field(
+        description="Share of clicks above the score that 0 %, 1 % … 100 % of the shows without click are above."
+    )
+
+
+class PassQuality(Record):
+    """The quality of a pass's predictions before and after the pass was trained; None where it had no impressions."""
+
+    before: Quality | None = None
+    after: Quality | None = None
+
+
 class VersionManifest(Record):
     """The commit of a model version, written by the master at `output/versions/<version>.json`.
 
