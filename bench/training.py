@@ -118,10 +118,10 @@ def run_bare(data: Path, folder: Path, rows: int) -> None:
         from elastic_ctr.trainer.engine import Engine
 
         prepare_environment(folder / "engine")
-        engine = Engine(model, given, [endpoint], batch_size=512, threads=1)
+        engine = Engine(model, given, [endpoint], threads=1)
         engine.connect(1)
         engine.initialise()
-        dataset = engine.ready(engine.preload(target), rows)
+        dataset = engine.ready(engine.preload(target, 512), rows)
         began = time.monotonic()
         engine.train(dataset)
         speed = rows / (time.monotonic() - began)

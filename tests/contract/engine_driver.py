@@ -17,7 +17,7 @@ def main() -> None:
     scratch = Path(spec["scratch"])
     prepare_environment(scratch)
     model, given = Model.model_validate(spec["model"]), ModelInput(**spec["input"])
-    engine = Engine(model, given, spec["endpoints"], batch_size=1, threads=1)
+    engine = Engine(model, given, spec["endpoints"], threads=1, gradient_merge=spec.get("gradient_merge", 1))
     engine.connect(spec["trainer"])
     if spec["initialise"]:
         engine.initialise()
@@ -29,10 +29,16 @@ def main() -> None:
             rows = given[0]
             file = scratch / "lines.txt"
             file.write_text("".join(f"{row}\n" for row in rows))
-            dataset = engine.ready(engine.preload(file), len(rows))
+            dataset = engine.ready(engine.preload(file, 1), len(rows))
             engine.train(dataset)
             dataset.release_memory()
             engine.flush()
+        elif name == "predict":
+            file = scratch / "asked.txt"
+            file.write_text("".join(f"{row}\n" for row in given[0]))
+            engine.set_offset(given[1])
+            positives, negatives = engine.predict(engine.ready(engine.preload(file, 1), len(given[0])))
+            answer = [[bucket, count] for bucket, count in enumerate((positives + negatives).tolist()) if count]
         elif name == "pull":
             import numpy as np
 

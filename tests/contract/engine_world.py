@@ -54,6 +54,13 @@ class Trainer:
 
     def train(self, lines: Sequence[Clicks]) -> None:
         """Each line is a batch of its own."""
+        self._order("train", self._records(lines))
+
+    def predict(self, lines: Sequence[Clicks], offset: float) -> list[tuple[int, float]]:
+        """(bucket of the logit, shows) with this offset."""
+        return [tuple(found) for found in self._order("predict", self._records(lines), offset)]
+
+    def _records(self, lines: Sequence[Clicks]) -> list[str]:
         rows = []
         for show, click, keys in lines:
             tokens = [f"1 {show} 1 {click}"]
@@ -61,7 +68,7 @@ class Trainer:
                 found = keys.get(slot) or [0]
                 tokens.append(f"{len(found)} {' '.join(map(str, found))}")
             rows.append(" ".join(tokens))
-        self._order("train", rows)
+        return rows
 
     def save(self, folder: str, mode: str) -> None:
         self._order("save", folder, mode)
@@ -127,6 +134,7 @@ def engine(
     *,
     pservers: int = 1,
     trainer_ids: Sequence[int] = (1,),
+    gradient_merge: int = 1,
 ) -> Iterator[StartedEngine]:
     """The first trainer pushes the first dense values, as the master has it."""
     ports = [free_port() for _ in range(pservers)]
@@ -134,6 +142,7 @@ def engine(
         "model": model.model_dump(mode="json", by_alias=True),
         "input": {"slots": list(slots)},
         "endpoints": [f"127.0.0.1:{port}" for port in ports],
+        "gradient_merge": gradient_merge,
     }
     with contextlib.ExitStack() as stack:
 

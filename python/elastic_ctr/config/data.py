@@ -129,6 +129,13 @@ class Data(Section):
     max_line_bytes: int = Field(
         default=1 << 20, ge=64, le=64 << 20, description="A longer line is refused; it never sits in memory whole."
     )
+    holdout: float = Field(
+        default=0,
+        ge=0,
+        lt=1,
+        description="Share of the records, chosen by their content, that are never trained. Quality after training is measured on them, "
+        "and `trainer.config.epochs: auto` stops by them.",
+    )
     shuffle: bool | None = Field(
         default=None,
         description="Whether the tasks of a pass, and the records of a task, are shuffled by `model.seed`. Absent: those of passes of "

@@ -4,7 +4,7 @@ import re
 
 from pydantic import Field, field_validator
 
-from elastic_ctr.config.section import EXACT, Count, OptionalPort, Port, Seconds, Section, Share
+from elastic_ctr.config.section import EXACT, AutoCount, Count, OptionalPort, Port, Seconds, Section, Share
 
 MAX_ABS_DIFF = 1e-5
 """Above the rounding differences between machines for the same sample."""
@@ -81,8 +81,27 @@ class MasterConfig(Section):
 class TrainerConfig(Section):
     """How a trainer works through its tasks."""
 
-    batch_size: Count = Field(default=512, description="Records in one step.")
-    epochs: Count = Field(default=1, description="Rounds over each pass.")
+    batch_size: AutoCount = Field(
+        default="auto",
+        description="Records in one step. auto: of a pass of 4,096 to 131,072 records about one in 256, and four times as many in "
+        "each further round; 16 to 512.",
+    )
+    epochs: AutoCount = Field(
+        default="auto",
+        description="Rounds over each pass. auto: two of a pass below 100,000 records, else one. With data.holdout: up to eight, until "
+        "the logloss of the held-out records no longer falls.",
+    )
+    patience: Count = Field(
+        default=1,
+        description="Rounds in a row without a lower logloss of the held-out records after which `epochs: auto` ends.",
+    )
+    gradient_merge: int = Field(
+        default=2,
+        ge=1,
+        le=1024,
+        description="Batches of a trainer whose gradients are summed, at most, before the parameter servers make a step with them. Paddle's "
+        "own is 13: a small pass is then a handful of steps.",
+    )
     threads: int = Field(default=1, ge=1, le=256, description="Training threads; scale by replicas first.")
     admin_port: Port = Field(default=8740, description="Health and metrics of the supervisor.")
     scratch_dir: str = Field(

@@ -1,8 +1,8 @@
 """The base of all settings classes: frozen, camelCase outside, and closed to unknown keys."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 # The last whole number that Helm and JSON readers tell from the next one; above it they round without a word.
@@ -16,6 +16,15 @@ Seconds = Annotated[float, Field(gt=0, le=EXACT)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 OptionalPort = Annotated[int, Field(ge=0, le=65535)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _auto_or_count(given: object) -> object:
+    if given == "auto" or (isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= EXACT):
+        return given
+    raise ValueError(f"{given!r} is neither auto nor a whole number from 1 to 2^53")
+
+
+AutoCount = Annotated[Literal["auto"] | Count, BeforeValidator(_auto_or_count)]
 
 
 class Section(BaseModel):

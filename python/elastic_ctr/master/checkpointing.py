@@ -165,7 +165,8 @@ class Checkpointing(Part):
         if self._saver is None or self._saver.trainer != trainer:
             return None
         samples = [control.Sample(line=s[0], show=s[1], click=s[2]) for s in self.samples_of(current.ordinal)]
-        order = control.SaveOrder(version=save.version or 0, samples=samples)
+        offset = (self._ledger.facts.offset or 0.0) + self._ledger.learning(current.ordinal).shift
+        order = control.SaveOrder(version=save.version or 0, samples=samples, offset=offset)
         if save.stage != "exported":
             order.steps.extend(control.SaveStep(name=step, folder=folder_of(save, step)) for step in save.steps)
         else:

@@ -13,7 +13,7 @@ import numpy as np
 
 from elastic_ctr.features.statistics.collector import Part as CollectedPart
 from elastic_ctr.features.statistics.collector import part_name
-from elastic_ctr.master.ledger_file import LedgerFile
+from elastic_ctr.master.ledger_learning import LedgerLearning
 from elastic_ctr.master.ledger_rows import (
     Columns,
     DriftRow,
@@ -44,7 +44,7 @@ _SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
 _CLEAN = "failures = 0, lost_leases = 0, error = ''"
 
 
-class Ledger(LedgerFile):
+class Ledger(LedgerLearning):
     """The one owner of the file. Every public method is one transaction; callers hold the coordinator's lock."""
 
     # -- facts -----------------------------------------------------------------------------------------------------
@@ -82,7 +82,18 @@ class Ledger(LedgerFile):
             self._empty_pass(ordinal)
 
     def _empty_pass(self, ordinal: int) -> None:
-        for table in ("files", "tasks", "refusals", "samples", "collected", "collected_series", "drifts"):
+        tables = (
+            "files",
+            "tasks",
+            "refusals",
+            "samples",
+            "collected",
+            "collected_series",
+            "drifts",
+            "learning",
+            "held_out",
+        )
+        for table in tables:
             self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
 
     def set_pass(self, ordinal: int, /, **columns: Any) -> None:
@@ -244,6 +255,11 @@ class Ledger(LedgerFile):
             ordinal,
         )
 
+    def records(self, ordinal: int) -> int:
+        """Of a pass, those held out included."""
+        [records] = self._one("select coalesce(sum(records), 0) from tasks where pass = ?", ordinal)
+        return int(records)
+
     def histograms(self, ordinal: int) -> tuple[Histogram, Histogram] | None:
         """Sums over the tasks of a pass, of the last epoch."""
         rows = self._all("select positives, negatives from tasks where pass = ? and records > 0", ordinal)
@@ -282,6 +298,12 @@ class Ledger(LedgerFile):
         for name, sums_of in (("refused", "sum(lines) from refusals"), ("files", "count(*) from files")):
             for ordinal, total in self._all(f"select pass, {sums_of} {where}", *values):
                 found[ordinal][name] = total
+        # Records of tasks are counted whole.
+        held_out = "sum(held_out.records) from held_out join tasks on tasks.id = task and trained > 0"
+        for ordinal, total in self._all(
+            f"select held_out.pass, {held_out} {where.replace('pass', 'held_out.pass')}", *values
+        ):
+            found[ordinal]["trained"] -= total
         return found
 
     def unpublished(self) -> int:
@@ -465,8 +487,9 @@ class Ledger(LedgerFile):
             if mid is not None:
                 ordinal -= 1
             [lost] = self._one(
-                "select coalesce(sum(records), 0) from tasks left join kept on checkpoint = ? and task = id"
-                " where pass > ? and tasks.trained > coalesce(kept.trained, 0)",
+                "select coalesce(sum(tasks.records - coalesce(held_out.records, 0)), 0) from tasks"
+                " left join kept on checkpoint = ? and kept.task = id left join held_out on held_out.task = id"
+                " where tasks.pass > ? and tasks.trained > coalesce(kept.trained, 0)",
                 name,
                 ordinal,
             )

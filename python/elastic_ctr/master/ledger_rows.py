@@ -57,6 +57,7 @@ class Facts(_Checked):
         taken_back: counts of passes that were read or trained again.
         statistics: the digest of the pinned statistics of the columns; empty before.
         statistics_of: the pass that they were made of; 0 if they were given.
+        offset: added to every logit for the model's life: the log-odds of a click in the first pass; None before.
     """
 
     id: str = ""
@@ -85,6 +86,7 @@ class Facts(_Checked):
     taken_back: dict[str, int] = {}
     statistics: str = ""
     statistics_of: int = 0
+    offset: float | None = None
 
 
 class DriftRow(_Checked):

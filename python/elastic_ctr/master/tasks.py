@@ -15,17 +15,20 @@ A task that is done starts counting again. A parked task stops its pass; none of
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.statistics.collector import part_name, part_of
+from elastic_ctr.master import learning
 from elastic_ctr.master.checkpoint_files import describe_refusals
+from elastic_ctr.master.ledger_learning import Learning
 from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.recovery import Part
 from elastic_ctr.master.schedule import is_shuffled, shuffle_seed
-from elastic_ctr.model.evaluation import BUCKETS, auc_of_histogram
+from elastic_ctr.model.evaluation import BUCKETS, quality_of_histogram
+from elastic_ctr.versions.manifest import Quality
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +73,7 @@ class Tasks(Part):
         since = None if request.prefetch else now
         self._ledger.lease(row.id, request.trainer_id, attempt, since, now + self._config.lease_seconds)
         tasks = self._ledger.tasks(current.ordinal)
+        pass_records = sum(task.records for task in tasks)
         samples = -(-2 * self._config.samples // max(1, len(tasks)))
         shuffled = is_shuffled(self._settings.data, {task.path for task in tasks})
         return control.Task(
@@ -79,7 +83,11 @@ class Tasks(Part):
             path=row.path,
             start=row.start,
             end=row.stop,
-            records=row.records,
+            records=self._records_of(current, row),
+            all_records=row.records,
+            batch_size=learning.batch_size(self._settings.trainer, pass_records, current.epoch),
+            holdout=self._settings.data.holdout,
+            offset=self._offset(current),
             samples=min(self._config.samples, max(samples, 8)),
             epoch=current.epoch,
             pass_id=current.id,
@@ -87,6 +95,18 @@ class Tasks(Part):
             collect=current.state == "checking"
             and self._collects(current, [task.id for task in tasks].index(row.id), len(tasks)),
         )
+
+    def _records_of(self, current: PassRow, task: TaskRow) -> int:
+        """Those of the present phase."""
+        if not self._settings.data.holdout or current.state in _BEFORE_TRAINING:
+            return task.records
+        held_out = self._ledger.held_out(current.ordinal).get(task.id, 0)
+        return held_out if current.state == "evaluating" else task.records - held_out
+
+    def _offset(self, current: PassRow) -> float:
+        """Training goes on from logits as they are; what is predicted before is what the last version says."""
+        offset = self._ledger.facts.offset or 0.0
+        return offset + self._ledger.last_shift(current.ordinal) if current.state in _BEFORE_TRAINING else offset
 
     def _collects(self, current: PassRow, place: int, tasks: int) -> bool:
         """Whether the columns of a task are sampled: a pass that the statistics are of does not drift from them."""
@@ -143,6 +163,8 @@ class Tasks(Part):
             counts = {k: int(getattr(result, k)) for k in ("records", "shows", "clicks", "ignored", "padding")}
             samples = [(s.line, int(s.show), int(s.click)) for s in result.samples]
             self._ledger.checked(task, counts, refused, samples, histograms, collected)
+            if self._settings.data.holdout:
+                self._ledger.set_held_out(task.id, task.ordinal, int(result.held_out))
         else:
             self._ledger.trained(task, histograms, rounds=int(task.trained < current.epoch))
         return True
@@ -192,20 +214,24 @@ class Tasks(Part):
 
 
 class EpochRunner(Part):
-    """Moves a pass from `checking` to `saving`: checked, trained `epochs` times, predicted once more.
+    """Moves a pass from `checking` to `saving`: checked, trained in one or several rounds, predicted once more.
 
     The first pass is analyzed before if features need statistics. The master merges and pins them outside the coordinator's lock,
     as it compares what a check has collected with them; the pass waits for both.
 
     In the check all tasks of the pass are converted, validated and predicted before the first one is trained, so a refused pass
-    leaves the table unchanged. Then come `epochs` epochs of training, one that predicts again, and the save, with no task open.
+    leaves the table unchanged. Then come the rounds of training, one that predicts again, and the save, with no task open. Where
+    records are held out, `epochs: auto` predicts them after each round to decide on the next.
     """
 
     def step(self, current: PassRow) -> bool:
         """Begin the next epoch if no task of this one is open. Whether anything more may be due at once."""
         if current.state == "checked":
-            self._ledger.next_epoch(current.ordinal)
-            self._ledger.set_pass(current.ordinal, state="training", epoch=1, training_at=self._clock())
+            # A recovery begins the rounds again.
+            before = self._ledger.learning(current.ordinal)
+            self._ledger.set_learning(current.ordinal, Learning(losses=before.losses[:1]))
+            self._ledger.set_pass(current.ordinal, training_at=self._clock())
+            self._begin_round(current, 1)
             return True
         if current.state not in _PHASES:
             return False
@@ -221,19 +247,47 @@ class EpochRunner(Part):
         if current.state == "checking":
             return self._ledger.collected_records(current.ordinal) is None and self._end_check(current)
         if current.state == "evaluating":
+            if self._stops_by_held_out and self._goes_on(current, self._with_loss(current)):
+                self._begin_round(current, current.epoch + 1)
+                return True
             return self._end(current)
-        if current.epoch < self._settings.trainer.epochs and any(task.records for task in tasks):
-            self._ledger.next_epoch(current.ordinal)
-            self._ledger.set_pass(current.ordinal, epoch=current.epoch + 1)
+        unknown = (*self._ledger.learning(current.ordinal).losses, *[None] * current.epoch)[: current.epoch + 1]
+        if not self._stops_by_held_out and self._goes_on(current, unknown):
+            self._begin_round(current, current.epoch + 1)
             return False
         now = self._clock()
         self._ledger.set_pass(current.ordinal, trained_at=now)
         self._ledger.took(current.ordinal, {"train": now - (current.training_at or now)})
-        if not self._config.evaluate:
+        if not self._config.evaluate and not self._settings.data.holdout:
             return self._end(current)
         self._ledger.next_epoch(current.ordinal)
         self._ledger.set_pass(current.ordinal, state="evaluating")
         return True
+
+    @property
+    def _stops_by_held_out(self) -> bool:
+        """Each round is judged before the next one begins."""
+        return bool(self._settings.data.holdout) and self._settings.trainer.epochs == "auto"
+
+    def _begin_round(self, current: PassRow, epoch: int) -> None:
+        records, learned = self._ledger.records(current.ordinal), self._ledger.learning(current.ordinal)
+        size = learning.batch_size(self._settings.trainer, records, epoch)
+        batch_sizes = (*learned.batch_sizes[: epoch - 1], size)
+        self._ledger.set_learning(current.ordinal, learned.model_copy(update={"batch_sizes": batch_sizes}))
+        self._ledger.next_epoch(current.ordinal)
+        self._ledger.set_pass(current.ordinal, state="training", epoch=epoch)
+        log.info("pass %s: round %d over %d records in batches of %d", current.id, epoch, records, size)
+
+    def _with_loss(self, current: PassRow) -> Sequence[float | None]:
+        """The losses with that of the round that is evaluated now."""
+        learned, found = self._ledger.learning(current.ordinal), self._quality(current)
+        losses = (*learned.losses[: current.epoch], None if found is None else found.logloss)
+        self._ledger.set_learning(current.ordinal, learned.model_copy(update={"losses": losses}))
+        return losses
+
+    def _goes_on(self, current: PassRow, losses: Sequence[float | None]) -> bool:
+        records = self._ledger.records(current.ordinal)
+        return records > 0 and learning.goes_on(self._settings.trainer, records, losses)
 
     def _end_analysis(self, current: PassRow) -> bool:
         records = self._ledger.collected_records(current.ordinal) or 0
@@ -291,22 +345,40 @@ class EpochRunner(Part):
                 return False
             # One pass without samples among others does not stop the training.
             log.warning("pass %s: %s: its version is checked with lines of before", current.id, none)
-        auc = self._auc(current)
+        quality = self._quality(current)
+        auc = None if quality is None else quality.auc
+        self._ledger.set_learning(current.ordinal, Learning(losses=(None if quality is None else quality.logloss,)))
+        if self._ledger.facts.offset is None and counts["shows"]:
+            # A model that was trained without one goes on without.
+            trained = any(each.epoch for each in self._ledger.passes())
+            offset = 0.0 if trained else learning.log_odds(counts["clicks"], counts["shows"])
+            self._ledger.set_facts(offset=offset)
         self._ledger.set_pass(current.ordinal, state="checked", auc_before=auc)
         found = f"{counts['records']} records, {counts['refused']} refused, AUC before training {_number(auc)}"
         log.info("pass %s is checked: %s", current.id, found)
         return True
 
     def _end(self, current: PassRow) -> bool:
-        auc = self._auc(current)
+        self._calibrate(current)
+        quality = self._quality(current)
+        auc = None if quality is None else quality.auc
         self._ledger.set_pass(current.ordinal, state="saving", auc=auc)
         log.info("pass %s is trained: AUC %s", current.id, _number(auc))
         return True
 
-    def _auc(self, current: PassRow) -> float | None:
+    def _calibrate(self, current: PassRow) -> None:
+        """The last steps leave the logits a little too high or too low: the version is shifted to what was observed."""
+        histograms = self._ledger.histograms(current.ordinal)
+        shift = self._ledger.last_shift(current.ordinal)
+        if current.state == "evaluating" and histograms is not None and histograms[0].sum() + histograms[1].sum():
+            shift = learning.calibrating_shift(*histograms)
+        learned = self._ledger.learning(current.ordinal)
+        self._ledger.set_learning(current.ordinal, learned.model_copy(update={"shift": shift}))
+
+    def _quality(self, current: PassRow) -> Quality | None:
         """Of the predictions of the last epoch."""
         histograms = self._ledger.histograms(current.ordinal)
-        return None if histograms is None else auc_of_histogram(*histograms)
+        return None if histograms is None else quality_of_histogram(*histograms)
 
 
 def _without_samples(counts: dict[str, int], *, of_rows: bool) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from elastic_ctr.runtime.math_library import choose_code_path
 
 SUPPORTED = "2.6."
 TABLE = "embedding"
+OFFSET = "offset"
 
 _RULES: Mapping[str, tuple[str, str]] = {
     # our name: (Paddle's class, Paddle's sub-message)
@@ -115,7 +116,8 @@ def build_program(model: Model, given: ModelInput) -> Graph:
         )
         how = "average" if given.slots[number - 1] in given.averaged else "sum"
         pooled.append(static.nn.sequence_lod.sequence_pool(values, how))
-    logit = logit_of(model, Inputs(paddle.concat(pooled, axis=1), numbers, len(slots), len(given.numbers)))
+    inputs = Inputs(paddle.concat(pooled, axis=1), numbers, len(slots), len(given.numbers))
+    logit = logit_of(model, inputs) + offset()
     histograms = _histograms(logit, shows, clicks)
     # A line is `show` impressions of which `click` were clicked: the likelihood of all of them.
     loss = paddle.sum(shows * paddle.nn.functional.softplus(logit) - clicks * logit) / paddle.sum(shows)
@@ -127,6 +129,15 @@ def build_program(model: Model, given: ModelInput) -> Graph:
     fleet.distributed_optimizer(optimizer, strategy).minimize(loss)
     feeds = [show, click, *([] if numbers is None else [numbers]), *slots]
     return Graph(feeds, slots, pooled, histograms)
+
+
+def offset() -> Any:
+    """[1], added to every logit and never trained: what training begins from, and what calibrates a version."""
+    from paddle import static
+
+    found = static.create_global_var([1], 0.0, "float32", persistable=True, name=OFFSET)
+    found.stop_gradient = True
+    return found
 
 
 def _histograms(logit: Any, shows: Any, clicks: Any) -> tuple[Any, Any]:

@@ -16,8 +16,9 @@ from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.model.evaluation import BUCKETS
 from elastic_ctr.model.networks.catalog import logit_of
 from elastic_ctr.model.networks.inputs import Inputs
-from elastic_ctr.model.program import TABLE, build_program, start_paddle
+from elastic_ctr.model.program import OFFSET, TABLE, build_program, offset, start_paddle
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
+from elastic_ctr.trainer.gradient_pushes import merge_gradients
 
 MODES = {"checkpoint": 0, "delta": 1, "base": 2, "batch": 3}
 
@@ -26,13 +27,13 @@ class Engine:
     """A trainer's access to the tables: train, predict, pull, save. One per process, never rebuilt."""
 
     def __init__(
-        self, model: Model, given: ModelInput, endpoints: Sequence[str], *, batch_size: int, threads: int
+        self, model: Model, given: ModelInput, endpoints: Sequence[str], *, threads: int, gradient_merge: int = 1
     ) -> None:
         self._model = model
         self._input = given
         self._endpoints = list(endpoints)
-        self._batch_size = batch_size
         self._threads = threads
+        self._gradient_merge = gradient_merge
 
     def connect(self, trainer_id: int) -> None:
         """Join as a trainer and pull the dense values: zeros if the servers were not initialised."""
@@ -44,6 +45,7 @@ class Engine:
             from paddle.distributed.ps.utils.public import get_the_one_recv_context
 
         start_paddle(self._model)
+        merge_gradients(self._gradient_merge)
         role = fleet.UserDefinedRoleMaker(
             current_id=trainer_id, role=fleet.Role.WORKER, worker_num=1, server_endpoints=self._endpoints
         )
@@ -103,15 +105,13 @@ class Engine:
             pooled = static.data("pooled", [None, slots * self._model.embedding_dim], "float32")
             others = [static.data("numbers", [None, numbers], "float32")] if numbers else []
             self._head_feeds = [pooled, *others]
-            logit = logit_of(self._model, Inputs(pooled, others[0] if others else None, slots, numbers))
+            logit = logit_of(self._model, Inputs(pooled, others[0] if others else None, slots, numbers)) + offset()
             self._head_output = paddle.nn.functional.sigmoid(logit)
 
-    def preload(self, file: Path) -> Any:
+    def preload(self, file: Path, batch_size: int) -> Any:
         """Start reading a converted file in the background."""
         dataset = self._paddle.distributed.InMemoryDataset()
-        dataset.init(
-            batch_size=self._batch_size, thread_num=self._threads, use_var=self._graph.feeds, pipe_command="cat"
-        )
+        dataset.init(batch_size=batch_size, thread_num=self._threads, use_var=self._graph.feeds, pipe_command="cat")
         dataset.set_filelist([str(file)])
         dataset.preload_into_memory(1)
         return dataset
@@ -144,6 +144,10 @@ class Engine:
         run(program, dataset, print_period=10**9)
         positives, negatives = (self._array(variable.name).copy() for variable in self._graph.histograms)
         return positives, negatives
+
+    def set_offset(self, value: float) -> None:
+        """What is added to every logit from now on, in training, predictions, scores and the exported network."""
+        self._scope.find_var(OFFSET).get_tensor().set(np.array([value], np.float32), self._place)
 
     def _array(self, name: str) -> npt.NDArray[Any]:
         return np.array(self._scope.find_var(name).get_tensor())

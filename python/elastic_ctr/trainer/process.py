@@ -27,6 +27,7 @@ from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source,
 from elastic_ctr.trainer.conversions import Recipe, reader_of, recipe_of
 from elastic_ctr.trainer.converter import convert_task
 from elastic_ctr.trainer.engine import Engine
+from elastic_ctr.trainer.held_out import hold_out, parts_of
 from elastic_ctr.trainer.refusals import quarantine
 from elastic_ctr.trainer.saver import Saver
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
@@ -91,7 +92,7 @@ class TrainerProcess:
         self._leave_timeout = reply.leave_timeout_seconds
         endpoints, trainer = list(reply.endpoints), self._settings.trainer
         self._engine = Engine(
-            model, self._settings.input, endpoints, batch_size=trainer.batch_size, threads=trainer.threads
+            model, self._settings.input, endpoints, threads=trainer.threads, gradient_merge=trainer.gradient_merge
         )
         self._watchdog = Watchdog(self._client, self._trainer_id, self._generation, endpoints, reply.lease_seconds)
         self._watchdog.start()
@@ -288,7 +289,11 @@ class TrainerProcess:
         if self._rows is not None and sample is not None:
             result.statistics = self._rows.of_sample(sample)
         if result.records:
-            dataset = self._engine.ready(self._engine.preload(file), result.records)
+            if task.holdout:
+                with on_scratch(file):
+                    result.held_out = hold_out(file, task.holdout)
+            dataset = self._engine.ready(self._engine.preload(file, task.batch_size), result.records)
+            self._engine.set_offset(task.offset)
             positives, negatives = self._engine.predict(dataset)
             dataset.release_memory()
             result.positives, result.negatives = positives.tobytes(), negatives.tobytes()
@@ -296,11 +301,8 @@ class TrainerProcess:
 
     def _prepare(self, task: control.Task) -> Any:
         """Start loading the task's dataset. None, and a failure reported, if the task cannot be converted."""
-        file = self._converted(task)
         try:
-            if not file.exists():
-                self._convert_again(task, file)
-            self._datasets.append(self._engine.preload(file))
+            self._datasets.append(self._engine.preload(self._file_of(task), task.batch_size))
         except ScratchFailed:
             raise
         except Exception as failed:
@@ -309,13 +311,26 @@ class TrainerProcess:
             return None
         return self._datasets[-1]
 
+    def _file_of(self, task: control.Task) -> Path:
+        """The records of a training or an evaluation; converted again if another trainer checked them."""
+        file = self._converted(task)
+        if not file.exists():
+            self._convert_again(task, file)
+        if not task.holdout:
+            return file
+        parts = parts_of(file)
+        if not all(part.exists() for part in parts):
+            with on_scratch(file):
+                hold_out(file, task.holdout)
+        return parts.trained if task.phase == control.TRAIN else parts.held_out
+
     def _convert_again(self, task: control.Task, file: Path) -> None:
         counts, _ = convert_task(self._source, task, self._recipe_for(task).conversion, file)
-        if counts.records != task.records:
+        if counts.records != task.all_records:
             with on_scratch(file):
                 file.unlink()
             raise RuntimeError(
-                f"{task.path} has {counts.records} good lines where its check found {task.records}: it was changed"
+                f"{task.path} has {counts.records} good lines where its check found {task.all_records}: it was changed"
             )
 
     def _round(self, task: control.Task, dataset: Any) -> control.TaskResult:
@@ -323,8 +338,14 @@ class TrainerProcess:
             dataset = self._engine.ready(dataset, task.records)
         except RuntimeError:
             with on_scratch(self._tasks):
-                self._converted(task).unlink(missing_ok=True)
+                for file in (self._converted(task), *parts_of(self._converted(task))):
+                    file.unlink(missing_ok=True)
             raise
+        self._engine.set_offset(task.offset)
+        if not task.records:
+            # All of them are held out, or none is: Paddle never returns from a round over nothing.
+            dataset.release_memory()
+            return control.TaskResult()
         if task.phase == control.TRAIN:
             self._watchdog.running(task.attempt)
             positives, negatives = self._engine.train(dataset)

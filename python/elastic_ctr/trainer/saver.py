@@ -51,6 +51,7 @@ class Saver:
         began = time.monotonic()
         self._engine.flush()
         self._engine.pull_dense()
+        self._engine.set_offset(order.offset)
         result = control.SaveResult()
         if order.version:
             sample = self._conversion.sample([each.line for each in order.samples])
@@ -83,6 +84,7 @@ class Saver:
         """Score the sample with the values as written and as a dictionary answers them. Serving must give the same scores."""
         began = time.monotonic()
         self._engine.pull_dense()
+        self._engine.set_offset(order.offset)
         sample = self._conversion.sample([each.line for each in order.samples])
         keys = np.frombuffer(order.keys, "<u8")
         if not np.array_equal(keys, sample.keys):

@@ -69,7 +69,10 @@ def test_the_empty_file_says_what_is_missing() -> None:
         ("cube: {config: {shrads: 3}}", "cube.config.shrads is not a setting"),
         ("data: {source: {urll: x}}", "data.source.urll is not a setting"),
         ("model: {embeddingDim: nine}", "model.embeddingDim: input should be a valid integer"),
-        ("trainer: {config: {batchSize: [1]}}", "trainer.config.batchSize: input should be a valid integer"),
+        (
+            "trainer: {config: {batchSize: [1]}}",
+            "trainer.config.batchSize: [1] is neither auto nor a whole number from 1 to 2^53",
+        ),
         ("trainer: 5", "trainer: input should be a valid dictionary"),
         ("data: {slots: []}", "data.slots: the slot list is empty; name at least one slot"),
         ("data: {slots: ''}", "data.slots: the slot list is empty"),
@@ -110,7 +113,15 @@ def test_the_empty_file_says_what_is_missing() -> None:
             "model.table.embedx: weightBounds [1.0, 1.0] leave no room",
         ),
         ("model: {sparseDim: 9007199254740993}", "model.sparseDim: input should be less than or equal to"),
-        ("trainer: {config: {batchSize: 9007199254740993}}", "trainer.config.batchSize: input should be less"),
+        (
+            "trainer: {config: {epochs: often}}",
+            "trainer.config.epochs: 'often' is neither auto nor a whole number from 1 to 2^53",
+        ),
+        ("data: {holdout: 1}", "data.holdout: input should be less than 1, not 1"),
+        (
+            "trainer: {config: {batchSize: 9007199254740993}}",
+            "trainer.config.batchSize: 9007199254740993 is neither auto nor a whole number",
+        ),
         ("model: {embeddingDim: 1}", "model.embeddingDim: input should be greater than or equal to 2, not 1"),
         ("serving: {config: {port: 70000}}", "serving.config.port: input should be less than or equal to 65535"),
     ],

@@ -1,9 +1,11 @@
+import math
 from pathlib import Path
 
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
-from master.world import RECORDS, data_of, world
+from elastic_ctr.master.ledger_learning import Learning
+from master.world import RECORDS, World, data_of, world
 
 
 def test_no_task_is_trained_before_every_task_of_the_pass_is_checked(tmp_path: Path) -> None:
@@ -24,6 +26,138 @@ def test_each_epoch_is_a_round_over_the_whole_pass(tmp_path: Path) -> None:
     assert [sorted(trained[i : i + 2]) for i in (0, 2, 4)] == [sorted(set(trained))] * 3
     assert set(one.trained().values()) == {3}
     assert one.coordinator.counted()["trained"] == 2 * RECORDS
+
+
+ONE_HOUR = data_of(end="20200401/00")
+
+
+def rounds_of(one: World) -> list[tuple[int, int]]:
+    """(phase, epoch) of the results of training and evaluation, once a round."""
+    found = [(task.phase, task.epoch) for task in one.tasks if task.phase in (control.TRAIN, control.EVALUATE)]
+    return list(dict.fromkeys(found))
+
+
+def test_a_small_pass_is_trained_in_two_rounds_of_growing_batches_and_said_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    one = world(tmp_path, epochs="auto", data=ONE_HOUR)
+
+    one.finish()
+
+    assert rounds_of(one) == [(control.TRAIN, 1), (control.TRAIN, 2), (control.EVALUATE, 2)]
+    assert [task.batch_size for task in one.tasks if task.phase == control.TRAIN] == [16, 16, 64, 64]
+    assert one.ledger.learning(1).batch_sizes == (16, 64)
+    assert "pass 20200401/00: round 2 over 20 records in batches of 64" in caplog.text
+
+
+def test_a_large_pass_is_trained_in_one_round(tmp_path: Path) -> None:
+    one = world(
+        tmp_path, epochs="auto", data=ONE_HOUR, records=dict.fromkeys(("20200401/00/one", "20200401/00/two"), 60_000)
+    )
+
+    one.finish()
+
+    assert rounds_of(one) == [(control.TRAIN, 1), (control.EVALUATE, 1)]
+    assert {task.batch_size for task in one.tasks if task.phase == control.TRAIN} == {512}
+
+
+def test_held_out_records_are_in_no_training_and_decide_on_the_next_round(tmp_path: Path) -> None:
+    # Logits of half clicks: the nearer to 0, the better.
+    one = world(
+        tmp_path,
+        epochs="auto",
+        data=data_of(end="20200401/00", holdout=0.2),
+        logits={1: 0.0, 2: 0.0},
+        config={"evaluate": False},
+    )
+    one.until(lambda: one.ledger.learning(1).losses)
+    with one.ledger:
+        one.ledger.set_learning(1, Learning(losses=(0.9,)))
+
+    one.finish()
+
+    # It fell in the first round and no more in the second.
+    assert rounds_of(one) == [(control.TRAIN, 1), (control.EVALUATE, 1), (control.TRAIN, 2), (control.EVALUATE, 2)]
+    assert {(task.phase, task.records, task.all_records) for task in one.tasks if task.phase != control.SAVE and task.path} == {
+        (control.CHECK, 0, 0), (control.TRAIN, 8, 10), (control.EVALUATE, 2, 10),
+    }  # fmt: skip
+    assert one.coordinator.counted()["trained"] == 2 * 8
+    assert list(one.ledger.learning(1).losses) == pytest.approx([0.9, 0.6931, 0.6931], abs=1e-3)
+
+
+def test_a_round_that_does_not_help_is_the_last_one(tmp_path: Path) -> None:
+    one = world(tmp_path, epochs="auto", data=data_of(end="20200401/00", holdout=0.2), logits={1: 3.0})
+
+    one.finish()
+
+    assert rounds_of(one) == [(control.TRAIN, 1), (control.EVALUATE, 1)]
+
+
+def test_a_number_of_rounds_that_is_set_is_made_whatever_the_held_out_records_say(tmp_path: Path) -> None:
+    one = world(tmp_path, epochs=3, data=data_of(end="20200401/00", holdout=0.2), logits={1: 3.0})
+
+    one.finish()
+
+    assert rounds_of(one) == [(control.TRAIN, 1), (control.TRAIN, 2), (control.TRAIN, 3), (control.EVALUATE, 3)]
+
+
+def test_a_recovery_begins_the_rounds_of_a_pass_again(tmp_path: Path) -> None:
+    one = world(tmp_path, epochs="auto", data=ONE_HOUR)
+    one.until(lambda: (control.TRAIN, 2) in rounds_of(one))
+
+    one.coordinator.declare_lost(0, "a test ends it")
+    one.pservers[0].restart()
+    one.finish()
+
+    assert one.ledger.learning(1).batch_sizes == (16, 64)
+    assert set(one.trained().values()) == {2}
+
+
+def test_the_first_click_rate_is_the_offset_of_the_model_for_its_life(tmp_path: Path) -> None:
+    one = world(tmp_path, shows=10)
+    one.until(lambda: one.ledger.facts.offset is not None)
+    one.shows = 2
+
+    one.finish()
+
+    # 20 clicks of 200 shows in the first pass.
+    offset = math.log(20.5 / 180.5)
+    assert one.ledger.facts.offset == pytest.approx(offset)
+    assert {(task.phase, task.pass_id) for task in one.tasks if task.offset == pytest.approx(offset)} >= {
+        (control.TRAIN, "20200401/00"),
+        (control.TRAIN, "20200401/01"),
+    }
+
+
+def test_a_version_and_the_next_check_are_shifted_to_what_was_observed_and_training_is_not(tmp_path: Path) -> None:
+    one = world(tmp_path, logits={1: 0.5}, records=dict.fromkeys(("20200401/00/one", "20200401/00/two"), 5000))
+
+    one.finish()
+
+    shift = one.ledger.learning(1).shift
+    assert shift == pytest.approx(-0.5, abs=0.02)
+    first, second = (
+        {(task.phase, task.offset or task.save.offset) for task in one.tasks if task.pass_id == name}
+        for name in ("20200401/00", "20200401/01")
+    )
+    assert first == {
+        (control.CHECK, 0), (control.TRAIN, 0), (control.EVALUATE, 0), (control.SAVE, shift), (control.SCORE, shift),
+    }  # fmt: skip
+    assert {found for found in second if found[0] in (control.CHECK, control.TRAIN)} == {
+        (control.CHECK, shift),
+        (control.TRAIN, 0),
+    }
+
+
+def test_a_model_that_was_trained_without_an_offset_gets_none_later(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    one.until(lambda: one.ledger.learning(1).batch_sizes)
+    one.ledger.set_facts(offset=None)
+
+    one.finish()
+
+    assert one.ledger.facts.offset == 0.0
 
 
 def test_a_file_without_records_is_checked_and_never_trained(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @initialize(epochs=st.integers(1, 2), checkpoints=st.integers(1, 2), evaluate=st.booleans(), analyzed=st.booleans())
     def begin(self, epochs: int, checkpoints: int, evaluate: bool, analyzed: bool) -> None:
+        self.epochs = epochs
         config = MasterConfig(checkpoint_per_pass=checkpoints, evaluate=evaluate, max_failures=100, max_lost_leases=100)
         given = {"end": "20200401/02", "maxRefusedShare": 0.5}
         data = rows_data_of(**given) if analyzed else data_of(**given)
@@ -167,8 +168,8 @@ class Interleavings(RuleBasedStateMachine):
         assert counted["records"] == counted["trained"] + counted["refused"] + counted["parked"]
         trained = world.trained()
         assert len(trained) == 5
-        assert all(times >= world.epochs for times in trained.values())
-        again = sum(times - world.epochs for times in trained.values())
+        assert all(times >= self.epochs for times in trained.values())
+        again = sum(times - self.epochs for times in trained.values())
         # `repeated` says how often records may be in the table once more: never less than they are.
         assert again * RECORDS <= counted["repeated"]
         if not world.ledger.recoveries():

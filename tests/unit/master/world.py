@@ -5,7 +5,7 @@ call as the real ones do and keep book of what was really pushed into the table.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.recovery import VERIFY
 from elastic_ctr.master.statistics import PassStatistics, pin_given
 from elastic_ctr.master.store_queries import StoreQueries
-from elastic_ctr.model.evaluation import BUCKETS
+from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT
 from elastic_ctr.store import FileStore, Store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions, read_checkpoint
@@ -49,7 +49,7 @@ def settings_of(**given: Any) -> MasterFile:
     """The master's file, with what a test does not name at its smallest."""
     return MasterFile(
         **{"data": data_of(), "model": MODEL, "store": StoreConfig(url="file:///s"), "master": MasterConfig()}
-        | {"trainer": TrainerConfig(), "pservers": 1}
+        | {"trainer": TrainerConfig(epochs=1), "pservers": 1}
         | given
     )
 
@@ -96,9 +96,9 @@ class Asked(StoreQueries):
         return read_checkpoint(self._world.store, checkpoint).rows
 
 
-def histogram(count: float) -> bytes:
+def histogram(count: float, logit: float = 0) -> bytes:
     counts = np.zeros(BUCKETS)
-    counts[BUCKETS // 2] = count
+    counts[BUCKETS // 2 + int(logit * BUCKETS_PER_LOGIT)] = count
     return counts.tobytes()
 
 
@@ -342,7 +342,7 @@ class World:
     folder: Path
     data: Data = field(default_factory=data_of)
     config: MasterConfig = field(default_factory=MasterConfig)
-    epochs: int = 1
+    epochs: int | Literal["auto"] = 1
     servers: int = 2
     files: Sequence[str] = ("one", "two")
     records: dict[str, int] = field(default_factory=dict)
@@ -355,6 +355,9 @@ class World:
     given_statistics: str | None = None
     rows: dict[str, Rows] = field(default_factory=dict)
     model: Model = MODEL
+    shows: int = 2  # of a record, which has one click
+    # What every record is given in a round.
+    logits: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.now = 1_600_000_000.0
@@ -363,6 +366,7 @@ class World:
         self.checkpoints: dict[str, Table] = {}
         self.leases: list[tuple[str, int]] = []
         self.damaged: set[str] = set()
+        self.tasks: list[control.Task] = []  # of each result
         self.used: list[tuple[str, int, str]] = []  # (task, phase, statistics) of each result
         self.saved: list[tuple[int, str]] = []  # (generation, save), each time its steps were taken
         self.store: Store = FileStore(self.folder / "store")
@@ -420,14 +424,19 @@ class World:
                 result.refused.append(control.Refusal(reason="not_a_value", lines=refused, examples=["x,y"]))
         if task.phase == control.CHECK:
             result.records = self.records.get(task.path, RECORDS)
-            result.shows, result.clicks = 2 * result.records, result.records
+            result.shows, result.clicks = self.shows * result.records, result.records
             if refused := self.refused.get(task.path, 0):
                 result.refused.append(control.Refusal(reason="no_colon", lines=refused, examples=["1 0 17"]))
             keys = KEYS[: 0 if task.path in self.keyless else result.records]
             result.ignored = 3 * (task.path in self.keyless)
             result.samples.extend(control.Sample(line=f"{key}:a", show=2, click=1) for key in keys)
+            result.held_out = round(result.records * task.holdout)
+        self.tasks.append(task)
         if task.phase in (control.CHECK, control.TRAIN, control.EVALUATE):
-            result.positives, result.negatives = histogram(result.records), histogram(result.records)
+            records = result.records if task.phase == control.CHECK else task.records
+            # Half are clicks: the logloss is lowest at 0.
+            logit = 0 if task.phase == control.CHECK else self.logits.get(task.epoch, 0)
+            result.positives = result.negatives = histogram(records, logit)
         elif task.phase == control.SAVE and task.save.version:
             result.save.keys, result.save.values = KEYS.tobytes(), values_of(KEYS).tobytes()
             result.save.live = np.full(len(task.save.samples), 0.5, "<f4").tobytes()

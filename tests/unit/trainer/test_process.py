@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+import xxhash
 
 from elastic_ctr.config.model import ModelInput, digest_of_model
 from elastic_ctr.control import control_pb2 as control
@@ -58,10 +59,11 @@ class Client:
 
 class Engine:
     calls: list[str]
-    read: int | None
+    batch_sizes: list[int]
+    offset: float
 
     def __init__(self, *_: object, **__: object) -> None:
-        Engine.calls = []
+        Engine.calls, Engine.batch_sizes, Engine.offset = [], [], 0.0
 
     def connect(self, trainer_id: int) -> None:
         self.calls.append(f"connect {trainer_id}")
@@ -81,7 +83,11 @@ class Engine:
     def save(self, folder: str, mode: str) -> None:
         self.calls.append(f"save {folder} {mode}")
 
-    def preload(self, file: Path) -> "Dataset":
+    def set_offset(self, value: float) -> None:
+        Engine.offset = value
+
+    def preload(self, file: Path, batch_size: int) -> "Dataset":
+        Engine.batch_sizes.append(batch_size)
         self.calls.append(f"preload {file.stem}")
         return Dataset(file)
 
@@ -91,7 +97,9 @@ class Engine:
         return dataset
 
     def train(self, dataset: "Dataset") -> Any:
-        self.calls.append(f"train {dataset.file.stem}")
+        self.calls.append(
+            f"train {dataset.file.stem} at {Engine.offset:g}" if Engine.offset else f"train {dataset.file.stem}"
+        )
         return np.ones(BUCKETS), np.zeros(BUCKETS)
 
     def predict(self, dataset: "Dataset") -> Any:
@@ -146,10 +154,16 @@ def joined(**given: Any) -> control.JoinReply:
     )
 
 
-def task(number: int, phase: "control.Phase", path: str = "log", records: int = 2) -> control.Task:
-    return control.Task(
-        id=f"l-1-{number}", attempt=f"l-1-{number}:x", phase=phase, path=path, records=records, pass_id="p", samples=4
-    )
+def task(number: int, phase: "control.Phase", path: str = "log", records: int = 2, **others: Any) -> control.Task:
+    name = f"l-1-{number}"
+    given = {"records": records, "all_records": records, "batch_size": 32, **others}
+    return control.Task(id=name, attempt=f"{name}:x", phase=phase, path=path, pass_id="p", samples=4, **given)
+
+
+def hold_out_lines(lines: bytes, share: float) -> int:
+    """How many of these are held out, by another reading of the rule: the hash of a record as the engine gets it."""
+    records = [b"1 1 1 0 1 %s\n" % line.split()[2].partition(b":")[0] for line in lines.splitlines()]
+    return sum(xxhash.xxh3_64(record).intdigest() / 2**64 < share for record in records)
 
 
 Made = Callable[..., tuple[TrainerProcess, Client]]
@@ -228,6 +242,60 @@ def test_an_evaluation_predicts_and_never_counts_as_running(trainer: Made) -> No
     assert "running l-1-0:x" not in Watchdog.events
 
 
+def test_records_are_trained_and_predicted_by_the_batch_size_and_offset_of_their_task(trainer: Made) -> None:
+    one, _ = trainer(task(0, control.CHECK, offset=-1.5), task(0, control.TRAIN, batch_size=64, offset=-1.25))
+
+    assert one.run() == 0
+
+    assert Engine.batch_sizes == [32, 64]
+    assert Engine.calls[-2] == "train l-1-0 at -1.25"
+
+
+def test_held_out_records_are_checked_and_evaluated_and_never_trained(trainer: Made, tmp_path: Path) -> None:
+    lines = b"".join(b"1 0 %d:a\n" % key for key in range(1, 101))
+    (tmp_path / "logs/log").write_bytes(lines)
+    held = hold_out_lines(lines, 0.3)
+    one, client = trainer(
+        task(0, control.CHECK, records=100, holdout=0.3),
+        task(0, control.TRAIN, records=100 - held, all_records=100, holdout=0.3),
+        task(0, control.EVALUATE, records=held, all_records=100, holdout=0.3),
+    )
+
+    assert one.run() == 0
+
+    check, train, evaluated = client.results()
+    assert (check.records, check.held_out, train.records, evaluated.records) == (100, held, 100 - held, held)
+    assert [call for call in Engine.calls if not call.startswith(("connect", "close"))] == [
+        "preload l-1-0", "predict l-1-0", "preload l-1-0", "train l-1-0", "preload l-1-0", "predict l-1-0",
+    ]  # fmt: skip
+    assert 10 < held < 50
+
+
+def test_a_trainer_that_did_not_check_a_task_holds_out_the_same_records(trainer: Made, tmp_path: Path) -> None:
+    lines = b"".join(b"1 0 %d:a\n" % key for key in range(1, 101))
+    (tmp_path / "logs/log").write_bytes(lines)
+    held = hold_out_lines(lines, 0.3)
+    one, client = trainer(task(0, control.EVALUATE, records=held, all_records=100, holdout=0.3))
+
+    assert one.run() == 0
+
+    assert [(result.records, result.error) for result in client.results()] == [(held, "")]
+
+
+@pytest.mark.parametrize("phase", [control.TRAIN, control.EVALUATE])
+def test_a_task_without_records_of_its_phase_asks_the_engine_for_nothing(
+    trainer: Made, tmp_path: Path, phase: "control.Phase"
+) -> None:
+    share = 0.999999 if phase == control.TRAIN else 1e-9
+    one, client = trainer(task(0, phase, records=0, all_records=2, holdout=share))
+
+    assert one.run() == 0
+
+    assert [(result.records, result.error, result.positives) for result in client.results()] == [(0, "", b"")]
+    assert "train l-1-0" not in Engine.calls
+    assert "predict l-1-0" not in Engine.calls
+
+
 def test_a_file_that_was_changed_since_its_check_is_told_and_not_trained(trainer: Made) -> None:
     one, client = trainer(task(0, control.TRAIN, records=5), task(1, control.TRAIN))
 
@@ -273,10 +341,10 @@ def test_what_was_leased_ahead_goes_back_as_well(
     one, client = trainer(task(0, control.TRAIN), task(1, control.TRAIN))
     preload = Engine.preload
 
-    def then_the_disk_is_away(self: Engine, file: Path) -> Dataset:
+    def then_the_disk_is_away(self: Engine, file: Path, batch_size: int) -> Dataset:
         (tmp_path / "scratch/tasks").rename(tmp_path / "scratch/away")
         (tmp_path / "scratch/tasks").write_bytes(b"")
-        return preload(self, file)
+        return preload(self, file, batch_size)
 
     monkeypatch.setattr(Engine, "preload", then_the_disk_is_away)
 

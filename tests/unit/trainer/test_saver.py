@@ -29,7 +29,7 @@ class Engine:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.fails_at = ""
-        self.rounds_by = 0.0
+        self.rounds_by = self.offset = 0.0
 
     def _called(self, name: str) -> None:
         if name == self.fails_at:
@@ -42,18 +42,21 @@ class Engine:
     def pull_dense(self) -> None:
         self._called("pull_dense")
 
+    def set_offset(self, value: float) -> None:
+        self.offset = value
+
     def pull(self, keys: Any) -> Any:
         self._called("pull")
         return np.stack([keys, keys], axis=1).astype(np.float32)
 
     def score(self, pooled: Any, _numbers: Any) -> Any:
         self._called("score")
-        return pooled.sum(axis=1) / 100 + self.rounds_by
+        return pooled.sum(axis=1) / 100 + self.rounds_by + self.offset
 
     def export_dense(self, folder: Path) -> list[Path]:
         self._called("export_dense")
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "network.pdmodel").write_bytes(b"network")
+        (folder / "network.pdmodel").write_bytes(b"network" if not self.offset else b"network at %g" % self.offset)
         return [folder / "network.pdmodel"]
 
     def save(self, folder: str, mode: str) -> None:
@@ -118,6 +121,19 @@ def test_what_was_pulled_and_scored_is_told_and_the_network_is_published(saver: 
     assert [file.path for file in result.model_files] == ["output/ctr_model/7/network.pdmodel"]
     assert {"shrink", "base", "batch", "checkpoint"} < set(result.seconds)
     assert FileStore(tmp_path / "store").get_bytes("output/ctr_model/7/network.pdmodel") == b"network"
+
+
+def test_the_offset_of_a_save_is_in_the_network_and_in_all_scores(saver: Saver, tmp_path: Path) -> None:
+    saved = saver.save(control.SaveOrder(version=7, samples=SAMPLES, offset=0.25))
+    order = score_order([5, 7])
+    order.offset = 0.25
+    scored = saver.score(order)
+
+    assert FileStore(tmp_path / "store").get_bytes(saved.model_files[0].path) == b"network at 0.25"
+    without = saver.save(control.SaveOrder(version=8, samples=SAMPLES))
+    for found in (saved.live, scored.published):
+        assert np.frombuffer(found, "<f4")[0] > 0.25
+    assert np.frombuffer(saved.live, "<f4") - np.frombuffer(without.live, "<f4") == pytest.approx([0.25, 0.25])
 
 
 def test_a_save_without_a_version_exports_nothing(saver: Saver, engine: Engine, tmp_path: Path) -> None:
@@ -309,7 +325,7 @@ def test_samples_without_a_key_are_saved_and_scored_as_what_they_are(
 
 
 def test_without_keys_or_lines_the_engine_asks_paddle_for_nothing() -> None:
-    engine = PaddleEngine(Model(embedding_dim=5), ModelInput(("a", "b")), [], batch_size=1, threads=1)
+    engine = PaddleEngine(Model(embedding_dim=5), ModelInput(("a", "b")), [], threads=1)
 
     assert engine.pull(np.zeros(0, np.uint64)).shape == (0, 5)
     assert engine.score(np.zeros((0, 10), np.float32), np.zeros((0, 0), np.float32)).shape == (0,)

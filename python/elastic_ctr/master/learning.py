@@ -1,0 +1,78 @@
+"""How much a pass is trained: the batch size and the rounds that fit its size, and what is added to the logits.
+
+The numbers of `auto` are those of docs/learning.md, measured from 5,000 to 5 million records.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
+
+_SMALLEST, _LARGEST = 16, 512
+# Steps of a pass of `auto`, as long as its batches are within these.
+_STEPS = 256
+# A round sees records that the one before has seen: with as large steps it learns them by heart.
+_GROWTH = 4
+_TWICE_BELOW = 100_000
+_MOST_ROUNDS = 8
+# A fall of the held-out logloss by less is none.
+_WORTH = 1e-3
+# Clicks that a shift of the logits must outweigh.
+_PRIOR = 10.0
+
+
+def batch_size(trainer: TrainerConfig, records: int, epoch: int) -> int:
+    """Of one round over a pass of so many records; `epoch` counts from 1."""
+    if trainer.batch_size != "auto":
+        return trainer.batch_size
+    first = min(max(_power_of_two(records / _STEPS), _SMALLEST), _LARGEST)
+    return int(min(first * _GROWTH ** (max(epoch, 1) - 1), _LARGEST))
+
+
+def _power_of_two(number: float) -> int:
+    """The nearest one, by ratio."""
+    return int(2 ** round(math.log2(max(number, 1))))
+
+
+def goes_on(trainer: TrainerConfig, records: int, losses: Sequence[float | None]) -> bool:
+    """Whether another round follows the last one.
+
+    `losses`: logloss before training, then of the held-out records after each round; None where none is held out.
+    """
+    first, *rounds = losses
+    if trainer.epochs != "auto":
+        return len(rounds) < trainer.epochs
+    if None in rounds or (first is None and rounds):
+        return len(rounds) < (2 if records < _TWICE_BELOW else 1)
+    best, without_fall = first or math.inf, 0
+    for loss in rounds:
+        fell = loss is not None and loss < best * (1 - _WORTH)
+        best, without_fall = (loss or best, 0) if fell else (best, without_fall + 1)
+    return len(rounds) < _MOST_ROUNDS and without_fall < trainer.patience
+
+
+def log_odds(clicks: int, shows: int) -> float:
+    """Of a click: what an untrained model should say. Half a click and half a show without one are added, so it is finite."""
+    return math.log((clicks + 0.5) / (shows - clicks + 0.5))
+
+
+def calibrating_shift(positives: npt.NDArray[np.float64], negatives: npt.NDArray[np.float64]) -> float:
+    """What added to all logits makes the clicks predicted those observed, in histograms by logit: Newton's method.
+
+    Of a few clicks it is a little less: as if there were ten more whose prediction is right as it is.
+    """
+    counts = np.asarray(positives) + np.asarray(negatives)
+    logits = (np.arange(BUCKETS) + 0.5) / BUCKETS_PER_LOGIT - LOGIT_LIMIT
+    observed, shift = float(np.sum(positives)), 0.0
+    for _ in range(50):
+        predicted = 1 / (1 + np.exp(-(logits + shift)))
+        miss = float(np.sum(counts * predicted)) - observed + _PRIOR * shift
+        step = miss / (float(np.sum(counts * predicted * (1 - predicted))) + _PRIOR)
+        shift -= max(-1.0, min(1.0, step))
+        if abs(step) < 1e-6:
+            break
+    return shift

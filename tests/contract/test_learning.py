@@ -1,0 +1,63 @@
+"""What decides how a pass is learned, asserted on what Paddle did: steps of its optimiser, and logits that it predicted."""
+
+import importlib.util
+import math
+from pathlib import Path
+
+import pytest
+
+from contract.engine_world import Clicks, engine
+from elastic_ctr.config.model import Model, SparseRule, Table, VectorRule
+from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="paddlepaddle is not installed")
+
+KEY, BATCHES = 7, 240
+# A row of adam ends in the powers of 0.9 and 0.999 that its steps made.
+MODEL = Model(
+    network="deepfm",
+    embedding_dim=3,
+    partitions=4,
+    table=Table(embed=SparseRule(name="adam"), embedx=VectorRule(name="adam")),
+)
+LINES: list[Clicks] = [(1, number % 2, {"a": [KEY]}) for number in range(BATCHES)]
+
+
+def steps_of(tmp_path: Path, gradient_merge: int) -> float:
+    """Steps that the server made with the gradients of one batch after the other."""
+    with engine(tmp_path, MODEL, gradient_merge=gradient_merge) as started:
+        started.trainers[0].train(LINES)
+        row = started.saved()[KEY]
+    assert row.show == BATCHES
+    # embed_w, m, v, 0.9^steps, 0.999^steps
+    return round(math.log(row.rest[4]) / math.log(0.999))
+
+
+def test_the_servers_make_a_step_of_nearly_each_batch_unless_gradients_are_merged(tmp_path: Path) -> None:
+    alone, merged = steps_of(tmp_path / "1", 1), steps_of(tmp_path / "12", 12)
+
+    # Two that come at once may still be one.
+    assert BATCHES * 0.8 < alone <= BATCHES
+    assert BATCHES / 12 <= merged < BATCHES * 0.8
+
+
+def test_an_offset_moves_every_logit_by_itself(tmp_path: Path) -> None:
+    with engine(tmp_path, MODEL) as started:
+        [trainer] = started.trainers
+        trainer.train(LINES)
+        found = [trainer.predict([(3, 1, {"a": [KEY]})], offset) for offset in (0.0, 1.5, -2.0)]
+
+    [[(bucket, shows)], [(higher, _)], [(lower, _)]] = found
+    assert shows == 3
+    assert [higher - bucket, lower - bucket] == pytest.approx([1.5 * BUCKETS_PER_LOGIT, -2 * BUCKETS_PER_LOGIT], abs=1)
+    assert 0 < lower < higher < BUCKETS - 1
+
+
+def test_a_net_learns_around_its_offset(tmp_path: Path) -> None:
+    with engine(tmp_path, MODEL) as started:
+        [trainer] = started.trainers
+        before = trainer.predict(LINES[:1], -6.0)
+        trainer.train([(1, 1, {"a": [KEY]})] * BATCHES)
+        after = trainer.predict(LINES[:1], -6.0)
+
+    assert after[0][0] > before[0][0]

@@ -1,0 +1,105 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.master.learning import batch_size, calibrating_shift, goes_on, log_odds
+from elastic_ctr.model.evaluation import BUCKETS, histogram_of_scores
+
+AUTO = TrainerConfig()
+
+
+@pytest.mark.parametrize(
+    ("records", "sizes"),
+    [
+        (10, (16, 64)),
+        (5_000, (16, 64)),
+        (7_000, (32, 128)),
+        (20_000, (64, 256)),
+        (60_000, (256, 512)),
+        (5_000_000, (512, 512)),
+    ],
+)
+def test_the_batch_size_grows_with_the_pass_and_with_its_rounds(records: int, sizes: tuple[int, int]) -> None:
+    assert (batch_size(AUTO, records, 1), batch_size(AUTO, records, 2)) == sizes
+
+
+@given(records=st.integers(0, 10**9), epoch=st.integers(0, 8))
+def test_the_batch_size_is_a_power_of_two_within_its_bounds(records: int, epoch: int) -> None:
+    found = batch_size(AUTO, records, epoch)
+
+    assert 16 <= found <= 512
+    assert found & (found - 1) == 0
+    assert batch_size(AUTO, records + 1, epoch) >= found
+
+
+def test_what_is_set_is_taken_as_it_is() -> None:
+    fixed = TrainerConfig(batch_size=100, epochs=3)
+
+    assert [batch_size(fixed, 10**6, epoch) for epoch in (1, 2)] == [100, 100]
+    assert [goes_on(fixed, 10, [0.7, *[None] * rounds]) for rounds in range(5)] == [True, True, True, False, False]
+    # Held-out records do not stop rounds that were asked for.
+    assert goes_on(fixed, 10, [0.5, 0.6, 0.7])
+
+
+@pytest.mark.parametrize(("records", "rounds"), [(1, 2), (99_999, 2), (100_000, 1), (10**9, 1)])
+def test_without_held_out_records_the_rounds_are_chosen_by_size(records: int, rounds: int) -> None:
+    losses: list[float | None] = [0.5]
+    while goes_on(AUTO, records, losses):
+        losses.append(None)
+
+    assert len(losses) == 1 + rounds
+
+
+@pytest.mark.parametrize(
+    ("losses", "patience", "rounds"),
+    [
+        ([0.69, 0.5, 0.45, 0.46, 0.40], 1, 3),
+        ([0.69, 0.5, 0.45, 0.46, 0.40, 0.41, 0.42], 2, 6),
+        ([0.5, 0.5, 0.4], 1, 1),  # the first pass that taught it nothing
+        ([0.5, 0.49999, 0.4], 1, 1),  # a fall by less than a thousandth is none
+        ([0.7 - 0.05 * number for number in range(12)], 1, 8),
+    ],
+)
+def test_held_out_records_end_the_rounds_when_their_logloss_no_longer_falls(
+    losses: list[float], patience: int, rounds: int
+) -> None:
+    made = 0
+    while goes_on(TrainerConfig(patience=patience), 10**7, losses[: made + 1]):
+        made += 1
+
+    assert made == rounds
+
+
+def test_a_model_begins_with_the_log_odds_of_a_click() -> None:
+    assert 1 / (1 + math.exp(-log_odds(2_300, 1_000_000))) == pytest.approx(0.0023, rel=1e-3)
+    assert math.isfinite(log_odds(0, 10))
+    assert math.isfinite(log_odds(10, 10))
+
+
+@given(rate=st.floats(0.001, 0.9), off=st.floats(-3, 3), seed=st.integers(0, 2**32 - 1))
+def test_the_shift_makes_the_predicted_clicks_those_observed(rate: float, off: float, seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    logits = math.log(rate / (1 - rate)) + dice.standard_normal(20_000)
+    clicks = dice.random(20_000) < 1 / (1 + np.exp(-logits))
+    scores = 1 / (1 + np.exp(-(logits + off)))
+
+    shift = calibrating_shift(*histogram_of_scores(scores, clicks, np.ones(20_000)))
+
+    predicted = float(np.sum(1 / (1 + np.exp(-(logits + off + shift)))))
+    # Ten clicks of a prior, and buckets of 1/128.
+    assert abs(predicted - clicks.sum()) <= 10 * abs(shift) + 0.005 * clicks.sum() + 1
+
+
+@pytest.mark.parametrize("clicks", [0, 1, 3])
+def test_a_few_clicks_shift_a_version_little(clicks: int) -> None:
+    shift = calibrating_shift(*histogram_of_scores(np.full(10, 0.2), np.arange(10) < clicks, np.ones(10)))
+
+    assert abs(shift) < 0.2
+
+
+def test_empty_histograms_shift_nothing() -> None:
+    assert calibrating_shift(np.zeros(BUCKETS), np.zeros(BUCKETS)) == 0
