@@ -18,6 +18,7 @@ from chart_readme import readme
 from chart_schema import values_schema
 from chart_values import with_descriptions
 from features_page import with_tables
+from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 
 from elastic_ctr.config.section import Section
@@ -58,15 +59,11 @@ def rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str, s
 
 
 def _kind(field: FieldInfo) -> str:
-    schema: dict[str, Any] = {}
-
-    class Probe(Section):
-        probe: field.annotation  # type: ignore[name-defined]
-
-    schema = Probe.model_json_schema()["properties"]["probe"]
+    probe: Any = create_model("Probe", __base__=Section, probe=(field.annotation or Any, field))
+    schema: dict[str, Any] = probe.model_json_schema()["properties"]["probe"]
     if "enum" in schema:
         return " or ".join(f"`{value}`" for value in schema["enum"])
-    return " or ".join(_kinds(schema))
+    return " or ".join(dict.fromkeys(_kinds(schema)))
 
 
 def _kinds(schema: dict[str, Any]) -> list[str]:
@@ -83,6 +80,8 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if value is None:
         return "absent"
+    if isinstance(value, BaseModel):
+        return f"`{value.model_dump(exclude_unset=True, by_alias=True)}`".replace("'", "")
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):

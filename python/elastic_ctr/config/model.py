@@ -2,16 +2,14 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from elastic_ctr.config.section import EXACT, Count, Section
+from elastic_ctr.config.networks import NETWORKS, WITHOUT_LAYERS, Network, SlotDnn, or_a_name
+from elastic_ctr.config.section import EXACT, Section
 from elastic_ctr.features.value_kind import ValueKind
 
-# Those of elastic_ctr.model.networks.catalog; a test keeps the two lists equal.
-NetworkName = Literal["slot-dnn", "deepfm", "lr", "fm", "wide-deep"]
-WITHOUT_LAYERS = frozenset({"lr", "fm"})
 RuleName = Literal["naive", "adagrad", "std_adagrad", "adagrad_v2", "adam", "shared_adam"]
 
 
@@ -70,6 +68,13 @@ class Table(Section):
     delete_after_unseen_days: float = Field(
         default=30, ge=0, description="At day end a key unseen for more days is deleted."
     )
+    embedding_l2: float = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="L2 regularisation: half of this times the sum of the squares of an impression's pooled values is added to "
+        "its loss.",
+    )
     embed: SparseRule = Field(default_factory=SparseRule, description="Rule of the first-order weight.")
     embedx: VectorRule = Field(default_factory=VectorRule, description="Rule of the vector.")
 
@@ -91,16 +96,22 @@ class Dense(Section):
     adam_d2sum: bool = Field(
         default=False, description="Use Paddle's newer update rule of the dense network, as in ElasticCTR."
     )
+    l2: float = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="L2 regularisation: half of this times the sum of the squares of all weights, without biases, is added to the loss.",
+    )
 
 
 class Model(Section):
     """The network and its embeddings."""
 
-    network: NetworkName = Field(
-        default="slot-dnn",
-        description="slot-dnn: fully connected layers over slots and numbers. deepfm: "
-        "first order, pairs and fully connected layers. wide-deep: deepfm without pairs. lr: logistic regression. fm: factorization "
-        "machine.",
+    network: Network = Field(
+        default=SlotDnn(name="slot-dnn"),
+        json_schema_extra=or_a_name,
+        description="A name, or a map of a name and settings of that network alone, such as {name: dcn-v2, crossLayers: 2, layers: [256, "
+        f"128]}}. The networks are {', '.join(NETWORKS)}; docs/models.md has their settings.",
     )
     embedding_dim: int = Field(
         default=9, ge=2, le=512, description="Floats a key: the first-order weight and the vector after it."
@@ -116,9 +127,6 @@ class Model(Section):
         description="How cube stores values: float16 takes half the memory, int8 about two fifths at embeddingDim 17. Training is the "
         "same. May be changed at any time; the next version becomes full parts.",
     )
-    layers: tuple[Count, ...] = Field(
-        default=(400, 400, 400), description="Widths of the fully connected layers; lr and fm have none."
-    )
     output: Literal["sigmoid", "softmax"] = Field(
         default="sigmoid",
         description="Output of the network: `sigmoid` gives one probability, `softmax` two classes as in ElasticCTR.",
@@ -127,11 +135,20 @@ class Model(Section):
     table: Table = Field(default_factory=Table, description="The sparse table's rules.")
     dense: Dense = Field(default_factory=Dense, description="The dense network's rules.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _moved(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "layers" in given:
+            raise ValueError(
+                "layers is a setting of the network now; move it into model.network, beside the name: network: {name: …, layers: […]}"
+            )
+        return given
+
     @model_validator(mode="after")
     def _classes(self) -> "Model":
-        if self.network in WITHOUT_LAYERS and self.output == "softmax":
+        if self.network.name in WITHOUT_LAYERS and self.output == "softmax":
             raise ValueError(
-                f"output softmax is that of fully connected layers, which {self.network} has none of; set output to sigmoid"
+                f"output softmax is that of fully connected layers, which {self.network.name} has none of; set output to sigmoid"
             )
         return self
 
