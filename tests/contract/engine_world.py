@@ -52,8 +52,15 @@ class Trainer:
         self._process.stdin.flush()
         return self._answer()
 
-    def train(self, lines: Sequence[Clicks]) -> None:
-        """Each line is a batch of its own."""
+    def train(self, lines: Sequence[Clicks]) -> dict[int, float]:
+        """Each line is a batch of its own. How many impressions fell into which bucket of the histograms."""
+        return self._ran("train", lines)
+
+    def predict(self, lines: Sequence[Clicks]) -> dict[int, float]:
+        """Like `train`, and nothing learns."""
+        return self._ran("predict", lines)
+
+    def _ran(self, command: str, lines: Sequence[Clicks]) -> dict[int, float]:
         rows = []
         for show, click, keys in lines:
             tokens = [f"1 {show} 1 {click}"]
@@ -61,7 +68,7 @@ class Trainer:
                 found = keys.get(slot) or [0]
                 tokens.append(f"{len(found)} {' '.join(map(str, found))}")
             rows.append(" ".join(tokens))
-        self._order("train", rows)
+        return {int(bucket): count for bucket, count in self._order(command, rows).items()}
 
     def save(self, folder: str, mode: str) -> None:
         self._order("save", folder, mode)
@@ -72,6 +79,20 @@ class Trainer:
     def pull(self, keys: Sequence[int]) -> list[list[float]]:
         found: list[list[float]] = self._order("pull", list(keys))
         return found
+
+    def score(self, pooled: Sequence[Sequence[float]]) -> list[float]:
+        """Probabilities by the head, for pooled values [n, slots * dim]."""
+        found: list[float] = self._order("score", pooled)
+        return found
+
+    def parameters(self) -> dict[str, Any]:
+        """The dense parameters that the servers have, by name."""
+        found: dict[str, Any] = self._order("parameters")
+        return found
+
+    def export(self, folder: Path) -> None:
+        """The dense network as serving loads it."""
+        self._order("export", str(folder))
 
 
 class StartedEngine:
