@@ -1,5 +1,5 @@
-"""Writes the generated files: the protocols' code, docs/configuration.md, tables of docs/features.md, the chart's schema, README and
-comments of settings.
+"""Writes the generated files: the protocols' code, docs/configuration.md, tables of docs/features.md and docs/models.md, the chart's
+schema, README and comments of settings.
 
 With --check it only compares.
 """
@@ -18,6 +18,7 @@ from chart_readme import readme
 from chart_schema import values_schema
 from chart_values import with_descriptions
 from features_page import with_tables
+from models_page import with_settings
 from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 
@@ -33,6 +34,7 @@ PROTOS = {
 }
 CHART = ROOT / "charts" / "elastic-ctr"
 FEATURES = ROOT / "docs" / "features.md"
+MODELS = ROOT / "docs" / "models.md"
 
 
 def protocol_code() -> dict[Path, str]:
@@ -126,6 +128,7 @@ def main() -> int:
         **protocol_code(),
         ROOT / "docs" / "configuration.md": configuration(),
         FEATURES: with_tables(FEATURES.read_text(), _kind),
+        MODELS: with_settings(MODELS.read_text(), _kind, _default),
         **chart_files(),
     }.items():
         if path.exists() and path.read_text() == text:
