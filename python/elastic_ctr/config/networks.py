@@ -143,9 +143,9 @@ class FinalMlp(Layered):
         return self
 
 
-OneOfThem: TypeAlias = SlotDnn | DeepFm | WideDeep | Lr | Fm | Dcn | DcnV2 | XDeepFm | AutoInt | FinalMlp
+AnyNetwork: TypeAlias = SlotDnn | DeepFm | WideDeep | Lr | Fm | Dcn | DcnV2 | XDeepFm | AutoInt | FinalMlp
 # By name, in the order in which documents and refusals list them.
-NETWORKS: dict[str, type[OneOfThem]] = {
+NETWORKS: dict[str, type[AnyNetwork]] = {
     "slot-dnn": SlotDnn,
     "lr": Lr,
     "fm": Fm,
@@ -165,6 +165,7 @@ def _named(given: Any) -> Any:
     if isinstance(given, str):
         given = {"name": given}
     if isinstance(given, dict):
+        # The chart's default is a map with this name, which Helm merges with a map that has none.
         given = {"name": DEFAULT, **given}
         if given["name"] not in [*NETWORKS]:  # a list, for what is not hashable
             raise ValueError(f"there is no network {given['name']!r}; the networks are {', '.join(NETWORKS)}")

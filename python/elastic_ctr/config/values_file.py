@@ -189,13 +189,14 @@ def sentences(wrong: ValidationError, kind: type[BaseModel]) -> list[str]:
         place = tuple(step for step in error["loc"] if not str(step).startswith(ALTERNATIVE))
         where = ".".join(map(str, place)) or "the file"
         if error["type"] == "extra_forbidden":
-            near = get_close_matches(str(place[-1]), _settings_beside(kind, error["loc"]), 1)
-            name = str(error["loc"][-2]).removeprefix(ALTERNATIVE) if len(error["loc"]) > 1 else ""
-            if error["loc"][-2:-1] == (f"{ALTERNATIVE}{name}",) and name in NETWORKS:
-                found.append(f"{where} {refusal(name, str(place[-1]), near[0] if near else None)}")
-                continue
-            way_out = f"did you mean {near[0]}?" if near else "remove it or mend its spelling"
-            found.append(f"{where} is not a setting; {way_out}")
+            [near, *_] = [*get_close_matches(str(place[-1]), _settings_beside(kind, error["loc"]), 1), None]
+            section = str(error["loc"][-2]) if len(error["loc"]) > 1 else ""
+            network = section.removeprefix(ALTERNATIVE)
+            if section != network and network in NETWORKS:
+                found.append(f"{where} {refusal(network, str(place[-1]), near)}")
+            else:
+                way_out = f"did you mean {near}?" if near else "remove it or mend its spelling"
+                found.append(f"{where} is not a setting; {way_out}")
         elif error["type"] == "missing":
             found.append(f"{where} is missing")
         elif isinstance(error["input"], date):
