@@ -129,8 +129,10 @@ def tables(results: dict[str, Any]) -> list[str]:
     """The document's tables."""
     rows = results["rows"]
     lines = [
-        "| network | " + " | ".join(f"AUC, share: {data}" for data in DATA) + " | records/s | dense parameters |",
-        "|---|" + "---|" * (len(DATA) + 2),
+        "| network | "
+        + " | ".join(f"AUC, share: {data}" for data in DATA)
+        + " | seconds | records/s | dense parameters |",
+        "|---|" + "---|" * (len(DATA) + 3),
     ]
     for name in NETWORKS:
         own = {data: rows[data][name] for data in DATA if name in rows.get(data, {})}
@@ -140,11 +142,12 @@ def tables(results: dict[str, Any]) -> list[str]:
         for data in DATA:
             auc, truth = own.get(data, {}).get("auc"), rows.get(data, {}).get("truth", {}).get("auc")
             cells.append("" if auc is None else f"{auc:.4f}, {(auc - 0.5) / (truth - 0.5):.2f}")
+        seconds = float(np.median([each["seconds"] for each in own.values()]))
         speed = float(np.median([each["recordsPerSecond"] for each in own.values()]))
         size = next(iter(own.values()))["dense"]
-        lines.append(f"| {name} | {' | '.join(cells)} | {speed:,.0f} | {size:,} |")
+        lines.append(f"| {name} | {' | '.join(cells)} | {seconds:.0f} | {speed:,.0f} | {size:,} |")
     truths = [f"{rows[data]['truth']['auc']:.4f}, 1" if data in rows else "" for data in DATA]
-    lines += [f"| the truth | {' | '.join(truths)} | | |", ""]
+    lines += [f"| the truth | {' | '.join(truths)} | | | |", ""]
     lines += [f"{line}" for line in verdicts(rows)]
     return [*lines, "", results["about"]]
 
@@ -159,7 +162,7 @@ def verdicts(rows: dict[str, Any]) -> list[str]:
                 found.append(f"- {data}: {name} is {gain:+.4f} from lr; goal +{GAIN}, {said(gain >= GAIN)}")
     easy = rows.get("easy", {})
     if "lr" in easy:
-        worst = min((easy[name]["auc"] - easy["lr"]["auc"], name) for name in easy if name != "truth")
+        worst = min((easy[name]["auc"] - easy["lr"]["auc"], name) for name in easy if name not in ("truth", "lr"))
         found.append(
             f"- easy: the worst is {worst[1]}, {worst[0]:+.4f} from lr; goal -{LOSS}, {said(worst[0] >= -LOSS)}"
         )
