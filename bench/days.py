@@ -184,7 +184,7 @@ class Days:
                 "source": {"url": f"file://{self._data}"}, "path": "/", "start": splits[0], "end": splits[-1],
                 "splitInterval": 720, "slots": list(SLOTS), "sleepSeconds": 0.5,
             },
-            "model": {"partitions": 4, "layers": [8], "embeddingDim": 9, "table": TABLE},
+            "model": {"partitions": 4, "network": {"name": "slot-dnn", "layers": [8]}, "embeddingDim": 9, "table": TABLE},
         }  # fmt: skip
         self.session = Session(Places(folder / "run", settings(Values, given, "days")))
         self.store = open_store(self.session.places.store_url)

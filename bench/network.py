@@ -57,16 +57,16 @@ def _export(folder: Path, dim: int, numbers: int) -> None:
     from paddle import static
 
     from elastic_ctr.config.model import Model
-    from elastic_ctr.model.networks.inputs import Inputs
-    from elastic_ctr.model.networks.slot_dnn import slot_dnn
+    from elastic_ctr.config.networks import SlotDnn
+    from elastic_ctr.model.networks.catalog import logit_of
 
     paddle.enable_static()
     program, start = static.Program(), static.Program()
     with static.program_guard(program, start):
         pooled = static.data("pooled", [None, len(SLOTS) * dim], "float32")
         beside = static.data("numbers", [None, numbers], "float32") if numbers else None
-        inputs = Inputs(pooled, beside, len(SLOTS), numbers)
-        probability = paddle.nn.functional.sigmoid(slot_dnn(inputs, Model(embedding_dim=dim, layers=LAYERS)))
+        model = Model(embedding_dim=dim, network=SlotDnn(layers=LAYERS))
+        probability = paddle.nn.functional.sigmoid(logit_of(model, pooled, beside))
     executor: Any = static.Executor(paddle.CPUPlace())
     executor.run(start)
     for name, values in weights(dim, numbers).items():

@@ -47,7 +47,7 @@ FOLDS = 5
 SMALL_DATA: dict[str, dict[str, Any]] = {
     "criteo": {
         "model": {
-            "network": "deepfm", "layers": [32],
+            "network": {"name": "deepfm", "layers": [32]},
             "table": {"embed": {"learningRate": 0.005}, "embedx": {"learningRate": 0.001}},
         },
         "trainer": {"replicas": 1, "config": {"batchSize": 64, "epochs": 5}},
@@ -55,7 +55,7 @@ SMALL_DATA: dict[str, dict[str, Any]] = {
     },
     "avazu": {
         "model": {
-            "network": "deepfm", "layers": [32], "embeddingDim": 5, "dense": {"learningRate": 0.0001},
+            "network": {"name": "deepfm", "layers": [32]}, "embeddingDim": 5, "dense": {"learningRate": 0.0001},
             "table": {
                 "embed": {"name": "adagrad", "learningRate": 0.15, "initialG2Sum": 0.1},
                 "embedx": {"name": "adagrad", "learningRate": 0.005, "initialRange": 0.001, "initialG2Sum": 0.1},
@@ -220,7 +220,7 @@ COLUMNS = ("label", *(f"I{n}" for n in range(1, 14)), *(f"C{n}" for n in range(1
 CRITEO_ROWS: dict[str, Any] = {
     **SMALL_DATA["criteo"],
     "model": {
-        "network": "deepfm", "layers": [128], "dense": {"learningRate": 0.0002},
+        "network": {"name": "deepfm", "layers": [128]}, "dense": {"learningRate": 0.0002},
         "table": {"embed": {"learningRate": 0.0035}, "embedx": {"learningRate": 0.0003}},
     },
     "trainer": {"replicas": 1, "config": {"batchSize": 32, "epochs": 5}},

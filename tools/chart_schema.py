@@ -99,7 +99,7 @@ def _alternatives(schema: Schema) -> Iterator[Schema]:
 
 
 def _told_apart(alternatives: list[Schema], definitions: Schema) -> Schema:
-    """One schema for all: objects by their `type` or by a key that they need, everything else by its own type."""
+    """One schema for all: objects by their `name`, their `type` or a key that they need, everything else by its own type."""
     classes = [definitions[each["$ref"].rpartition("/")[2]] for each in alternatives if "$ref" in each]
     others = [each for each in alternatives if "$ref" not in each]
     types = [kind for each in others for kind in (each["type"] if isinstance(each["type"], list) else [each["type"]])]
@@ -108,6 +108,9 @@ def _told_apart(alternatives: list[Schema], definitions: Schema) -> Schema:
     found: Schema = {**(others[0] if others else {}), "type": [*types, "object"] if classes else types}
     if not classes:
         return found
+    references = [each for each in alternatives if "$ref" in each]
+    if all("const" in each["properties"].get("name", {}) for each in classes):
+        return _by_name(classes, references, found)
     if all("const" in each["properties"].get("type", {}) for each in classes):
         kinds = [each["properties"]["type"]["const"] for each in classes]
         found = {"required": ["type"], "properties": {"type": {"enum": kinds}}}
@@ -115,10 +118,19 @@ def _told_apart(alternatives: list[Schema], definitions: Schema) -> Schema:
     else:
         conditions = [{"type": "object", "required": each["required"]} for each in classes]
         conditions[-1] = {"type": "object"}
-    references = [each for each in alternatives if "$ref" in each]
     for condition, reference in zip(reversed(conditions), reversed(references), strict=True):
         found = {"if": condition, "then": reference, "else": found}
     return found
+
+
+def _by_name(classes: list[Schema], references: list[Schema], short: Schema) -> Schema:
+    """Objects by their `name`, which the first class need not give; text is a name alone."""
+    names = [each["properties"]["name"]["const"] for each in classes]
+    found: Schema = {"properties": {"name": {"enum": names}}}
+    for name, reference in zip(reversed(names), reversed(references), strict=True):
+        condition = {"properties": {"name": {"const": name}}, **({} if name == names[0] else {"required": ["name"]})}
+        found = {"if": condition, "then": reference, "else": found}
+    return {"type": short["type"], "if": {"type": "string"}, "then": {"enum": short["enum"]}, "else": found}
 
 
 def _merged(ours: Schema, theirs: Schema, where: str) -> Schema:

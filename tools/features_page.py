@@ -16,10 +16,12 @@ def with_tables(page: str, kind_of: Callable[[FieldInfo], str]) -> str:
     """The text of the page with its tables written anew. `kind_of` says what a setting takes."""
     types = {name: kind for name, kind in _named() if "type" in kind.model_fields}
     tables = {
-        "types": _table(("type", "gives", "settings"), ((f"`{name}`", *_type(kind)) for name, kind in types.items())),
-        "transforms": _table(("step", "result"), _steps()),
+        "types": markdown_table(
+            ("type", "gives", "settings"), ((f"`{name}`", *_type(kind)) for name, kind in types.items())
+        ),
+        "transforms": markdown_table(("step", "result"), _steps()),
     }
-    tables["types"] += ["", *_table(("setting", "of", "takes", "effect"), _settings(types, kind_of))]
+    tables["types"] += ["", *markdown_table(("setting", "of", "takes", "effect"), _settings(types, kind_of))]
     for name, table in tables.items():
         found = re.search(rf"(<!-- {name}: .*? -->\n).*?(<!-- end of {name} -->)", page, re.DOTALL)
         if found is None:
@@ -64,7 +66,7 @@ def _steps() -> Iterator[Row]:
         yield (kind.__doc__ or "").strip(), field.description or ""
 
 
-def _table(head: Row, rows: Any) -> list[str]:
+def markdown_table(head: Row, rows: Any) -> list[str]:
     return [
         f"| {' | '.join(row)} |"
         for row in (head, ("---",) * len(head), *(tuple(cell.replace("|", "\\|") for cell in row) for row in rows))

@@ -1,5 +1,5 @@
-"""Writes the generated files: the protocols' code, docs/configuration.md, tables of docs/features.md, the chart's schema, README and
-comments of settings.
+"""Writes the generated files: the protocols' code, docs/configuration.md, tables of docs/features.md and docs/models.md, the chart's
+schema, README and comments of settings.
 
 With --check it only compares.
 """
@@ -18,6 +18,8 @@ from chart_readme import readme
 from chart_schema import values_schema
 from chart_values import with_descriptions
 from features_page import with_tables
+from models_page import with_settings
+from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 
 from elastic_ctr.config.section import Section
@@ -32,6 +34,7 @@ PROTOS = {
 }
 CHART = ROOT / "charts" / "elastic-ctr"
 FEATURES = ROOT / "docs" / "features.md"
+MODELS = ROOT / "docs" / "models.md"
 
 
 def protocol_code() -> dict[Path, str]:
@@ -58,15 +61,11 @@ def rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str, s
 
 
 def _kind(field: FieldInfo) -> str:
-    schema: dict[str, Any] = {}
-
-    class Probe(Section):
-        probe: field.annotation  # type: ignore[name-defined]
-
-    schema = Probe.model_json_schema()["properties"]["probe"]
+    probe: Any = create_model("Probe", __base__=Section, probe=(field.annotation or Any, field))
+    schema: dict[str, Any] = probe.model_json_schema()["properties"]["probe"]
     if "enum" in schema:
         return " or ".join(f"`{value}`" for value in schema["enum"])
-    return " or ".join(_kinds(schema))
+    return " or ".join(dict.fromkeys(_kinds(schema)))
 
 
 def _kinds(schema: dict[str, Any]) -> list[str]:
@@ -83,6 +82,8 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if value is None:
         return "absent"
+    if isinstance(value, BaseModel):
+        return f"`{value.model_dump(exclude_unset=True, by_alias=True)}`".replace("'", "")
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):
@@ -127,6 +128,7 @@ def main() -> int:
         **protocol_code(),
         ROOT / "docs" / "configuration.md": configuration(),
         FEATURES: with_tables(FEATURES.read_text(), _kind),
+        MODELS: with_settings(MODELS.read_text(), _kind, _default),
         **chart_files(),
     }.items():
         if path.exists() and path.read_text() == text:

@@ -7,7 +7,7 @@ import pytest
 from chart.api_server import PROMETHEUS, VOLCANO, install
 from chart.rendering import SMALLEST, Refused, Renderer, merged
 from elastic_ctr.config.load import ConfigRefused, settings
-from elastic_ctr.config.model import WITHOUT_LAYERS
+from elastic_ctr.config.networks import WITHOUT_LAYERS
 from elastic_ctr.config.values_file import Values
 
 # (values, what the schema says): the path names the key, the words name the rule.
@@ -24,7 +24,7 @@ SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "half a trainer": ({"trainer": {"replicas": 1.5}}, "at '/trainer/replicas': got number, want integer"),
     "a count as text": ({"serving": {"replicas": "3"}}, "at '/serving/replicas': got string, want integer"),
     "a port too high": ({"serving": {"config": {"port": 70000}}}, "at '/serving/config/port': maximum: got 70,000, want 65,535"),
-    "an unknown network": ({"model": {"network": "../x"}}, "at '/model/network': value must be one of 'slot-dnn', 'deepfm', 'lr', 'fm', 'wide-deep'"),
+    "an unknown network": ({"model": {"network": "../x"}}, "at '/model/network': value must be one of 'slot-dnn', 'lr', 'fm', 'wide-deep', 'deepfm'"),
     "an unknown scheduler": ({"training": {"scheduler": "kueue"}}, "at '/training/scheduler': value must be one of 'volcano', 'none'"),
     "another address of logs": ({"data": {"source": {"url": "ftp://x"}}}, "at '/data/source/url': 'ftp://x' does not match pattern"),
     "a day that is none": ({"data": {"start": "20200431x"}}, "at '/data/start': '20200431x' does not match pattern"),
@@ -170,11 +170,12 @@ BETWEEN_KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["model.table.embedxThreshold 10", "model.table.showClickDecayRate 1"],
     ),
     **{
-        f"two classes of {network}": (
-            {"model": {"network": network, "output": "softmax"}},
+        f"two classes of {given}": (
+            {"model": {"network": given, "output": "softmax"}},
             ["model.output softmax", f"which {network} has none of", "set model.output to sigmoid"],
         )
         for network in sorted(WITHOUT_LAYERS)
+        for given in (network, {"name": network})
     },
     "a name too long": ({"fullnameOverride": "n" * 40}, ["fullnameOverride", "34"]),
 }

@@ -137,7 +137,7 @@ def small_values(hadoop: Hadoop, path: str) -> Values:
             "sleepSeconds": 2,
             "slots": [str(number) for number in range(8)],
         },
-        "model": {"partitions": 60, "embeddingDim": 9, "layers": [64, 32]},
+        "model": {"partitions": 60, "embeddingDim": 9, "network": {"name": "slot-dnn", "layers": [64, 32]}},
         "tolerationSeconds": 20,
         "fileServer": block("40m", "256Mi", image=_image(FILE_SERVER_IMAGE), persistence={"size": "2Gi"}),
         "master": block("50m", "512Mi"),

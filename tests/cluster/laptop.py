@@ -21,7 +21,7 @@ HOURS = tuple(f"20200401/{hour:02d}" for hour in range(4))
 ROWS = 200_000
 # What is the program's is the same there as here.
 SHARED: Values = {
-    "model": {"partitions": 12, "embeddingDim": 9, "layers": [64, 32]},
+    "model": {"partitions": 12, "embeddingDim": 9, "network": {"name": "slot-dnn", "layers": [64, 32]}},
     "trainer": {"replicas": 2},
     "pserver": {"replicas": 2},
 }

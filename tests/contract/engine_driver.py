@@ -5,6 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.trainer.engine import Engine
@@ -25,24 +27,30 @@ def main() -> None:
     for line in sys.stdin:
         name, *given = json.loads(line)
         answer = None
-        if name == "train":
+        if name in ("train", "predict"):
             rows = given[0]
             file = scratch / "lines.txt"
             file.write_text("".join(f"{row}\n" for row in rows))
+            if name == "predict":
+                engine.set_offset(given[1])
             dataset = engine.ready(engine.preload(file, 1), len(rows))
-            engine.train(dataset)
+            positives, negatives = getattr(engine, name)(dataset)
             dataset.release_memory()
             engine.flush()
-        elif name == "predict":
-            file = scratch / "asked.txt"
-            file.write_text("".join(f"{row}\n" for row in given[0]))
-            engine.set_offset(given[1])
-            positives, negatives = engine.predict(engine.ready(engine.preload(file, 1), len(given[0])))
-            answer = [[bucket, count] for bucket, count in enumerate((positives + negatives).tolist()) if count]
+            counts = positives + negatives
+            answer = {int(bucket): counts[bucket] for bucket in counts.nonzero()[0]}
         elif name == "pull":
-            import numpy as np
-
             answer = engine.pull(np.array(given[0], np.uint64)).tolist()
+        elif name == "score":
+            engine.pull_dense()
+            pooled = np.array(given[0], np.float32)
+            answer = engine.score(pooled, np.zeros((len(pooled), 0), np.float32)).tolist()
+        elif name == "parameters":
+            engine.pull_dense()
+            answer = {name: engine._array(name).tolist() for name in engine._first_values}
+        elif name == "export":
+            engine.pull_dense()
+            engine.export_dense(Path(given[0]))
         elif name in ("save", "shrink", "load"):
             getattr(engine, name)(*given)
         answers.write(json.dumps(answer) + "\n")

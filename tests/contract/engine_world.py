@@ -52,15 +52,15 @@ class Trainer:
         self._process.stdin.flush()
         return self._answer()
 
-    def train(self, lines: Sequence[Clicks]) -> None:
-        """Each line is a batch of its own."""
-        self._order("train", self._records(lines))
+    def train(self, lines: Sequence[Clicks]) -> dict[int, float]:
+        """Each line is a batch of its own. How many impressions fell into which bucket of the histograms."""
+        return self._ran("train", lines)
 
-    def predict(self, lines: Sequence[Clicks], offset: float) -> list[tuple[int, float]]:
-        """(bucket of the logit, shows) with this offset."""
-        return [tuple(found) for found in self._order("predict", self._records(lines), offset)]
+    def predict(self, lines: Sequence[Clicks], offset: float = 0.0) -> dict[int, float]:
+        """Like `train`, and nothing learns. `offset` is added to every logit."""
+        return self._ran("predict", lines, offset)
 
-    def _records(self, lines: Sequence[Clicks]) -> list[str]:
+    def _ran(self, command: str, lines: Sequence[Clicks], *others: float) -> dict[int, float]:
         rows = []
         for show, click, keys in lines:
             tokens = [f"1 {show} 1 {click}"]
@@ -68,7 +68,7 @@ class Trainer:
                 found = keys.get(slot) or [0]
                 tokens.append(f"{len(found)} {' '.join(map(str, found))}")
             rows.append(" ".join(tokens))
-        return rows
+        return {int(bucket): count for bucket, count in self._order(command, rows, *others).items()}
 
     def save(self, folder: str, mode: str) -> None:
         self._order("save", folder, mode)
@@ -79,6 +79,20 @@ class Trainer:
     def pull(self, keys: Sequence[int]) -> list[list[float]]:
         found: list[list[float]] = self._order("pull", list(keys))
         return found
+
+    def score(self, pooled: Sequence[Sequence[float]]) -> list[float]:
+        """Probabilities by the head, for pooled values [n, slots * dim]."""
+        found: list[float] = self._order("score", pooled)
+        return found
+
+    def parameters(self) -> dict[str, Any]:
+        """The dense parameters that the servers have, by name."""
+        found: dict[str, Any] = self._order("parameters")
+        return found
+
+    def export(self, folder: Path) -> None:
+        """The dense network as serving loads it."""
+        self._order("export", str(folder))
 
 
 class StartedEngine:

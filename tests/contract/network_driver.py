@@ -1,7 +1,7 @@
 """Computes networks with weights that are drawn: `python network_driver.py CASES.json FOLDER`.
 
 A case is a model and how many slots and numbers; FOLDER/<its place>.npz then has `pooled`, `numbers`, every parameter by its name, `logit`,
-and `slopes`, what the sum of the logits changes by with each of `pooled`.
+and `slope of …`, what the sum of the logits changes by with each of `pooled` and of the parameters.
 """
 
 import json
@@ -15,7 +15,6 @@ import numpy as np
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.model.networks.catalog import logit_of
-from elastic_ctr.model.networks.inputs import Inputs
 
 ROWS = 5
 
@@ -26,23 +25,25 @@ def computed(model: Model, slots: int, width: int, seed: int) -> dict[str, Any]:
 
     dice = np.random.default_rng(seed)
     program, start = static.Program(), static.Program()
-    with static.program_guard(program, start), static.scope_guard(static.Scope()):
+    with static.program_guard(program, start), static.scope_guard(static.Scope()), paddle.utils.unique_name.guard():
         pooled = static.data("pooled", [None, slots * model.embedding_dim], "float32")
         pooled.stop_gradient = False
         numbers = static.data("numbers", [None, width], "float32") if width else None
-        logit = logit_of(model, Inputs(pooled, numbers, slots, width))
-        [slopes] = static.gradients([paddle.sum(logit)], [pooled])
+        logit = logit_of(model, pooled, numbers)
+        parameters = program.all_parameters()
+        slopes = static.gradients([paddle.sum(logit)], [pooled, *parameters])
         executor: Any = static.Executor(paddle.CPUPlace())
         executor.run(start)
         drawn = {}
-        for each in program.all_parameters():
+        for each in parameters:
             drawn[each.name] = (dice.standard_normal(each.shape) / 2).astype(np.float32)
             static.global_scope().find_var(each.name).get_tensor().set(drawn[each.name], paddle.CPUPlace())
         given = {"pooled": dice.standard_normal((ROWS, slots * model.embedding_dim)).astype(np.float32)}
         if width:
             given["numbers"] = dice.standard_normal((ROWS, width)).astype(np.float32)
-        found = executor.run(program, feed=given, fetch_list=[logit, slopes])
-    return {**given, **drawn, "logit": found[0], "slopes": found[1]}
+        found = executor.run(program, feed=given, fetch_list=[logit, *slopes])
+    names = [f"slope of {name}" for name in ("pooled", *drawn)]
+    return {**given, **drawn, "logit": found[0], **dict(zip(names, found[1:], strict=True))}
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from bench.days import Formula
 
 from contract.engine_world import StartedEngine, engine
 from elastic_ctr.config.model import Model, SparseRule, Table, VectorRule
+from elastic_ctr.config.networks import DeepFm, SlotDnn
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="paddlepaddle is not installed")
 
@@ -60,7 +61,7 @@ def by_formula(table: Table) -> list[Seen]:
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    model = Model(network="deepfm", embedding_dim=3, partitions=4, layers=(4,), table=TABLE)
+    model = Model(network=DeepFm(layers=(4,)), embedding_dim=3, partitions=4, table=TABLE)
     with engine(tmp_path_factory.mktemp("engine"), model, pservers=2, trainer_ids=(1, 7)) as found:
         yield found
 
@@ -140,7 +141,7 @@ def test_the_settings_of_the_rules_have_an_effect(started: StartedEngine, observ
 
 def test_a_key_gets_its_vector_at_the_threshold_and_keeps_it_over_day_ends(tmp_path: Path) -> None:
     table = Table(embedx_threshold=2, show_click_decay_rate=1, embed=SparseRule(name="naive"), embedx=TABLE.embedx)
-    with engine(tmp_path, Model(embedding_dim=3, partitions=4, layers=(4,), table=table)) as started:
+    with engine(tmp_path, Model(network=SlotDnn(layers=(4,)), embedding_dim=3, partitions=4, table=table)) as started:
         [trainer] = started.trainers
         trainer.train([(2, 1, {"a": [1]}), (2, 2, {"a": [2]})])
         for step in ("base", "batch"):

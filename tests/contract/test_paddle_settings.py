@@ -17,6 +17,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from elastic_ctr.config.model import Dense, Model, ModelInput, SparseRule, Table, VectorRule
+from elastic_ctr.config.networks import SlotDnn
 from elastic_ctr.model.program import build_program, prepare_environment, start_paddle
 prepare_environment(Path(sys.argv[1]))
 start_paddle(Model())
@@ -40,7 +41,7 @@ for rule in json.loads(sys.argv[2]):
         current_id=0, role=fleet.Role.SERVER, worker_num=1, server_endpoints=["127.0.0.1:1"]
     ))
     with paddle.static.program_guard(paddle.static.Program(), paddle.static.Program()), paddle.utils.unique_name.guard():
-        build_program(Model(partitions=30, embedding_dim=5, layers=(4,), table=table, dense=dense), ModelInput(("a",)))
+        build_program(Model(partitions=30, embedding_dim=5, network=SlotDnn(layers=(4,)), table=table, dense=dense), ModelInput(("a",)))
         told = text_format.Parse(
             fleet.fleet._runtime_handle.ps_desc_builder.build_server_desc(), the_one_ps_pb2.PSParameter()
         )

@@ -91,7 +91,7 @@ def reports_to(url: str) -> None:
     def run(*, finished: bool) -> str:
         status = {"passes": passes, "finished": finished, "current": None}
         server = TrackingServer(url, timeout=60)
-        one = Tracking(server, "ctr-train-1", "ctr", {"model": {"layers": [4]}}, lambda: status)
+        one = Tracking(server, "ctr-train-1", "ctr", {"model": {"network": {"layers": [4]}}}, lambda: status)
         one.round()
         one.start().stop()
         body = {"experiment_ids": [number()], "max_results": 10}

@@ -33,7 +33,7 @@ def values_for(data: Path, slots: list[Any] | None, start: str, end: str, /, **c
             **({} if slots is None else {"slots": slots}),
             "sleepSeconds": 0.5,
         },
-        "model": {"layers": [64, 32], "partitions": 12},
+        "model": {"network": {"layers": [64, 32]}, "partitions": 12},
         "master": {"config": {"port": port, "statusPort": port + 1, "leaseSeconds": 8, "pserverTimeoutSeconds": 6}},
         "trainer": {"replicas": 2, "config": {"batchSize": 256, "adminPort": port + 90}},
         "pserver": {"replicas": 2, "config": {"port": port + 20, "adminPort": port + 2}},

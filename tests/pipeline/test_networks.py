@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,22 @@ ROWS = 3000
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("network", ["lr", "fm", "wide-deep"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"network": "lr"},
+        {"network": "fm"},
+        {"network": "wide-deep", "dense": {"l2": 1e-6}, "table": {"embeddingL2": 1e-6}},
+        {"network": {"name": "dcn"}, "output": "softmax"},
+        {"network": {"name": "dcn-v2", "rank": 8, "dropout": 0.3, "layerNorm": True}},
+        {"network": {"name": "xdeepfm", "cinLayers": [8, 8]}},
+        {"network": {"name": "autoint", "attentionLayers": 2, "headDim": 8}},
+        {"network": {"name": "final-mlp", "secondLayers": [32], "gating": True, "dropout": 0.2}},
+    ],
+    ids=lambda model: model["network"] if isinstance(model["network"], str) else model["network"]["name"],
+)
 def test_what_a_network_has_learned_is_what_serving_answers(
-    tmp_path: Path, start: Callable[..., Run], network: str
+    tmp_path: Path, start: Callable[..., Run], model: dict[str, Any]
 ) -> None:
     dice = random.Random(7)
     data = tmp_path / "data"
@@ -28,7 +42,7 @@ def test_what_a_network_has_learned_is_what_serving_answers(
         "20200401/00",
         data={"format": "csv", "label": "clicked"},
         features=FEATURES,
-        model={"network": network},
+        model=model,
         trainer={"replicas": 1, "config": {"batchSize": 32, "epochs": 4}},
         pserver={"replicas": 1},
     )

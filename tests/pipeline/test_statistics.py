@@ -49,7 +49,7 @@ def values_until(folder: Path, last: int, **given: Any) -> dict[str, Any]:
         None,
         "20200401/00",
         f"20200401/{last:02d}",
-        model={"layers": [16], "partitions": 4, "network": "deepfm"},
+        model={"network": {"name": "deepfm", "layers": [16]}, "partitions": 4},
         data={"format": "csv", "label": "click", "taskBytes": 20_000},
         trainer={"replicas": 2},
         pserver={"replicas": 1},

@@ -11,6 +11,7 @@ import typer
 import yaml
 
 from elastic_ctr.cli.main import build
+from elastic_ctr.config.networks import NETWORKS
 from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import Values
 
@@ -94,7 +95,12 @@ def settings(section: type[Section], prefix: str = "") -> Iterator[tuple[str, st
             yield key, (field.description or "").strip()
 
 
-SETTINGS = dict(settings(Values))
+SETTINGS = {
+    **dict(settings(Values)),
+    **{key: what for kind in NETWORKS.values() for key, what in settings(kind, "model.network.")},
+    # Which of them, told apart by it.
+    "model.network.name": "The network.",
+}
 
 
 def keys(values: Any, prefix: str = "") -> Iterator[str]:

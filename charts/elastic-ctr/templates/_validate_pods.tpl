@@ -144,9 +144,31 @@ model.table.embedxThreshold {{ .embedxThreshold }} needs model.table.showClickDe
 {{- end }}
 
 {{- define "elastic-ctr.validate.softmax" -}}
-{{- with $.Values.model }}
-{{- if and (has .network (list "lr" "fm")) (eq .output "softmax") -}}
-model.output softmax is that of fully connected layers, which {{ .network }} has none of; set model.output to sigmoid
+{{- $name := include "elastic-ctr.networkName" . }}
+{{- if and (has $name (list "lr" "fm")) (eq .Values.model.output "softmax") -}}
+model.output softmax is that of fully connected layers, which {{ $name }} has none of; set model.output to sigmoid
+{{- end }}
+{{- end }}
+
+{{/* The network by name, whether model.network is a name or a map; $ */}}
+{{- define "elastic-ctr.networkName" -}}
+{{- $network := .Values.model.network }}
+{{- if kindIs "map" $network }}
+{{- $network = $network.name }}
+{{- end }}
+{{- $network | default "slot-dnn" }}
+{{- end }}
+
+{{- define "elastic-ctr.validate.heads" -}}
+{{- if eq (include "elastic-ctr.networkName" .) "final-mlp" }}
+{{- $given := kindIs "map" .Values.model.network | ternary .Values.model.network dict }}
+{{- $heads := $given.heads | default 8 | int }}
+{{- $streams := dict "layers" ($given.layers | default (list 400)) "secondLayers" ($given.secondLayers | default (list 400)) }}
+{{- range $key, $widths := $streams }}
+{{- $width := last $widths | int }}
+{{- if mod $width $heads -}}
+model.network.heads {{ $heads }} does not divide {{ $width }}, the last width of {{ $key }}; set model.network.heads to a divisor of it
+{{ end }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -13,6 +13,8 @@ from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.shared_options import grouped
 from elastic_ctr.features.hours import HOUR, TRUTH, HoursRefused, HourTree, hour_name, parse_hour
 from elastic_ctr.features.synthetic import PRESETS, Truth, parts, probability_text
+from elastic_ctr.features.synthetic_numbers import NumbersTruth
+from elastic_ctr.features.synthetic_sequence import SequenceTruth
 from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 
 
@@ -21,6 +23,10 @@ class PresetName(str, enum.Enum):
 
     EASY = "easy"
     SPARSE = "sparse"
+    PAIRWISE = "pairwise"
+    THIRD_ORDER = "third-order"
+    SEQUENCE = "sequence"
+    NUMERIC = "numeric"
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,21 @@ class Drawing:
             min=0, help="Decides the truth; the seed if not given. To hold lines out: the same truth, another seed."
         ),
     ] = None
-    preset: Annotated[PresetName, typer.Option(help="easy has 1,000 keys in each of 8 slots, sparse 100,000.")] = (
-        PresetName.EASY
-    )
+    preset: Annotated[
+        PresetName,
+        typer.Option(
+            help="easy has 1,000 keys in each of 8 slots, sparse 100,000, and both a weight for each key. In pairwise pairs of slots "
+            "interact, in third-order groups of three. sequence has the last items that a user has seen in one slot, in order. "
+            "numeric writes CSV with 13 numbers and 3 categories."
+        ),
+    ] = PresetName.EASY
+
+
+def truth_of(preset: PresetName, seed: int) -> Truth | NumbersTruth:
+    """The truth of a preset."""
+    if preset is PresetName.NUMERIC:
+        return NumbersTruth(seed)
+    return SequenceTruth(seed) if preset is PresetName.SEQUENCE else Truth(PRESETS[preset.value], seed)
 
 
 @grouped
@@ -52,11 +70,11 @@ def synth(
 ) -> None:
     """Write click logs made from a known truth, and the best AUC and logloss that any model can reach on them.
 
-    Writes OUT/YYYYMMDD/HH/part-0000k with a donefile, OUT/slot.conf, and the true probability of each line, in the
+    Writes OUT/YYYYMMDD/HH/part-0000k with a donefile, OUT/values.yaml, OUT/slot.conf for lines of clicks, and the true probability of each line, in the
     order of the lines, to OUT/truth/YYYYMMDD/HH/part-0000k. The same options give the same bytes.
     """
     truth_seed = drawing.seed if drawing.truth_seed is None else drawing.truth_seed
-    truth = Truth(PRESETS[drawing.preset.value], truth_seed)
+    truth = truth_of(drawing.preset, truth_seed)
     probabilities, clicks = [], []
     try:
         first = parse_hour(start)
@@ -68,7 +86,8 @@ def synth(
                 tree.append(f"{TRUTH}/{name}", probability_text(lines.probabilities))
                 probabilities.append(lines.probabilities)
                 clicks.append(lines.clicks)
-            tree.publish(truth.slots, first, first + HOUR * (hours - 1))
+            last = first + HOUR * (hours - 1)
+            tree.publish(truth.slots, first, last, truth.values(hour_name(first), hour_name(last)))
     except (HoursRefused, OSError) as error:
         refuse(reason_of(error), 1)
     scores, clicked = np.concatenate(probabilities), np.concatenate(clicks)
@@ -76,7 +95,7 @@ def synth(
         "rows": rows,
         "clicks": int(clicked.sum()),
         "hours": hours,
-        "slots": len(truth.slots),
+        "slots": len(truth.slots or ()),
         "preset": drawing.preset.value,
         "seed": drawing.seed,
         "truthSeed": truth_seed,

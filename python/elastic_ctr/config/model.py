@@ -2,16 +2,14 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from elastic_ctr.config.section import EXACT, Count, Section
+from elastic_ctr.config.networks import NETWORKS, WITHOUT_LAYERS, DeepFm, Network, or_a_name
+from elastic_ctr.config.section import EXACT, Section
 from elastic_ctr.features.value_kind import ValueKind
 
-# Those of elastic_ctr.model.networks.catalog; a test keeps the two lists equal.
-NetworkName = Literal["slot-dnn", "deepfm", "lr", "fm", "wide-deep"]
-WITHOUT_LAYERS = frozenset({"lr", "fm"})
 RuleName = Literal["naive", "adagrad", "std_adagrad", "adagrad_v2", "adam", "shared_adam"]
 
 
@@ -23,7 +21,7 @@ class SparseRule(Section):
         description="naive, adagrad, std_adagrad, adagrad_v2, adam or shared_adam. The adam rules decay their moments by 0.9 "
         "and 0.999; Paddle takes no others.",
     )
-    learning_rate: float = Field(default=5e-3, gt=0, description="Step size.")
+    learning_rate: float = Field(default=1e-2, gt=0, description="Step size.")
     initial_g2sum: float = Field(default=3.0, gt=0, description="adagrad rules: what the gradient sum starts from.")
     weight_bounds: tuple[float, float] = Field(default=(-10.0, 10.0), description="Values are kept inside these.")
 
@@ -37,6 +35,7 @@ class SparseRule(Section):
 class VectorRule(SparseRule):
     """How the vector of a row learns. First-order weights begin at 0."""
 
+    learning_rate: float = Field(default=2e-3, gt=0, description="Step size.")
     initial_range: float = Field(default=1e-2, ge=0, description="New embedx values are uniform in ± this.")
 
 
@@ -70,6 +69,13 @@ class Table(Section):
     delete_after_unseen_days: float = Field(
         default=30, ge=0, description="At day end a key unseen for more days is deleted."
     )
+    embedding_l2: float = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="L2 regularisation: half of this times the sum of the squares of an impression's pooled values is added to "
+        "its loss.",
+    )
     embed: SparseRule = Field(default_factory=SparseRule, description="Rule of the first-order weight.")
     embedx: VectorRule = Field(default_factory=VectorRule, description="Rule of the vector.")
 
@@ -87,20 +93,26 @@ class Table(Section):
 class Dense(Section):
     """How the dense network learns."""
 
-    learning_rate: float = Field(default=1e-3, gt=0, description="Adam's step size.")
+    learning_rate: float = Field(default=5e-4, gt=0, description="Adam's step size.")
     adam_d2sum: bool = Field(
         default=False, description="Use Paddle's newer update rule of the dense network, as in ElasticCTR."
+    )
+    l2: float = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="L2 regularisation: half of this times the sum of the squares of all weights, without biases, is added to the loss.",
     )
 
 
 class Model(Section):
     """The network and its embeddings."""
 
-    network: NetworkName = Field(
-        default="slot-dnn",
-        description="slot-dnn: fully connected layers over slots and numbers. deepfm: "
-        "first order, pairs and fully connected layers. wide-deep: deepfm without pairs. lr: logistic regression. fm: factorization "
-        "machine.",
+    network: Network = Field(
+        default=DeepFm(name="deepfm"),
+        json_schema_extra=or_a_name,
+        description="A name, or a map of a name and settings of that network alone, such as {name: dcn-v2, crossLayers: 2, layers: [256, "
+        f"128]}}. The networks are {', '.join(NETWORKS)}; docs/models.md has their settings.",
     )
     embedding_dim: int = Field(
         default=9, ge=2, le=512, description="Floats a key: the first-order weight and the vector after it."
@@ -116,9 +128,6 @@ class Model(Section):
         description="How cube stores values: float16 takes half the memory, int8 about two fifths at embeddingDim 17. Training is the "
         "same. May be changed at any time; the next version becomes full parts.",
     )
-    layers: tuple[Count, ...] = Field(
-        default=(400, 400, 400), description="Widths of the fully connected layers; lr and fm have none."
-    )
     output: Literal["sigmoid", "softmax"] = Field(
         default="sigmoid",
         description="Output of the network: `sigmoid` gives one probability, `softmax` two classes as in ElasticCTR.",
@@ -127,11 +136,20 @@ class Model(Section):
     table: Table = Field(default_factory=Table, description="The sparse table's rules.")
     dense: Dense = Field(default_factory=Dense, description="The dense network's rules.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _moved(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "layers" in given:
+            raise ValueError(
+                "layers is a setting of the network now; move it into model.network, beside the name: network: {name: …, layers: […]}"
+            )
+        return given
+
     @model_validator(mode="after")
     def _classes(self) -> "Model":
-        if self.network in WITHOUT_LAYERS and self.output == "softmax":
+        if self.network.name in WITHOUT_LAYERS and self.output == "softmax":
             raise ValueError(
-                f"output softmax is that of fully connected layers, which {self.network} has none of; set output to sigmoid"
+                f"output softmax is that of fully connected layers, which {self.network.name} has none of; set output to sigmoid"
             )
         return self
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import ALTERNATIVES, Features, check_features
 from elastic_ctr.config.model import Model
+from elastic_ctr.config.networks import NETWORKS, refusal
 from elastic_ctr.config.roles import (
     CubeConfig,
     CubeTransferConfig,
@@ -34,6 +35,13 @@ _TOP = frozenset([
     "image", "log", "metrics", "networkPolicy", "podDefaults", "priorityClasses", "serviceAccount", "tmpSizeLimit",
     "tolerationSeconds", "tracking", "training",
 ])  # fmt: skip
+
+
+# The classes of what is told apart by a type or a name, by their steps in the place of an error.
+_KINDS: dict[str, type[Section]] = {
+    **ALTERNATIVES,
+    **{f"{ALTERNATIVE}{name}": kind for name, kind in NETWORKS.items()},
+}
 
 
 class Block(Section):
@@ -181,9 +189,14 @@ def sentences(wrong: ValidationError, kind: type[BaseModel]) -> list[str]:
         place = tuple(step for step in error["loc"] if not str(step).startswith(ALTERNATIVE))
         where = ".".join(map(str, place)) or "the file"
         if error["type"] == "extra_forbidden":
-            near = get_close_matches(str(place[-1]), _settings_beside(kind, error["loc"]), 1)
-            way_out = f"did you mean {near[0]}?" if near else "remove it or mend its spelling"
-            found.append(f"{where} is not a setting; {way_out}")
+            [near, *_] = [*get_close_matches(str(place[-1]), _settings_beside(kind, error["loc"]), 1), None]
+            section = str(error["loc"][-2]) if len(error["loc"]) > 1 else ""
+            network = section.removeprefix(ALTERNATIVE)
+            if section != network and network in NETWORKS:
+                found.append(f"{where} {refusal(network, str(place[-1]), near)}")
+            else:
+                way_out = f"did you mean {near}?" if near else "remove it or mend its spelling"
+                found.append(f"{where} is not a setting; {way_out}")
         elif error["type"] == "missing":
             found.append(f"{where} is missing")
         elif isinstance(error["input"], date):
@@ -204,8 +217,8 @@ def _settings_beside(kind: type[BaseModel], place: tuple[int | str, ...]) -> lis
     """The settings of the section in which a key stands."""
     section: type[BaseModel] = kind
     steps = list(map(str, place[:-1]))
-    if known := [number for number, step in enumerate(steps) if step in ALTERNATIVES]:
-        section = ALTERNATIVES[steps[known[-1]]]
+    if known := [number for number, step in enumerate(steps) if step in _KINDS]:
+        section = _KINDS[steps[known[-1]]]
         steps = steps[known[-1] + 1 :]
     for step in steps:
         below = {field.alias or name: field.annotation for name, field in section.model_fields.items()}.get(step)

@@ -126,7 +126,7 @@ class Publisher:
             numbers=self._settings.input.numbers,
             features=next((each.sha256 for each in model_files if each.path.endswith(f"/{FILE}")), None),
             sparse_dim=model.sparse_dim,
-            network=model.network,
+            network=model.network.name,
             cube_files=cube_files,
             model_files=model_files,
             samples=len(live),

@@ -13,7 +13,6 @@ from typing import Any
 from elastic_ctr.config.model import Model, ModelInput, VectorRule
 from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
 from elastic_ctr.model.networks.catalog import logit_of
-from elastic_ctr.model.networks.inputs import Inputs
 from elastic_ctr.runtime.math_library import choose_code_path
 
 SUPPORTED = "2.6."
@@ -53,7 +52,7 @@ def table_settings(model: Model) -> dict[str, dict[str, Any]]:
         "accessor.embedx_dim": model.embedding_dim - 1,
         "accessor.embedx_threshold": table.embedx_threshold,
     }
-    for field, value in table.model_dump(exclude={"embedx_threshold", "embed", "embedx"}).items():
+    for field, value in table.model_dump(exclude={"embedx_threshold", "embedding_l2", "embed", "embedx"}).items():
         settings[f"accessor.ctr_accessor_param.{field}"] = value
     for block, rule in (("embed_sgd_param", table.embed), ("embedx_sgd_param", table.embedx)):
         name, message = _RULES[rule.name]
@@ -116,11 +115,12 @@ def build_program(model: Model, given: ModelInput) -> Graph:
         )
         how = "average" if given.slots[number - 1] in given.averaged else "sum"
         pooled.append(static.nn.sequence_lod.sequence_pool(values, how))
-    inputs = Inputs(paddle.concat(pooled, axis=1), numbers, len(slots), len(given.numbers))
-    logit = logit_of(model, inputs) + offset()
+    together = paddle.concat(pooled, axis=1)
+    logit = logit_of(model, together, numbers, training=True) + offset()
     histograms = _histograms(logit, shows, clicks)
     # A line is `show` impressions of which `click` were clicked: the likelihood of all of them.
     loss = paddle.sum(shows * paddle.nn.functional.softplus(logit) - clicks * logit) / paddle.sum(shows)
+    loss = _with_decay(loss, model, together, shows)
     strategy = fleet.DistributedStrategy()
     strategy.a_sync = True
     strategy.adam_d2sum = model.dense.adam_d2sum
@@ -138,6 +138,26 @@ def offset() -> Any:
     found = static.create_global_var([1], 0.0, "float32", persistable=True, name=OFFSET)
     found.stop_gradient = True
     return found
+
+
+def _with_decay(loss: Any, model: Model, pooled: Any, shows: Any) -> Any:
+    """The loss and half of l2 times squares: of the dense weights, and of the slots' values of an impression.
+
+    It stands in the loss because Paddle's server has no decay of its own for either table.
+    """
+    import paddle
+    from paddle import static
+
+    if model.table.embedding_l2:
+        squares = paddle.sum(shows * paddle.sum(pooled * pooled, axis=1, keepdim=True)) / paddle.sum(shows)
+        loss += 0.5 * model.table.embedding_l2 * squares
+    if model.dense.l2:
+        dense = [each for each in static.default_main_program().all_parameters() if each.name != TABLE]
+        # Biases and the weights of layer norms have one dimension.
+        weights = [each for each in dense if len(each.shape) > 1]
+        for each in weights:
+            loss += 0.5 * model.dense.l2 * paddle.sum(each * each)
+    return loss
 
 
 def _histograms(logit: Any, shows: Any, clicks: Any) -> tuple[Any, Any]:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.model.evaluation import BUCKETS
 from elastic_ctr.model.networks.catalog import logit_of
-from elastic_ctr.model.networks.inputs import Inputs
 from elastic_ctr.model.program import OFFSET, TABLE, build_program, offset, start_paddle
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.trainer.gradient_pushes import merge_gradients
@@ -105,7 +104,7 @@ class Engine:
             pooled = static.data("pooled", [None, slots * self._model.embedding_dim], "float32")
             others = [static.data("numbers", [None, numbers], "float32")] if numbers else []
             self._head_feeds = [pooled, *others]
-            logit = logit_of(self._model, Inputs(pooled, others[0] if others else None, slots, numbers)) + offset()
+            logit = logit_of(self._model, pooled, others[0] if others else None) + offset()
             self._head_output = paddle.nn.functional.sigmoid(logit)
 
     def preload(self, file: Path, batch_size: int) -> Any:

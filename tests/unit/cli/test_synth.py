@@ -7,7 +7,9 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from elastic_ctr.cli.local import load_values
 from elastic_ctr.cli.synth import synth
+from elastic_ctr.config.features import input_of
 from elastic_ctr.features.line import parse_line
 from elastic_ctr.features.slots import SlotList
 
@@ -88,3 +90,17 @@ def test_one_line_has_no_auc(tmp_path: Path) -> None:
     done = call(tmp_path / "out", "--hours", "1", "--rows", "1", "--json")
 
     assert json.loads(done.stdout)["auc"] is None
+
+
+@pytest.mark.parametrize("preset", ["pairwise", "third-order", "sequence", "numeric"])
+def test_the_values_file_of_a_preset_trains_its_lines(tmp_path: Path, preset: str) -> None:
+    done = call(tmp_path / "out", "--hours", "1", "--rows", "20000", "--preset", preset, "--json")
+
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    assert 0.7 < summary["auc"] < 0.9
+    values = load_values([tmp_path / "out" / "values.yaml"], None)
+    given = input_of(values.data, values.features)
+    assert (len(given.slots), len(given.numbers)) == {"sequence": (5, 0), "numeric": (3, 13)}.get(preset, (8, 0))
+    written = lines(tmp_path / "out")
+    assert len(written) == 20000 + (2 if preset == "numeric" else 0)  # a header for each file

@@ -36,7 +36,7 @@ def status_of(passes: list[dict[str, Any]], *, finished: bool = False, state: st
 
 
 def tracking(server: Server, passes: list[dict[str, Any]], **given: Any) -> Tracking:
-    settings = {"model": {"layers": [4]}}
+    settings = {"model": {"network": {"layers": [4]}}}
     return Tracking(server.client(), "ctr-train-1", "clicks", settings, lambda: status_of(passes, **given))
 
 
@@ -50,7 +50,7 @@ def test_settings_are_told_once_and_each_pass_when_it_is_done(server: Server) ->
     one.round()
     one.round()
 
-    assert server.params == [{"key": "model.layers", "value": "[4]"}]
+    assert server.params == [{"key": "model.network.layers", "value": "[4]"}]
     assert {(each["key"], each["value"], each["step"], each["timestamp"]) for each in server.metrics} == {
         ("records", 10.0, 1, 7000), ("refused", 0.0, 1, 7000), ("keys", 5.0, 1, 7000), ("auc", 0.6, 1, 7000),
         ("seconds_checkpoint", 1.5, 1, 7000),

@@ -4,22 +4,45 @@ from collections.abc import Callable
 from typing import Any
 
 from elastic_ctr.config.model import Model
+from elastic_ctr.model.networks.autoint import autoint
+from elastic_ctr.model.networks.dcn import dcn
+from elastic_ctr.model.networks.dcn_v2 import dcn_v2
 from elastic_ctr.model.networks.deepfm import deepfm
+from elastic_ctr.model.networks.final_mlp import final_mlp
 from elastic_ctr.model.networks.fm import fm
 from elastic_ctr.model.networks.inputs import Inputs
 from elastic_ctr.model.networks.lr import lr
 from elastic_ctr.model.networks.slot_dnn import slot_dnn
 from elastic_ctr.model.networks.wide_deep import wide_deep
+from elastic_ctr.model.networks.xdeepfm import xdeepfm
 
-NETWORKS: dict[str, Callable[[Inputs, Model], Any]] = {
+# Each takes the settings of its name in elastic_ctr.config.networks; a test keeps the two lists equal.
+NETWORKS: dict[str, Callable[[Inputs, Any], Any]] = {
     "slot-dnn": slot_dnn,
-    "deepfm": deepfm,
     "lr": lr,
     "fm": fm,
     "wide-deep": wide_deep,
+    "deepfm": deepfm,
+    "dcn": dcn,
+    "dcn-v2": dcn_v2,
+    "xdeepfm": xdeepfm,
+    "autoint": autoint,
+    "final-mlp": final_mlp,
 }
 
 
-def logit_of(model: Model, inputs: Inputs) -> Any:
-    """The logit of each row, [batch, 1]. Built once for training and once for export, with the same names."""
-    return NETWORKS[model.network](inputs, model)
+def logit_of(model: Model, pooled: Any, numbers: Any, *, training: bool = False) -> Any:
+    """The logit of each row, [batch, 1], from the pooled slots [batch, slots * dim] and the numbers [batch, n] or None.
+
+    Built once for training and once for export, with the same names.
+    """
+    inputs = Inputs(
+        pooled,
+        numbers,
+        slots=pooled.shape[1] // model.embedding_dim,
+        width=0 if numbers is None else numbers.shape[1],
+        dim=model.embedding_dim,
+        classes=2 if model.output == "softmax" else 1,
+        training=training,
+    )
+    return NETWORKS[model.network.name](inputs, model.network)

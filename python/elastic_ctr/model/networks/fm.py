@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from elastic_ctr.config.model import Model
+from elastic_ctr.config.networks import Fm
 from elastic_ctr.model.networks.inputs import Inputs
 from elastic_ctr.model.networks.parts import bias, fields_of, first_order, pairs
 
 
-def fm(inputs: Inputs, model: Model) -> Any:
+def fm(inputs: Inputs, _: Fm) -> Any:
     """The logit is b + Σ w + Σ over pairs of v · v': -> [batch, 1]. Several keys of a slot count as one field, their sum or mean.
 
     Rendle, Factorization Machines, 2010.
     """
-    fields = fields_of(inputs, model)
-    return first_order(fields, inputs) + pairs(fields, inputs, model) + bias()
+    fields = fields_of(inputs)
+    return first_order(fields, inputs) + pairs(fields, inputs) + bias()

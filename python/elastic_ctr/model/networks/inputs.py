@@ -10,3 +10,6 @@ class Inputs(NamedTuple):
     numbers: Any  # [batch, width], or None where there is none
     slots: int
     width: int  # of numbers
+    dim: int
+    classes: int = 1  # of the output layer; 2 are softmax
+    training: bool = False  # dropout is on

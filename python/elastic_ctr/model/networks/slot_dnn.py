@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from elastic_ctr.config.model import Model
+from elastic_ctr.config.networks import SlotDnn
 from elastic_ctr.model.networks.inputs import Inputs
 from elastic_ctr.model.networks.parts import tower, with_numbers
 
 
-def slot_dnn(inputs: Inputs, model: Model) -> Any:
+def slot_dnn(inputs: Inputs, settings: SlotDnn) -> Any:
     """The logit is tower([slot 1, …, slot n, numbers]), a slot with its first-order weight: -> [batch, 1].
 
     The network of ElasticCTR and of PaddleRec's online trainer.
     """
-    return tower(with_numbers(inputs.pooled, inputs), model)
+    return tower(with_numbers(inputs.pooled, inputs), inputs, settings)
