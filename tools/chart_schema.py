@@ -107,7 +107,10 @@ def _told_apart(alternatives: list[Schema], definitions: Schema) -> Schema:
         return {**classes[0], "type": ["object", *types]}
     found: Schema = {**(others[0] if others else {}), "type": [*types, "object"] if classes else types}
     if not classes:
-        return found
+        words = [each["const"] for each in others if "const" in each]
+        # A word beside numbers with bounds.
+        rest = {key: each for other in others if "const" not in other for key, each in other.items() if key != "type"}
+        return {"type": types, **rest, "if": {"type": "string"}, "then": {"enum": words}} if words else found
     references = [each for each in alternatives if "$ref" in each]
     if all("const" in each["properties"].get("name", {}) for each in classes):
         return _by_name(classes, references, found)

@@ -144,13 +144,13 @@ class FinalMlp(Layered):
 
 
 AnyNetwork: TypeAlias = SlotDnn | DeepFm | WideDeep | Lr | Fm | Dcn | DcnV2 | XDeepFm | AutoInt | FinalMlp
-# By name, in the order in which documents and refusals list them.
+# By name, in the order in which documents and refusals list them; the first is the default's.
 NETWORKS: dict[str, type[AnyNetwork]] = {
+    "deepfm": DeepFm,
     "slot-dnn": SlotDnn,
     "lr": Lr,
     "fm": Fm,
     "wide-deep": WideDeep,
-    "deepfm": DeepFm,
     "dcn": Dcn,
     "dcn-v2": DcnV2,
     "xdeepfm": XDeepFm,
@@ -184,11 +184,11 @@ def or_a_name(schema: JsonDict) -> None:
 
 
 Network: TypeAlias = Annotated[
-    Annotated[SlotDnn, Tag(f"{ALTERNATIVE}slot-dnn")]
+    Annotated[DeepFm, Tag(f"{ALTERNATIVE}deepfm")]
+    | Annotated[SlotDnn, Tag(f"{ALTERNATIVE}slot-dnn")]
     | Annotated[Lr, Tag(f"{ALTERNATIVE}lr")]
     | Annotated[Fm, Tag(f"{ALTERNATIVE}fm")]
     | Annotated[WideDeep, Tag(f"{ALTERNATIVE}wide-deep")]
-    | Annotated[DeepFm, Tag(f"{ALTERNATIVE}deepfm")]
     | Annotated[Dcn, Tag(f"{ALTERNATIVE}dcn")]
     | Annotated[DcnV2, Tag(f"{ALTERNATIVE}dcn-v2")]
     | Annotated[XDeepFm, Tag(f"{ALTERNATIVE}xdeepfm")]
