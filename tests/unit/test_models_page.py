@@ -8,8 +8,10 @@ import pytest
 import yaml
 from bench.networks import DATA, page, settings_of, tables, verdicts
 
+from elastic_ctr.cli.local import load_values
+from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.model import Model
-from elastic_ctr.config.networks import NETWORKS
+from elastic_ctr.config.networks import NETWORKS, Lr
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 
@@ -40,6 +42,20 @@ def test_the_page_begins_with_a_model_that_is_taken() -> None:
     [block] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
     assert Model.model_validate(yaml.safe_load(block)["model"]).network.name == "dcn-v2"
+
+
+def test_a_name_alone_leaves_the_settings_of_an_earlier_file_behind_and_a_map_does_not(tmp_path: Path) -> None:
+    files = []
+    for number, network in enumerate(({"name": "deepfm", "layers": [8]}, "lr", {"name": "lr"})):
+        data = {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}
+        files.append(tmp_path / f"{number}.yaml")
+        files[-1].write_text(yaml.safe_dump({"data": data, "model": {"network": network}}))
+
+    assert load_values([files[0], files[1]], None).model.network == Lr()
+    with pytest.raises(
+        ConfigRefused, match=r"model\.network\.layers is not a setting of lr, which has none; remove it"
+    ):
+        load_values([files[0], files[2]], None)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
