@@ -52,8 +52,8 @@ def test_what_the_program_refuses_of_a_network_the_schema_refuses(
 @pytest.mark.parametrize(
     ("network", "words"),
     [
-        ("../x", "at '/model/network': value must be one of 'slot-dnn', 'lr', 'fm'"),
-        ({"name": "../x"}, "at '/model/network/name': value must be one of 'slot-dnn', 'lr', 'fm'"),
+        ("../x", "at '/model/network': value must be one of 'deepfm', 'slot-dnn', 'lr', 'fm'"),
+        ({"name": "../x"}, "at '/model/network/name': value must be one of 'deepfm', 'slot-dnn', 'lr', 'fm'"),
         (5, "at '/model/network': got number, want string or object"),
         ([], "at '/model/network': got array, want string or object"),
         ({"name": "lr", "crossLayers": 3}, "at '/model/network': additional properties 'crossLayers' not allowed"),

@@ -24,7 +24,7 @@ SINGLE_KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "half a trainer": ({"trainer": {"replicas": 1.5}}, "at '/trainer/replicas': got number, want integer"),
     "a count as text": ({"serving": {"replicas": "3"}}, "at '/serving/replicas': got string, want integer"),
     "a port too high": ({"serving": {"config": {"port": 70000}}}, "at '/serving/config/port': maximum: got 70,000, want 65,535"),
-    "an unknown network": ({"model": {"network": "../x"}}, "at '/model/network': value must be one of 'slot-dnn', 'lr', 'fm', 'wide-deep', 'deepfm'"),
+    "an unknown network": ({"model": {"network": "../x"}}, "at '/model/network': value must be one of 'deepfm', 'slot-dnn', 'lr', 'fm', 'wide-deep'"),
     "an unknown scheduler": ({"training": {"scheduler": "kueue"}}, "at '/training/scheduler': value must be one of 'volcano', 'none'"),
     "another address of logs": ({"data": {"source": {"url": "ftp://x"}}}, "at '/data/source/url': 'ftp://x' does not match pattern"),
     "a day that is none": ({"data": {"start": "20200431x"}}, "at '/data/start': '20200431x' does not match pattern"),

@@ -3,13 +3,13 @@ from pydantic import ValidationError
 
 from elastic_ctr.config.load import ConfigRefused, settings
 from elastic_ctr.config.model import Model, ModelInput, SparseRule, Table, digest_of_model
-from elastic_ctr.config.networks import NETWORKS, WITHOUT_LAYERS, DcnV2, SlotDnn
+from elastic_ctr.config.networks import NETWORKS, WITHOUT_LAYERS, DcnV2, DeepFm
 
 ONE_SLOT = ModelInput(("a",))
 
 
 def test_equal_settings_have_one_digest_however_they_were_written() -> None:
-    given = Model.model_validate({"embeddingDim": 9, "network": {"layers": [400, 400, 400]}})
+    given = Model.model_validate({"embeddingDim": 9, "network": {"layers": [128, 64]}})
 
     assert digest_of_model(given, ModelInput(("a", "b"))) == digest_of_model(
         Model(embedding_dim=9), ModelInput(("a", "b"))
@@ -32,7 +32,7 @@ def test_equal_settings_have_one_digest_however_they_were_written() -> None:
         {"table": {"baseThreshold": 1.5}},
         {"table": {"embedx": {"learningRate": 0.1}}},
         {"dense": {"learningRate": 0.1}},
-        {"network": "deepfm"},
+        {"network": "slot-dnn"},
     ],
 )
 def test_any_other_setting_is_another_digest(changed: dict[str, object]) -> None:
@@ -94,8 +94,8 @@ def test_a_name_alone_is_the_network_with_its_defaults() -> None:
     for name, kind in NETWORKS.items():
         assert Model.model_validate({"network": name}).network == kind()
         assert Model.model_validate({"network": {"name": name}}).network == kind()
-    assert Model().network == SlotDnn()
-    assert Model.model_validate({"network": {"layers": [4]}}).network == SlotDnn(layers=(4,))
+    assert Model().network == DeepFm()
+    assert Model.model_validate({"network": {"layers": [4]}}).network == DeepFm(layers=(4,))
 
 
 def test_every_default_and_bound_of_a_network_is_explained() -> None:
@@ -138,7 +138,7 @@ def test_an_unknown_setting_of_a_network_is_refused_with_the_settings_there_are(
 
 @pytest.mark.parametrize("name", ["../x", "", 5, [5], None], ids=str)
 def test_an_unknown_network_is_refused_with_the_names_there_are(name: object) -> None:
-    sentence = f"there is no network {name!r}; the networks are slot-dnn, lr, fm, wide-deep, deepfm, dcn, dcn-v2, xdeepfm, autoint, final-mlp"
+    sentence = f"there is no network {name!r}; the networks are deepfm, slot-dnn, lr, fm, wide-deep, dcn, dcn-v2, xdeepfm, autoint, final-mlp"
 
     assert refused({"name": name}) == f"values.yaml: network: {sentence}"
     if isinstance(name, str):
@@ -163,7 +163,7 @@ def test_layers_beside_the_network_are_refused_with_their_new_place() -> None:
 
 def test_heads_that_do_not_divide_a_stream_are_refused_with_its_width() -> None:
     assert refused({"name": "final-mlp", "heads": 3}) == (
-        "values.yaml: network: heads 3 does not divide 400, the last width of layers; set heads to a divisor of it"
+        "values.yaml: network: heads 3 does not divide 64, the last width of layers; set heads to a divisor of it"
     )
     assert "does not divide 9, the last width of secondLayers" in refused(
         {"name": "final-mlp", "heads": 4, "secondLayers": [8, 9]}

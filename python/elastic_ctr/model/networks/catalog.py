@@ -18,11 +18,11 @@ from elastic_ctr.model.networks.xdeepfm import xdeepfm
 
 # Each takes the settings of its name in elastic_ctr.config.networks; a test keeps the two lists equal.
 NETWORKS: dict[str, Callable[[Inputs, Any], Any]] = {
+    "deepfm": deepfm,
     "slot-dnn": slot_dnn,
     "lr": lr,
     "fm": fm,
     "wide-deep": wide_deep,
-    "deepfm": deepfm,
     "dcn": dcn,
     "dcn-v2": dcn_v2,
     "xdeepfm": xdeepfm,
