@@ -13,7 +13,7 @@ import numpy as np
 
 from elastic_ctr.features.statistics.collector import Part as CollectedPart
 from elastic_ctr.features.statistics.collector import part_name
-from elastic_ctr.master.ledger_file import LedgerFile
+from elastic_ctr.master.ledger_quality import LedgerQuality
 from elastic_ctr.master.ledger_rows import (
     Columns,
     DriftRow,
@@ -44,7 +44,7 @@ _SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
 _CLEAN = "failures = 0, lost_leases = 0, error = ''"
 
 
-class Ledger(LedgerFile):
+class Ledger(LedgerQuality):
     """The one owner of the file. Every public method is one transaction; callers hold the coordinator's lock."""
 
     # -- facts -----------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class Ledger(LedgerFile):
             self._empty_pass(ordinal)
 
     def _empty_pass(self, ordinal: int) -> None:
-        for table in ("files", "tasks", "refusals", "samples", "collected", "collected_series", "drifts"):
+        for table in ("files", "tasks", "refusals", "samples", "collected", "collected_series", "drifts", "qualities"):
             self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
 
     def set_pass(self, ordinal: int, /, **columns: Any) -> None:
@@ -476,6 +476,7 @@ class Ledger(LedgerFile):
                 " version = null where ordinal > ? and state in ('checked', 'training', 'evaluating', 'saving', 'done')",
                 (ordinal,),
             )
+            self._db.execute("delete from qualities where pass > ? and moment = 'after'", (ordinal,))
             self._db.execute(
                 "update tasks set state = 'todo', trainer = null, attempt = '', running = 0 where state = 'leased'"
             )

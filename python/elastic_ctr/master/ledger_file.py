@@ -54,6 +54,8 @@ create index if not exists collected_by_pass on collected (pass);
 create table if not exists collected_series (task text not null, place integer not null, pass integer not null, data blob not null,
   primary key (task, place));
 create index if not exists collected_series_by_pass on collected_series (pass);
+create table if not exists qualities (pass integer not null, moment text not null, document text not null,
+  primary key (pass, moment));
 create table if not exists drifts (pass integer primary key, columns text not null);
 create table if not exists recoveries (
   id integer primary key autoincrement, role text not null, reason text not null, at real not null, seconds real,

@@ -25,7 +25,8 @@ from elastic_ctr.master.checkpoint_files import describe_refusals
 from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.recovery import Part
 from elastic_ctr.master.schedule import is_shuffled, shuffle_seed
-from elastic_ctr.model.evaluation import BUCKETS, auc_of_histogram
+from elastic_ctr.model.evaluation import BUCKETS, quality_of_histogram
+from elastic_ctr.versions.manifest import Quality
 
 log = logging.getLogger(__name__)
 
@@ -291,22 +292,24 @@ class EpochRunner(Part):
                 return False
             # One pass without samples among others does not stop the training.
             log.warning("pass %s: %s: its version is checked with lines of before", current.id, none)
-        auc = self._auc(current)
-        self._ledger.set_pass(current.ordinal, state="checked", auc_before=auc)
-        found = f"{counts['records']} records, {counts['refused']} refused, AUC before training {_number(auc)}"
+        quality = self._quality(current)
+        self._ledger.set_quality(current.ordinal, "before", quality)
+        self._ledger.set_pass(current.ordinal, state="checked")
+        found = f"{counts['records']} records, {counts['refused']} refused, before training {_figures(quality)}"
         log.info("pass %s is checked: %s", current.id, found)
         return True
 
     def _end(self, current: PassRow) -> bool:
-        auc = self._auc(current)
-        self._ledger.set_pass(current.ordinal, state="saving", auc=auc)
-        log.info("pass %s is trained: AUC %s", current.id, _number(auc))
+        quality = self._quality(current)
+        self._ledger.set_quality(current.ordinal, "after", quality)
+        self._ledger.set_pass(current.ordinal, state="saving")
+        log.info("pass %s is trained: %s", current.id, _figures(quality))
         return True
 
-    def _auc(self, current: PassRow) -> float | None:
+    def _quality(self, current: PassRow) -> Quality | None:
         """Of the predictions of the last epoch."""
         histograms = self._ledger.histograms(current.ordinal)
-        return None if histograms is None else auc_of_histogram(*histograms)
+        return None if histograms is None else quality_of_histogram(*histograms)
 
 
 def _without_samples(counts: dict[str, int], *, of_rows: bool) -> tuple[str, str]:
@@ -334,5 +337,8 @@ def _histogram(raw: bytes) -> Histogram:
     return found if found.size else np.zeros(BUCKETS)
 
 
-def _number(auc: float | None) -> str:
-    return "-" if auc is None else f"{auc:.4f}"
+def _figures(quality: Quality | None) -> str:
+    if quality is None:
+        return "AUC -"
+    auc, calibration = ("-" if each is None else f"{each:.4f}" for each in (quality.auc, quality.calibration))
+    return f"AUC {auc}, logloss {quality.logloss:.4f}, calibration {calibration}"
