@@ -33,17 +33,18 @@ def explain(
     address: PredictionsAddress = None,
     model: ModelName = None,
     top: Annotated[
-        int | None, typer.Option("--top", min=1, help="Only so many features, those with the largest shares.")
+        int | None, typer.Option("--top", min=1, help="Only so many features, those with the largest contributions.")
     ] = None,
     where: Where = Where(),
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object, as serving's `:explain` answers it, features by share.")
+        bool,
+        typer.Option("--json", help="One JSON object, as serving's `:explain` answers it, features by contribution."),
     ] = False,
 ) -> None:
     """Show what each feature of one line or row adds to its probability, and which of its keys the version knows.
 
-    The share of a feature is the probability minus that of the same row without the feature: without its keys, or with the
-    number that stands for a missing one. Shares do not add up, since features act together; a crossed feature is one of its
+    The contribution of a feature is the probability minus that of the same row without the feature: without its keys, or with the
+    number that stands for a missing one. Contributions do not add up, since features act together; a crossed feature is one of its
     own. All is answered by one version.
 
     A key that the version does not know has no vector: it was never trained, or fell below a threshold. How often a key was
@@ -64,7 +65,7 @@ def explain(
         raise typer.Exit(1) from None
     except (KubectlFailed, OSError, ValueError) as failed:
         refuse(reason_of(failed))
-    features = sorted(answer["features"], key=lambda each: -abs(each["share"]))
+    features = sorted(answer["features"], key=lambda each: -abs(each["contribution"]))
     answer = {**answer, "features": features[:top]}
     if as_json:
         typer.echo(json.dumps(answer))
@@ -74,7 +75,7 @@ def explain(
         _headline(answer["version"], answer["probability"]), _table(answer), sep="\n", highlight=False
     )
     if len(features) > len(answer["features"]):
-        typer.echo(f"… and {len(features) - len(answer['features'])} more features with smaller shares")
+        typer.echo(f"… and {len(features) - len(answer['features'])} more features with smaller contributions")
 
 
 class _RowRefused(ValueError):
@@ -119,13 +120,16 @@ def _headline(version: int, probability: float) -> str:
 
 def _table(answer: dict[str, Any]) -> Table:
     shown = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for name in ("feature", "share", "without", "known keys", "keys or number"):
+    for name in ("feature", "contribution", "without", "known keys", "keys or number"):
         shown.add_column(name, justify="left" if name in {"feature", "keys or number"} else "right")
     for each in answer["features"]:
         keys = each.get("keys")
         known, what = ("-", f"{each['number']:.6g} (missing: {each['missing']:.6g})") if keys is None else _keys(keys)
-        share = Text(f"{each['share']:+.6f}", "green" if each["share"] > 0 else "red" if each["share"] < 0 else "")
-        shown.add_row(Text(each["feature"]), share, f"{each['without']:.6f}", known, what)
+        contribution = Text(
+            f"{each['contribution']:+.6f}",
+            "green" if each["contribution"] > 0 else "red" if each["contribution"] < 0 else "",
+        )
+        shown.add_row(Text(each["feature"]), contribution, f"{each['without']:.6f}", known, what)
     return shown
 
 

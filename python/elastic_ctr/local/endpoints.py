@@ -161,7 +161,7 @@ def explain(address: str, model: str, instance: Any) -> dict[str, Any]:
     with _open_inference(address):
         [found] = answer["explanations"]
         for each in found["features"]:
-            float(each["share"]), float(each["without"])
+            float(each["contribution"]), float(each["without"])
         return {"version": int(answer["model_version"]), "probability": float(found["probability"]), **found}
 
 

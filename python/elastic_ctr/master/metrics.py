@@ -67,6 +67,7 @@ class MasterMetrics(Collector):
         with self._coordinator.locked() as ledger:
             totals = ledger.totals()
             parked, generation = ledger.counts()["parked"], ledger.facts.generation
+            refused = sum(each["state"] == "refused" for each in ledger.versions())
             done = [each for each in ledger.passes() if each.state == "done"]
             drifts = list(ledger.drifts().values())
             quality = ledger.figures(done[-1].ordinal).get(done[-1].ordinal) if done else None
@@ -74,6 +75,10 @@ class MasterMetrics(Collector):
             yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=totals[key])
         gauges = {
             "records_parked": (parked, "Records of tasks that failed again and again and stopped their pass."),
+            "refused_versions": (
+                refused,
+                "Versions that the master did not publish: other values than trained, or a quality that was lost.",
+            ),
             "generation": (generation, "Sets of pserver processes so far."),
         }
         for name, (value, what) in gauges.items():

@@ -10,9 +10,9 @@ from cli.test_check_serving import metadata
 from elastic_ctr.cli.main import build
 
 FEATURES = [
-    {"feature": "0", "share": 0.01, "without": 0.06, "keys": [{"key": str(key), "known": key > 13} for key in range(12, 18)]},
-    {"feature": "7", "share": 0.0, "without": 0.07, "keys": []},
-    {"feature": "price", "share": -0.02, "without": 0.09, "number": 1.25, "missing": 0.5},
+    {"feature": "0", "contribution": 0.01, "without": 0.06, "keys": [{"key": str(key), "known": key > 13} for key in range(12, 18)]},
+    {"feature": "7", "contribution": 0.0, "without": 0.07, "keys": []},
+    {"feature": "price", "contribution": -0.02, "without": 0.09, "number": 1.25, "missing": 0.5},
 ]  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def test_a_line_is_explained_with_or_without_show_and_click(line: str) -> None:
     assert serving.asked == [{"instances": ["12:0 5:7"]}]
 
 
-def test_features_stand_in_the_order_of_their_shares() -> None:
+def test_features_stand_in_the_order_of_their_contributions() -> None:
     done = call(Serving(), "12:0")
 
     assert done.exit_code == 0
@@ -68,7 +68,7 @@ def test_top_says_how_many_are_left_out() -> None:
 
     assert "price" in done.stdout
     assert "4/6" not in done.stdout
-    assert "… and 2 more features with smaller shares" in done.stdout
+    assert "… and 2 more features with smaller contributions" in done.stdout
 
 
 def test_json_has_every_key() -> None:

@@ -77,7 +77,7 @@ async def predicted(it: SubmittedBatch, lines: list[str]) -> list[float]:
     return list(answer["outputs"][0]["data"])
 
 
-async def test_a_share_is_the_probability_minus_that_without_the_feature() -> None:
+async def test_a_contribution_is_the_probability_minus_that_without_the_feature() -> None:
     async with explaining(LINES) as it:
         status, answer = await it.ask("POST", EXPLAIN, {"instances": ["14:0 16:0 18:2", "12:1"]})
         full, without_0, without_2, other, nothing = await predicted(
@@ -90,7 +90,9 @@ async def test_a_share_is_the_probability_minus_that_without_the_feature() -> No
     assert first["probability"] == pytest.approx(full)
     assert [each["feature"] for each in first["features"]] == ["0", "1", "2"]
     assert [each["without"] for each in first["features"]] == pytest.approx([without_0, full, without_2])
-    assert [each["share"] for each in first["features"]] == pytest.approx([full - without_0, 0, full - without_2])
+    assert [each["contribution"] for each in first["features"]] == pytest.approx(
+        [full - without_0, 0, full - without_2]
+    )
     assert [each["without"] for each in second["features"]] == pytest.approx([other, nothing, other])
     assert it.counters.requests["explanations", 200] == 1
 
@@ -116,7 +118,7 @@ async def test_a_key_is_what_the_table_has_of_a_feasign() -> None:
     assert found["features"][0]["keys"] == [{"key": "4", "known": True}, {"key": "5", "known": False}]
 
 
-async def test_of_a_row_each_feature_has_its_share_a_cross_and_a_number_too() -> None:
+async def test_of_a_row_each_feature_has_its_contribution_a_cross_and_a_number_too() -> None:
     row = {"user": "u1", "tags": ["a", "b"], "price": 3.0}
     async with explaining(ROWS) as it:
         status, answer = await it.ask("POST", EXPLAIN, {"instances": [row]})
@@ -143,12 +145,12 @@ async def test_of_a_row_each_feature_has_its_share_a_cross_and_a_number_too() ->
     assert by_name["user"]["without"] == pytest.approx(1 / (1 + np.exp(-logit)), abs=1e-6)
 
 
-async def test_an_instance_without_features_has_a_probability_and_no_shares() -> None:
+async def test_an_instance_without_features_has_a_probability_and_no_contributions() -> None:
     async with explaining(LINES) as it:
         status, answer = await it.ask("POST", EXPLAIN, {"instances": ["0:0"]})
 
     assert status == 200
-    assert all(each["share"] == 0 for each in answer["explanations"][0]["features"])
+    assert all(each["contribution"] == 0 for each in answer["explanations"][0]["features"])
 
 
 async def test_many_instances_are_split_and_each_keeps_its_own() -> None:

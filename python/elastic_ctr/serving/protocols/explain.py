@@ -2,11 +2,11 @@
 
     {"instances": [{"user": "u1", "price": 3.2}, …]}      rows of columns, or feature lines as text: "17:0 5:7"
     {"explanations": [{"probability": 0.07, "features": [
-        {"feature": "user", "share": 0.02, "without": 0.05, "keys": [{"key": "1743…", "known": true}]},
-        {"feature": "price", "share": -0.01, "without": 0.08, "number": 1.4, "missing": 0.0}]}], "model_version": "1786000000"}
+        {"feature": "user", "contribution": 0.02, "without": 0.05, "keys": [{"key": "1743…", "known": true}]},
+        {"feature": "price", "contribution": -0.01, "without": 0.08, "number": 1.4, "missing": 0.0}]}], "model_version": "1786000000"}
 
 `without` is the probability of the same instance without the feature: without its keys, or with the number that stands for a
-missing one. `share` is what that takes away, `probability - without`. Shares do not add up to the probability: features act
+missing one. `contribution` is what that takes away, `probability - without`. Contributions do not add up to the probability: features act
 together, and a crossed feature is one of its own. A key is known if the version has it; its values are zeros otherwise.
 
 Everything is one request of as many instances: the instance, one for each feature that it has, and one for each key alone,
@@ -119,7 +119,7 @@ class Explanation:
 
 
 def _feature(name: str, full: float, without: float) -> dict[str, Any]:
-    return {"feature": name, "share": full - without, "without": without}
+    return {"feature": name, "contribution": full - without, "without": without}
 
 
 def _missing(schema: Schema) -> Floats:
