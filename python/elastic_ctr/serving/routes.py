@@ -244,7 +244,10 @@ class Routes:
                 raise RequestError(503, f"version {version} was unloaded meanwhile; ask again")
             return read[0].answer(probabilities, version, model.sparse_dim), JSON_TYPE
 
-        self._predict(request, parse, answered, lambda refusal: error_body(refusal.sentence), reply)
+        # A small body becomes many instances.
+        self._predict(
+            request, parse, answered, lambda refusal: error_body(refusal.sentence), reply, size=PARSED_INLINE + 1
+        )
 
     def _predict(
         self,
@@ -253,7 +256,11 @@ class Routes:
         answered: Answered,
         refused: Callable[[RequestError], bytes],
         reply: Reply,
+        *,
+        size: int | None = None,
     ) -> None:
+        """`size`: what the request is taken for, if not for its body."""
+
         def done(outcome: Floats | Exception, version: int) -> None:
             if isinstance(outcome, Exception):
                 refusal = request_error_of(outcome)
@@ -266,8 +273,10 @@ class Routes:
             else:
                 reply(200, body, headers)
 
-        # The size of a compressed body is known once it is decoded.
-        self.predict(len(request.body) if not request.encoding else PARSED_INLINE + 1, parse, done)
+        if size is None:
+            # The size of a compressed body is known once it is decoded.
+            size = len(request.body) if not request.encoding else PARSED_INLINE + 1
+        self.predict(size, parse, done)
 
     def predict(self, size: int, parse: Parse, done: Done) -> None:
         """Submit the instances that `parse` makes of a request of so many bytes; `done` is called once. Never raises."""

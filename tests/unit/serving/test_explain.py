@@ -166,6 +166,15 @@ async def test_many_instances_are_split_and_each_keeps_its_own() -> None:
         assert each["features"][1]["keys"] == [{"key": str(2 * number + 1), "known": False}]
 
 
+async def test_an_instance_of_very_many_keys_is_refused_before_it_takes_memory() -> None:
+    async with explaining(LINES, max_instances=100_000) as it:
+        status, answer = await it.ask("POST", EXPLAIN, {"instances": [" ".join(["1:0"] * 20_000)]})
+
+    assert status == 413
+    assert answer["error"].startswith("the explanation takes 20002 instances")
+    assert "10000 are allowed" in answer["error"]
+
+
 @pytest.mark.parametrize(
     ("schema", "body", "status", "reason"),
     [

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from elastic_ctr.features.keys import Keys, key_of
+from elastic_ctr.features.keys import Keys, keys_of
 from elastic_ctr.serving.batching.instances import MAX_FEASIGNS, Floats, Instances, Lengths, too_many_feasigns
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols.json_fields import enough_instances, fields, items, json_object
@@ -29,20 +29,25 @@ from elastic_ctr.serving.protocols.open_inference import instances_of_lines
 from elastic_ctr.serving.protocols.rows_json import parse_rows
 from elastic_ctr.serving.request_error import RequestError
 
+MOST_VARIANTS = 10_000
+"""A request of a few bytes a key becomes an instance a key: an explanation is for a person to read."""
+
 
 class _Given(NamedTuple):
-    """One instance: the feasigns of each slot, and the numbers."""
+    """One instance: its feasigns by slot, how many each slot has, and its numbers."""
 
-    slots: list[Keys]
+    feasigns: Keys
+    lengths: Lengths
     numbers: Floats
 
     @property
-    def present(self) -> list[int]:
-        return [slot for slot, feasigns in enumerate(self.slots) if len(feasigns)]
+    def present(self) -> Lengths:
+        return np.flatnonzero(self.lengths)
 
     @property
-    def variants(self) -> int:
-        return 1 + len(self.present) + len(self.numbers) + sum(map(len, self.slots))
+    def rows(self) -> int:
+        """Of its variants."""
+        return 1 + len(self.present) + len(self.numbers) + len(self.feasigns)
 
 
 class Explanation:
@@ -57,27 +62,29 @@ class Explanation:
     def instances(self, schema: Schema, max_instances: int) -> Instances:
         """All variants. Raises RequestError."""
         read = self._read(schema, max_instances)
-        self._schema, self._given = schema, list(_split(read, len(schema.slots)))
+        self._schema, self._given = schema, list(_split(read))
         self._known.clear()
-        rows = sum(each.variants for each in self._given)
-        if rows > max_instances:
+        rows = sum(each.rows for each in self._given)
+        most = min(
+            max_instances, MOST_VARIANTS, MAX_FEASIGNS // len(schema.slots) if len(schema.slots) else MOST_VARIANTS
+        )
+        if rows > most:
             raise RequestError(
                 413,
-                f"the explanation takes {rows} instances, one for each feature and each key of those given; {max_instances} are "
-                "allowed in one request (maxInstances), send fewer",
+                f"the explanation takes {rows} instances, one for each feature and each key of those given; {most} are allowed in "
+                "one request, send fewer",
             )
-        feasigns = sum((2 + len(each.present)) * sum(map(len, each.slots)) for each in self._given)
+        feasigns = sum((each.rows - len(each.feasigns) + 1) * len(each.feasigns) for each in self._given)
         if feasigns > MAX_FEASIGNS:
             raise too_many_feasigns(feasigns)
         missing = _missing(schema)
-        variants = [variant for each in self._given for variant in _variants(each, missing)]
         return Instances(
-            np.concatenate([np.empty(0, np.uint64), *(keys for variant in variants for keys in variant.slots)]),
-            np.array([len(keys) for variant in variants for keys in variant.slots], np.int64),
+            np.concatenate([_feasigns(each) for each in self._given]),
+            np.concatenate([_lengths(each) for each in self._given]),
             rows,
             ignored=read.ignored,
             known=self._known,
-            numbers=None if read.numbers is None else np.stack([variant.numbers for variant in variants]),
+            numbers=None if read.numbers is None else np.concatenate([_numbers(each, missing) for each in self._given]),
         )
 
     def _read(self, schema: Schema, max_instances: int) -> Instances:
@@ -88,38 +95,37 @@ class Explanation:
         return instances_of_lines(lines, schema.slots, "instances")
 
     def answer(self, probabilities: Floats, version: int, sparse_dim: int | None) -> bytes:
-        """Of the variants in their order."""
-        assert self._schema is not None
+        """From the probabilities of the variants, in their order."""
         # The shortest text that is the same float32, as answers of predictions have it.
         scores = [float(str(each)) for each in np.asarray(probabilities, np.float32)]
         known = np.concatenate(self._known) if self._known else np.zeros(len(scores), np.int64)
-        missing, found, at = _missing(self._schema), [], 0
+        found, end = [], 0
         for given in self._given:
-            full, at = scores[at], at + 1
-            features = []
-            single = at + len(given.present) + len(given.numbers)
-            for slot, feasigns in enumerate(given.slots):
-                without = full
-                if len(feasigns):
-                    without, at = scores[at], at + 1
-                keys = [
-                    {"key": str(key_of(feasign, sparse_dim)), "known": bool(known[single + place])}
-                    for place, feasign in enumerate(feasigns.tolist())
-                ]
-                single += len(keys)
-                features.append(_feature(self._schema.slots.names[slot], full, without) | {"keys": keys})
-            for place, number in enumerate(given.numbers.tolist()):
-                assert self._schema.transformer is not None
-                name = self._schema.transformer.numbers[place]
-                features.append(_feature(name, full, scores[at]) | {"number": number, "missing": float(missing[place])})
-                at += 1
-            at = single
-            found.append({"probability": full, "features": features})
+            begin, end = end, end + given.rows
+            features = self._features(given, scores[begin:end], known[begin:end], sparse_dim)
+            found.append({"probability": scores[begin], "features": features})
         return orjson.dumps({"explanations": found, "model_version": str(version)})
 
-
-def _feature(name: str, full: float, without: float) -> dict[str, Any]:
-    return {"feature": name, "contribution": full - without, "without": without}
+    def _features(
+        self, given: _Given, scores: list[float], known: Lengths, sparse_dim: int | None
+    ) -> list[dict[str, Any]]:
+        assert self._schema is not None
+        full, without = scores[0], iter(scores[1:])
+        singles = zip(
+            keys_of(given.feasigns, sparse_dim).tolist(), known[-len(given.feasigns) :].tolist(), strict=False
+        )
+        features: list[dict[str, Any]] = []
+        for name, length in zip(self._schema.slots.names, given.lengths.tolist(), strict=True):
+            score = next(without) if length else full
+            keys = [{"key": str(key), "known": bool(knows)} for _, (key, knows) in zip(range(length), singles)]  # noqa: B905
+            features.append({"feature": name, "contribution": full - score, "without": score, "keys": keys})
+        names = () if self._schema.transformer is None else self._schema.transformer.numbers
+        for name, number, default in zip(names, given.numbers.tolist(), _missing(self._schema).tolist(), strict=True):
+            score = next(without)
+            features.append(
+                {"feature": name, "contribution": full - score, "without": score, "number": number, "missing": default}
+            )
+        return features
 
 
 def _missing(schema: Schema) -> Floats:
@@ -127,24 +133,38 @@ def _missing(schema: Schema) -> Floats:
     return np.empty(0, np.float32) if schema.transformer is None else schema.transformer.program.missing
 
 
-def _split(read: Instances, slots: int) -> Iterator[_Given]:
-    ends = np.cumsum(read.lengths)
-    parts = [read.feasigns[end - length : end] for end, length in zip(ends, read.lengths, strict=True)]
+def _split(read: Instances) -> Iterator[_Given]:
     for row in range(read.rows):
-        numbers = np.empty(0, np.float32) if read.numbers is None else read.numbers[row]
-        yield _Given(parts[row * slots : (row + 1) * slots], numbers)
+        one = read.part(row, row + 1)
+        yield _Given(one.feasigns, one.lengths, np.empty(0, np.float32) if one.numbers is None else one.numbers[0])
 
 
-def _variants(given: _Given, missing: Floats) -> Iterator[_Given]:
-    """The instance; without each slot that it has; with each number missing; each key alone."""
-    nothing: list[Keys] = [np.empty(0, np.uint64)] * len(given.slots)
-    yield given
-    for slot in given.present:
-        yield given._replace(slots=[*given.slots[:slot], nothing[slot], *given.slots[slot + 1 :]])
-    for place in range(len(given.numbers)):
-        numbers = given.numbers.copy()
-        numbers[place] = missing[place]
-        yield given._replace(numbers=numbers)
-    for slot, feasigns in enumerate(given.slots):
-        for place in range(len(feasigns)):
-            yield given._replace(slots=[*nothing[:slot], feasigns[place : place + 1], *nothing[slot + 1 :]])
+# The variants: the instance; without each slot that it has; with each number missing; each key alone.
+
+
+def _lengths(given: _Given) -> Lengths:
+    without = np.tile(given.lengths, (len(given.present), 1))
+    without[np.arange(len(given.present)), given.present] = 0
+    alone = np.zeros((len(given.feasigns), len(given.lengths)), np.int64)
+    alone[np.arange(len(given.feasigns)), _slot_of(given)] = 1
+    same = np.tile(given.lengths, (len(given.numbers), 1))
+    return np.concatenate([given.lengths, without.reshape(-1), same.reshape(-1), alone.reshape(-1)])
+
+
+def _slot_of(given: _Given) -> Lengths:
+    """Of each feasign."""
+    return np.repeat(np.arange(len(given.lengths)), given.lengths)
+
+
+def _feasigns(given: _Given) -> Keys:
+    slot_of = _slot_of(given)
+    without = [given.feasigns[slot_of != slot] for slot in given.present]
+    return np.concatenate([given.feasigns, *without, np.tile(given.feasigns, len(given.numbers)), given.feasigns])
+
+
+def _numbers(given: _Given, missing: Floats) -> Floats:
+    found = np.tile(given.numbers, (given.rows, 1))
+    first = 1 + len(given.present)
+    for place, default in enumerate(missing):
+        found[first + place, place] = default
+    return found
