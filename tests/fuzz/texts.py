@@ -23,6 +23,7 @@ from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.seqfile.file_writer import SequenceFileWriter
 from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.protocols import elasticctr_json, open_inference
+from elastic_ctr.serving.protocols.explain import Explanation
 from elastic_ctr.serving.request_error import RequestError
 from features_oracles import multislot
 from fuzz.mutation import Field, Mutator
@@ -196,7 +197,7 @@ class SequenceFiles:
 
 
 class Predictions:
-    """JSON bodies of the source's protocol and of the Open Inference Protocol."""
+    """JSON bodies of the source's protocol, of the Open Inference Protocol and of explanations."""
 
     name = "prediction-json"
 
@@ -215,6 +216,7 @@ class Predictions:
                 {"instances": [{"slots": slots[:1] * 3}]},
                 {"inputs": [{"name": "line", "shape": [2], "datatype": "BYTES", "data": lines}]},
                 {"id": "a", "inputs": by_slot, "outputs": [{"name": "probability"}], "parameters": {"x": 1}},
+                {"instances": lines},
             )
         ]
         self._words = [
@@ -245,7 +247,9 @@ class Predictions:
             if draw.random() < 0.6:
                 body = self._mutator.mutated(body, (), self._goldens)
             try:
-                if (number < 2) == (draw.random() < 0.9):
+                if number == len(self._goldens) - 1 and draw.random() < 0.9:
+                    instances = Explanation(body).instances(Schema(SLOTS), 100)
+                elif (number < 2) == (draw.random() < 0.9):
                     instances = elasticctr_json.parse_inference(body, SLOTS, 100)
                 else:
                     instances = open_inference.parse_infer(body).instances(Schema(SLOTS), 100)

@@ -85,11 +85,21 @@ def test_tracking_answers_as_the_chart_starts_it(stand_in: StandIn, start: Start
 
 def reports_to(url: str) -> None:
     """A master that restarts, and an experiment that is deleted: what the real server keeps of it."""
-    done = {"state": "done", "doneAt": 7.0, "records": 10, "refused": 0, "keys": 5, "aucBefore": None, "auc": 0.6}
-    passes: list[dict[str, Any]] = [{**done, "ordinal": 1, "seconds": {"train": 1.5}}]
+    done = {"state": "done", "doneAt": 7.0, "records": 10, "refused": 0, "keys": 5, "aucBefore": None}
+    curve = {"roc": [0.0, 1.0], "deciles": [{"predictedCtr": 0.1, "observedCtr": 0.2}]}
+
+    def trained_to(auc: float) -> dict[str, Any]:
+        return {"auc": auc, "quality": {"before": None, "after": {"auc": auc}}}
+
+    passes: list[dict[str, Any]] = [{**done, **trained_to(0.6), "ordinal": 1, "seconds": {"train": 1.5}}]
 
     def run(*, finished: bool) -> str:
-        status = {"passes": passes, "finished": finished, "current": None}
+        status = {
+            "passes": passes,
+            "curves": [{"pass": "a", "before": None, "after": curve}],
+            "finished": finished,
+            "current": None,
+        }
         server = TrackingServer(url, timeout=60)
         one = Tracking(server, "ctr-train-1", "ctr", {"model": {"network": {"layers": [4]}}}, lambda: status)
         one.round()
@@ -110,15 +120,19 @@ def reports_to(url: str) -> None:
     # The first call to a server that has just started takes its time.
     asked("POST", "experiments/create", {"name": "ctr"})
     first = run(finished=False)
-    passes.append({**done, "ordinal": 2, "doneAt": 8.0, "auc": 0.7, "seconds": {"train": 1.5}})
+    passes.append({**done, "ordinal": 2, "doneAt": 8.0, **trained_to(0.7), "seconds": {"train": 1.5}})
     second = run(finished=False)
     asked("POST", "experiments/delete", {"experiment_id": number()})
-    passes.append({**done, "ordinal": 3, "doneAt": 9.0, "auc": 0.8, "seconds": {"train": 1.5}})
+    passes.append({**done, "ordinal": 3, "doneAt": 9.0, **trained_to(0.8), "seconds": {"train": 1.5}})
     third = run(finished=True)
 
     assert first == second == third != ""
-    found = asked("GET", "metrics/get-history", {"run_id": first, "metric_key": "auc"})["metrics"]
+    found = asked("GET", "metrics/get-history", {"run_id": first, "metric_key": "auc/after"})["metrics"]
     assert [(each["step"], each["value"]) for each in found] == [(1, 0.6), (2, 0.7), (3, 0.8)]
+    kept = asked("GET", "artifacts/list", {"run_id": first})["files"]
+    assert sorted(each["path"] for each in kept) == ["auc.svg", "calibration.svg", "roc.svg"]
+    picture = httpx.get(f"{url}/get-artifact", params={"run_id": first, "path": "roc.svg"}, trust_env=False)
+    assert "ROC of pass a" in picture.raise_for_status().text
 
 
 def test_hdfs_keeps_what_is_put_there(stand_in: StandIn, start: Start) -> None:

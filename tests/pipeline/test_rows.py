@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from elastic_ctr.local.endpoints import ask, predict_rows
+from elastic_ctr.local.endpoints import ask, explain, predict_rows
 from elastic_ctr.serving import open_inference_pb2 as messages
 from pipeline.running import Run, values_for
 from raw_rows import FEATURES, Row, random_row, write_hour
@@ -75,9 +75,23 @@ def test_raw_rows_are_trained_and_answered_by_one_definition(tmp_path: Path, sta
     grpc_port = values["serving"]["config"]["grpcPort"]
     assert over_grpc(f"127.0.0.1:{grpc_port}", fresh) == pytest.approx(as_json, abs=1e-6)
     page = (Path(__file__).parents[2] / "docs" / "serving-protocols.md").read_text()
-    *_, said = (json.loads(each) for each in re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    answers = [json.loads(each) for each in re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)]
+    [said] = (each for each in answers if each.keys() == {"predictions", "model_version"})
     asked = ask(f"http://{run.places.serving}/v1/models/ctr:predict", {"instances": [{"user": "u1"}]})
     assert asked.keys() == said.keys()
+    [said] = (each for each in answers if "explanations" in each)
+    whole = {"user": "u1", "item": 3, "price": 7.5, "age": 40, "tags": ["a", "b"], "title": "Red shoe"}
+    [probability, without_title], _ = predict_rows(
+        run.places.serving, "ctr", [whole, {name: value for name, value in whole.items() if name != "title"}]
+    )
+    explained = explain(run.places.serving, "ctr", whole)
+    assert explained.keys() - {"version"} == said["explanations"][0].keys()
+    features = {each["feature"]: each for each in explained["features"]}
+    assert features.keys() == FEATURES.keys()
+    assert {tuple(each) for each in features.values()} == {tuple(each) for each in said["explanations"][0]["features"]}
+    assert explained["probability"] == pytest.approx(probability, abs=1e-6)
+    assert features["title"]["without"] == pytest.approx(without_title, abs=1e-6)
+    assert all(key["known"] for key in features["tags"]["keys"])
     described = ask(f"http://{run.places.serving}/v2/models/ctr")["inputs"]
     assert {each["name"]: each["datatype"] for each in described} == {
         "age": "FP64", "item": "BYTES", "price": "FP64", "tags": "BYTES", "title": "BYTES", "user": "BYTES",

@@ -6,9 +6,13 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from elastic_ctr.local.endpoints import predict
+from elastic_ctr.model.evaluation import quality_of_scores
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import open_store
 from elastic_ctr.versions.manifest import published_versions, read_version
@@ -121,3 +125,53 @@ def test_each_hour_becomes_a_version_that_answers_what_was_trained_and_refused_l
         "empty",
         "too_long",
     } <= set(quarantined)
+    the_quality_is_that_of_served_predictions(run, report, tmp_path / "data" / "20200401" / "02")
+    an_explanation_takes_features_out(run, tmp_path / "data" / "20200401" / "02")
+
+
+def the_quality_is_that_of_served_predictions(run: Run, report: dict[str, Any], hour: Path) -> None:
+    """Trainers predicted the last hour with the values that the live version has."""
+    split = [line.split(maxsplit=2) for part in sorted(hour.glob("part-*")) for line in part.read_text().splitlines()]
+    shows, clicks, lines = ([each[place] for each in split] for place in range(3))
+    probabilities, versions = predict(run.places.serving, "ctr", lines)
+    assert set(versions) == {report["live"]}
+
+    exact = quality_of_scores(probabilities, np.array(clicks, float), np.array(shows, float))
+
+    after = report["passes"][-1]["quality"]["after"]
+    assert exact is not None
+    assert (after["shows"], after["clicks"]) == (exact.shows, exact.clicks)
+    assert after["auc"] == pytest.approx(exact.auc, abs=1e-3)
+    assert after["logloss"] == pytest.approx(exact.logloss, abs=1 / 256)
+    assert after["calibration"] == pytest.approx(exact.calibration, rel=0.004)
+    assert after["mae"] == pytest.approx(exact.mae, abs=1e-3)
+    curves = report["curves"][-1]["after"]
+    assert [each["observedCtr"] for each in curves["deciles"]] == pytest.approx(
+        [each.observed_ctr for each in exact.deciles], abs=0.01
+    )
+    assert curves["roc"] == pytest.approx(exact.roc, abs=0.01)
+    manifest = read_version(open_store(run.places.store_url), report["live"])
+    assert manifest.quality is not None
+    assert manifest.quality.after is not None
+    assert manifest.quality.after.auc == after["auc"]
+
+
+def an_explanation_takes_features_out(run: Run, hour: Path) -> None:
+    line = (hour / "part-00000").read_text().splitlines()[0].split(maxsplit=2)[2]
+    features = line.split()
+    done = subprocess.run(
+        [COMMAND, "explain", f"{line} 424242:{features[0].split(':')[1]}", "--address", run.places.serving, "--json"],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+
+    keys = {each["key"]: each["known"] for feature in found["features"] for each in feature["keys"]}
+    assert keys == {**dict.fromkeys((each.split(":")[0] for each in features), True), "424242": False}
+    without = [
+        " ".join(each for each in features if each.split(":")[1] != feature["feature"]) for feature in found["features"]
+    ]
+    # An unknown key adds zeros.
+    probabilities, _ = predict(run.places.serving, "ctr", [line, *without])
+    assert found["probability"] == pytest.approx(probabilities[0], abs=1e-6)
+    assert [each["without"] for each in found["features"]] == pytest.approx(probabilities[1:], abs=1e-6)
+    assert found["features"][0]["contribution"] != 0

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     # name: module (of a role the one that it runs), its command or group, panel of the help
     "local": ("elastic_ctr.cli.local", "app", None),
     "predict": ("elastic_ctr.cli.predict", "predict", None),
+    "explain": ("elastic_ctr.cli.explain", "explain", None),
     "status": ("elastic_ctr.cli.status", "status", None),
     "logs": ("elastic_ctr.cli.logs", "logs", None),
     "pass": ("elastic_ctr.cli.orders", "pass_app", None),

@@ -131,7 +131,7 @@ def _watch(look: Look, *, as_json: bool) -> NoReturn:
     with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
             # The oldest passes are left out where the screen is too small.
-            live.update(stages(*look(), passes=max(3, console.height - 30)), refresh=True)
+            live.update(stages(*look(), passes=max(3, console.height - 35)), refresh=True)
             time.sleep(WATCH_SECONDS)
 
 

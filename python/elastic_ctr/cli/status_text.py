@@ -12,12 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 from elastic_ctr.cli.statistics_text import MUCH, SOME
-from elastic_ctr.local.report import number
+from elastic_ctr.local.report import figure, number
 from elastic_ctr.local.run_view import stage, troubles
 
 _INDENT = 11
 _SHOWN_RECOVERIES = 5
 _SHOWN_VERSIONS = 8
+_SHOWN_REFUSED = 3
+_QUALITY = {
+    "auc": "AUC", "logloss": "logloss", "calibration": "calibration", "predictedCtr": "predicted CTR",
+    "observedCtr": "observed CTR", "bucketError": "bucket error", "mae": "MAE", "rmse": "RMSE",
+}  # fmt: skip
 
 Answer = dict[str, Any]
 
@@ -108,11 +113,27 @@ def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[
             f"{each['keys']:,}",
         )
     yield Padding(shown, (0, 0, 0, _INDENT), expand=False)
+    yield from _quality(master)
     yield from _drift(master)
+    for each in [each for each in master["versions"] if each["state"] == "refused"][-_SHOWN_REFUSED:]:
+        yield _line("refused", f"version {each['id']}: {each['reason']}", "red")
     yield _line("ledger", ", ".join(f"{name} {value:,}" for name, value in master["ledger"].items()))
     for each in master["recoveries"][-_SHOWN_RECOVERIES:]:
         seconds = "under way" if each["seconds"] is None else f"{each['seconds']:.1f} s"
         yield _line("recovery", f"{each['role']}: {each['reason']} ({seconds})")
+
+
+def _quality(master: Answer) -> Iterator[RenderableType]:
+    """Of the last pass that is done and has records."""
+    # A master of an earlier release has none.
+    done = [each for each in master["passes"] if each["state"] == "done" and any((each.get("quality") or {}).values())]
+    if not done:
+        return
+    shown = _table("predicted", *_QUALITY.values(), right=tuple(_QUALITY.values()))
+    for moment in ("before", "after"):
+        shown.add_row(moment, *(number(figure(done[-1], moment, name)) for name in _QUALITY))
+    yield _line("quality", f"of the predictions of {done[-1]['pass']} before and after it was trained")
+    yield Padding(shown, (0, 0, 0, _INDENT), expand=False)
 
 
 def _drift(master: Answer) -> Iterator[RenderableType]:

@@ -32,6 +32,26 @@ class StoreConfig(Section):
         return url
 
 
+class QualityLoss(Section):
+    """How much worse than the version before it a version may be and go live.
+
+    Both predict the same pass: that version before the pass was trained, this one after it. (Where some passes make no version:
+    that one the first pass after its own.) A version that loses this much over records which it has just learned has come
+    apart. A refusal costs freshness alone, so it is on unless it is set too high to matter.
+    """
+
+    auc: Share = Field(
+        default=0.1,
+        description="A version is refused when its AUC is lower by more than this and three standard errors. 1: never.",
+    )
+    calibration: float = Field(
+        default=0.5,
+        ge=0,
+        le=EXACT,
+        description="A version is refused when its calibration is farther from 1 by more than this and three standard errors. A large number: never.",
+    )
+
+
 class MasterConfig(Section):
     """Hours, tasks, saves."""
 
@@ -72,6 +92,11 @@ class MasterConfig(Section):
     )
     max_publish_loss: Share = Field(
         default=0.01, description="A version is refused when its files give an AUC that is lower by more than this."
+    )
+    max_quality_loss: QualityLoss = Field(
+        default_factory=QualityLoss,
+        description="How much worse than the version before it a version may be and go live. Both predict the same pass: that version "
+        "before the pass was trained, this one after it.",
     )
     pserver_timeout_seconds: Seconds = Field(
         default=5, description="A pserver silent for so long, and not answering the master's own question, is lost."

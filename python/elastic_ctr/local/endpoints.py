@@ -155,6 +155,16 @@ def predict_rows(address: str, model: str, rows: list[Any]) -> tuple[list[float]
         return [float(p) for _, p in zip(rows, found, strict=True)], [version] * len(rows)
 
 
+def explain(address: str, model: str, instance: Any) -> dict[str, Any]:
+    """`version`, `probability` and `features` of one instance, a row or a line of features. Raises EndpointUnavailable."""
+    answer = ask(f"http://{address}/v1/models/{model}:explain", {"instances": [instance]}, timeout=60.0)
+    with _open_inference(address):
+        [found] = answer["explanations"]
+        for each in found["features"]:
+            float(each["contribution"]), float(each["without"])
+        return {"version": int(answer["model_version"]), "probability": float(found["probability"]), **found}
+
+
 @contextmanager
 def _open_inference(address: str) -> Iterator[None]:
     try:

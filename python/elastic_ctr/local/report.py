@@ -8,7 +8,7 @@ from rich.table import Table
 
 from elastic_ctr.local.processes import Restart
 
-_OF_PASS = ("pass", "records", "refused", "repeated", "aucBefore", "auc", "version", "kind", "keys")
+_OF_PASS = ("pass", "records", "refused", "repeated", "aucBefore", "auc", "quality", "version", "kind", "keys")
 
 
 @dataclass
@@ -45,12 +45,20 @@ def build(
                 "aucPublished": None if asked is None else asked.auc_published,
             }
         )
+    names = {each["ordinal"]: each["pass"] for each in status["passes"]}
+    refused = [
+        {"version": each["id"], "pass": names.get(each["pass"]), "reason": each["reason"]}
+        for each in status["versions"]
+        if each["state"] == "refused"
+    ]
     recoveries = [{name: each[name] for name in ("role", "at", "seconds", "reason")} for each in status["recoveries"]]
     recoveries += [
         {"role": r.role, "at": r.at, "seconds": r.seconds, "reason": f"{r.name} {r.reason}"} for r in restarts
     ]
     return {
         "passes": passes,
+        "curves": status["curves"],
+        "refused": refused,
         "live": live,
         "parity": {
             "samples": sum(each.samples for each in seen.values()),
@@ -64,7 +72,10 @@ def build(
 def table(report: Mapping[str, Any]) -> Table:
     """The same for people."""
     shown = Table(title=None, header_style="bold", pad_edge=False)
-    columns = "pass, records, refused, AUC before, AUC after, version, kind, keys, seconds to live, largest difference"
+    columns = (
+        "pass, records, refused, AUC before, AUC after, logloss before, calibration before, version, kind, keys, seconds to live, "
+        "largest difference"
+    )
     for name in columns.split(", "):
         shown.add_column(name, justify="left" if name in ("pass", "kind") else "right")
     for each in report["passes"]:
@@ -74,6 +85,8 @@ def table(report: Mapping[str, Any]) -> Table:
             f"{each['refused']:,}",
             number(each["aucBefore"]),
             number(each["auc"]),
+            number(figure(each, "before", "logloss")),
+            number(figure(each, "before", "calibration")),
             "-" if each["version"] is None else str(each["version"]),
             each["kind"] or "-",
             f"{each['keys']:,}",
@@ -81,6 +94,13 @@ def table(report: Mapping[str, Any]) -> Table:
             "-" if each["maxAbsDiff"] is None else f"{each['maxAbsDiff']:.1e} of {each['samplesServed']}",
         )
     return shown
+
+
+def figure(one: Mapping[str, Any], moment: str, name: str) -> float | None:
+    """One of the quality of a pass; None where it is undefined, or the master is of an earlier release."""
+    figures = (one.get("quality") or {}).get(moment) or {}
+    value: float | None = figures.get(name)
+    return value
 
 
 def number(value: float | None) -> str:

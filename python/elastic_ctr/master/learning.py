@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.config.roles import TrainerConfig
-from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT
+from elastic_ctr.model.evaluation import bucket_centres
 
 _SMALLEST, _LARGEST = 16, 512
 # Steps of a pass of `auto`, as long as its batches are within these.
@@ -66,10 +66,9 @@ def calibrating_shift(positives: npt.NDArray[np.float64], negatives: npt.NDArray
     Of a few clicks it is a little less: as if there were ten more whose prediction is right as it is.
     """
     counts = np.asarray(positives) + np.asarray(negatives)
-    logits = (np.arange(BUCKETS) + 0.5) / BUCKETS_PER_LOGIT - LOGIT_LIMIT
     observed, shift = float(np.sum(positives)), 0.0
     for _ in range(50):
-        predicted = 1 / (1 + np.exp(-(logits + shift)))
+        predicted = bucket_centres(shift)
         miss = float(np.sum(counts * predicted)) - observed + _PRIOR * shift
         step = miss / (float(np.sum(counts * predicted * (1 - predicted))) + _PRIOR)
         shift -= max(-1.0, min(1.0, step))

@@ -14,6 +14,7 @@ import numpy as np
 from elastic_ctr.features.statistics.collector import Part as CollectedPart
 from elastic_ctr.features.statistics.collector import part_name
 from elastic_ctr.master.ledger_learning import LedgerLearning
+from elastic_ctr.master.ledger_quality import LedgerQuality
 from elastic_ctr.master.ledger_rows import (
     Columns,
     DriftRow,
@@ -41,10 +42,15 @@ _HISTOGRAMS = ("positives", "negatives")
 # Columns of a task that change with its training.
 _KEPT = "state, trained, repeated, positives, negatives"
 _SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
+# Tables with the content of a pass that goes when it is listed anew.
+_OF_PASS = (
+    *("files", "tasks", "refusals", "samples", "collected", "collected_series", "drifts"),
+    *("learning", "held_out", "qualities"),
+)
 _CLEAN = "failures = 0, lost_leases = 0, error = ''"
 
 
-class Ledger(LedgerLearning):
+class Ledger(LedgerLearning, LedgerQuality):
     """The one owner of the file. Every public method is one transaction; callers hold the coordinator's lock."""
 
     # -- facts -----------------------------------------------------------------------------------------------------
@@ -82,18 +88,7 @@ class Ledger(LedgerLearning):
             self._empty_pass(ordinal)
 
     def _empty_pass(self, ordinal: int) -> None:
-        tables = (
-            "files",
-            "tasks",
-            "refusals",
-            "samples",
-            "collected",
-            "collected_series",
-            "drifts",
-            "learning",
-            "held_out",
-        )
-        for table in tables:
+        for table in _OF_PASS:
             self._db.execute(f"delete from {table} where pass = ?", (ordinal,))
 
     def set_pass(self, ordinal: int, /, **columns: Any) -> None:
@@ -499,6 +494,7 @@ class Ledger(LedgerLearning):
                 " version = null where ordinal > ? and state in ('checked', 'training', 'evaluating', 'saving', 'done')",
                 (ordinal,),
             )
+            self._db.execute("delete from qualities where pass > ? and moment = 'after'", (ordinal,))
             self._db.execute(
                 "update tasks set state = 'todo', trainer = null, attempt = '', running = 0 where state = 'leased'"
             )

@@ -57,6 +57,8 @@ create index if not exists collected_series_by_pass on collected_series (pass);
 create table if not exists learning (pass integer primary key, document text not null);
 create table if not exists held_out (task text primary key, pass integer not null, records integer not null);
 create index if not exists held_out_by_pass on held_out (pass);
+create table if not exists qualities (pass integer not null, moment text not null, document text not null,
+  primary key (pass, moment));
 create table if not exists drifts (pass integer primary key, columns text not null);
 create table if not exists recoveries (
   id integer primary key autoincrement, role text not null, reason text not null, at real not null, seconds real,

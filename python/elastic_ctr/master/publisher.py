@@ -15,6 +15,7 @@ from elastic_ctr.master.checkpoint_files import PublishRefused, entries, judge, 
 from elastic_ctr.master.checkpointing import published_of, results_of, saved_of
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
+from elastic_ctr.master.quality_gate import refuse_worse
 from elastic_ctr.store import AlreadyPublished, NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import announce
@@ -70,6 +71,9 @@ class Publisher:
         if save.kind is not None:
             try:
                 published_of(save, self._settings.model.embedding_dim)
+                with self._coordinator.locked() as ledger:
+                    after, live = ledger.quality(current.ordinal).after, ledger.quality_of_live(current.ordinal)
+                refuse_worse(current, after, live, self._settings.master.max_quality_loss)
             except PublishRefused as refused:
                 self._commit_checkpoint(current, save)
                 self._coordinator.version_committed(save, 0, refused=str(refused))
@@ -103,7 +107,7 @@ class Publisher:
         samples = self._coordinator.samples_of(current.ordinal)
         auc_live, auc_published = judge(live, published, samples, self._settings.master.max_publish_loss)
         with self._coordinator.locked() as ledger:
-            facts = ledger.facts
+            facts, quality = ledger.facts, ledger.quality(current.ordinal)
         folder, is_base = layout.cube_folder(save.version, save.kind), save.kind == "base"
         cube_files = entries(f for each in results_of(save) for f in each.files if f.path.startswith(folder))
         if len(cube_files) != model.partitions:
@@ -135,6 +139,7 @@ class Publisher:
             left_out=published_of(save, model.embedding_dim).left_out,
             values=kind_of(saved.values_kind),
             quantised_diff=saved.quantised_diff,
+            quality=quality,
         )
 
     def _commit_checkpoint(self, current: PassRow, save: SaveRow, *, refused: bool = False) -> None:

@@ -11,16 +11,13 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from pydantic import Field
 from pydantic.alias_generators import to_camel
 from starlette.concurrency import run_in_threadpool
@@ -40,7 +37,9 @@ from elastic_ctr.master.checkpoint_files import first_generation
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_file import not_written
+from elastic_ctr.master.ledger_quality import MOMENTS, Figures
 from elastic_ctr.master.ledger_rows import DriftRow, PassRow
+from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.schedule import ChangedFiles, is_shuffled, look, missing_folder, ranges
 from elastic_ctr.master.statistics import PassStatistics, pin_given
@@ -350,6 +349,8 @@ def start_server(servicer: ControlServicer, host: str, port: int) -> grpc.Server
 
 
 _SHOWN_PASSES = 1000
+# Deciles and ROC take 2 KB a pass.
+_SHOWN_CURVES = 24
 _WORST = 3
 
 
@@ -362,6 +363,9 @@ def status(coordinator: Coordinator) -> dict[str, Any]:
         counts = ledger.counts_by_pass(shown[0].ordinal if shown else 1)
         generation = coordinator.generation
         drifts = ledger.drifts()
+        figures = ledger.figures(shown[0].ordinal if shown else 1)
+        done = [each.ordinal for each in shown if each.state == "done"][-_SHOWN_CURVES:]
+        curves = ledger.curves(done[0]) if done else {}
         names = {each.ordinal: each.id for each in shown}
         return {
             "generation": generation,
@@ -376,7 +380,17 @@ def status(coordinator: Coordinator) -> dict[str, Any]:
             "trainers": [{"id": number, "name": name} for number, (name, _) in sorted(coordinator.trainers().items())],
             "current": current
             and {"pass": current.id, "state": current.state, "epoch": current.epoch, "reason": current.reason},
-            "passes": [_pass(each, counts[each.ordinal], versions, drifts.get(each.ordinal)) for each in shown],
+            "passes": [
+                _pass(
+                    each,
+                    counts[each.ordinal],
+                    versions,
+                    drifts.get(each.ordinal),
+                    figures.get(each.ordinal) or dict.fromkeys(MOMENTS),
+                )
+                for each in shown
+            ],
+            "curves": [{"pass": names[number], **curves[number]} for number in done if number in curves],
             "drift": _last_drift(drifts, names),
             "versions": list(versions.values()),
             "ledger": coordinator.counted(),
@@ -398,7 +412,11 @@ def _drift(each: Drift) -> dict[str, Any]:
 
 
 def _pass(
-    each: PassRow, counts: Mapping[str, int], versions: Mapping[int, dict[str, Any]], drift: DriftRow | None
+    each: PassRow,
+    counts: Mapping[str, int],
+    versions: Mapping[int, dict[str, Any]],
+    drift: DriftRow | None,
+    quality: Figures,
 ) -> dict[str, Any]:
     version = versions.get(each.version) if each.version is not None else None
     return {
@@ -409,6 +427,7 @@ def _pass(
         "tasksDone": counts["done"],
         "aucBefore": each.auc_before,
         "auc": each.auc,
+        "quality": quality,
         "trainedAt": each.trained_at,
         "doneAt": each.done_at,
         "seconds": each.seconds or {},
@@ -417,72 +436,3 @@ def _pass(
         "kind": version["kind"] if version else None,
         "keys": version["keys"] if version else 0,
     }
-
-
-_PREFIX = "elastic_ctr_master"
-_TOTALS = {
-    "files": ("files_read", "Files of passes whose hours were complete."),
-    "records": (
-        "records_read",
-        "Lines that were accepted when their pass was checked; a pass that is retried counts again.",
-    ),
-    "refused": ("lines_refused", "Lines that were refused when their pass was checked."),
-    "trained": ("records_trained", "Records that were trained, once a pass, those that a recovery took back included."),
-    "repeated": (
-        "records_repeated",
-        "Records whose gradients may have been applied twice, since their trainer was lost.",
-    ),
-    "rolled_back": ("records_rolled_back", "Trained records that a recovery took back; they are trained again."),
-}
-
-
-_DRIFT = {
-    # metric: the field of a Drift, its text
-    "feature_psi": (
-        "psi",
-        "Population stability index of a column: its last checked pass against the pinned statistics. Above 0.25 much has changed.",
-    ),
-    "feature_missing_share": ("missing", "Share of the rows of the last checked pass that have no value in a column."),
-    "feature_unseen_share": (
-        "unseen",
-        "Share of the values of the last checked pass that the pinned list of a column's most frequent values lacks.",
-    ),
-}
-
-
-class MasterMetrics(Collector):
-    """Counters and gauges, read from the ledger at each scrape."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing: names are not looked up in the registry, and the ledger is not read to register."""
-        return iter(())
-
-    def collect(self) -> Iterator[Metric]:
-        with self._coordinator.locked() as ledger:
-            totals = ledger.totals()
-            parked, generation = ledger.counts()["parked"], ledger.facts.generation
-            done = [each for each in ledger.passes() if each.state == "done"]
-            drifts = list(ledger.drifts().values())
-        for key, (name, what) in _TOTALS.items():
-            yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=totals[key])
-        auc_before, auc = (done[-1].auc_before, done[-1].auc) if done else (None, None)
-        gauges = {
-            "records_parked": (parked, "Records of tasks that failed again and again and stopped their pass."),
-            "generation": (generation, "Sets of pserver processes so far."),
-            "auc_before": (auc_before, "AUC of the last pass that is done, before it was trained."),
-            "auc": (auc, "AUC of the last pass that is done, after it was trained."),
-        }
-        for name, (value, what) in gauges.items():
-            yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=float("nan") if value is None else value)
-        yield from self._drift(drifts[-1].columns if drifts else ())
-
-    def _drift(self, columns: Iterable[Drift]) -> Iterator[Metric]:
-        for name, (of, what) in _DRIFT.items():
-            gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", what, labels=["column"])
-            for each in columns:
-                value = getattr(each, of)
-                gauge.add_metric([each.column], float("nan") if value is None else value)
-            yield gauge

@@ -346,27 +346,26 @@ class EpochRunner(Part):
             # One pass without samples among others does not stop the training.
             log.warning("pass %s: %s: its version is checked with lines of before", current.id, none)
         quality = self._quality(current)
-        auc = None if quality is None else quality.auc
+        self._ledger.set_quality(current.ordinal, "before", quality)
         self._ledger.set_learning(current.ordinal, Learning(losses=(None if quality is None else quality.logloss,)))
         if self._ledger.facts.offset is None and counts["shows"]:
             # A model that was trained without one goes on without.
             trained = any(each.epoch for each in self._ledger.passes())
             offset = 0.0 if trained else learning.log_odds(counts["clicks"], counts["shows"])
             self._ledger.set_facts(offset=offset)
-        self._ledger.set_pass(current.ordinal, state="checked", auc_before=auc)
-        found = f"{counts['records']} records, {counts['refused']} refused, AUC before training {_number(auc)}"
+        self._ledger.set_pass(current.ordinal, state="checked")
+        found = f"{counts['records']} records, {counts['refused']} refused, before training {_figures(quality)}"
         log.info("pass %s is checked: %s", current.id, found)
         return True
 
     def _end(self, current: PassRow) -> bool:
-        self._calibrate(current)
-        quality = self._quality(current)
-        auc = None if quality is None else quality.auc
-        self._ledger.set_pass(current.ordinal, state="saving", auc=auc)
-        log.info("pass %s is trained: AUC %s", current.id, _number(auc))
+        quality = self._quality(current, self._calibrate(current))
+        self._ledger.set_quality(current.ordinal, "after", quality)
+        self._ledger.set_pass(current.ordinal, state="saving")
+        log.info("pass %s is trained: %s", current.id, _figures(quality))
         return True
 
-    def _calibrate(self, current: PassRow) -> None:
+    def _calibrate(self, current: PassRow) -> float:
         """The last steps leave the logits a little too high or too low: the version is shifted to what was observed."""
         histograms = self._ledger.histograms(current.ordinal)
         shift = self._ledger.last_shift(current.ordinal)
@@ -374,11 +373,12 @@ class EpochRunner(Part):
             shift = learning.calibrating_shift(*histograms)
         learned = self._ledger.learning(current.ordinal)
         self._ledger.set_learning(current.ordinal, learned.model_copy(update={"shift": shift}))
+        return shift
 
-    def _quality(self, current: PassRow) -> Quality | None:
-        """Of the predictions of the last epoch."""
+    def _quality(self, current: PassRow, shift: float = 0.0) -> Quality | None:
+        """Of the predictions of the last epoch, with this added to their logits."""
         histograms = self._ledger.histograms(current.ordinal)
-        return None if histograms is None else quality_of_histogram(*histograms)
+        return None if histograms is None else quality_of_histogram(*histograms, shift=shift)
 
 
 def _without_samples(counts: dict[str, int], *, of_rows: bool) -> tuple[str, str]:
@@ -406,5 +406,8 @@ def _histogram(raw: bytes) -> Histogram:
     return found if found.size else np.zeros(BUCKETS)
 
 
-def _number(auc: float | None) -> str:
-    return "-" if auc is None else f"{auc:.4f}"
+def _figures(quality: Quality | None) -> str:
+    if quality is None:
+        return "AUC -"
+    auc, calibration = ("-" if each is None else f"{each:.4f}" for each in (quality.auc, quality.calibration))
+    return f"AUC {auc}, logloss {quality.logloss:.4f}, calibration {calibration}"

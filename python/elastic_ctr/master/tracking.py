@@ -4,19 +4,22 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from elastic_ctr.master.pictures import pictures_of
 from elastic_ctr.runtime.mlflow import Reporter, TrackingServer, TrackingUnavailable
 
 log = logging.getLogger(__name__)
 
 _PERIOD = 5.0
-_NUMBERS = {"records": "records", "refused": "refused", "keys": "keys", "aucBefore": "auc_before", "auc": "auc"}
+_COUNTS = ("records", "refused", "keys")
 
 Status = dict[str, Any]
 
 
 def numbers_of(one: Mapping[str, Any]) -> dict[str, float]:
-    """Metrics of a pass as its status shows it: counts, AUC before and after, seconds of each stage."""
-    found = {name: float(one[key]) for key, name in _NUMBERS.items() if one[key] is not None}
+    """Metrics of a pass as its status shows it: counts, its quality before and after training (`auc/before`), seconds of each stage."""
+    found = {name: float(one[name]) for name in _COUNTS}
+    for moment, figures in one["quality"].items():
+        found |= {f"{name}/{moment}": float(value) for name, value in (figures or {}).items() if value is not None}
     return found | {f"seconds_{stage}": float(took) for stage, took in one["seconds"].items()}
 
 
@@ -48,6 +51,7 @@ class Tracking(Reporter):
         # (step, milliseconds) of the passes that the server knows.
         self._known: set[tuple[int, int]] = set()
         self._ended = ""
+        self._drawn: object = None
 
     def stop(self) -> None:
         """Report what is left, and how the run ended. The ledger may be closed after this call, whatever the server does."""
@@ -83,6 +87,16 @@ class Tracking(Reporter):
             self._ended = ended
         # Only now: after a failure the next report looks the run up anew, for it may have been deleted.
         self._run = run
+        self._draw(run, status)
+
+    def _draw(self, run: str, status: Status) -> None:
+        """Pictures in the place of those of the pass before."""
+        drawn = status["curves"][-1:], run
+        if drawn == self._drawn:
+            return
+        for name, picture in pictures_of(status).items():
+            self._server.put_artifact(run, name, picture.encode(), "image/svg+xml")
+        self._drawn = drawn
 
 
 def _ended(status: Status, *, stopping: bool) -> str:

@@ -66,15 +66,15 @@ def histogram_of_scores(probability: npt.ArrayLike, click: npt.ArrayLike, show: 
     return _counts(bucket, positives, BUCKETS), _counts(bucket, negatives, BUCKETS)
 
 
-def bucket_centres() -> Floats:
-    """The probability that stands for each bucket, rising: [BUCKETS]."""
-    logit = (np.arange(BUCKETS) + 0.5) / BUCKETS_PER_LOGIT - LOGIT_LIMIT
+def bucket_centres(shift: float = 0.0) -> Floats:
+    """The probability that stands for each bucket, rising, of logits to which `shift` is added: [BUCKETS]."""
+    logit = (np.arange(BUCKETS) + 0.5) / BUCKETS_PER_LOGIT - LOGIT_LIMIT + shift
     return np.asarray(1 / (1 + np.exp(-logit)), dtype=np.float64)
 
 
-def quality_of_histogram(positives: npt.ArrayLike, negatives: npt.ArrayLike) -> Quality | None:
-    """Of two histograms by logit, [BUCKETS] each, within the bounds above; None of empty ones."""
-    return _quality(bucket_centres(), np.asarray(positives, np.float64), np.asarray(negatives, np.float64))
+def quality_of_histogram(positives: npt.ArrayLike, negatives: npt.ArrayLike, *, shift: float = 0.0) -> Quality | None:
+    """Of two histograms by logit, [BUCKETS] each, within the bounds above, with `shift` added to all logits; None of empty ones."""
+    return _quality(bucket_centres(shift), np.asarray(positives, np.float64), np.asarray(negatives, np.float64))
 
 
 def quality_of_scores(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> Quality | None:

@@ -22,12 +22,13 @@ from elastic_ctr.serving.batching.schema import Schema
 from elastic_ctr.serving.frontends.asyncio_http import JSON_TYPE, Reply, Request
 from elastic_ctr.serving.protocols import elasticctr_json, open_inference, rows_json
 from elastic_ctr.serving.protocols.elasticctr_json import Scanner
+from elastic_ctr.serving.protocols.explain import Explanation
 from elastic_ctr.serving.protocols.tensors import MAX_ELEMENTS
 from elastic_ctr.serving.request_error import BadRequest, RequestError, request_error_of, short_repr
 from elastic_ctr.serving.worker_counters import Counters
 
 SOURCE_PATH = "/ElasticCTRPredictionService/inference"
-PREDICTIONS, OPEN_INFERENCE, ROWS = "elastic_ctr", "open_inference", "rows"
+PREDICTIONS, OPEN_INFERENCE, ROWS, EXPLANATIONS = "elastic_ctr", "open_inference", "rows", "explanations"
 """What predictions are counted as."""
 
 _BINARY_TYPE = b"content-type: application/octet-stream\r\n"
@@ -82,6 +83,7 @@ class Routes:
             f"{model}/ready": _Route("health", _GET, lambda _, reply, __: self._ready(reply, {"name": model_name})),
             self.infer_path: _Route(OPEN_INFERENCE, _POST, self._infer),
             self.rows_path: _Route(ROWS, _POST, self._rows),
+            f"/v1/models/{model_name}:explain": _Route(EXPLANATIONS, _POST, self._explain),
             f"/v1/models/{model_name}": _Route(
                 "health", _GET, lambda _, reply, __: self._ready(reply, {"name": model_name})
             ),
@@ -228,6 +230,25 @@ class Routes:
 
         self._predict(request, parse, answered, lambda refusal: error_body(refusal.sentence), reply)
 
+    def _explain(self, request: Request, reply: Reply, _version: str | None) -> None:
+        read: list[Explanation] = []
+
+        def parse(schema: Schema) -> Instances:
+            if not read:
+                read.append(Explanation(self._decoded(request)))
+            return read[0].instances(schema, self.max_instances)
+
+        def answered(probabilities: Floats, version: int) -> tuple[bytes, bytes]:
+            model = self.batcher.versions.get(version)
+            if model is None:
+                raise RequestError(503, f"version {version} was unloaded meanwhile; ask again")
+            return read[0].answer(probabilities, version, model.sparse_dim), JSON_TYPE
+
+        # A small body becomes many instances.
+        self._predict(
+            request, parse, answered, lambda refusal: error_body(refusal.sentence), reply, size=PARSED_INLINE + 1
+        )
+
     def _predict(
         self,
         request: Request,
@@ -235,7 +256,11 @@ class Routes:
         answered: Answered,
         refused: Callable[[RequestError], bytes],
         reply: Reply,
+        *,
+        size: int | None = None,
     ) -> None:
+        """`size`: what the request is taken for, if not for its body."""
+
         def done(outcome: Floats | Exception, version: int) -> None:
             if isinstance(outcome, Exception):
                 refusal = request_error_of(outcome)
@@ -248,8 +273,10 @@ class Routes:
             else:
                 reply(200, body, headers)
 
-        # The size of a compressed body is known once it is decoded.
-        self.predict(len(request.body) if not request.encoding else PARSED_INLINE + 1, parse, done)
+        if size is None:
+            # The size of a compressed body is known once it is decoded.
+            size = len(request.body) if not request.encoding else PARSED_INLINE + 1
+        self.predict(size, parse, done)
 
     def predict(self, size: int, parse: Parse, done: Done) -> None:
         """Submit the instances that `parse` makes of a request of so many bytes; `done` is called once. Never raises."""

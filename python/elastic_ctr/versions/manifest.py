@@ -131,6 +131,7 @@ class VersionManifest(Record):
         default=0,
         description="The largest change of a sample's score by that: values of the files against stored ones.",
     )
+    quality: PassQuality | None = Field(default=None, description="Of the pass that the version was published after.")
 
 
 class DictionaryManifest(Record):

@@ -3,13 +3,23 @@
 from typing import Any
 
 BASE, DELTA = 1795252709, 1795252716
+QUALITY = {
+    "before": {
+        "shows": 3000.0, "clicks": 300.0, "auc": 0.5, "logloss": 0.41, "predictedCtr": 0.11, "observedCtr": 0.1,
+        "calibration": 1.1, "bucketError": None, "mae": 0.2, "rmse": 0.3,
+    },
+    "after": {
+        "shows": 3000.0, "clicks": 300.0, "auc": 0.7471, "logloss": 0.31, "predictedCtr": 0.101, "observedCtr": 0.1,
+        "calibration": 1.01, "bucketError": 0.052, "mae": 0.17, "rmse": 0.28,
+    },
+}  # fmt: skip
 
 
 def _pass(name: str, version: int | None, kind: str | None, **changes: Any) -> dict[str, Any]:
     return {
         "pass": name, "state": "done", "epoch": 1, "reason": "", "records": 3000, "refused": 2, "ignored": 0,
         "padding": 0, "repeated": 0, "parked": 0, "tasks": 2, "tasksDone": 2, "aucBefore": 0.5, "auc": 0.5988,
-        "trainedAt": 1795252709.5, "doneAt": 1795252715.8, "seconds": {}, "version": version, "kind": kind, "keys": 4561,
+        "quality": {"before": None, "after": None}, "trainedAt": 1795252709.5, "doneAt": 1795252715.8, "seconds": {}, "version": version, "kind": kind, "keys": 4561,
         **changes,
     }  # fmt: skip
 
@@ -22,7 +32,7 @@ def master(**changes: Any) -> dict[str, Any]:
         "current": {"pass": "20200401/02", "state": "training", "epoch": 1, "reason": ""},
         "passes": [
             _pass("20200401/00", BASE, "base"),
-            _pass("20200401/01", DELTA, "delta", auc=0.7471),
+            _pass("20200401/01", DELTA, "delta", auc=0.7471, quality=QUALITY),
             _pass("20200401/02", None, None, state="training", tasksDone=1, tasks=4, auc=None, keys=0),
         ],
         "versions": [],

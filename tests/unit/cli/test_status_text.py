@@ -43,6 +43,30 @@ def test_every_stage_of_a_run_is_shown() -> None:
     )
 
 
+def test_the_quality_of_the_last_pass_is_shown_before_and_after_training() -> None:
+    said = shown(answers())
+
+    assert line_of(said, "quality") == "quality of the predictions of 20200401/01 before and after it was trained"
+    assert line_of(said, "before  ") == "before 0.5000 0.4100 1.1000 0.1100 0.1000 - 0.2000 0.3000"
+    assert line_of(said, "after  ") == "after 0.7471 0.3100 1.0100 0.1010 0.1000 0.0520 0.1700 0.2800"
+
+
+def test_a_master_of_an_earlier_release_has_no_quality() -> None:
+    passes = [{key: value for key, value in each.items() if key != "quality"} for each in master()["passes"]]
+
+    assert "quality" not in shown({"master": master(passes=passes)})
+
+
+def test_versions_that_the_master_refused_are_named_the_last_three() -> None:
+    versions = [{"id": number, "pass": 1, "state": "refused", "reason": f"AUC 0.{number}"} for number in range(1, 6)]
+
+    said = shown({"master": master(versions=[*versions, {"id": 9, "pass": 2, "state": "published", "reason": ""}])})
+
+    assert [" ".join(line.split()) for line in said.splitlines() if line.startswith("refused")] == [
+        f"refused version {number}: AUC 0.{number}" for number in (3, 4, 5)
+    ]
+
+
 def test_what_stands_still_says_why() -> None:
     stopped = {"pass": "20200401/02", "state": "stopped", "epoch": 1, "reason": "7 of 100 lines are refused"}
     pservers = [{"index": 0, "serving": False, "error": "the disk is full"}]
@@ -133,7 +157,7 @@ def test_pods_that_are_not_ready_are_named() -> None:
 def test_the_last_hours_are_shown_when_there_is_room_for_few() -> None:
     said = shown({"master": master()}, passes=1)
 
-    assert "20200401/01" not in said
+    assert "20200401/01   done" not in said
     assert line_of(said, "20200401/02")
 
 

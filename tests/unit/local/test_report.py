@@ -11,12 +11,14 @@ from elastic_ctr.local.report import SampleResult, build, number, table
 def a_pass(name: str, **given: Any) -> dict[str, Any]:
     return {
         "pass": name,
+        "ordinal": 1,
         "state": "done",
         "records": 1000,
         "refused": 1,
         "repeated": 0,
         "aucBefore": None,
         "auc": 0.75,
+        "quality": {"before": {"logloss": 0.61, "calibration": None}, "after": None},
         "version": 7,
         "kind": "base",
         "keys": 1234,
@@ -26,7 +28,7 @@ def a_pass(name: str, **given: Any) -> dict[str, Any]:
 
 
 def status(*passes: dict[str, Any], recoveries: Any = ()) -> dict[str, Any]:
-    return {"passes": passes, "recoveries": list(recoveries), "ledger": {"records": 1001}}
+    return {"passes": passes, "curves": [], "versions": [], "recoveries": list(recoveries), "ledger": {"records": 1001}}
 
 
 SEEN = {7: SampleResult(live_at=103.25, samples=512, max_abs_diff=1e-6, auc=0.7, auc_published=0.71)}
@@ -57,6 +59,20 @@ def test_only_passes_that_are_done_are_in_it() -> None:
     assert report["parity"] == {"samples": 0, "maxAbsDiff": 0.0}
 
 
+def test_the_quality_of_passes_and_the_versions_that_were_refused_are_in_it() -> None:
+    versions = [
+        {"id": 7, "pass": 1, "state": "refused", "reason": "AUC 0.5"},
+        {"id": 8, "pass": 2, "state": "published"},
+    ]
+    curves = [{"pass": "a", "before": None, "after": None}]
+
+    report = build(status(a_pass("a")) | {"versions": versions, "curves": curves}, None, {}, [])
+
+    assert report["passes"][0]["quality"]["before"] == {"logloss": 0.61, "calibration": None}
+    assert report["curves"] == curves
+    assert report["refused"] == [{"version": 7, "pass": "a", "reason": "AUC 0.5"}]
+
+
 def test_recoveries_and_restarts_stand_in_the_order_of_time() -> None:
     recovery = {"role": "pserver", "at": 20.0, "seconds": 5.0, "reason": "gone", "rolled_back": 3}
     restarts = [
@@ -81,8 +97,23 @@ def test_the_table_shows_the_same() -> None:
 
     lines = [line.replace("│", " ").split() for line in out.getvalue().splitlines()]
     first, second = (line for line in lines if line and line[0].startswith("2020"))
-    assert first == ["20200401/00", "1,000", "1", "-", "0.7500", "7", "base", "1,234", "3.2", "1.0e-06", "of", "512"]
-    assert second[5:7] == ["-", "-"]
+    assert first == [
+        "20200401/00",
+        "1,000",
+        "1",
+        "-",
+        "0.7500",
+        "0.6100",
+        "-",
+        "7",
+        "base",
+        "1,234",
+        "3.2",
+        "1.0e-06",
+        "of",
+        "512",
+    ]
+    assert second[7:9] == ["-", "-"]
     assert "AUC served" not in out.getvalue()
 
 

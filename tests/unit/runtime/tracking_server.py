@@ -21,6 +21,10 @@ class Server:
         self.params: list[dict[str, Any]] = []
         self.logged = 0
         self.refuses = False
+        self.full = False
+        self.artifact_root = "mlflow-artifacts:/1"
+        self.artifacts: dict[str, str] = {}
+        self.put = 0
         routes = [
             Route(f"/api/2.0/mlflow/{path}", self._answer(answer), methods=["GET", "POST"])
             for path, answer in {
@@ -28,12 +32,14 @@ class Server:
                 "experiments/create": self.make_experiment,
                 "experiments/restore": self.restore_experiment,
                 "metrics/get-history": self.history,
+                "runs/get": self.run,
                 "runs/search": self.search,
                 "runs/create": self.make_run,
                 "runs/update": self.update,
                 "runs/log-batch": self.log,
             }.items()
         ]
+        routes.append(Route("/api/2.0/mlflow-artifacts/artifacts/{path:path}", self.put_artifact, methods=["PUT"]))
         self._door = HttpThread(application(routes), "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{self._door.port}"
         self._clients: list[TrackingServer] = []
@@ -105,6 +111,18 @@ class Server:
     def _added(self, run: dict[str, Any]) -> JSONResponse:
         self.runs.append(run)
         return JSONResponse({"run": run})
+
+    def run(self, body: dict[str, Any]) -> JSONResponse:
+        run_id = body["run_id"]
+        return JSONResponse({"run": {"info": {"artifact_uri": f"{self.artifact_root}/{run_id}/artifacts"}}})
+
+    async def put_artifact(self, request: Request) -> JSONResponse:
+        if self.full:
+            return JSONResponse({"error_code": "INTERNAL_ERROR", "message": "disk full"}, 500)
+        assert request.headers["content-type"] == "image/svg+xml"
+        self.artifacts[request.path_params["path"]] = (await request.body()).decode()
+        self.put += 1
+        return JSONResponse({})
 
     def update(self, body: dict[str, Any]) -> JSONResponse:
         if refused := self._inactive(body["run_id"]):

@@ -235,10 +235,15 @@ def _of_lines(tensors: dict[str, Tensor], slots: SlotList, max_instances: int) -
     if len(tensor.shape) == 2 and tensor.shape[1] != 1:
         raise BadRequest(f"{tensor.where}: the shape of {LINE!r} is {tensor.shape}; it must be [n] or [n, 1]")
     enough_instances(len(tensor.data), max_instances, tensor.where)
+    return instances_of_lines(tensor.data, slots, tensor.where)
+
+
+def instances_of_lines(lines: Iterable[Any], slots: SlotList, where_all: str) -> Instances:
+    """Of feature lines, text or bytes. Raises RequestError."""
     rows = []
     ignored = 0
-    for place, line in enumerate(tensor.data):
-        where = f"{tensor.where}[{place}]"
+    for place, line in enumerate(lines):
+        where = f"{where_all}[{place}]"
         # A surrogate cannot be encoded; it is no printable ASCII either, and refused as such.
         encoded = line if type(line) is bytes else text(line, where).encode("utf-8", "replace")
         try:

@@ -1,0 +1,71 @@
+"""The part of the ledger with the quality of each pass, before and after it was trained: about 2 KB a pass."""
+
+import json
+from typing import Any, Literal, NamedTuple
+
+from elastic_ctr.master.ledger_file import LedgerFile
+from elastic_ctr.versions.manifest import PassQuality, Quality
+
+Moment = Literal["before", "after"]
+MOMENTS: tuple[Moment, ...] = ("before", "after")
+Figures = dict[str, dict[str, Any] | None]
+"""By moment: the fields of a Quality in camelCase, without its curves."""
+# With their names in a Quality's JSON.
+_CURVES = ("deciles", "roc")
+_AUC_COLUMNS = {"before": "auc_before", "after": "auc"}
+
+
+class LiveQuality(NamedTuple):
+    """How the newest published version foretold the first pass with records that it had not learned."""
+
+    version: int
+    pass_id: str
+    quality: Quality
+
+
+class LedgerQuality(LedgerFile):
+    """What a pass's histograms come to: the histograms themselves go when the pass is done."""
+
+    def set_quality(self, ordinal: int, moment: Moment, quality: Quality | None) -> None:
+        """None: the pass has no records."""
+        with self:
+            self._update(
+                "passes", {_AUC_COLUMNS[moment]: None if quality is None else quality.auc}, "ordinal = ?", ordinal
+            )
+            self._do("delete from qualities where pass = ? and moment = ?", ordinal, moment)
+            if quality is not None:
+                document = quality.model_dump_json(by_alias=True)
+                self._insert("qualities", {"ordinal": ordinal, "moment": moment, "document": document})
+
+    def quality(self, ordinal: int) -> PassQuality:
+        rows = self._all("select moment, document from qualities where pass = ?", ordinal)
+        return PassQuality(**{moment: Quality.model_validate_json(document) for moment, document in rows})
+
+    def figures(self, first: int) -> dict[int, Figures]:
+        """Of the passes from `first` on, without their curves, in one query."""
+        gone = ", ".join(f"'$.{name}'" for name in _CURVES)
+        return self._qualities(f"json_remove(document, {gone})", first)
+
+    def curves(self, first: int) -> dict[int, Figures]:
+        """The deciles and the ROC of the passes from `first` on."""
+        found = ", ".join(f"'{name}', json_extract(document, '$.{name}')" for name in _CURVES)
+        return self._qualities(f"json_object({found})", first)
+
+    def _qualities(self, what: str, first: int) -> dict[int, Figures]:
+        found: dict[int, Figures] = {}
+        for ordinal, moment, document in self._all(
+            f"select pass, moment, {what} from qualities where pass >= ? order by pass", first
+        ):
+            found.setdefault(ordinal, dict.fromkeys(MOMENTS))[moment] = json.loads(document)
+        return found
+
+    def quality_of_live(self, last: int) -> LiveQuality | None:
+        """None without a published version, or a pass with records after its own and up to pass `last`."""
+        row = self._one(
+            "select versions.id, passes.id, document from versions"
+            " join qualities on qualities.pass > versions.pass and moment = 'before' join passes on ordinal = qualities.pass"
+            " where versions.id = (select max(id) from versions where state = 'published') and ordinal <= ?"
+            " order by ordinal limit 1",
+            last,
+        )
+        return None if row is None else LiveQuality(row[0], row[1], Quality.model_validate_json(row[2]))

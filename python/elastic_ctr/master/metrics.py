@@ -1,0 +1,103 @@
+"""What Prometheus reads of the master: counters and gauges, read from the ledger at each scrape."""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from elastic_ctr.features.statistics.drift import Drift
+from elastic_ctr.master.coordinator import Coordinator
+from elastic_ctr.master.ledger_quality import MOMENTS, Figures
+
+_PREFIX = "elastic_ctr_master"
+_TOTALS = {
+    "files": ("files_read", "Files of passes whose hours were complete."),
+    "records": (
+        "records_read",
+        "Lines that were accepted when their pass was checked; a pass that is retried counts again.",
+    ),
+    "refused": ("lines_refused", "Lines that were refused when their pass was checked."),
+    "trained": ("records_trained", "Records that were trained, once a pass, those that a recovery took back included."),
+    "repeated": (
+        "records_repeated",
+        "Records whose gradients may have been applied twice, since their trainer was lost.",
+    ),
+    "rolled_back": ("records_rolled_back", "Trained records that a recovery took back; they are trained again."),
+}
+
+
+_OF_LAST = "The last pass that is done, predicted before and after it was trained."
+_QUALITY = {
+    # field of a Quality: metric, its text
+    "auc": ("auc", "Area under the ROC curve."),
+    "logloss": ("logloss", "Mean negative log likelihood of an impression, in nats."),
+    "calibration": ("calibration", "Predicted CTR / observed CTR: above 1, clicks were overestimated."),
+    "bucketError": ("bucket_error", "Mean relative error of the CTR in groups of scores."),
+    "mae": ("mae", "Mean absolute error of the probability."),
+    "rmse": ("rmse", "Root mean squared error of the probability."),
+    "predictedCtr": ("predicted_ctr", "Mean probability of a click."),
+    "observedCtr": ("observed_ctr", "Clicks / shows."),
+}
+
+
+_DRIFT = {
+    # metric: the field of a Drift, its text
+    "feature_psi": (
+        "psi",
+        "Population stability index of a column: its last checked pass against the pinned statistics. Above 0.25 much has changed.",
+    ),
+    "feature_missing_share": ("missing", "Share of the rows of the last checked pass that have no value in a column."),
+    "feature_unseen_share": (
+        "unseen",
+        "Share of the values of the last checked pass that the pinned list of a column's most frequent values lacks.",
+    ),
+}
+
+
+class MasterMetrics(Collector):
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: names are not looked up in the registry, and the ledger is not read to register."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        with self._coordinator.locked() as ledger:
+            totals = ledger.totals()
+            parked, generation = ledger.counts()["parked"], ledger.facts.generation
+            refused = sum(each["state"] == "refused" for each in ledger.versions())
+            done = [each for each in ledger.passes() if each.state == "done"]
+            drifts = list(ledger.drifts().values())
+            quality = ledger.figures(done[-1].ordinal).get(done[-1].ordinal) if done else None
+        for key, (name, what) in _TOTALS.items():
+            yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=totals[key])
+        gauges = {
+            "records_parked": (parked, "Records of tasks that failed again and again and stopped their pass."),
+            "refused_versions": (
+                refused,
+                "Versions that the master did not publish: other values than trained, or a quality that was lost.",
+            ),
+            "generation": (generation, "Sets of pserver processes so far."),
+        }
+        for name, (value, what) in gauges.items():
+            yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=value)
+        yield from self._quality(quality or {})
+        yield from self._drift(drifts[-1].columns if drifts else ())
+
+    def _quality(self, figures: Figures) -> Iterator[Metric]:
+        for field, (name, what) in _QUALITY.items():
+            gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", f"{what} {_OF_LAST}", labels=["moment"])
+            for moment in MOMENTS:
+                value = (figures.get(moment) or {}).get(field)
+                gauge.add_metric([moment], float("nan") if value is None else value)
+            yield gauge
+
+    def _drift(self, columns: Iterable[Drift]) -> Iterator[Metric]:
+        for name, (of, what) in _DRIFT.items():
+            gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", what, labels=["column"])
+            for each in columns:
+                value = getattr(each, of)
+                gauge.add_metric([each.column], float("nan") if value is None else value)
+            yield gauge

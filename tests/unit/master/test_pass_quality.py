@@ -1,0 +1,315 @@
+"""The quality of a pass from the trainers' histograms to the ledger, the status, the metrics and the manifest; and versions that
+are refused for it.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from elastic_ctr.config.roles import MasterConfig, QualityLoss
+from elastic_ctr.control import control_pb2 as control
+from elastic_ctr.local.report import build
+from elastic_ctr.master.checkpoint_files import PublishRefused
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_quality import LiveQuality
+from elastic_ctr.master.ledger_rows import PassRow
+from elastic_ctr.master.metrics import MasterMetrics
+from elastic_ctr.master.quality_gate import auc_error, calibration_error, refuse_worse
+from elastic_ctr.master.server import status
+from elastic_ctr.model.evaluation import histogram_of_scores, quality_of_scores
+from elastic_ctr.versions.manifest import Quality, VersionManifest, published_versions, read_version
+from master.world import World, data_of, world
+
+
+class Score(NamedTuple):
+    """Of 4,000 impressions of a task, half of them clicked: how far clicked ones are above the others, and a bias of all."""
+
+    apart: float = 2.0
+    bias: float = 0.0
+
+    def histograms(self) -> tuple[bytes, bytes]:
+        positives, negatives = histogram_of_scores(*self.lines())
+        return positives.tobytes(), negatives.tobytes()
+
+    def lines(self) -> tuple[Any, Any, Any]:
+        """Probability, click, show."""
+        random, click = np.random.default_rng(1), np.arange(4000) % 2
+        logit = random.normal(0, 1, 4000) + self.apart * (click - 0.5) + self.bias
+        return 1 / (1 + np.exp(-logit)), click, np.ones(4000)
+
+    def quality(self, times: int = 1) -> Quality:
+        probability, click, show = self.lines()
+        found = quality_of_scores(probability, times * click, times * show)
+        assert found is not None
+        return found
+
+
+Scores = Callable[[str, str], Score]
+"""By pass and moment, `before` or `after`."""
+
+
+def scored(one: World, scores: Scores) -> World:
+    """Trainers that report these scores."""
+    fill = one.fill
+
+    def filled(task: control.Task, result: control.TaskResult) -> None:
+        fill(task, result)
+        if result.positives:
+            moment = "before" if task.phase == control.CHECK else "after"
+            result.positives, result.negatives = scores(task.pass_id, moment).histograms()
+
+    one.fill = filled  # type: ignore[method-assign]
+    return one
+
+
+def better(_: str, moment: str) -> Score:
+    return Score(apart=1.0 if moment == "before" else 2.0)
+
+
+# -- where it is seen --------------------------------------------------------------------------------------------------
+
+
+def test_the_status_has_the_figures_of_every_pass_and_the_curves_of_the_last(tmp_path: Path) -> None:
+    one = scored(World(tmp_path), better)
+    one.finish()
+
+    shown = json.loads(json.dumps(status(one.coordinator)))
+
+    before, after = (better("", moment).quality(times=2) for moment in ("before", "after"))
+    for each in shown["passes"]:
+        assert each["quality"]["before"]["auc"] == each["aucBefore"] == pytest.approx(before.auc, abs=1e-3)
+        assert each["quality"]["after"]["auc"] == each["auc"] == pytest.approx(after.auc, abs=1e-3)
+        assert each["quality"]["after"]["calibration"] == pytest.approx(after.calibration, rel=0.004)
+        assert each["quality"]["after"]["logloss"] == pytest.approx(after.logloss, abs=1 / 256)
+        assert each["quality"]["after"]["shows"] == 8000
+        assert "roc" not in each["quality"]["after"]
+    assert [each["pass"] for each in shown["curves"]] == ["20200401/00", "20200401/01"]
+    last = shown["curves"][-1]["after"]
+    assert last["roc"] == pytest.approx(after.roc, abs=0.01)
+    assert [each["observedCtr"] for each in last["deciles"]] == pytest.approx(
+        [each.observed_ctr for each in after.deciles], abs=0.02
+    )
+
+
+def test_a_long_run_shows_the_curves_of_its_last_day(tmp_path: Path) -> None:
+    one = scored(World(tmp_path, data_of(end="20200402/01")), better)
+    one.until(lambda: one.coordinator.finished, rounds=4000)
+
+    shown = status(one.coordinator)
+
+    assert len(shown["passes"]) == 26
+    assert [each["pass"] for each in shown["curves"]] == [each["pass"] for each in shown["passes"][-24:]]
+    assert all(each["quality"]["before"] for each in shown["passes"])
+
+
+def test_a_pass_without_records_has_no_quality(tmp_path: Path) -> None:
+    one = World(tmp_path)
+    one.records = dict.fromkeys([f"20200401/01/{name}" for name in one.files], 0)
+    one.finish()
+
+    shown = status(one.coordinator)
+
+    assert shown["passes"][1]["records"] == 0
+    assert shown["passes"][1]["quality"] == {"before": None, "after": None}
+    assert len(shown["curves"]) == 1
+
+
+def test_the_metrics_are_of_the_last_pass_that_is_done(tmp_path: Path) -> None:
+    one = scored(World(tmp_path), better)
+    one.finish()
+
+    gauges = {metric.name: metric for metric in MasterMetrics(one.coordinator).collect()}
+
+    values = {
+        (name, sample.labels["moment"]): sample.value
+        for name in ("auc", "logloss", "calibration", "bucket_error", "mae", "rmse", "predicted_ctr", "observed_ctr")
+        for sample in gauges[f"elastic_ctr_master_{name}"].samples
+    }
+    [_, last] = status(one.coordinator)["passes"]
+    assert len(values) == 16
+    assert values["auc", "before"] == last["aucBefore"]
+    assert values["calibration", "after"] == last["quality"]["after"]["calibration"]
+    assert values["observed_ctr", "before"] == 0.5
+
+
+def test_a_manifest_has_the_quality_of_its_pass_and_an_older_one_has_none(tmp_path: Path) -> None:
+    one = scored(World(tmp_path), better)
+    one.finish()
+
+    manifests = [read_version(one.store, version) for version in published_versions(one.store)]
+
+    for each, shown in zip(manifests, status(one.coordinator)["passes"], strict=True):
+        assert each.quality is not None
+        assert each.quality.before is not None
+        assert each.quality.after is not None
+        assert (each.quality.before.auc, each.quality.after.auc) == (shown["aucBefore"], shown["auc"])
+        assert len(each.quality.after.roc) == 101
+    older = json.loads(manifests[0].to_json())
+    del older["quality"]
+    assert VersionManifest.model_validate_json(json.dumps(older)).quality is None
+
+
+def test_the_quality_before_training_outlives_a_rollback_and_that_after_it_does_not(tmp_path: Path) -> None:
+    ledger = scored(one := World(tmp_path), better).ledger
+    one.finish()
+
+    ledger.roll_back(1)
+
+    assert ledger.quality(2).before is not None
+    assert ledger.quality(2).after is None
+    assert ledger.quality(1).after is not None
+
+
+def test_a_ledger_of_an_earlier_release_goes_on(tmp_path: Path) -> None:
+    one = World(tmp_path)
+    one.until_phase(control.TRAIN)
+    one.ledger._do("drop table qualities")
+    ledger = Ledger(Path(one.ledger._one("pragma database_list")[2]))
+
+    assert ledger.figures(1) == {}
+    assert ledger.quality_of_live(1) is None
+
+
+# -- versions that are refused -----------------------------------------------------------------------------------------
+
+
+def states(one: World) -> list[tuple[str, str]]:
+    return [(each["kind"], each["state"]) for each in one.ledger.versions()]
+
+
+def apart_at(*passes: str, score: Score) -> Scores:
+    """From the first of these passes on training has come apart; with the last of them it has recovered."""
+
+    def scores(name: str, moment: str) -> Score:
+        if name in passes and (moment == "after" or name != passes[0]):
+            return score
+        return better(name, moment)
+
+    return scores
+
+
+def test_a_version_that_has_come_apart_is_refused_until_training_has_recovered(tmp_path: Path) -> None:
+    bad = apart_at("20200401/01", "20200401/02", score=Score(apart=-1.0))
+    one = scored(World(tmp_path, data_of(end="20200401/03")), bad)
+
+    one.finish()
+
+    assert states(one) == [("base", "published"), ("delta", "refused"), ("base", "refused"), ("base", "published")]
+    first, second, third, _ = one.ledger.versions()
+    assert f"of version {first['id']} over pass 20200401/01 before training" in second["reason"]
+    assert "maxQualityLoss.auc 0.1" in second["reason"]
+    # Still against the version that is live, though the table is as bad before this pass as after it.
+    assert f"of version {first['id']} over pass 20200401/01 before training" in third["reason"]
+    assert published_versions(one.store) == [first["id"], one.ledger.versions()[3]["id"]]
+    assert len(one.ledger.checkpoints()) == 2
+    report = build(status(one.coordinator), None, {}, [])
+    assert [(each["version"], each["pass"]) for each in report["refused"]] == [
+        (second["id"], "20200401/01"), (third["id"], "20200401/02"),
+    ]  # fmt: skip
+    assert [each["version"] for each in report["passes"]] == [first["id"], None, None, one.ledger.versions()[3]["id"]]
+
+
+def test_a_version_with_another_calibration_is_refused(tmp_path: Path) -> None:
+    one = scored(World(tmp_path), apart_at("20200401/01", score=Score(apart=2.0, bias=5.0)))
+
+    one.finish()
+
+    assert states(one) == [("base", "published"), ("delta", "refused")]
+    assert "calibration 1.9" in one.ledger.versions()[1]["reason"]
+    assert "raise master.config.maxQualityLoss.calibration" in one.ledger.versions()[1]["reason"]
+
+
+def test_harder_data_refuses_no_version(tmp_path: Path) -> None:
+    """The pass is foretold worse by the version before it, too."""
+    harder = lambda name, _: Score(apart=2.0 if name == "20200401/00" else 0.2)  # noqa: E731
+    one = scored(World(tmp_path), harder)
+
+    one.finish()
+
+    assert states(one) == [("base", "published"), ("delta", "published")]
+
+
+def test_the_first_version_is_compared_with_none(tmp_path: Path) -> None:
+    one = scored(World(tmp_path, data_of(end="20200401/00")), apart_at("20200401/00", score=Score(apart=-1.0)))
+
+    one.finish()
+
+    assert states(one) == [("base", "published")]
+
+
+def test_limits_that_are_too_high_refuse_nothing(tmp_path: Path) -> None:
+    never = {"max_quality_loss": QualityLoss(auc=1, calibration=1e9)}
+    one = scored(world(tmp_path, config=never), apart_at("20200401/01", score=Score(apart=-3.0, bias=5.0)))
+
+    one.finish()
+
+    assert states(one) == [("base", "published"), ("delta", "published")]
+
+
+def test_a_recovery_after_a_refusal_compares_with_the_version_it_returned_to(tmp_path: Path) -> None:
+    bad = apart_at("20200401/01", score=Score(apart=-1.0))
+    one = scored(World(tmp_path, data_of(end="20200401/02")), bad)
+    one.until(lambda: len(one.ledger.versions()) == 2)
+
+    one.start_master()
+    one.finish()
+
+    assert states(one) == [("base", "published"), ("delta", "refused"), ("base", "published")]
+
+
+# -- the arithmetic ----------------------------------------------------------------------------------------------------
+
+
+def judged(live: Score, after: Score, **limits: float) -> None:
+    one = PassRow(2, "20200401/01", ("20200401/01",), 0, ends_day=False)
+    refuse_worse(one, after.quality(), LiveQuality(7, "20200401/01", live.quality()), QualityLoss(**limits))
+
+
+def test_a_loss_within_the_limit_and_chance_is_none() -> None:
+    live, after = Score(apart=2.0), Score(apart=1.5)
+    loss = (live.quality().auc or 0) - (after.quality().auc or 0)
+    chance = 3 * float(np.hypot(auc_error(live.quality()), auc_error(after.quality())))
+
+    judged(live, after, auc=loss - chance + 1e-6)
+    with pytest.raises(PublishRefused, match="mend the data or lower the learning rates"):
+        judged(live, after, auc=loss - chance - 1e-6)
+
+
+def test_a_calibration_nearer_to_1_from_the_other_side_is_better() -> None:
+    judged(Score(bias=1.0), Score(bias=-0.8), calibration=0)
+
+
+def test_the_errors_are_not_below_those_of_repeated_draws() -> None:
+    random, found = np.random.default_rng(2), []
+    for _ in range(400):
+        logit = random.normal(-2, 1, 2000)
+        click = random.random(2000) < 1 / (1 + np.exp(-logit))
+        quality = quality_of_scores(1 / (1 + np.exp(-logit)), click, np.ones(2000))
+        assert quality is not None
+        found.append((quality.auc or 0, auc_error(quality), quality.calibration or 0, calibration_error(quality)))
+    aucs, auc_errors, calibrations, calibration_errors = np.array(found).T
+
+    assert aucs.std() < auc_errors.mean() < 3 * aucs.std()
+    assert calibrations.std() < calibration_errors.mean() < 3 * calibrations.std()
+
+
+def test_few_impressions_prove_nothing() -> None:
+    one = PassRow(2, "20200401/01", ("20200401/01",), 0, ends_day=False)
+    clicks, shows = np.array([0, 0, 1, 1]), np.ones(4)
+    right, wrong = (quality_of_scores(np.array([0.1, 0.2, 0.3, 0.9])[::turn], clicks, shows) for turn in (1, -1))
+    assert right is not None
+    assert wrong is not None
+    assert (right.auc, wrong.auc) == (1, 0)
+
+    refuse_worse(one, wrong, LiveQuality(7, "20200401/01", right), MasterConfig().max_quality_loss)
+
+
+def test_without_records_or_a_version_before_there_is_nothing_to_compare() -> None:
+    one = PassRow(2, "20200401/01", ("20200401/01",), 0, ends_day=False)
+
+    refuse_worse(one, None, LiveQuality(7, "20200401/01", Score().quality()), MasterConfig().max_quality_loss)
+    refuse_worse(one, Score(apart=-3).quality(), None, MasterConfig().max_quality_loss)
