@@ -83,7 +83,8 @@ def test_the_status_has_the_figures_of_every_pass_and_the_curves_of_the_last(tmp
     for each in shown["passes"]:
         assert each["quality"]["before"]["auc"] == each["aucBefore"] == pytest.approx(before.auc, abs=1e-3)
         assert each["quality"]["after"]["auc"] == each["auc"] == pytest.approx(after.auc, abs=1e-3)
-        assert each["quality"]["after"]["calibration"] == pytest.approx(after.calibration, rel=0.004)
+        # The version is shifted to it.
+        assert each["quality"]["after"]["calibration"] == pytest.approx(1, rel=0.001)
         assert each["quality"]["after"]["logloss"] == pytest.approx(after.logloss, abs=1 / 256)
         assert each["quality"]["after"]["shows"] == 8000
         assert "roc" not in each["quality"]["after"]
@@ -213,8 +214,18 @@ def test_a_version_that_has_come_apart_is_refused_until_training_has_recovered(t
     assert [each["version"] for each in report["passes"]] == [first["id"], None, None, one.ledger.versions()[3]["id"]]
 
 
-def test_a_version_with_another_calibration_is_refused(tmp_path: Path) -> None:
+def test_a_version_with_another_calibration_is_corrected(tmp_path: Path) -> None:
     one = scored(World(tmp_path), apart_at("20200401/01", score=Score(apart=2.0, bias=5.0)))
+
+    one.finish()
+
+    assert states(one) == [("base", "published"), ("delta", "published")]
+    assert one.ledger.learning(2).shift == pytest.approx(-5, abs=0.1)
+
+
+def test_a_version_with_another_calibration_is_refused_where_no_evaluation_corrects_it(tmp_path: Path) -> None:
+    unevaluated = World(tmp_path, config=MasterConfig(evaluate=False))
+    one = scored(unevaluated, apart_at("20200401/01", score=Score(apart=2.0, bias=5.0)))
 
     one.finish()
 
