@@ -1,4 +1,4 @@
-"""The part of the ledger with the quality of each pass, before and after it was trained: about 2 KB a pass."""
+"""The part of the ledger with the quality of each pass, before and after it was trained."""
 
 import json
 from typing import Any, Literal, NamedTuple
@@ -12,6 +12,9 @@ Figures = dict[str, dict[str, Any] | None]
 """By moment: the fields of a Quality in camelCase, without its curves."""
 # With their names in a Quality's JSON.
 _CURVES = ("deciles", "roc")
+_GONE = ", ".join(f"'$.{name}'" for name in _CURVES)
+# A year of hours, in 33 MB. Older passes have their figures alone.
+KEPT_CURVES = 10_000
 _AUC_COLUMNS = {"before": "auc_before", "after": "auc"}
 
 
@@ -36,6 +39,10 @@ class LedgerQuality(LedgerFile):
             if quality is not None:
                 document = quality.model_dump_json(by_alias=True)
                 self._insert("qualities", {"ordinal": ordinal, "moment": moment, "document": document})
+            # Passes come one after the other, so each is met once.
+            self._do(
+                f"update qualities set document = json_remove(document, {_GONE}) where pass = ?", ordinal - KEPT_CURVES
+            )
 
     def quality(self, ordinal: int) -> PassQuality:
         rows = self._all("select moment, document from qualities where pass = ?", ordinal)
@@ -43,8 +50,7 @@ class LedgerQuality(LedgerFile):
 
     def figures(self, first: int) -> dict[int, Figures]:
         """Of the passes from `first` on, without their curves, in one query."""
-        gone = ", ".join(f"'$.{name}'" for name in _CURVES)
-        return self._qualities(f"json_remove(document, {gone})", first)
+        return self._qualities(f"json_remove(document, {_GONE})", first)
 
     def curves(self, first: int) -> dict[int, Figures]:
         """The deciles and the ROC of the passes from `first` on."""

@@ -77,9 +77,10 @@ class Quality(Record):
     )
     mae: Rate
     rmse: Rate
-    deciles: tuple[Decile, ...]
+    deciles: tuple[Decile, ...] = ()
     roc: tuple[Rate, ...] = Field(
-        description="Share of clicks above the score that 0 %, 1 % … 100 % of the shows without click are above."
+        default=(),
+        description="Share of clicks above the score that 0 %, 1 % … 100 % of the shows without click are above.",
     )
 
 

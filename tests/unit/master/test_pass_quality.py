@@ -165,6 +165,18 @@ def test_the_quality_before_training_outlives_a_rollback_and_that_after_it_does_
     assert ledger.quality(1).after is not None
 
 
+def test_very_old_passes_have_their_figures_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_ctr.master.ledger_quality.KEPT_CURVES", 2)
+    one = scored(World(tmp_path, data_of(end="20200401/03")), better)
+
+    one.finish()
+
+    found = [one.ledger.quality(each.ordinal) for each in one.ledger.passes()]
+    assert [bool(each.before and each.before.roc) for each in found] == [False, False, True, True]
+    assert [bool(each.after and each.after.deciles) for each in found] == [False, False, True, True]
+    assert all(each.after and each.after.auc for each in found)
+
+
 def test_a_ledger_of_an_earlier_release_goes_on(tmp_path: Path) -> None:
     one = World(tmp_path)
     one.until_phase(control.TRAIN)
