@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     # name: module (of a role the one that it runs), its command or group, panel of the help
     "local": ("elastic_ctr.cli.local", "app", None),
     "predict": ("elastic_ctr.cli.predict", "predict", None),
+    "evaluate": ("elastic_ctr.cli.evaluate", "evaluate", None),
     "status": ("elastic_ctr.cli.status", "status", None),
     "logs": ("elastic_ctr.cli.logs", "logs", None),
     "pass": ("elastic_ctr.cli.orders", "pass_app", None),
@@ -50,7 +51,7 @@ def _absent(name: str, cause: ModuleNotFoundError) -> Callable[[], None]:
     """Stands in for a command whose packages are not installed: it is listed, and names the package that it needs."""
     if (cause.name or "").startswith("elastic_ctr"):
         raise cause
-    extra = "local" if name in ("local", "trainer", "pserver", "serving") else "cube"
+    extra = "local" if name in ("local", "evaluate", "trainer", "pserver", "serving") else "cube"
     needs = f"needs {cause.name}, which is not installed: pip install 'elastic-ctr[{extra}]'"
 
     def command() -> None:
