@@ -9,14 +9,14 @@ import yaml
 
 from contract.serving_world import DIM, KEYS, PARTITIONS, SLOTS, Exported, line_of
 from elastic_ctr.seqfile.file_writer import SequenceFileWriter
-from elastic_ctr.store import FileStore
+from elastic_ctr.store import FileStore, Store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import VersionManifest, publish
 
 BAD_LINE = "1 0 notanumber:0"
 
 
-def put_trained_version(store: FileStore, work: Path, exported: Exported, **changes: Any) -> VersionManifest:
+def put_trained_version(store: Store, work: Path, exported: Exported, **changes: Any) -> VersionManifest:
     """A version with the keys and the network of `exported`; `changes` are of its manifest, a `parent` makes it a delta."""
     version = changes.get("version", exported.version)
     kind: Any = "base" if changes.get("parent") is None else "delta"

@@ -59,7 +59,7 @@ _NAMES = {
     "source": "data.source.url",
     "files": "the files",
     "hours": "--from and --to",
-    "data": "how rows are read (data and features of the values file)",
+    "data": "how rows are read (`data` of the values file)",
     "no_clicks": "--no-clicks",
     "form": "--output-format",
     "copied": "--copy",

@@ -224,9 +224,7 @@ class _Processes:
         if self._useless is not None:
             raise JobFailed(self._useless)
         sentences = [sentence for task, sentence in self._failed.items() if task not in self._done]
-        files = {self._work.job.tasks[task].path for task in self._failed if task not in self._done}
         raise JobFailed(
             "\n".join(dict.fromkeys(sentences))
-            + f"\n{left} of {len(self._work.job.tasks)} parts of {len(files)} files cannot be scored; the others are. "
-            "Once the cause is mended, the same command goes on"
+            + f"\n{left} of {len(self._work.job.tasks)} parts are not scored; once the cause is mended, the same command goes on"
         )
