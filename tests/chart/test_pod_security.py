@@ -116,7 +116,7 @@ def test_the_token_is_mounted_only_where_something_is_changed(render: Renderer) 
         if "ctr-auth" in str(volume) and not pod.owner.startswith("Pod/")
     }
 
-    assert having == {"master", "trainer", "pserver", "cube", "cube-transfer", "serving", "file-server"}
+    assert having == {"master", "trainer", "pserver", "cube", "cube-transfer", "serving", "scoring", "file-server"}
 
 
 def test_a_test_pod_has_no_token(render: Renderer) -> None:

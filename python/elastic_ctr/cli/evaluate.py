@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from elastic_ctr.cli.entrypoint import refuse
-from elastic_ctr.cli.scoring import Asked, ScoringOptions, end_for_refused, refusals, score
+from elastic_ctr.cli.scoring import ScoringOptions, end_for_refused, refusals, score
 from elastic_ctr.cli.shared_options import Where, grouped
-from elastic_ctr.scoring.quality import measures
-from elastic_ctr.scoring.run import Report
+from elastic_ctr.scoring.order import Order
 
 _WIDTH = 200
 _COLUMNS = {
@@ -47,36 +46,29 @@ def evaluate(
     Exit codes: 0 done; 1 a file cannot be scored, or more rows than data.maxRefusedShare were refused; 2 the values, the options or
     the version are wrong; 130 stopped.
     """
-    if not scoring.values:
-        refuse("say -f VALUES: the values file of the training, which says where rows and versions are")
-    report, data = score(Asked("evaluate", files or [], output), scoring, where)
+    if not scoring.stored:
+        refuse(
+            "say -f VALUES, the values file of the training, which says where rows and versions are; or --pods N in a cluster"
+        )
+    document = score(Order(deed="evaluate", files=tuple(map(str, files or ())), output=output), scoring, where)
     if as_json:
-        typer.echo(json.dumps(document_of(report)))
+        typer.echo(json.dumps(document))
     else:
-        Console(width=None if Console().is_terminal else _WIDTH).print(table_of(report))
-    if report.total.refused:
-        typer.echo(refusals(report.total), err=True)
-    end_for_refused(report.total, data)
+        Console(width=None if Console().is_terminal else _WIDTH).print(table_of(document))
+    if document["total"]["refused"]:
+        typer.echo(refusals(document["total"]), err=True)
+    end_for_refused(document)
 
 
-def document_of(report: Report) -> dict[str, Any]:
-    splits = {split: measures(outcome) for split, outcome in report.splits.items()}
-    return {
-        "version": report.version,
-        "splits": splits,
-        "total": {**measures(report.total), "refusedByReason": report.total.refused},
-    }
-
-
-def table_of(report: Report) -> Table:
-    table = Table(title=f"version {report.version}")
+def table_of(document: dict[str, Any]) -> Table:
+    table = Table(title=f"version {document['version']}")
     table.add_column("split")
     for name in _COLUMNS:
         table.add_column(name, justify="right")
-    for split, outcome in report.splits.items():
-        table.add_row(split, *_cells(measures(outcome)))
+    for split, measured in document["splits"].items():
+        table.add_row(split, *_cells(measured))
     table.add_section()
-    table.add_row("total", *_cells(measures(report.total)))
+    table.add_row("total", *_cells(document["total"]))
     return table
 
 

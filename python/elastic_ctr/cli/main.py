@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "cube-agent": ("elastic_ctr.cube.agent.agent_api", "cube_agent", ROLES),
     "cube-server": ("elastic_ctr.cube.server.lookup_server", "cube_server", ROLES),
     "serving": ("elastic_ctr.serving.app", "serving", ROLES),
+    "scoring": ("elastic_ctr.scoring.pod", "scoring", ROLES),
 }
 
 
@@ -51,7 +52,7 @@ def _absent(name: str, cause: ModuleNotFoundError) -> Callable[[], None]:
     """Stands in for a command whose packages are not installed: it is listed, and names the package that it needs."""
     if (cause.name or "").startswith("elastic_ctr"):
         raise cause
-    extra = "local" if name in ("local", "evaluate", "trainer", "pserver", "serving") else "cube"
+    extra = "local" if name in ("local", "evaluate", "trainer", "pserver", "serving", "scoring") else "cube"
     needs = f"needs {cause.name}, which is not installed: pip install 'elastic-ctr[{extra}]'"
 
     def command() -> None:

@@ -82,14 +82,16 @@ def predict(
     command goes on where it was. Exit codes: 0 done; 1 a file cannot be scored, or more rows than data.maxRefusedShare were
     refused; 2 the values, the options or the version are wrong; 130 stopped.
     """
-    if scoring.values:
+    if scoring.stored:
         asked_serving = {"--address": address, "--batch": batch, "--model": model, rows.given() or "": rows.given()}
         if option := next((name for name, value in asked_serving.items() if value is not None), None):
-            refuse(f"{option} is for a running serving, and -f for a version in the store: leave one out")
+            refuse(f"{option} is for a running serving, and -f or --pods for a version in the store: leave one out")
         predict_stored(files or [], output, scoring, stored, where, no_clicks=no_clicks, as_json=as_json)
         return
     if option := scoring.given() or stored.given():
-        refuse(f"{option} is for a version in the store: say -f VALUES, the values file of its training, as well")
+        refuse(
+            f"{option} is for a version in the store: say -f VALUES, the values file of its training, as well; or --pods N"
+        )
     if files is None or len(files) != 1:
         refuse("name one FILE, or - for standard input; several files, and hours, are for -f VALUES --output DIR")
     to = None if output is None else Path(output)

@@ -3,17 +3,16 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, cast, get_args
 
 import typer
 
 from elastic_ctr.cli.entrypoint import refuse
-from elastic_ctr.cli.scoring import PANEL, Asked, ScoringOptions, end_for_refused, score, told
+from elastic_ctr.cli.scoring import PANEL, ScoringOptions, end_for_refused, score, told
 from elastic_ctr.cli.shared_options import Where
 from elastic_ctr.scoring.job import OutputFormat
+from elastic_ctr.scoring.order import Order
 from elastic_ctr.scoring.outputs import OWN
-from elastic_ctr.scoring.quality import measures
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,16 @@ def predict_stored(
         refuse("say --output DIR: with -f the predictions are files, one for each part of the input")
     if "-" in files:
         refuse("standard input cannot be cut into parts and read again: name files, or hours by --from and --to")
-    asked = Asked("predict", [Path(file) for file in files], output, no_clicks, stored.form(), stored.copied())
-    report, data = score(asked, scoring, where)
+    order = Order(
+        deed="predict",
+        output=output,
+        files=tuple(files),
+        no_clicks=no_clicks,
+        form=stored.form(),
+        copied=stored.copied(),
+    )
+    document = score(order, scoring, where)
     if as_json:
-        total = {**measures(report.total), "refusedByReason": report.total.refused}
-        typer.echo(json.dumps({"version": report.version, "output": output, "total": total}))
-    typer.echo(told(report.total, report.version), err=True)
-    end_for_refused(report.total, data)
+        typer.echo(json.dumps({**document, "output": output}))
+    typer.echo(told(document), err=True)
+    end_for_refused(document)

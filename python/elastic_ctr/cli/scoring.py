@@ -1,13 +1,11 @@
-"""What `elastic-ctr evaluate` and `elastic-ctr predict --output` share: their options, and a job of scoring on this machine."""
+"""What `elastic-ctr evaluate` and `elastic-ctr predict --output` share: their options, and jobs of scoring on this machine."""
 
-import os
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -16,24 +14,23 @@ from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.kubectl import KubectlFailed, ending_in_order
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.cli.progress import progress_of
+from elastic_ctr.cli.scoring_job import score_in_cluster
 from elastic_ctr.cli.shared_options import TRANSFER, TokenFile, TransferAddress, Where
-from elastic_ctr.config.data import Data
-from elastic_ctr.config.load import ConfigRefused, settings
+from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.cube.builder.job import BuildFailed
 from elastic_ctr.local.endpoints import release_document
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER
-from elastic_ctr.scoring.hours import Listing, NothingToRead, complete_hours, given_files
-from elastic_ctr.scoring.job import Job, Options, OtherJob, Outcome, OutputFormat
-from elastic_ctr.scoring.quality import measures
-from elastic_ctr.scoring.run import Given, JobFailed, Progress, Report, how_read, run_job
+from elastic_ctr.scoring.hours import NothingToRead
+from elastic_ctr.scoring.job import Job, OtherJob
+from elastic_ctr.scoring.order import Order
+from elastic_ctr.scoring.run import JobFailed, Progress, run_job
 from elastic_ctr.scoring.version import LATEST, LIVE, VersionUnusable
 from elastic_ctr.scoring.worker import Place
-from elastic_ctr.store import open_source
 
 STOPPED = 130
-PANEL = "With a version in the store (-f)"
+PANEL = "With a version in the store (-f, or --pods)"
 
 
 @dataclass(frozen=True)
@@ -83,125 +80,107 @@ class ScoringOptions:
     ] = None  # fmt: skip
     processes: Annotated[
         int | None,
-        typer.Option(min=1, rich_help_panel=PANEL, show_default="one a core", help="How many score at once."),
+        typer.Option(
+            min=1, rich_help_panel=PANEL, show_default="scoring.config.processes", help="How many score at once."
+        ),
     ] = None
     transfer: TransferAddress = None
     token_file: TokenFile = None
+    pods: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=1000, rich_help_panel=PANEL,
+            help="Score in a cluster, by a Job of so many pods of the release: --namespace, and no -f.",
+        ),
+    ] = None  # fmt: skip
+
+    @property
+    def stored(self) -> bool:
+        """Whether a version in the store is meant."""
+        return bool(self.values) or self.pods is not None
 
     def given(self) -> str | None:
-        """An option beside the values file that was given, by its name."""
-        by_name = {
-            "--set-file": self.set_file, "--version": self.version, "--from": self.first, "--to": self.last,
-            "--store": self.store, "--processes": self.processes, "--transfer": self.transfer,
-        }  # fmt: skip
+        """An option that was given and needs the values file or pods, by its name."""
+        by_name = {"--version": self.version, "--from": self.first, "--to": self.last, **self._of_machine()}
         return next((name for name, value in by_name.items() if value is not None), None)
 
+    def of_machine(self) -> str | None:
+        """An option that was given and is not for a cluster, by its name."""
+        by_name = {"-f": self.values, **self._of_machine()}
+        return next((name for name, value in by_name.items() if value is not None), None)
 
-@dataclass(frozen=True)
-class Asked:
-    """What is done with the rows. `output` is a folder or the address of a store; None: one that goes with the command."""
+    def _of_machine(self) -> dict[str, object]:
+        return {
+            "--set-file": self.set_file, "--store": self.store, "--processes": self.processes, "--transfer": self.transfer,
+            "--token-file": self.token_file if self.values is None and self.pods is not None else None,
+        }  # fmt: skip
 
-    deed: Literal["predict", "evaluate"]
-    files: Sequence[Path]
-    output: str | None
-    no_clicks: bool = False
-    form: OutputFormat = "csv"
-    copied: tuple[str, ...] = ()
+    def order(self, order: Order) -> Order:
+        """With the version and the hours."""
+        return order.model_copy(update={"version": self.version or LATEST, "first": self.first, "last": self.last})
 
 
-def score(asked: Asked, options: ScoringOptions, where: Where) -> tuple[Report, Data]:
-    """The report of a job that is done. Ends with a sentence where it cannot be."""
+def score(order: Order, options: ScoringOptions, where: Where) -> dict[str, Any]:
+    """The report of a job that is done, see `Report.document`. Ends with a sentence where it cannot be done."""
+    order = options.order(order)
+    if order.files and (options.first or options.last):
+        refuse("name either files, or hours by --from and --to: not both")
+    if options.pods is None:
+        return _score_here(order, options, where)
+    if option := options.of_machine():
+        refuse(f"{option} is for this machine, and --pods for a cluster: leave one out")
+    if order.files:
+        refuse("pods do not see the files of this machine; name hours of data.source by --from and --to")
+    target = target_of(where, {})
+    if target.cluster is None:
+        refuse("--pods needs --namespace: the Job is one of a release in a cluster")
+    try:
+        with ending_in_order():
+            return score_in_cluster(target.cluster, order, options.pods)
+    except KubectlFailed as failed:
+        refuse(str(failed), 1)
+
+
+def _score_here(order: Order, options: ScoringOptions, where: Where) -> dict[str, Any]:
     try:
         values = load_values(options.values or [], options.set_file)
-        data = _at_hours(values.data, options)
     except ConfigRefused as wrong:
         refuse(str(wrong))
-    if asked.files and (options.first or options.last):
-        refuse("name either files, or hours by --from and --to: not both")
-    target = target_of(where, {"--transfer": options.transfer}) if options.version == LIVE else None
+    target = target_of(where, {"--transfer": options.transfer}) if order.version == LIVE else None
+    shown = _Shown(order.version)
     # SIGTERM, too, leaves no process and no scratch behind.
-    with ending_in_order(), tempfile.TemporaryDirectory(prefix="elastic-ctr-scoring-") as scratch:
-        shown = _Shown(options)
+    with ending_in_order(), tempfile.TemporaryDirectory(prefix="elastic-ctr-scoring-") as scratch, closing(shown):
         try:
-            with closing(shown):
-                return run_job(_given(asked, options, values, data, where, target, Path(scratch)), shown), data
-        except (VersionUnusable, OtherJob, NothingToRead) as wrong:
+            # Without an output it goes with the command.
+            here = order.model_copy(update={"output": _url(order.output) or (Path(scratch) / "job").as_uri()})
+            given = here.given(
+                values.data,
+                _models(options, values, where),
+                live=lambda: _live(target, options),
+                told=shown.noted,
+                processes=options.processes or values.scoring.config.processes,
+                scratch=Path(scratch),
+            )
+            return run_job(given, shown).document()
+        except (ConfigRefused, VersionUnusable, OtherJob, NothingToRead) as wrong:
             refuse(str(wrong))
         except (JobFailed, BuildFailed, KubectlFailed, OSError, ValueError) as failed:
             refuse(reason_of(failed), 1)
         except KeyboardInterrupt:
-            _stopped(asked)
+            kept = "nothing is kept" if order.output is None else "what is done is kept, and the same command goes on"
+            refuse(f"stopped; {kept}", STOPPED)
 
 
-def _stopped(asked: Asked) -> NoReturn:
-    kept = "nothing is kept" if asked.output is None else "what is done is kept, and the same command goes on"
-    refuse(f"stopped; {kept}", STOPPED)
-
-
-def _at_hours(data: Data, options: ScoringOptions) -> Data:
-    """Raises ConfigRefused."""
-    told = {"start": options.first, "end": options.last}
-    changes = {name: split for name, split in told.items() if split is not None}
-    if not changes:
-        return data
-    return settings(Data, {**data.model_dump(by_alias=True, exclude_defaults=True), **changes}, "--from, --to")
-
-
-def _given(
-    asked: Asked,
-    options: ScoringOptions,
-    values: Values,
-    data: Data,
-    where: Where,
-    target: Target | None,
-    scratch: Path,
-) -> Given:
-    """Raises OSError, ValueError."""
-    # Here it is for a file-server, which wants it for every change.
-    token = Target(None, None).token(options.token_file)
-    models = _url(options.store) or Places((where.folder or DEFAULT_FOLDER).resolve(), values).store_url
-    user = values.store.config.user
-    output = _url(asked.output) or (scratch / "job").as_uri()
-    if asked.files:
-        source, listing = Place("file:///"), given_files(asked.files)
-        hours, files = "", tuple(sorted(listing.files))
-    else:
-        source, files = Place(data.source.url, data.source.user), ()
-        hours = f"{data.start}..{data.end or ''}"
-    return Given(
-        options=Options(
-            deed=asked.deed,
-            version=options.version or LATEST,
-            source=source.url,
-            data=how_read(data),
-            hours=hours,
-            files=files,
-            no_clicks=asked.no_clicks,
-            form=asked.form,
-            copied=asked.copied,
-        ),
-        data=data,
-        models=Place(models, user, token),
-        folder=Place(output, user, token),
-        source=source,
-        listing=(lambda: listing) if asked.files else lambda: _hours(data, chosen=options.first is not None),
-        live=lambda: _live(target, options),
-        processes=options.processes or len(os.sched_getaffinity(0)),
-        scratch=scratch,
-    )
+def _models(options: ScoringOptions, values: Values, where: Where) -> Place:
+    """The store with the versions; a file-server wants the token for every change."""
+    folder = (where.folder or DEFAULT_FOLDER).resolve()
+    url = _url(options.store) or Places(folder, values).store_url
+    return Place(url, values.store.config.user, Target(None, None).token(options.token_file))
 
 
 def _url(where: str | None) -> str | None:
     """A folder of this machine as an address; an address as it is."""
     return where if where is None or "://" in where else Path(where).resolve().as_uri()
-
-
-def _hours(data: Data, *, chosen: bool) -> Listing:
-    source = open_source(data.source.url, data.source.user)
-    found = complete_hours(source, data, chosen=chosen and data.end is not None)
-    for split in found.waiting:
-        typer.echo(f"{split} has no {data.donefile} yet and is left out", err=True)
-    return found
 
 
 def _live(target: Target | None, options: ScoringOptions) -> int | None:
@@ -214,8 +193,8 @@ def _live(target: Target | None, options: ScoringOptions) -> int | None:
 class _Shown(Progress):
     """Progress on standard error, until `close`."""
 
-    def __init__(self, options: ScoringOptions) -> None:
-        self._asked = options.version or LATEST
+    def __init__(self, asked: str) -> None:
+        self._asked = asked
         self._shown = ExitStack()
         self._tell: Callable[[int, str], None] | None = None
         self._done = 0
@@ -243,26 +222,25 @@ class _Shown(Progress):
         self._shown.close()
 
 
-def told(outcome: Outcome, version: int) -> str:
+def told(document: dict[str, Any]) -> str:
     """A sentence, and one more about refused rows."""
-    found = measures(outcome)
-    text = f"{outcome.rows:,} rows with version {version}"
-    if outcome.quality is not None:
-        text += f", {outcome.shows:,} shows, {outcome.clicks:,} clicks"
-        auc = "none (it takes a click and a show without one)" if found["auc"] is None else f"{found['auc']:.6f}"
-        text += f": AUC {auc}" + ("" if found["logloss"] is None else f", logloss {found['logloss']:.6f}")
-    return f"{text}\n{refusals(outcome)}" if outcome.refused else text
+    total = document["total"]
+    text = f"{total['rows']:,} rows with version {document['version']}"
+    if "shows" in total:
+        auc = "none (it takes a click and a show without one)" if total["auc"] is None else f"{total['auc']:.6f}"
+        text += f", {total['shows']:,} shows, {total['clicks']:,} clicks: AUC {auc}"
+        text += "" if total["logloss"] is None else f", logloss {total['logloss']:.6f}"
+    return f"{text}\n{refusals(total)}" if total["refused"] else text
 
 
-def refusals(outcome: Outcome) -> str:
-    counts = Counter(outcome.refused)
-    reasons = ", ".join(
-        f"{reason} {count:,} (such as {outcome.examples.get(reason, '')})" for reason, count in counts.most_common()
-    )
-    return f"{counts.total():,} of {outcome.rows:,} rows were refused: {reasons}"
+def refusals(total: dict[str, Any]) -> str:
+    examples, by_reason = total["refusedExamples"], sorted(total["refusedByReason"].items(), key=lambda each: -each[1])
+    reasons = ", ".join(f"{reason} {count:,} (such as {examples.get(reason, '')})" for reason, count in by_reason)
+    return f"{total['refused']:,} of {total['rows']:,} rows were refused: {reasons}"
 
 
-def end_for_refused(outcome: Outcome, data: Data) -> None:
+def end_for_refused(document: dict[str, Any]) -> None:
     """Ends with 1 where more rows were refused than a training would take."""
-    if outcome.rows and sum(outcome.refused.values()) / outcome.rows > data.max_refused_share:
-        refuse(f"more rows were refused than data.maxRefusedShare {data.max_refused_share:g} of them", 1)
+    total, share = document["total"], document["maxRefusedShare"]
+    if total["rows"] and total["refused"] / total["rows"] > share:
+        refuse(f"more rows were refused than data.maxRefusedShare {share:g} of them", 1)

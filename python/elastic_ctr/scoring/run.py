@@ -19,6 +19,7 @@ from elastic_ctr.scoring.job import Job, JobFolder, Options, Outcome, digest_of,
 from elastic_ctr.scoring.leases import LEASE_SECONDS
 from elastic_ctr.scoring.quality import total
 from elastic_ctr.scoring.records import reader_of
+from elastic_ctr.scoring.report import Report
 from elastic_ctr.scoring.version import VersionUnusable, fetch_version, find_version
 from elastic_ctr.scoring.worker import Done, Failed, Place, Work, run_worker
 from elastic_ctr.serving.batching.schema import schema_of
@@ -53,15 +54,6 @@ class Given:
     processes: int
     scratch: Path
     lease_seconds: float = LEASE_SECONDS
-
-
-@dataclass(frozen=True)
-class Report:
-    """The outcomes of a job, by split (or file) and together."""
-
-    version: int
-    splits: dict[str, Outcome]
-    total: Outcome
 
 
 class Progress:
@@ -104,7 +96,8 @@ def run_job(given: Given, progress: Progress) -> Report:
     by_split: dict[str, list[Outcome]] = {}
     for task, outcome in zip(job.tasks, outcomes, strict=True):
         by_split.setdefault(task.split, []).append(outcome)
-    return Report(job.version, {split: total(those) for split, those in by_split.items()}, total(outcomes))
+    splits = {split: total(those) for split, those in by_split.items()}
+    return Report(job.version, splits, total(outcomes), given.data.max_refused_share)
 
 
 def _begun(given: Given, folder: JobFolder, models: Store) -> tuple[Job, VersionManifest, bool]:

@@ -1,5 +1,7 @@
 """Sums over rows against the exact measures of all of them at once."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -8,14 +10,14 @@ from elastic_ctr.scoring.job import Outcome
 from elastic_ctr.scoring.quality import QualitySums, measures, total
 
 
-def drawn(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def drawn(rows: int, seed: int) -> tuple[Any, Any, Any]:
     dice = np.random.default_rng(seed)
     p = dice.beta(1, 4, rows).astype(np.float32)
     shows = dice.integers(1, 5, rows)
     return p, shows, dice.binomial(shows, p)
 
 
-def outcome_of(p: np.ndarray, shows: np.ndarray, clicks: np.ndarray) -> Outcome:
+def outcome_of(p: Any, shows: Any, clicks: Any) -> Outcome:
     sums = QualitySums()
     for some in np.array_split(np.arange(len(p)), 3):
         sums.add(p[some], shows[some], clicks[some])
