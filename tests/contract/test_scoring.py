@@ -18,10 +18,14 @@ from contract import serving_world
 from contract.file_server_world import TOKEN, FileServer
 from contract.scoring_world import put_trained_version, write_hours, write_values
 from contract.serving_world import FIRST, SECOND, Cube, Exported, Transfer, put_version, serving
-from elastic_ctr.config.role_files import CubeBuilderFile
-from elastic_ctr.config.roles import CubeTransferConfig, StoreConfig
+from elastic_ctr.cli.scoring_job import report_in
+from elastic_ctr.config.load import dump, read_yaml, settings
+from elastic_ctr.config.role_files import Auth, CubeBuilderFile, ScoringFile
+from elastic_ctr.config.roles import CubeTransferConfig, ScoringConfig, StoreConfig
+from elastic_ctr.config.values_file import Values
 from elastic_ctr.cube.builder.build_server import CubeBuilder
 from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
+from elastic_ctr.scoring.order import Order
 from elastic_ctr.store import FileStore, open_store
 from elastic_ctr.versions import layout
 
@@ -388,3 +392,56 @@ def test_two_machines_share_a_job_on_a_file_server(
     for name, lines in written.items():
         for row, features in zip(of_all_parts(tmp_path / "out", name), lines, strict=True):
             assert float(row["probability"]) == pytest.approx(exports[FIRST].probability(features), abs=1e-5)
+
+
+def test_the_pods_of_a_job_share_it_and_each_says_the_whole_report(
+    values: Path, file_server: FileServer, exports: dict[int, Exported], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """As the chart starts them: the role's own file, the order of the command, the token in a file."""
+    write_hours(tmp_path / "data", HOURS)
+    store = open_store(file_server.url, token=TOKEN)
+    request.addfinalizer(store.close)
+    put_trained_version(store, tmp_path / "work", exports[FIRST])
+    (tmp_path / "token").write_text(TOKEN)
+    pods = []
+    for number in range(2):
+        file = ScoringFile(
+            data=settings(Values, read_yaml(values), "values.yaml").data,
+            store=StoreConfig(url=file_server.url),
+            auth=Auth(token_file=str(tmp_path / "token")),
+            scoring=ScoringConfig(scratch_dir=str(tmp_path / f"pod-{number}")),
+            transfer_address="127.0.0.1:1",
+        )
+        (tmp_path / f"{number}.yaml").write_text(dump(file))
+        order = Order(deed="evaluate", output="scores/x", last="20200401/01").model_dump_json(by_alias=True)
+        words = ("scoring", "--config", tmp_path / f"{number}.yaml", "--order", order)
+        pods.append(subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+
+    said = [each.communicate(timeout=240) for each in pods]
+
+    assert [each.returncode for each in pods] == [0, 0], said
+    first, second = (report_in(out, "x") for out, _ in said)
+    assert first == second
+    assert (first["version"], first["total"]["rows"], list(first["splits"])) == (FIRST, 1000, list(HOURS))
+    assert store.exists("scores/x/_SUCCESS")
+
+
+def test_a_pod_without_an_order_or_with_a_wrong_one_says_so(values: Path, tmp_path: Path) -> None:
+    file = ScoringFile(
+        data=settings(Values, read_yaml(values), "values.yaml").data,
+        store=StoreConfig(url=(tmp_path / "store").as_uri()),
+        scoring=ScoringConfig(scratch_dir=str(tmp_path / "scratch")),
+        transfer_address="127.0.0.1:1",
+    )
+    (tmp_path / "pod.yaml").write_text(dump(file))
+    words = ("scoring", "--config", tmp_path / "pod.yaml")
+
+    without, wrong, gone = call(*words), call(*words, "--order", "{}"), call(*words, "--order", ORDER_OF_17)
+
+    assert [each.returncode for each in (without, wrong, gone)] == [2, 2, 2]
+    assert "this pod has no --order" in without.stderr
+    assert "--order is not what the commands of this release write: deed" in wrong.stderr
+    assert "version 17 is not in the store" in gone.stderr
+
+
+ORDER_OF_17 = '{"deed":"evaluate","output":"scores/x","version":"17"}'
