@@ -50,11 +50,11 @@ def rows_of(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(text))
 
 
-def of_all_parts(out: Path, name: str) -> list[dict[str, str]]:
-    """The rows of a file of the input, whose parts are in the order of their names."""
-    parts = sorted(each for each in out.rglob("*.csv") if str(each.relative_to(out)).startswith(f"{name}."))
-    assert parts, f"{out} has nothing of {name}"
-    return [row for part in parts for row in rows_of(part)]
+def of_all_tasks(out: Path, name: str) -> list[dict[str, str]]:
+    """The rows of a file of the input, whose tasks are in the order of their outputs' names."""
+    outputs = sorted(each for each in out.rglob("*.csv") if str(each.relative_to(out)).startswith(f"{name}."))
+    assert outputs, f"{out} has nothing of {name}"
+    return [row for output in outputs for row in rows_of(output)]
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_each_row_of_the_input_gets_one_row_of_output_in_its_order(
     assert done.returncode == 1, done.stderr  # 2 % of the lines are bad, and a training takes 1 %
     assert "20 of 1,000 rows were refused: not_a_number 20 (such as feasign 'notanumber'" in done.stderr
     for name, lines in written.items():
-        rows = of_all_parts(tmp_path / "out", name)
+        rows = of_all_tasks(tmp_path / "out", name)
         assert len(rows) == len(lines)
         for row, features in zip(rows, lines, strict=True):
             if features is None:
@@ -175,7 +175,7 @@ def test_a_delta_is_scored_over_its_base(
     assert f"version {SECOND}:" in done.stderr
     assert store.exists(layout.dictionary_manifest(SECOND)) == by_cube
     for name, lines in written.items():
-        for row, features in zip(of_all_parts(tmp_path / "out", name), lines, strict=True):
+        for row, features in zip(of_all_tasks(tmp_path / "out", name), lines, strict=True):
             assert float(row["probability"]) == pytest.approx(whole.probability(features), abs=1e-5)
 
 
@@ -224,9 +224,9 @@ class Going:
         self._out = out
         self._process = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True)
 
-    def until_done(self, parts: int) -> None:
+    def until_done(self, tasks: int) -> None:
         until = time.monotonic() + 200
-        while len(list((self._out / "_job/done").glob("*"))) < parts:
+        while len(list((self._out / "_job/done").glob("*"))) < tasks:
             assert self._process.poll() is None, self._process.stderr.read() if self._process.stderr else ""
             assert time.monotonic() < until
             time.sleep(0.01)
@@ -268,7 +268,7 @@ def test_after_kills_in_the_middle_a_million_rows_are_there_once_each_in_their_o
 
     assert code == 0, said
     assert "which was the latest one when this output was begun" in said
-    shows = [int(row["show"]) for file in range(2) for row in of_all_parts(out, f"20200401/00/part-{file}")]
+    shows = [int(row["show"]) for file in range(2) for row in of_all_tasks(out, f"20200401/00/part-{file}")]
     assert shows == list(range(1, ROWS + 1))
     assert not list(out.rglob(".part-*"))
     again = call(*words)
@@ -315,9 +315,9 @@ def test_a_file_that_cannot_be_read_costs_no_other_and_is_scored_once_it_is_mend
 
     assert done.returncode == 1
     assert "part-x.gz is damaged or cut off" in done.stderr
-    assert "1 of 11 parts are not scored; once the cause is mended, the same command goes on" in done.stderr
+    assert "1 of 11 tasks are not scored; once the cause is mended, the same command goes on" in done.stderr
     assert not (tmp_path / "out/_SUCCESS").exists()
-    assert len(of_all_parts(tmp_path / "out", "20200401/01/part-1")) == 200
+    assert len(of_all_tasks(tmp_path / "out", "20200401/01/part-1")) == 200
 
     broken.write_bytes(whole)
     again = call("predict", "-f", values, "-o", tmp_path / "out")
@@ -364,7 +364,7 @@ def test_a_full_disk_is_a_sentence_and_the_same_command_goes_on(values: Path, tm
     assert "File too large" in done.stderr
     assert "Traceback" not in done.stderr
     assert again.returncode == 0, again.stderr
-    assert len(of_all_parts(tmp_path / "out", "20200401/00/part-0")) == 300
+    assert len(of_all_tasks(tmp_path / "out", "20200401/00/part-0")) == 300
 
 
 def test_two_machines_share_a_job_on_a_file_server(
@@ -390,7 +390,7 @@ def test_two_machines_share_a_job_on_a_file_server(
     for path in store.walk("scores"):
         store.get(path, tmp_path / "out" / path.removeprefix("scores/"))
     for name, lines in written.items():
-        for row, features in zip(of_all_parts(tmp_path / "out", name), lines, strict=True):
+        for row, features in zip(of_all_tasks(tmp_path / "out", name), lines, strict=True):
             assert float(row["probability"]) == pytest.approx(exports[FIRST].probability(features), abs=1e-5)
 
 

@@ -1,8 +1,9 @@
-"""Hours scored with a version that was trained and is served: by the commands, beside the served answers."""
+"""Hours scored with a version that was trained and is served: by the commands of docs/scoring.md, beside the served answers."""
 
 import csv
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,17 +16,12 @@ from elastic_ctr.local.endpoints import predict_rows
 from pipeline.running import Run, values_for
 from raw_rows import FEATURES, Row, random_row, write_hour
 
+PAGE = Path(__file__).parents[2] / "docs" / "scoring.md"
 ROWS = 3000
 
 
-def command(*words: object) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run(
-        [sys.executable, "-m", "elastic_ctr", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
+def command(folder: Path, line: str) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -51,22 +47,21 @@ def test_rows_are_scored_as_they_are_served(tmp_path: Path, start: Callable[...,
         pserver={"replicas": 1},
         cubeTransfer={"config": {"overlayShare": 1.0}},
     )
-    run = start(values)
+    run = start(values, folder="elastic-ctr-local")
     report = run.finish(200)
     transfer = f"127.0.0.1:{values['cubeTransfer']['config']['port']}"
-    given = ("-f", run.places.folder / "values.yaml", "--store", run.places.folder / "store")
-    hours = ("--from", "20200402/00", "--to", "20200402/00")
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "values.yaml").write_text((run.places.folder / "values.yaml").read_text())
+    predict, evaluate = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)[0].splitlines()
 
-    done = command(
-        "predict", *given, *hours, "--version", "live", "--transfer", transfer, "-o", tmp_path / "out", "--copy", "user,item"
-    )  # fmt: skip
-    evaluated = json.loads(command("evaluate", *given, "--json").stdout)
-    later_evaluated = json.loads(command("evaluate", *given, *hours, "--json").stdout)
+    done = command(tmp_path, f"{predict} --version live --transfer {transfer} --copy user,item")
+    trained = json.loads(command(tmp_path, ".venv/bin/elastic-ctr evaluate -f values.yaml --json").stdout)
+    evaluated = json.loads(command(tmp_path, f"{evaluate} --json").stdout)
 
-    assert f"version {report['live']}" in done.stderr
+    assert f"version {report['live']}:" in done.stderr
     served, versions = predict_rows(run.places.serving, "ctr", later)
     assert set(versions) == {report["live"]}
-    files = sorted((tmp_path / "out/20200402/00").iterdir())
+    files = sorted((tmp_path / "scores/20200402/00").iterdir())
     assert len(files) > 1
     rows = [row for file in files for row in csv.DictReader(file.read_text().splitlines())]
     scored = np.array([float(row["probability"]) for row in rows])
@@ -75,8 +70,8 @@ def test_rows_are_scored_as_they_are_served(tmp_path: Path, start: Callable[...,
     assert [(row["user"], row["item"]) for row in rows] == [
         (each.get("user", ""), str(each.get("item", ""))) for each in later
     ]
-    assert (evaluated["version"], evaluated["total"]["rows"]) == (report["live"], 2 * ROWS)
-    assert list(evaluated["splits"]) == ["20200401/00", "20200401/01"]
-    assert later_evaluated["total"]["rows"] == 1000
-    assert later_evaluated["total"]["auc"] > 0.6
-    assert 0.7 < later_evaluated["total"]["calibration"] < 1.4
+    assert (trained["version"], trained["total"]["rows"]) == (report["live"], 2 * ROWS)
+    assert list(trained["splits"]) == ["20200401/00", "20200401/01"]
+    assert evaluated["total"]["rows"] == 1000
+    assert evaluated["total"]["auc"] > 0.6
+    assert 0.7 < evaluated["total"]["calibration"] < 1.4

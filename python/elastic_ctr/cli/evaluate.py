@@ -15,7 +15,7 @@ from elastic_ctr.scoring.order import Order
 
 _WIDTH = 200
 _COLUMNS = {
-    "rows": "{:,}", "refused": "{:,}", "shows": "{:,}", "clicks": "{:,}", "ctr": "{:.6f}", "predictedCtr": "{:.6f}",
+    "rows": "{:,}", "refused": "{:,}", "shows": "{:,}", "clicks": "{:,}", "observedCtr": "{:.6f}", "predictedCtr": "{:.6f}",
     "calibration": "{:.4f}", "auc": "{:.6f}", "logloss": "{:.6f}", "mae": "{:.6f}", "rmse": "{:.6f}",
 }  # fmt: skip
 

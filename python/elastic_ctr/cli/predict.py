@@ -45,7 +45,7 @@ def predict(
             "--output",
             "-o",
             metavar="FILE|DIR|URL",
-            help="Write there, whole or not at all, instead of to stdout. With -f: the folder, or store, for one file a part of the input.",
+            help="Write there, whole or not at all, instead of to stdout. With -f: the folder, or store, for one file a task.",
         ),
     ] = None,
     batch: Annotated[

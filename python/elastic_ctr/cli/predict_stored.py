@@ -64,7 +64,7 @@ def predict_stored(
     if output is None:
         refuse("say --output DIR: with -f the predictions are files, one for each part of the input")
     if "-" in files:
-        refuse("standard input cannot be cut into parts and read again: name files, or hours by --from and --to")
+        refuse("standard input cannot be cut into tasks and read again: name files, or hours by --from and --to")
     order = Order(
         deed="predict",
         output=output,

@@ -204,7 +204,7 @@ class _Shown(Progress):
         named = again and self._asked in {LATEST, LIVE}
         known = f", which was the {self._asked} one when this output was begun" if named else ""
         rest = f"; {len(done)} are done already" if again else ""
-        typer.echo(f"version {job.version}{known}: {files} files in {len(job.tasks)} parts{rest}", err=True)
+        typer.echo(f"version {job.version}{known}: {files} files in {len(job.tasks)} tasks{rest}", err=True)
         if len(done) < len(job.tasks):
             size = sum(task.bytes for task in job.tasks)
             self._tell = self._shown.enter_context(progress_of(size, "the version is fetched"))
@@ -213,7 +213,7 @@ class _Shown(Progress):
     def done(self, job: Job, tasks: set[int]) -> None:
         self._done += len(tasks)
         if tasks and self._tell is not None:
-            self._tell(sum(job.tasks[task].bytes for task in tasks), f"{self._done} of {len(job.tasks)} parts")
+            self._tell(sum(job.tasks[task].bytes for task in tasks), f"{self._done} of {len(job.tasks)} tasks")
 
     def noted(self, sentence: str) -> None:
         typer.echo(sentence, err=True)

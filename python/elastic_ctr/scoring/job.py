@@ -90,7 +90,7 @@ class Job(Record):
     tasks: tuple[ScoringTask, ...]
 
 
-class Quality(Record):
+class QualitySums(Record):
     """Sums over impressions of one task, or of several: `positives` and `negatives` are counts by bucket of the logit.
 
     `predicted` is of probabilities, `loss` in nats, `absolute` and `squared` of the distance to 0 or 1.
@@ -112,7 +112,7 @@ class Outcome(Record):
     examples: dict[str, str] = Field(default_factory=dict)
     shows: Whole = 0
     clicks: Whole = 0
-    quality: Quality | None = None
+    quality: QualitySums | None = None
 
 
 def digest_of(document: object) -> str:

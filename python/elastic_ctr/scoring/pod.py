@@ -20,13 +20,13 @@ class _Logged(Progress):
 
     def begun(self, job: Job, done: set[int], *, again: bool) -> None:
         how = "goes on" if again else "begins"
-        log.info("the job %s with version %d: %d of %d parts are done", how, job.version, len(done), len(job.tasks))
+        log.info("the job %s with version %d: %d of %d tasks are done", how, job.version, len(done), len(job.tasks))
         self._done = len(done)
 
     def done(self, job: Job, tasks: set[int]) -> None:
         self._done += len(tasks)
         if tasks:
-            log.info("%d of %d parts are done", self._done, len(job.tasks))
+            log.info("%d of %d tasks are done", self._done, len(job.tasks))
 
     def noted(self, sentence: str) -> None:
         log.warning("%s", sentence)

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT, auc_of_histogram
-from elastic_ctr.scoring.job import Outcome, Quality
+from elastic_ctr.scoring.job import Outcome, QualitySums
 
 Counts = npt.NDArray[np.int64]
 _NEAREST = 1e-15
 
 
-class QualitySums:
+class QualityCounter:
     """Of the rows of a task."""
 
     def __init__(self) -> None:
@@ -38,9 +38,9 @@ class QualitySums:
             positives @ (1 - p) ** 2 + negatives @ p**2,
         )
 
-    def quality(self) -> Quality:
+    def quality(self) -> QualitySums:
         predicted, loss, absolute, squared = (max(float(each), 0.0) for each in self._sums)
-        return Quality(
+        return QualitySums(
             predicted=predicted,
             loss=loss,
             absolute=absolute,
@@ -73,7 +73,7 @@ def total(outcomes: Iterable[Outcome]) -> Outcome:
             positives.update(quality.positives)
             negatives.update(quality.negatives)
     predicted, loss, absolute, squared = sums.tolist()
-    found = Quality(
+    found = QualitySums(
         predicted=predicted,
         loss=loss,
         absolute=absolute,
@@ -100,12 +100,12 @@ def measures(outcome: Outcome) -> dict[str, Any]:
     quality, shows, clicks = outcome.quality, outcome.shows, outcome.clicks
     if quality is None:
         return found
-    found |= {"shows": shows, "clicks": clicks, "auc": None, "logloss": None, "calibration": None, "ctr": None}
+    found |= {"shows": shows, "clicks": clicks, "auc": None, "logloss": None, "calibration": None, "observedCtr": None}
     found |= {"predictedCtr": None, "mae": None, "rmse": None}
     if shows:
         found["auc"] = auc_of_histogram(_dense(quality.positives), _dense(quality.negatives))
         found["logloss"] = quality.loss / shows
-        found["ctr"], found["predictedCtr"] = clicks / shows, quality.predicted / shows
+        found["observedCtr"], found["predictedCtr"] = clicks / shows, quality.predicted / shows
         found["calibration"] = quality.predicted / clicks if clicks else None
         found["mae"], found["rmse"] = quality.absolute / shows, (quality.squared / shows) ** 0.5
     return found

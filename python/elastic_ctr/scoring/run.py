@@ -219,5 +219,5 @@ class _Processes:
         sentences = [sentence for task, sentence in self._failed.items() if task not in self._done]
         raise JobFailed(
             "\n".join(dict.fromkeys(sentences))
-            + f"\n{left} of {len(self._work.job.tasks)} parts are not scored; once the cause is mended, the same command goes on"
+            + f"\n{left} of {len(self._work.job.tasks)} tasks are not scored; once the cause is mended, the same command goes on"
         )

@@ -17,7 +17,7 @@ from elastic_ctr.runtime.lifecycle import die_with_parent
 from elastic_ctr.scoring.job import LEASES, Job, JobFolder, Outcome, ScoringTask
 from elastic_ctr.scoring.leases import LEASE_SECONDS, Lease, Leases
 from elastic_ctr.scoring.outputs import RowWriter, row_writer
-from elastic_ctr.scoring.quality import QualitySums
+from elastic_ctr.scoring.quality import QualityCounter
 from elastic_ctr.scoring.records import RecordReader, Records, reader_of
 from elastic_ctr.scoring.scorer import Scorer
 from elastic_ctr.scoring.version import VersionFiles
@@ -176,7 +176,7 @@ class _Tally:
         self._rows = self._shows = self._clicks = 0
         self._refused: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
-        self._quality = QualitySums() if labelled else None
+        self._quality = QualityCounter() if labelled else None
 
     def add(self, records: Records, probabilities: Floats) -> None:
         self._rows += records.rows

@@ -36,7 +36,7 @@ def values(tmp_path: Path) -> Path:
         (["-f", "V", "--address", "x:1"], "--address is for a running serving, and -f or --pods for a version in the store"),
         (["-f", "V", "--label", "click"], "--label is for a running serving"),
         (["-f", "V"], "say --output DIR: with -f the predictions are files"),
-        (["-f", "V", "-o", "out", "-"], "standard input cannot be cut into parts and read again"),
+        (["-f", "V", "-o", "out", "-"], "standard input cannot be cut into tasks and read again"),
         (["-f", "V", "-o", "out", "--output-format", "xml"], "--output-format xml is neither csv nor parquet"),
         (["-f", "V", "-o", "out", "--copy", "a,reason"], "'reason' is empty, named twice, or a column of the predictions' own"),
         (["-f", "V", "-o", "out", "--from", "20200401/00", "x"], "name either files, or hours by --from and --to"),
@@ -71,7 +71,7 @@ def test_an_evaluation_needs_the_values_file_or_pods() -> None:
     assert "say -f VALUES, the values file of the training" in done.stderr
 
 
-TOTAL = {"rows": 1000, "refused": 0, "shows": 1000, "clicks": 10, "ctr": 0.01, "predictedCtr": 0.011, "calibration": 1.1,
+TOTAL = {"rows": 1000, "refused": 0, "shows": 1000, "clicks": 10, "observedCtr": 0.01, "predictedCtr": 0.011, "calibration": 1.1,
          "auc": 0.75, "logloss": 0.05, "mae": 0.02, "rmse": 0.1, "refusedByReason": {}, "refusedExamples": {}}  # fmt: skip
 REPORT = {"version": 7, "maxRefusedShare": 0.01, "splits": {"20200401/00": TOTAL}, "total": TOTAL}
 TEMPLATE: dict[str, Any] = {
@@ -94,7 +94,7 @@ COMPLETE = {"succeeded": 3, "conditions": [{"type": "Complete", "status": "True"
 def cluster(kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
     """With the template, and a Job that is complete at the third look."""
     monkeypatch.setattr(scoring_job, "_LOOK_SECONDS", 0)
-    logs = ["INFO 3 of 3 parts are done", '{"level": "INFO", "message": "done"}', json.dumps(REPORT)]
+    logs = ["INFO 3 of 3 tasks are done", '{"level": "INFO", "message": "done"}', json.dumps(REPORT)]
     kubectl.say(cronjobs=[TEMPLATE], job=[{}, {"active": 3, "succeeded": 1}, COMPLETE], logs=logs)
     return kubectl
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.scoring.job import DOCUMENT, Job, JobFolder, Options, OtherJob, Outcome, Quality, tasks_of
+from elastic_ctr.scoring.job import DOCUMENT, Job, JobFolder, Options, OtherJob, Outcome, QualitySums, tasks_of
 from elastic_ctr.store import FileStore, NotInStore
 
 OPTIONS = Options(deed="predict", version="latest", source="file:///d", data="a", hours="20200401/00..")
@@ -82,7 +82,7 @@ def test_a_damaged_document_is_said(folder: JobFolder) -> None:
 
 
 def test_the_first_outcome_of_a_task_counts(folder: JobFolder) -> None:
-    quality = Quality(predicted=0.5, positives={7: 2})
+    quality = QualitySums(predicted=0.5, positives={7: 2})
     folder.note(3, Outcome(rows=5, refused={"empty": 1}, quality=quality))
     folder.note(3, Outcome(rows=6))
 

@@ -7,7 +7,7 @@ import pytest
 
 from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 from elastic_ctr.scoring.job import Outcome
-from elastic_ctr.scoring.quality import QualitySums, measures, total
+from elastic_ctr.scoring.quality import QualityCounter, measures, total
 
 
 def drawn(rows: int, seed: int) -> tuple[Any, Any, Any]:
@@ -18,7 +18,7 @@ def drawn(rows: int, seed: int) -> tuple[Any, Any, Any]:
 
 
 def outcome_of(p: Any, shows: Any, clicks: Any) -> Outcome:
-    sums = QualitySums()
+    sums = QualityCounter()
     for some in np.array_split(np.arange(len(p)), 3):
         sums.add(p[some], shows[some], clicks[some])
     return Outcome(rows=len(p), shows=int(shows.sum()), clicks=int(clicks.sum()), quality=sums.quality())
@@ -34,7 +34,7 @@ def test_measures_of_parts_together_are_those_of_all_rows() -> None:
     assert found["auc"] == pytest.approx(weighted_auc(p, clicks, shows), abs=1e-4)
     assert found["logloss"] == pytest.approx(weighted_logloss(p, clicks, shows), rel=1e-6)
     assert found["calibration"] == pytest.approx(p @ shows / clicks.sum(), rel=1e-6)
-    assert found["ctr"] == pytest.approx(clicks.sum() / shows.sum())
+    assert found["observedCtr"] == pytest.approx(clicks.sum() / shows.sum())
     assert found["predictedCtr"] == pytest.approx(p @ shows / shows.sum(), rel=1e-6)
     assert found["mae"] == pytest.approx((clicks @ (1 - p) + (shows - clicks) @ p) / shows.sum(), rel=1e-6)
     assert found["rmse"] ** 2 == pytest.approx(
