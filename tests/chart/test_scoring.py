@@ -7,7 +7,7 @@ import pytest
 from chart.rendering import Object, Renderer, merged
 from chart.role_settings import files
 from chart.schemas import VERSIONS, wrong_for_kubernetes
-from elastic_ctr.cli.scoring_job import job_of
+from elastic_ctr.cli.kubernetes_job import job_of
 from elastic_ctr.config.role_files import ScoringFile
 from elastic_ctr.scoring.order import Order
 

@@ -18,7 +18,7 @@ from contract import serving_world
 from contract.file_server_world import TOKEN, FileServer
 from contract.scoring_world import put_trained_version, write_hours, write_values
 from contract.serving_world import FIRST, SECOND, Cube, Exported, Transfer, put_version, serving
-from elastic_ctr.cli.scoring_job import report_in
+from elastic_ctr.cli.kubernetes_job import report_in
 from elastic_ctr.config.load import dump, read_yaml, settings
 from elastic_ctr.config.role_files import Auth, CubeBuilderFile, ScoringFile
 from elastic_ctr.config.roles import CubeTransferConfig, ScoringConfig, StoreConfig

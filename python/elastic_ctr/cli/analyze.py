@@ -32,7 +32,7 @@ from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics, series_of
 from elastic_ctr.master.schedule import ranges
 from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent
-from elastic_ctr.scoring.hours import complete_hours
+from elastic_ctr.scoring.listing import complete_hours
 from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.source import Source
 from elastic_ctr.store.temporary import appearing

@@ -66,7 +66,7 @@ class Kubectl:
             raise KubectlFailed(f"kubectl {words[0]} {words[1]} does not answer in JSON: {strange}") from strange
 
     def text(self, *words: str) -> str:
-        """What kubectl prints. Raises KubectlFailed."""
+        """The text that kubectl prints. Raises KubectlFailed."""
         return self._called(*words).decode("utf-8", "replace")
 
     def create(self, document: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -30,6 +31,23 @@ _SHOWN = 20
 _BATCH = 512
 
 
+@dataclass(frozen=True)
+class ServedOptions:
+    """Options of questions to a running serving."""
+
+    address: PredictionsAddress = None
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", min=1, max=100_000, help="Lines or rows in one request.", show_default=str(_BATCH)),
+    ] = None
+    model: ModelName = None
+
+    def given(self) -> str | None:
+        """An option that was given, by its name."""
+        by_name = {"--address": self.address, "--batch": self.batch, "--model": self.model}
+        return next((name for name, value in by_name.items() if value is not None), None)
+
+
 @grouped
 def predict(
     files: Annotated[
@@ -38,7 +56,6 @@ def predict(
             metavar="FILE|-", help="Lines or rows as in training; - is standard input. With -f: files, else hours."
         ),
     ] = None,
-    address: PredictionsAddress = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -48,11 +65,7 @@ def predict(
             help="Write there, whole or not at all, instead of to stdout. With -f: the folder, or store, for one file a task.",
         ),
     ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option("--batch", min=1, max=100_000, help="Lines or rows in one request.", show_default="512"),
-    ] = None,
-    model: ModelName = None,
+    served: ServedOptions = ServedOptions(),
     no_clicks: Annotated[
         bool,
         typer.Option(
@@ -78,13 +91,11 @@ def predict(
     and makes the exit code 1; 2 means that serving did not answer.
 
     With -f VALUES --output DIR no serving is needed: hours of data.source (--from, --to) or files are scored with a version in the
-    store. Each row gets one row of output, in its order; a refused one has no probability but its reason. An interrupted
-    command goes on where it was. Exit codes: 0 done; 1 a file cannot be scored, or more rows than data.maxRefusedShare were
-    refused; 2 the values, the options or the version are wrong; 130 stopped.
+    store. Each row gets one row of output, in its order; a refused one has no probability but its reason. An interrupted command
+    goes on where it was. Exit codes are those of evaluate.
     """
     if scoring.stored:
-        asked_serving = {"--address": address, "--batch": batch, "--model": model, rows.given() or "": rows.given()}
-        if option := next((name for name, value in asked_serving.items() if value is not None), None):
+        if option := served.given() or rows.given():
             refuse(f"{option} is for a running serving, and -f or --pods for a version in the store: leave one out")
         predict_stored(files or [], output, scoring, stored, where, no_clicks=no_clicks, as_json=as_json)
         return
@@ -95,37 +106,35 @@ def predict(
     if files is None or len(files) != 1:
         refuse("name one FILE, or - for standard input; several files, and hours, are for -f VALUES --output DIR")
     to = None if output is None else Path(output)
-    _predict_served(files[0], address, to, batch or _BATCH, model, rows, where, no_clicks=no_clicks, as_json=as_json)
+    _predict_served(files[0], to, served, rows, where, no_clicks=no_clicks, as_json=as_json)
 
 
 def _predict_served(
     file: str,
-    address: str | None,
     output: Path | None,
-    batch: int,
-    model: str | None,
+    served: ServedOptions,
     rows: RowOptions,
     where: Where,
     *,
     no_clicks: bool,
     as_json: bool,
 ) -> None:
-    target = target_of(where, {"--address": address})
+    target = target_of(where, {"--address": served.address})
     try:
         with (
             nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as lines,
             # The file appears when all is written.
             nullcontext(sys.stdout.buffer) if output is None else appearing(output) as out,
-            target.reached(PREDICTIONS, address) as found,
+            target.reached(PREDICTIONS, served.address) as found,
         ):
-            serving, name = found.removeprefix("http://"), target.model(model)
+            serving, name = found.removeprefix("http://"), target.model(served.model)
             endpoints.ready(serving, name)
             found_inputs = endpoints.metadata(serving, name)
             if found_inputs.slots:
                 tally, samples = _Tally("line"), _lines(lines, found_inputs.slots, rows, no_clicks=no_clicks)
             else:
                 tally, samples = _Tally("row"), _rows(lines, file, found_inputs.columns, rows, no_clicks=no_clicks)
-            while asked := list(itertools.islice(samples, batch)):
+            while asked := list(itertools.islice(samples, served.batch or _BATCH)):
                 for sample, probability, version in _ask(serving, name, asked):
                     tally.add(sample, probability, version)
                     out.write(_written(tally.kind, sample, probability, version, as_json=as_json).encode())

@@ -10,14 +10,14 @@ import typer
 from elastic_ctr.cli.entrypoint import refuse
 from elastic_ctr.cli.scoring import PANEL, ScoringOptions, end_for_refused, score, told
 from elastic_ctr.cli.shared_options import Where
-from elastic_ctr.scoring.job import OutputFormat
 from elastic_ctr.scoring.order import Order
 from elastic_ctr.scoring.outputs import OWN
+from elastic_ctr.scoring.scoring_job import OutputFormat
 
 
 @dataclass(frozen=True)
 class StoredOptions:
-    """What is written of each row."""
+    """Options of the files that are written."""
 
     output_format: Annotated[
         str | None, typer.Option("--output-format", rich_help_panel=PANEL, help="csv or parquet.", show_default="csv")

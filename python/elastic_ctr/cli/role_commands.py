@@ -182,11 +182,11 @@ def scoring(
     from elastic_ctr.cli.kubectl import ending_in_order
     from elastic_ctr.cube.builder.job import BuildFailed
     from elastic_ctr.local.endpoints import release_document
-    from elastic_ctr.scoring.hours import NothingToRead
-    from elastic_ctr.scoring.job import OtherJob
+    from elastic_ctr.scoring.listing import NothingToRead
     from elastic_ctr.scoring.order import Order
     from elastic_ctr.scoring.pod import run_order
     from elastic_ctr.scoring.run import JobFailed
+    from elastic_ctr.scoring.scoring_job import OtherJob
     from elastic_ctr.scoring.version import VersionUnusable
     from elastic_ctr.scoring.worker import Place
 

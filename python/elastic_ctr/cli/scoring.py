@@ -1,4 +1,4 @@
-"""What `elastic-ctr evaluate` and `elastic-ctr predict --output` share: their options, and jobs of scoring on this machine."""
+"""Options and jobs on this machine that `elastic-ctr evaluate` and `elastic-ctr predict --output` share."""
 
 import tempfile
 from collections.abc import Callable
@@ -12,9 +12,9 @@ import typer
 from elastic_ctr.cli.cluster import Target, target_of
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.kubectl import KubectlFailed, ending_in_order
+from elastic_ctr.cli.kubernetes_job import score_in_cluster
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.cli.progress import progress_of
-from elastic_ctr.cli.scoring_job import score_in_cluster
 from elastic_ctr.cli.shared_options import TRANSFER, TokenFile, TransferAddress, Where
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.values_file import Values
@@ -22,10 +22,10 @@ from elastic_ctr.cube.builder.job import BuildFailed
 from elastic_ctr.local.endpoints import release_document
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER
-from elastic_ctr.scoring.hours import NothingToRead
-from elastic_ctr.scoring.job import Job, OtherJob
+from elastic_ctr.scoring.listing import NothingToRead
 from elastic_ctr.scoring.order import Order
 from elastic_ctr.scoring.run import JobFailed, Progress, run_job
+from elastic_ctr.scoring.scoring_job import Job, OtherJob
 from elastic_ctr.scoring.version import LATEST, LIVE, VersionUnusable
 from elastic_ctr.scoring.worker import Place
 

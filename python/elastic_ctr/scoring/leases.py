@@ -1,6 +1,6 @@
 """Leases of tasks as files of a store: processes of several machines share work without a master.
 
-The lease of task 17 is the file `17.1`; whoever takes it over writes `17.2`, and so on. A put that refuses to overwrite is atomic in
+The lease of task 17 is the file `17.1`; a process that takes it over writes `17.2`, and so on. A put that refuses to overwrite is atomic in
 every store, so each of these files has one writer. Its holder writes it anew a few times a lease; others take a lease as lost when
 its content has not changed for its whole length by their own clock, so clocks need not agree. A holder on the same machine that has
 ended is seen at once.
@@ -110,7 +110,7 @@ class Leases:
         self._seen: dict[str, _Seen] = {}
 
     def take(self, tasks: Collection[int]) -> tuple[int, Lease] | None:
-        """The first of these tasks that is nobody's, or whose holder is lost. None: each is somebody's. Raises StoreError."""
+        """The first of these tasks that has no holder, or whose holder is lost. None: each has a holder. Raises StoreError."""
         held = self._held()
         free = [task for task in tasks if task not in held]
         for task in [*free, *(task for task in tasks if task in held)]:
@@ -142,7 +142,7 @@ class Leases:
         try:
             content = self._store.get_bytes(path)
         except (NotInStore, FileTooLarge):
-            # Released since it was listed: whoever takes it next looks whether the task is done.
+            # Released since it was listed. The next holder looks whether the task is done.
             return True
         seen = self._seen.get(path)
         if seen is None or seen.content != content:

@@ -1,4 +1,4 @@
-"""What is to be scored, as commands say it and as the pods of a Job are told it."""
+"""An order to score hours or files: commands make it, and the pods of a Job get it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Literal
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.load import settings
-from elastic_ctr.scoring.hours import Listing, complete_hours, given_files
-from elastic_ctr.scoring.job import Options, OutputFormat
+from elastic_ctr.scoring.listing import Listing, complete_hours, given_files
 from elastic_ctr.scoring.run import Given, how_read
+from elastic_ctr.scoring.scoring_job import Options, OutputFormat
 from elastic_ctr.scoring.version import LATEST
 from elastic_ctr.scoring.worker import Place
 from elastic_ctr.store import open_source

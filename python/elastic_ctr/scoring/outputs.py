@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from elastic_ctr.scoring.job import OutputFormat
 from elastic_ctr.scoring.records import Records
+from elastic_ctr.scoring.scoring_job import OutputFormat
 from elastic_ctr.serving.batching.pooling import Floats
 
 # Of a row group of Parquet, and of what is formatted at once.

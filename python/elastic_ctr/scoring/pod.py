@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from elastic_ctr.config.role_files import ScoringFile
-from elastic_ctr.scoring.job import Job
+from elastic_ctr.scoring.job_report import Report
 from elastic_ctr.scoring.order import Order
-from elastic_ctr.scoring.report import Report
 from elastic_ctr.scoring.run import Progress, run_job
+from elastic_ctr.scoring.scoring_job import Job
 from elastic_ctr.scoring.worker import Place
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.model.evaluation import BUCKETS, BUCKETS_PER_LOGIT, LOGIT_LIMIT, auc_of_histogram
-from elastic_ctr.scoring.job import Outcome, QualitySums
+from elastic_ctr.scoring.scoring_job import Outcome, QualitySums
 
 Counts = npt.NDArray[np.int64]
 _NEAREST = 1e-15

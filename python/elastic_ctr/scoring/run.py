@@ -14,12 +14,12 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.roles import StoreConfig
 from elastic_ctr.master.schedule import ranges
 from elastic_ctr.runtime.lifecycle import children_without_interrupts
-from elastic_ctr.scoring.hours import Listing
-from elastic_ctr.scoring.job import Job, JobFolder, Options, Outcome, digest_of, tasks_of
+from elastic_ctr.scoring.job_report import Report
 from elastic_ctr.scoring.leases import LEASE_SECONDS
+from elastic_ctr.scoring.listing import Listing
 from elastic_ctr.scoring.quality import total
 from elastic_ctr.scoring.records import reader_of
-from elastic_ctr.scoring.report import Report
+from elastic_ctr.scoring.scoring_job import Job, JobFolder, Options, Outcome, digest_of, tasks_of
 from elastic_ctr.scoring.version import VersionUnusable, fetch_version, find_version
 from elastic_ctr.scoring.worker import Done, Failed, Place, Work, run_worker
 from elastic_ctr.serving.batching.schema import schema_of
@@ -39,7 +39,7 @@ class JobFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Given:
-    """What a job needs. `models` is the store with versions, `folder` is where its processes share the job.
+    """All that a job needs. `models` is the store with versions, `folder` is where its processes share the job.
 
     `listing` finds the files when the job begins; `live` tells the live version where it is asked for.
     """

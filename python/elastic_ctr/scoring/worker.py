@@ -14,12 +14,12 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit
 from elastic_ctr.runtime.lifecycle import die_with_parent
-from elastic_ctr.scoring.job import LEASES, Job, JobFolder, Outcome, ScoringTask
 from elastic_ctr.scoring.leases import LEASE_SECONDS, Lease, Leases
 from elastic_ctr.scoring.outputs import RowWriter, row_writer
 from elastic_ctr.scoring.quality import QualityCounter
 from elastic_ctr.scoring.records import RecordReader, Records, reader_of
 from elastic_ctr.scoring.scorer import Scorer
+from elastic_ctr.scoring.scoring_job import LEASES, Job, JobFolder, Outcome, ScoringTask
 from elastic_ctr.scoring.version import VersionFiles
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.predictor import NetworkUnusable
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """What every process of a job on this machine is given. `source` has the rows; `scratch` is for files of a task."""
+    """The share of every process of a job on this machine. `source` has the rows; `scratch` is for files of a task."""
 
     job: Job
     folder: Place
@@ -87,6 +87,8 @@ def run_worker(work: Work, number: int, told: Connection, parent: int) -> None:
     try:
         with closing(work.folder.open()) as store, closing(open_source(work.source.url, work.source.user)) as source:
             Worker(work, store, source, scratch, told).run(number)
+    except ModuleNotFoundError as absent:
+        told.send(Failed(None, f"scoring needs {absent.name}, which is not installed: pip install 'elastic-ctr[local]'"))
     except (NetworkUnusable, DictionaryDamaged, PartsDoNotFit, OSError, ValueError) as wrong:
         told.send(Failed(None, str(wrong)))
     told.close()

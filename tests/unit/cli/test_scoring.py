@@ -9,7 +9,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from cli.fake_kubectl import FakeKubectl
-from elastic_ctr.cli import scoring_job
+from elastic_ctr.cli import kubernetes_job
 from elastic_ctr.cli.main import build
 from elastic_ctr.scoring.order import Order
 
@@ -93,7 +93,7 @@ COMPLETE = {"succeeded": 3, "conditions": [{"type": "Complete", "status": "True"
 @pytest.fixture
 def cluster(kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
     """With the template, and a Job that is complete at the third look."""
-    monkeypatch.setattr(scoring_job, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(kubernetes_job, "_LOOK_SECONDS", 0)
     logs = ["INFO 3 of 3 tasks are done", '{"level": "INFO", "message": "done"}', json.dumps(REPORT)]
     kubectl.say(cronjobs=[TEMPLATE], job=[{}, {"active": 3, "succeeded": 1}, COMPLETE], logs=logs)
     return kubectl

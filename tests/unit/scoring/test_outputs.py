@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from elastic_ctr.features.line import Reason
-from elastic_ctr.scoring.job import OutputFormat
 from elastic_ctr.scoring.outputs import row_writer
 from elastic_ctr.scoring.records import Records, RefusedRecord
+from elastic_ctr.scoring.scoring_job import OutputFormat
 from elastic_ctr.serving.batching.instances import instances_of
 
 DETAIL = "the column \"price\" is 'a,b', which is not a decimal number"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.scoring.job import DOCUMENT, Job, JobFolder, Options, OtherJob, Outcome, QualitySums, tasks_of
+from elastic_ctr.scoring.scoring_job import DOCUMENT, Job, JobFolder, Options, OtherJob, Outcome, QualitySums, tasks_of
 from elastic_ctr.store import FileStore, NotInStore
 
 OPTIONS = Options(deed="predict", version="latest", source="file:///d", data="a", hours="20200401/00..")

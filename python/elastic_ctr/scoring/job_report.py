@@ -1,10 +1,10 @@
-"""What a job has found, as an object of JSON."""
+"""The findings of a job, as an object of JSON."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from elastic_ctr.scoring.job import Outcome
 from elastic_ctr.scoring.quality import measures
+from elastic_ctr.scoring.scoring_job import Outcome
 
 
 @dataclass(frozen=True)

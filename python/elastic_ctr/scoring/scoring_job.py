@@ -2,9 +2,9 @@
 
 Everything that processes agree on stands in the folder of the job, which may be on any store:
 
-    _job/job.json            this document, by whoever came first
-    _job/leases/17.1         who works on task 17
-    _job/done/17.json        what became of it, after its output; a task without it is scored again
+    _job/job.json            this document, by the process that came first
+    _job/leases/17.1         the process that works on task 17
+    _job/done/17.json        its result, after its output; a task without it is scored again
     20200401/00/part-0.csv   the output of a task
     _SUCCESS                 all tasks are done
 """
@@ -36,7 +36,7 @@ class OtherJob(ValueError):
 
 
 class Options(Record):
-    """What was asked for. Two runs belong together when these are the same.
+    """The options that were given. Two runs belong together when these are the same.
 
     `version` is as it was asked for. `data` is the digest of how rows are read; `hours` and `files` are what was named.
     """
@@ -105,7 +105,7 @@ class QualitySums(Record):
 
 
 class Outcome(Record):
-    """What became of a task: `rows` of its input, `refused` of them by reason, an example of each, the sums of the others."""
+    """The result of a task: `rows` of its input, `refused` of them by reason, an example of each, the sums of the others."""
 
     rows: Whole
     refused: dict[str, Whole] = Field(default_factory=dict)
@@ -119,9 +119,14 @@ def digest_of(document: object) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def tasks_of(parts: list[tuple[str, int, int]], files: dict[str, int], splits: dict[str, str], names: dict[str, str],
-             ending: str) -> tuple[ScoringTask, ...]:  # fmt: skip
-    """One task a part of a file, `names` being those of the files in the output, `ending` the output's."""
+def tasks_of(
+    parts: list[tuple[str, int, int]],
+    files: dict[str, int],
+    splits: dict[str, str],
+    names: dict[str, str],
+    ending: str,
+) -> tuple[ScoringTask, ...]:
+    """One task a range of a file. `names` are those of the files in the output, `ending` is that of outputs."""
     of_file: dict[str, int] = {}
     for path, _, _ in parts:
         of_file[path] = of_file.get(path, 0) + 1
