@@ -88,7 +88,9 @@ def run_worker(work: Work, number: int, told: Connection, parent: int) -> None:
         with closing(work.folder.open()) as store, closing(open_source(work.source.url, work.source.user)) as source:
             Worker(work, store, source, scratch, told).run(number)
     except ModuleNotFoundError as absent:
-        told.send(Failed(None, f"scoring needs {absent.name}, which is not installed: pip install 'elastic-ctr[local]'"))
+        told.send(
+            Failed(None, f"scoring needs {absent.name}, which is not installed: pip install 'elastic-ctr[local]'")
+        )
     except (NetworkUnusable, DictionaryDamaged, PartsDoNotFit, OSError, ValueError) as wrong:
         told.send(Failed(None, str(wrong)))
     told.close()
