@@ -206,6 +206,26 @@ def test_files_of_this_machine_are_scored_too(values: Path, exports: dict[int, E
     assert "AUC" not in done.stderr
 
 
+def test_a_dump_shows_the_keys_and_the_values_that_the_network_got(
+    values: Path, exports: dict[int, Exported], tmp_path: Path
+) -> None:
+    first = exports[FIRST]
+    (tmp_path / "lines.txt").write_text("1 0 5:0 7:1 8:1 5:9\nbad\n2 1 500:0\n")
+
+    done = call("predict", "-f", values, "-o", tmp_path / "out", "--dump", "keys,pooled", tmp_path / "lines.txt")
+
+    assert done.returncode == 1, done.stderr  # a third of the lines is bad
+    scored, refused, unknown = rows_of(tmp_path / "out/lines.txt.csv")
+    assert [scored[f"keys.{slot}"] for slot in serving_world.SLOTS] == ["5", "7 8", "", ""]
+    table = dict(zip(first.keys.tolist(), first.values, strict=True))
+    for slot, keys in (("0", [5]), ("1", [7, 8])):
+        got = np.array(scored[f"pooled.{slot}"].split(" "), np.float32)
+        assert got == pytest.approx(np.sum([table[key] for key in keys], axis=0), abs=1e-6)
+    assert set(scored["pooled.7"].split(" ")) == {"0"}
+    assert {refused[name] for name in refused if name.startswith(("keys.", "pooled."))} == {""}
+    assert (unknown["keys.0"], set(unknown["pooled.0"].split(" "))) == ("500", {"0"})
+
+
 def numbered(data: Path, rows: int) -> None:
     """Lines whose shows are their numbers, so that each can be found again."""
     folder = data / "20200401/00"
@@ -235,6 +255,9 @@ class Going:
         """Its processes that score."""
         below = psutil.Process(self._process.pid).children(recursive=True)
         return [each for each in below if "spawn_main" in " ".join(each.cmdline())]
+
+    def signal(self, signum: signal.Signals) -> None:
+        self._process.send_signal(signum)
 
     def kill(self) -> None:
         self._process.kill()
@@ -288,6 +311,51 @@ def test_a_process_that_is_lost_is_replaced(values: Path, tmp_path: Path) -> Non
 
     assert code == 0, said
     assert "a process that scored has ended with signal 9; another one takes its place" in said
+
+
+@pytest.mark.parametrize(
+    ("signum", "code", "told"),
+    [
+        (signal.SIGINT, 130, "stopped; what is done is kept, and the same command goes on"),
+        (signal.SIGTERM, 143, ""),
+    ],
+)
+def test_a_command_that_is_told_to_end_leaves_no_process_and_no_scratch(
+    signum: signal.Signals, code: int, told: str, values: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    numbered(tmp_path / "data", 200_000)
+    values = write_values(
+        tmp_path, tmp_path / "data", FileStore(tmp_path / "store"), end="20200401/00", taskBytes=50_000
+    )
+    going = Going(tmp_path / "out", "predict", "-f", values, "-o", tmp_path / "out", "--processes", 2)
+    going.until_done(2)
+    scoring = going.scoring()
+
+    going.signal(signum)
+    ended, said = going.end()
+
+    assert (ended, len(scoring)) == (code, 2), said
+    assert told in said
+    assert "Traceback" not in said
+    assert psutil.wait_procs(scoring, 20)[1] == []
+    assert list((tmp_path / "scratch").iterdir()) == []
+    assert not (tmp_path / "out/_SUCCESS").exists()
+
+
+def test_a_damaged_dictionary_part_is_named(values: Path, store: FileStore, tmp_path: Path) -> None:
+    write_hours(tmp_path / "data", HOURS)
+    built(store, tmp_path, FIRST)
+    damaged = store.root / layout.dictionary_part(FIRST, 3)
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\xff")
+
+    done = call("evaluate", "-f", values)
+
+    assert done.returncode == 1
+    assert "part-00003.dict" in done.stderr
+    assert "is not what its manifest says" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_damaged_part_of_the_version_is_named(values: Path, store: FileStore, tmp_path: Path) -> None:

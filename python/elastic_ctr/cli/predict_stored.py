@@ -10,6 +10,7 @@ import typer
 from elastic_ctr.cli.entrypoint import refuse
 from elastic_ctr.cli.scoring import PANEL, ScoringOptions, end_for_refused, score, told
 from elastic_ctr.cli.shared_options import Where
+from elastic_ctr.scoring.dumps import Dump
 from elastic_ctr.scoring.order import Order
 from elastic_ctr.scoring.outputs import OWN
 from elastic_ctr.scoring.scoring_job import OutputFormat
@@ -30,9 +31,17 @@ class StoredOptions:
         ),
     ] = None  # fmt: skip
 
+    dump: Annotated[
+        str | None,
+        typer.Option(
+            "--dump", metavar="keys,pooled", rich_help_panel=PANEL,
+            help="For finding errors: columns with each slot's keys, or its pooled values (and the numbers) that the network gets.",
+        ),
+    ] = None  # fmt: skip
+
     def given(self) -> str | None:
         """An option that was given, by its name."""
-        by_name = {"--output-format": self.output_format, "--copy": self.copy}
+        by_name = {"--output-format": self.output_format, "--copy": self.copy, "--dump": self.dump}
         return next((name for name, value in by_name.items() if value is not None), None)
 
     def form(self) -> OutputFormat:
@@ -48,6 +57,13 @@ class StoredOptions:
         if strange := [column for column in columns if not column or columns.count(column) > 1 or column in OWN]:
             refuse(f"--copy {self.copy}: {strange[0]!r} is empty, named twice, or a column of the predictions' own")
         return columns
+
+    def dumps(self) -> tuple[Dump, ...]:
+        """Ends with a sentence."""
+        dumps = tuple(self.dump.split(",")) if self.dump else ()
+        if strange := [each for each in dumps if each not in get_args(Dump) or dumps.count(each) > 1]:
+            refuse(f"--dump {self.dump}: {strange[0]!r} is neither keys nor pooled, or is named twice")
+        return cast("tuple[Dump, ...]", dumps)
 
 
 def predict_stored(
@@ -72,6 +88,7 @@ def predict_stored(
         no_clicks=no_clicks,
         form=stored.form(),
         copied=stored.copied(),
+        dumps=stored.dumps(),
     )
     document = score(order, scoring, where)
     if as_json:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.load import settings
+from elastic_ctr.scoring.dumps import Dump
 from elastic_ctr.scoring.listing import Listing, complete_hours, given_files
 from elastic_ctr.scoring.run import Given, how_read
 from elastic_ctr.scoring.scoring_job import Options, OutputFormat
@@ -29,6 +30,7 @@ class Order(Record):
     no_clicks: bool = False
     form: OutputFormat = "csv"
     copied: tuple[str, ...] = ()
+    dumps: tuple[Dump, ...] = ()
 
     def given(
         self,
@@ -57,6 +59,7 @@ class Order(Record):
                 no_clicks=self.no_clicks,
                 form=self.form,
                 copied=self.copied,
+                dumps=self.dumps,
             ),
             data=data,
             models=models,

@@ -1,9 +1,13 @@
 """Probabilities of instances by one version: what serving computes, from parts that are mapped here. Only one thread may use it."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from elastic_ctr.cube.dictionary.table import VersionTable
+from elastic_ctr.scoring.dumps import Dump, dump_names, dumped
+from elastic_ctr.scoring.records import Texts
 from elastic_ctr.scoring.version import VersionFiles
 from elastic_ctr.serving.batching.instances import Instances
 from elastic_ctr.serving.batching.pooling import NOT_AVERAGED, Floats, pooled, unique_keys
@@ -35,7 +39,15 @@ class Scorer:
         return np.concatenate(parts)
 
     def _of_part(self, instances: Instances) -> Floats:
+        return self._network.predict(self._pooled(instances), instances.numbers)
+
+    def _pooled(self, instances: Instances) -> Floats:
         unique = unique_keys(instances, self._manifest.sparse_dim)
         values, _ = self._table.lookup(unique.keys)
-        matrix = pooled(unique, values, instances, self._manifest.dim, self._averaged)
-        return self._network.predict(matrix, instances.numbers)
+        return pooled(unique, values, instances, self._manifest.dim, self._averaged)
+
+    def dumped(self, instances: Instances, dumps: Sequence[Dump]) -> Texts:
+        """The columns of `dump_names`, of each instance."""
+        if not dumps or not instances.rows:
+            return tuple([] for _ in dump_names(dumps, self.schema))
+        return dumped(dumps, instances, self._manifest.sparse_dim, self._pooled(instances))

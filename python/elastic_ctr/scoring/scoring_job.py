@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from elastic_ctr.runtime.documents import DocumentDamaged, read_document
+from elastic_ctr.scoring.dumps import Dump
 from elastic_ctr.store import AlreadyPublished, NotInStore, Store
 from elastic_ctr.versions.manifest import Record, VersionId, Whole
 
@@ -50,6 +51,7 @@ class Options(Record):
     no_clicks: bool = False
     form: OutputFormat = "csv"
     copied: tuple[str, ...] = ()
+    dumps: tuple[Dump, ...] = ()
 
 
 # In the order in which a difference is looked for, each as the command calls it.
@@ -63,6 +65,7 @@ _NAMES = {
     "no_clicks": "--no-clicks",
     "form": "--output-format",
     "copied": "--copy",
+    "dumps": "--dump",
 }
 
 

@@ -5,7 +5,7 @@ import signal
 import time
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.cube.dictionary.format import DictionaryDamaged
 from elastic_ctr.cube.dictionary.table import PartsDoNotFit
 from elastic_ctr.runtime.lifecycle import die_with_parent
+from elastic_ctr.scoring.dumps import dump_names
 from elastic_ctr.scoring.leases import LEASE_SECONDS, Lease, Leases
 from elastic_ctr.scoring.outputs import RowWriter, row_writer
 from elastic_ctr.scoring.quality import QualityCounter
@@ -114,6 +115,8 @@ class Worker:
             self._scorer.schema, work.data, work.files.manifest.sparse_dim, options.copied, no_clicks=options.no_clicks
         )
 
+        self._columns = (*options.copied, *dump_names(options.dumps, self._scorer.schema))
+
     def run(self, number: int) -> None:
         """Until every task is done, here or elsewhere, or has failed here. Raises StoreError."""
         tasks = range(len(self._job.tasks))
@@ -160,14 +163,15 @@ class Worker:
             with ExitStack() as writing:
                 if options.deed == "predict":
                     writer = writing.enter_context(
-                        row_writer(part, options.form, options.copied, labelled=not options.no_clicks)
+                        row_writer(part, options.form, self._columns, labelled=not options.no_clicks)
                     )
                 with self._source.open(task.path) as raw:
                     for records in self._reader.blocks(raw, task.path, task.start, task.stop):
                         probabilities = self._scorer.probabilities(records.instances)
                         tally.add(records, probabilities)
                         if writer is not None:
-                            writer.add(records, probabilities)
+                            more = self._scorer.dumped(records.instances, options.dumps)
+                            writer.add(replace(records, copied=(*records.copied, *more)), probabilities)
             if writer is not None:
                 # One that was slow may have been overtaken; both wrote the same.
                 with suppress(AlreadyPublished):

@@ -39,6 +39,7 @@ def values(tmp_path: Path) -> Path:
         (["-f", "V", "-o", "out", "-"], "standard input cannot be cut into tasks and read again"),
         (["-f", "V", "-o", "out", "--output-format", "xml"], "--output-format xml is neither csv nor parquet"),
         (["-f", "V", "-o", "out", "--copy", "a,reason"], "'reason' is empty, named twice, or a column of the predictions' own"),
+        (["-f", "V", "-o", "out", "--dump", "keys,all"], "'all' is neither keys nor pooled, or is named twice"),
         (["-f", "V", "-o", "out", "--from", "20200401/00", "x"], "name either files, or hours by --from and --to"),
         (["-f", "V", "-o", "out", "--from", "2020"], "'2020' is not YYYYMMDD/HH"),
         (["-f", "V", "-o", "out", "--from", "20200402/00"], "end 20200401/01 is before start 20200402/00"),
