@@ -32,7 +32,7 @@ def score_in_cluster(cluster: Cluster, order: Order, pods: int) -> dict[str, Any
         raise KubectlFailed(
             f"Job {name} goes on; `kubectl delete job {name}` ends it, and what is done is kept"
         ) from None
-    return report_in(cluster.kubectl.text("logs", f"job/{name}", "--container", COMPONENT, f"--tail={_TAIL}"), name)
+    return report_in(_log(cluster, name, "Succeeded"), name)
 
 
 def template_of(cluster: Cluster) -> dict[str, Any]:
@@ -72,13 +72,22 @@ def _wait(cluster: Cluster, name: str, pods: int) -> None:
         if "Complete" in conditions:
             return
         if "Failed" in conditions:
-            said = cluster.kubectl.text("logs", f"job/{name}", "--container", COMPONENT, f"--tail={_TAIL}").strip()
+            said = _log(cluster, name, "Failed").strip()
             why = conditions["Failed"].get("message", "")
             raise KubectlFailed(f"Job {name} has failed ({why}); a pod of it said:\n{said}")
         if (done := int(status.get("succeeded", 0))) != known:
             known = done
             typer.echo(f"{done} of {pods} pods have ended, {status.get('active', 0)} run", err=True)
         time.sleep(_LOOK_SECONDS)
+
+
+def _log(cluster: Cluster, name: str, phase: str) -> str:
+    """The end of the log of one of its pods; a Job may have pods that failed beside those that did its work. Raises KubectlFailed."""
+    pods = cluster.kubectl.read("get", "pods", "--selector", f"job-name={name}")["items"]
+    of_phase = [each["metadata"]["name"] for each in pods if each.get("status", {}).get("phase") == phase]
+    if not of_phase:
+        raise KubectlFailed(f"Job {name} has no pod that is {phase} any more, so its words are lost")
+    return cluster.kubectl.text("logs", of_phase[-1], "--container", COMPONENT, f"--tail={_TAIL}")
 
 
 def report_in(log: str, name: str) -> dict[str, Any]:

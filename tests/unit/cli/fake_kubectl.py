@@ -1,7 +1,7 @@
 """A kubectl that says what a test has written down, to see how it is called and what is made of its answers.
 
 It reads `world.json` beside itself: `pods`, `services` (the components that have one), `secrets` by name, `forward`
-(pod:port -> local port, or text to fail with), `logs` (lines), `cronjobs`, `job` (its statuses in turn), `fail` (text to fail
+(pod:port -> local port, or text to fail with), `logs` (lines), `cronjobs`, `job` (its statuses in turn), `job_pods`, `fail` (text to fail
 everything with). Calls and pids go to `calls.jsonl`, what is created to `created.json`.
 """
 
@@ -45,6 +45,8 @@ if "port-forward" in words:
         print(f"Forwarding from 127.0.0.1:{local} -> {port}", flush=True)
     while True:
         time.sleep(60)
+elif "get" in words and "pods" in words and value("--selector").startswith("job-name="):
+    print(json.dumps({"items": world["job_pods"]}))
 elif "get" in words and "pods" in words:
     asked = dict(each.split("=", 1) for each in value("--selector").split(","))
     labels = lambda each: each["metadata"]["labels"].items()
@@ -96,6 +98,7 @@ class FakeKubectl:
             "logs": [],
             "cronjobs": [],
             "job": [],
+            "job_pods": [],
         }
         self.say()
 

@@ -96,6 +96,8 @@ def cluster(kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> FakeKubect
     """With the template, and a Job that is complete at the third look."""
     monkeypatch.setattr(kubernetes_job, "_LOOK_SECONDS", 0)
     logs = ["INFO 3 of 3 tasks are done", '{"level": "INFO", "message": "done"}', json.dumps(REPORT)]
+    pods = [{"metadata": {"name": f"x-{phase}"}, "status": {"phase": phase}} for phase in ("Succeeded", "Failed")]
+    kubectl.say(job_pods=pods)
     kubectl.say(cronjobs=[TEMPLATE], job=[{}, {"active": 3, "succeeded": 1}, COMPLETE], logs=logs)
     return kubectl
 
@@ -115,6 +117,7 @@ def test_pods_of_the_release_evaluate_and_their_report_is_printed(cluster: FakeK
     assert order == Order(deed="evaluate", output=f"scores/{name}", version="live", first="20200401/00")
     assert f"Job {name} of 3 pods; its work stands in scores/{name} of the store" in done.stderr
     assert "1 of 3 pods have ended, 3 run" in done.stderr
+    assert next(words for words in cluster.calls if "logs" in words)[2:4] == ["logs", "x-Succeeded"]
 
 
 def test_pods_predict_into_the_store(cluster: FakeKubectl) -> None:
@@ -152,6 +155,7 @@ def test_a_job_that_fails_says_what_a_pod_said(cluster: FakeKubectl) -> None:
         ({"cronjobs": []}, "release ctr has no CronJob of scoring; is scoring.enabled false, or the chart older?"),
         ({"cronjobs": [], "pods": []}, "namespace ns has no pods of release ctr"),
         ({"cronjobs": [{"metadata": {"name": "x"}, "spec": {}}]}, "CronJob x is not the one of this chart"),
+        ({"job_pods": []}, "has no pod that is Succeeded any more, so its words are lost"),
         ({"logs": ["nothing"]}, "is complete, and the log of its pod holds no report"),
         ({"fail": "error: Forbidden"}, "kubectl get cronjobs: error: Forbidden"),
     ],
