@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -141,6 +142,7 @@ class _Processes:
         self._useless: str | None = None
         self._lost = 0
         self._started = 0
+        self._looked = time.monotonic()
         self._running: dict[Connection, SpawnProcess] = {}
 
     def run(self, processes: int) -> None:
@@ -152,7 +154,9 @@ class _Processes:
                 for told in wait(list(self._running), _LOOK_SECONDS):
                     assert isinstance(told, Connection)
                     self._hear(told)
-                self._look()
+                if time.monotonic() - self._looked > _LOOK_SECONDS:
+                    self._look()
+            self._look()
         finally:
             for process in self._running.values():
                 process.kill()
@@ -209,6 +213,7 @@ class _Processes:
         now = self._folder.done()
         self._progress.done(self._work.job, now - self._done)
         self._done |= now
+        self._looked = time.monotonic()
 
     def _raise_for_failures(self) -> None:
         left = len(self._work.job.tasks) - len(self._done)

@@ -11,7 +11,8 @@ Everything that processes agree on stands in the folder of the job, which may be
 
 import hashlib
 import json
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Annotated, Literal
 
@@ -27,6 +28,7 @@ DOCUMENT = f"{FOLDER}/job.json"
 LEASES = f"{FOLDER}/leases"
 DONE = f"{FOLDER}/done"
 SUCCESS = "_SUCCESS"
+_LOOK_SECONDS = 5.0
 
 OutputFormat = Literal["csv", "parquet"]
 Amount = Annotated[float, Field(ge=0)]
@@ -211,6 +213,34 @@ class JobFolder:
             self.store.sweep(folder)
         with suppress(AlreadyPublished):
             self.store.put_bytes(b"", SUCCESS)
+
+
+class OpenTasks:
+    """The tasks that one process may still take, in its order. The folder is listed once in a while, not for each task: a listing is
+    as long as the job.
+    """
+
+    def __init__(self, folder: JobFolder, order: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._open = list(order)
+        self._clock = clock
+        self._next = clock()
+
+    def left(self) -> list[int]:
+        """Some may have been done elsewhere meanwhile; none is left only if the folder says so. Raises StoreError."""
+        if self._clock() >= self._next or not self._open:
+            done = self._folder.done()
+            self._open = [task for task in self._open if task not in done]
+            self._next = self._clock() + _LOOK_SECONDS
+        return self._open
+
+    def look_again(self) -> None:
+        """All are held by others: look at the folder next time."""
+        self._next = self._clock()
+
+    def settle(self, task: int) -> None:
+        """This process takes it, and never again."""
+        self._open.remove(task)
 
 
 def _shown(value: object) -> str:

@@ -20,7 +20,7 @@ from elastic_ctr.scoring.outputs import RowWriter, row_writer
 from elastic_ctr.scoring.quality import QualityCounter
 from elastic_ctr.scoring.records import RecordReader, Records, reader_of
 from elastic_ctr.scoring.scorer import Scorer
-from elastic_ctr.scoring.scoring_job import LEASES, Job, JobFolder, Outcome, ScoringTask
+from elastic_ctr.scoring.scoring_job import LEASES, Job, JobFolder, OpenTasks, Outcome, ScoringTask
 from elastic_ctr.scoring.version import VersionFiles
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.predictor import NetworkUnusable
@@ -114,26 +114,26 @@ class Worker:
         self._reader: RecordReader = reader_of(
             self._scorer.schema, work.data, work.files.manifest.sparse_dim, options.copied, no_clicks=options.no_clicks
         )
-
         self._columns = (*options.copied, *dump_names(options.dumps, self._scorer.schema))
 
     def run(self, number: int) -> None:
         """Until every task is done, here or elsewhere, or has failed here. Raises StoreError."""
         tasks = range(len(self._job.tasks))
-        failed: set[int] = set()
         # Each process begins somewhere else, so that few want the same task.
         begin = (os.getpid() + number) % max(len(tasks), 1)
-        order = [*tasks[begin:], *tasks[:begin]]
-        while left := [task for task in order if task not in self._folder.done() | failed]:
+        open_tasks = OpenTasks(self._folder, [*tasks[begin:], *tasks[:begin]])
+        while left := open_tasks.left():
             taken = self._leases.take(left)
             if taken is None:
+                open_tasks.look_again()
                 time.sleep(_LOOK_SECONDS)
                 continue
             task, lease = taken
-            if not self._carry_out(task, lease):
-                failed.add(task)
+            # Also one that has failed: this process does not try it twice.
+            open_tasks.settle(task)
+            self._carry_out(task, lease)
 
-    def _carry_out(self, task: int, lease: Lease) -> bool:
+    def _carry_out(self, task: int, lease: Lease) -> None:
         try:
             # It may have been done between the look and the lease.
             if not self._folder.is_done(task):
@@ -143,10 +143,8 @@ class Worker:
         except (StoreError, OSError, ValueError) as wrong:
             path, sentence = self._job.tasks[task].path, str(wrong)
             self._told.send(Failed(task, sentence if path in sentence else f"{path}: {sentence}"))
-            return False
         finally:
             lease.release()
-        return True
 
     def _score(self, task: ScoringTask) -> Outcome:
         """Raises InputChanged, StoreError, OSError, ValueError."""

@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from elastic_ctr.scoring.scoring_job import DOCUMENT, Job, JobFolder, Options, OtherJob, Outcome, QualitySums, tasks_of
+from elastic_ctr.scoring.scoring_job import (
+    DOCUMENT,
+    Job,
+    JobFolder,
+    OpenTasks,
+    Options,
+    OtherJob,
+    Outcome,
+    QualitySums,
+    tasks_of,
+)
 from elastic_ctr.store import FileStore, NotInStore
 
 OPTIONS = Options(deed="predict", version="latest", source="file:///d", data="a", hours="20200401/00..")
@@ -103,3 +113,28 @@ def test_the_end_of_a_job_leaves_its_outputs_and_outcomes_alone(folder: JobFolde
 
     left = sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file())
     assert left == ["20200401/00/a.00001-of-00002.csv", "_SUCCESS", "_job/done/0.json", "_job/job.json"]
+
+
+def test_a_process_lists_the_folder_once_in_a_while_and_takes_no_task_twice(folder: JobFolder) -> None:
+    now = 0.0
+    looks = 0
+
+    class Counting(JobFolder):
+        def done(self) -> set[int]:
+            nonlocal looks
+            looks += 1
+            return super().done()
+
+    tasks = OpenTasks(Counting(folder.store), [2, 0, 1, 3], lambda: now)
+
+    assert tasks.left() == [2, 0, 1, 3]
+    tasks.settle(2)
+    folder.note(0, Outcome(rows=1))
+    assert (tasks.left(), looks) == ([0, 1, 3], 1)
+    tasks.look_again()
+    assert (tasks.left(), looks) == ([1, 3], 2)
+    folder.note(1, Outcome(rows=1))
+    now = 5.0
+    assert (tasks.left(), looks) == ([3], 3)
+    tasks.settle(3)
+    assert tasks.left() == []
