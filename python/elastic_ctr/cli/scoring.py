@@ -1,5 +1,6 @@
 """Options and jobs on this machine that `elastic-ctr evaluate` and `elastic-ctr predict --output` share."""
 
+import os
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -81,7 +82,10 @@ class ScoringOptions:
     processes: Annotated[
         int | None,
         typer.Option(
-            min=1, rich_help_panel=PANEL, show_default="scoring.config.processes", help="How many score at once."
+            min=1,
+            rich_help_panel=PANEL,
+            show_default="scoring.config.processes, else one a core",
+            help="How many score at once.",
         ),
     ] = None
     transfer: TransferAddress = None
@@ -112,7 +116,6 @@ class ScoringOptions:
     def _of_machine(self) -> dict[str, object]:
         return {
             "--set-file": self.set_file, "--store": self.store, "--processes": self.processes, "--transfer": self.transfer,
-            "--token-file": self.token_file if self.values is None and self.pods is not None else None,
         }  # fmt: skip
 
     def order(self, order: Order) -> Order:
@@ -158,7 +161,7 @@ def _score_here(order: Order, options: ScoringOptions, where: Where) -> dict[str
                 _models(options, values, where),
                 live=lambda: _live(target, options),
                 told=shown.noted,
-                processes=options.processes or values.scoring.config.processes,
+                processes=options.processes or _processes(values),
                 scratch=Path(scratch),
             )
             return run_job(given, shown).document()
@@ -169,6 +172,11 @@ def _score_here(order: Order, options: ScoringOptions, where: Where) -> dict[str
         except KeyboardInterrupt:
             kept = "nothing is kept" if order.output is None else "what is done is kept, and the same command goes on"
             refuse(f"stopped; {kept}", STOPPED)
+
+
+def _processes(values: Values) -> int:
+    given = values.scoring.config
+    return given.processes if "processes" in given.model_fields_set else len(os.sched_getaffinity(0))
 
 
 def _models(options: ScoringOptions, values: Values, where: Where) -> Place:
