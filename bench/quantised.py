@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bench.cube_kernel import N, calling, kernel_of
 from bench.method import FOLDER, Plan, Results, arguments, compare, median_rate, plan_of, show, summary
-from bench.quality import SMALL_DATA, Line, command, imported, lines_of, rows_of, served
+from bench.quality import Line, command, imported, lines_of, rows_of, served
 from elastic_ctr.config.feature_document import FILE, read_features
 from elastic_ctr.cube.builder.part import Identity, build_full
 from elastic_ctr.cube.dictionary.table import Paths, VersionTable
@@ -158,8 +158,7 @@ def measure_avazu(raw: Path, results: Results) -> None:
         for part, chosen in (("train", order[len(lines) // 5 :]), ("held", order[: len(lines) // 5])):
             (folder / f"{part}.txt").write_text("\n".join([header, *(lines[i] for i in chosen)]) + "\n")
             imported("avazu", folder / f"{part}.txt", folder / part)
-        model = {**SMALL_DATA["avazu"]["model"], "embeddingDim": DIM}
-        with served(folder, folder / "train", {**SMALL_DATA["avazu"], "model": model}) as session:
+        with served(folder, folder / "train", {"model": {"embeddingDim": DIM}}) as session:
             measure_auc("Avazu", session, [line for line, _ in rows_of(folder / "held")], results)
 
 

@@ -13,7 +13,7 @@ from elastic_ctr.config.values_file import Block, Values
 Schema = dict[str, Any]
 
 # Keys that the chart fills in from other keys, so that they have no default to show.
-FILLED_BY_THE_CHART = ("store.config.url", "cube.config.workers", "serving.config.workers")
+FILLED_BY_THE_CHART = ("store.config.url", "cube.config.workers", "serving.config.workers", "scoring.config.processes")
 # Without these two the chart could not be a dependency of another chart.
 OF_A_DEPENDENCY: Schema = {
     "global": {"type": "object", "description": "Of charts that this one is a dependency of; not read."},

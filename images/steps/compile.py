@@ -17,6 +17,7 @@ from elastic_ctr.features.inputs import Inputs, TextInput
 from elastic_ctr.features.readers.batches import Format, Wanted
 from elastic_ctr.features.readers.loops import copy_spans, join_values
 from elastic_ctr.features.readers.rows import rows_in_range
+from elastic_ctr.features.record_arrays import record_arrays
 from elastic_ctr.features.record_text import record_text
 from elastic_ctr.features.row_sample import RowSample
 from elastic_ctr.features.slots import SlotList
@@ -28,7 +29,8 @@ from elastic_ctr.serving.frontends.native_http import precompile
 def compile_all(dims: list[int]) -> None:
     warm(dims)
     precompile()
-    Converter(SlotList.parse(["0"]), None).convert(b"1 0 7:0\n")
+    converted = Converter(SlotList.parse(["0"]), None).convert(b"1 0 7:0\n")
+    record_arrays(converted.text, converted.records, 1)
     inputs = Inputs((TextInput("tags", "|"),), ())
     for batches in (1, 2):  # of bytes that may not be written, and of joined ones
         collector = Collector(inputs)

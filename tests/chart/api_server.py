@@ -31,7 +31,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
     },
     "apps/v1": {"Deployment": "deployments", "StatefulSet": "statefulsets"},
     "autoscaling/v2": {"HorizontalPodAutoscaler": "horizontalpodautoscalers"},
-    "batch/v1": {"Job": "jobs"},
+    "batch/v1": {"CronJob": "cronjobs", "Job": "jobs"},
     "networking.k8s.io/v1": {"Ingress": "ingresses", "NetworkPolicy": "networkpolicies"},
     "policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
     "scheduling.k8s.io/v1": {"PriorityClass": "priorityclasses"},

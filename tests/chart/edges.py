@@ -22,6 +22,8 @@ EDGES = {
     ("serving", "cube-transfer", TRANSFER),
     ("serving", "file-server", FILES),
     ("serving", "cube", CUBE),
+    ("scoring", "cube-transfer", TRANSFER),
+    ("scoring", "file-server", FILES),
     *(("client", "serving", port) for port in DOORS),
     ("client", "cube-transfer", TRANSFER),
     ("client", "cube", CUBE),

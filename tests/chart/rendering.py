@@ -170,6 +170,8 @@ class Object:
             return [Pod(owner, self.raw["metadata"], self.spec)]
         if self.is_volcano:
             return [self._templated(f"{owner}/{name}", task["template"]) for name, task in self.tasks.items()]
+        if self.kind == "CronJob":
+            return [self._templated(owner, self.spec["jobTemplate"]["spec"]["template"])]
         if "template" in self.raw.get("spec", {}):
             return [self._templated(owner, self.spec["template"])]
         return []

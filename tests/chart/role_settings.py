@@ -12,6 +12,7 @@ from elastic_ctr.config.role_files import (
     MasterFile,
     PserverFile,
     RoleFile,
+    ScoringFile,
     ServingFile,
     TrainerFile,
 )
@@ -25,6 +26,7 @@ CLASSES: dict[str, type[RoleFile]] = {
     "cube-transfer": CubeTransferFile,
     "cube-builder": CubeBuilderFile,
     "serving": ServingFile,
+    "scoring": ScoringFile,
 }
 CONFIG = "/etc/elastic-ctr/config/config.yaml"
 

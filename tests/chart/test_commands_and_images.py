@@ -11,7 +11,7 @@ from elastic_ctr.cli.main import build
 TREE = typer.main.get_command(build())
 IMAGE_OF = {
     "master": "cube", "cube-transfer": "cube", "cube-builder": "cube", "cube-server": "cube", "cube-agent": "cube",
-    "trainer": "trainer", "pserver": "trainer", "serving": "serving", "check": "cube",
+    "trainer": "trainer", "pserver": "trainer", "serving": "serving", "scoring": "serving", "check": "cube",
 }  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def test_more_environment_volumes_and_labels_reach_the_containers(render: Render
         "podLabels": {"team": "ads"},
         "podAnnotations": {"note": "x"},
     }
-    names = ("master", "trainer", "pserver", "cube", "cubeTransfer", "serving", "fileServer")
+    names = ("master", "trainer", "pserver", "cube", "cubeTransfer", "serving", "scoring", "fileServer")
     blocks: dict[str, Any] = {**dict.fromkeys(names, extra), "tracking": {**extra, "enabled": True}}
     rendered = render(**blocks)
 

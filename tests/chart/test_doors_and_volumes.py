@@ -70,7 +70,7 @@ def test_logs_on_a_volume_are_mounted_where_they_are_read_and_nowhere_else(rende
                 [container] = pod.containers
                 having[pod.component] = next(each for each in container.mounts.values() if each["name"] == name)
 
-    assert having.keys() == {"master", "trainer"}
+    assert having.keys() == {"master", "trainer", "scoring"}
     assert all((mount["mountPath"], mount["readOnly"]) == ("/data", True) for mount in having.values())
 
 

@@ -141,16 +141,20 @@ def reaching(rendered: Rendered, outside: Peer, ports: list[int]) -> dict[str, s
 HADOOP = Peer(address="198.51.100.9")
 
 
+# Of click logs.
+READERS = ("master", "trainer", "scoring")
+
+
 def test_only_who_reads_logs_reaches_hadoop(rendered: Rendered) -> None:
     ports = {9870, 9864, 9871, 9865, 14000}
 
-    assert reaching(rendered, HADOOP, [*ports, 9000, 443, 22]) == {"master": ports, "trainer": ports}
+    assert reaching(rendered, HADOOP, [*ports, 9000, 443, 22]) == dict.fromkeys(READERS, ports)
 
 
 def test_hadoop_is_where_the_values_say(render: Renderer) -> None:
     rendered = render(networkPolicy={"hdfs": {"cidrs": ["198.51.100.0/24"], "ports": [9870]}})
 
-    assert reaching(rendered, HADOOP, [9870, 9864]) == {"master": {9870}, "trainer": {9870}}
+    assert reaching(rendered, HADOOP, [9870, 9864]) == {name: {9870} for name in READERS}
     assert reaching(rendered, Peer(address="198.51.101.9"), [9870, 9864]) == {}
 
 
@@ -159,7 +163,7 @@ def test_the_port_that_a_url_names_is_open(render: Renderer) -> None:
     store = render(store={"config": {"url": "webhdfs://namenode:50070/store"}}, fileServer={"enabled": False})
     files = render(store={"config": {"url": "http://files.other:9999/"}}, fileServer={"enabled": False})
 
-    assert reaching(logs, HADOOP, [50070, 9870]) == {"master": {50070, 9870}, "trainer": {50070, 9870}}
+    assert reaching(logs, HADOOP, [50070, 9870]) == {name: {50070, 9870} for name in READERS}
     assert reaching(store, HADOOP, [50070]) == {name: {50070} for name in WRITERS}
     assert reaching(files, HADOOP, [9999]) == {name: {9999} for name in WRITERS}
 
@@ -181,7 +185,7 @@ def test_where_logs_are_files_nobody_reaches_hadoop(render: Renderer) -> None:
     assert reaching(rendered, HADOOP, [9870]) == {}
 
 
-WRITERS = {"master", "trainer", "pserver", "cube", "cube-transfer", "serving"}
+WRITERS = {"master", "trainer", "pserver", "cube", "cube-transfer", "serving", "scoring"}
 
 
 def test_a_store_in_hadoop_is_reached_by_all_who_use_it(render: Renderer) -> None:

@@ -70,9 +70,13 @@ def test_every_container_says_what_it_needs_and_is_held_to_its_memory(pods: list
         assert "cpu" not in resources["limits"], where
 
 
+# What makes pods that end by themselves.
+ENDING = ("Pod/", "CronJob/")
+
+
 def test_every_container_that_stays_says_whether_it_lives(pods: list[Pod]) -> None:
     for where, pod, each in containers(pods):
-        if pod.owner.startswith("Pod/") or each in pod.init_containers:
+        if pod.owner.startswith(ENDING) or each in pod.init_containers:
             continue
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             [kind] = {"httpGet", "grpc", "tcpSocket", "exec"} & each.raw[probe].keys()
@@ -82,7 +86,7 @@ def test_every_container_that_stays_says_whether_it_lives(pods: list[Pod]) -> No
 
 def test_a_container_of_ours_is_not_restarted_because_it_waits_for_others(pods: list[Pod]) -> None:
     for where, pod, each in containers(pods):
-        if "/elastic-ctr/" in each.image and not pod.owner.startswith("Pod/"):
+        if "/elastic-ctr/" in each.image and not pod.owner.startswith(ENDING):
             paths = {kind: each.raw[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
             assert paths == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}, where
 
@@ -116,7 +120,7 @@ def test_the_token_is_mounted_only_where_something_is_changed(render: Renderer) 
         if "ctr-auth" in str(volume) and not pod.owner.startswith("Pod/")
     }
 
-    assert having == {"master", "trainer", "pserver", "cube", "cube-transfer", "serving", "file-server"}
+    assert having == {"master", "trainer", "pserver", "cube", "cube-transfer", "serving", "scoring", "file-server"}
 
 
 def test_a_test_pod_has_no_token(render: Renderer) -> None:

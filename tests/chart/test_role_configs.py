@@ -311,7 +311,7 @@ def test_state_and_scratch_are_volumes(rendered: Rendered) -> None:
                 sections = {
                     "master": ["master"], "trainer": ["trainer"], "pserver": ["pserver"], "cube-agent": ["cube"],
                     "cube-server": ["cube"], "cube-builder": ["cubeTransfer"], "cube-transfer": ["cubeTransfer"],
-                    "serving": ["serving"],
+                    "serving": ["serving"], "scoring": ["scoring"],
                 }[each.args[0]]  # fmt: skip
                 file: Any = settings(CLASSES[each.args[0]], given, each.name)
                 for section in sections:

@@ -177,7 +177,14 @@ def test_the_members_are_told_the_name_the_master_knows(render: Renderer) -> Non
 def test_a_training_that_is_off_leaves_the_rest(render: Renderer) -> None:
     rendered = render(training={"enabled": False})
 
-    assert {pod.component for pod in rendered.pods} == {"file-server", "cube", "cube-transfer", "serving", "client"}
+    assert {pod.component for pod in rendered.pods} == {
+        "file-server",
+        "cube",
+        "cube-transfer",
+        "serving",
+        "scoring",
+        "client",
+    }
 
 
 def test_trainers_yield_to_pservers(render: Renderer) -> None:

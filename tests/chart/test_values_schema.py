@@ -19,7 +19,7 @@ SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS: dict[str, Any] = read_yaml(CHART / "values.yaml")
 # What must be given has no default to show; what the chart fills from other keys shows null.
 GIVEN = {"data.source.url", "data.start"}
-FILLED = {"store.config.url", "cube.config.workers", "serving.config.workers"}
+FILLED = {"store.config.url", "cube.config.workers", "serving.config.workers", "scoring.config.processes"}
 EXACT = 2**53 - 1
 
 
@@ -133,7 +133,7 @@ def test_every_key_of_the_schema_is_shown_in_values_yaml() -> None:
 EXPLAINED_WHOLE = {"image", "resources", "agentResources", "builderResources"}
 
 
-COMPONENTS = {"fileServer", "master", "trainer", "pserver", "cube", "cubeTransfer", "serving", "tracking"}
+COMPONENTS = {"fileServer", "master", "trainer", "pserver", "cube", "cubeTransfer", "serving", "scoring", "tracking"}
 # What stands in the way of another key there, and what nobody should need.
 NOT_ALL_AT_ONCE = {"address", "persistence.existingClaim", "podSecurityContext", "containerSecurityContext"}
 

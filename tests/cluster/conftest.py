@@ -22,7 +22,7 @@ NAMESPACE = "elastic-ctr-test"
 # The order in which files tell most soonest; what takes nodes away comes last: it moves what others measure by.
 # Those of the release with two of everything follow each other.
 ORDER = (
-    "smoke", "reshard", "gang", "hdfs", "rows", "autoscaling", "policies", "refusals", "laptop", "releases", "upgrade", "chaos"
+    "smoke", "reshard", "gang", "hdfs", "rows", "scoring", "autoscaling", "policies", "refusals", "laptop", "releases", "upgrade", "chaos"
 )  # fmt: skip
 
 IMAGE_TAG = os.environ.get("ELASTIC_CTR_TAG", "dev")
@@ -156,6 +156,7 @@ def small_values(hadoop: Hadoop, path: str) -> Values:
         "serving": block(
             "100m", "1Gi", replicas=1, service={"type": "NodePort", "nodePort": NODE_PORT}, terminationGracePeriodSeconds=30
         ),
+        "scoring": block("40m", "1Gi", persistence={"sizeLimit": "2Gi"}),
     }  # fmt: skip
 
 

@@ -121,7 +121,15 @@ def test_a_typo_in_values_is_answered_with_the_file_and_the_setting_that_was_mea
 
 
 @pytest.mark.parametrize(
-    "words", [["nonsense"], ["local", "run"], ["local", "run", "--no-such"], ["predict"], ["import", "csv"], ["master"]]
+    "words",
+    [
+        ["nonsense"],
+        ["local", "run"],
+        ["local", "run", "--no-such"],
+        ["predict", "--batch"],
+        ["import", "csv"],
+        ["master"],
+    ],
 )
 def test_what_is_no_command_or_lacks_an_option_exits_with_2(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ELASTIC_CTR_CONFIG", raising=False)
@@ -219,7 +227,17 @@ def test_a_rollback_whose_token_is_not_there_or_is_none_says_which_file(tmp_path
     assert "secret" not in wrong.output
 
 
-ROLES = ["master", "trainer", "pserver", "cube-transfer", "cube-builder", "cube-agent", "cube-server", "serving"]
+ROLES = [
+    "master",
+    "trainer",
+    "pserver",
+    "cube-transfer",
+    "cube-builder",
+    "cube-agent",
+    "cube-server",
+    "serving",
+    "scoring",
+]
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 CONFIG = "/etc/elastic-ctr/config/config.yaml"
 IMAGE_OF = {
     "master": "cube", "cube-transfer": "cube", "cube-builder": "cube", "cube-server": "cube", "cube-agent": "cube",
-    "trainer": "trainer", "pserver": "trainer", "serving": "serving",
+    "trainer": "trainer", "pserver": "trainer", "serving": "serving", "scoring": "serving",
 }  # fmt: skip
 LOCK_OF = {"cube": "cube", "trainer": "run", "serving": "run"}
 

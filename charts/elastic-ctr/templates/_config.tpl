@@ -180,3 +180,15 @@ graceSeconds: {{ include "elastic-ctr.serving.graceSeconds" . }}
 {{- define "elastic-ctr.serving.graceSeconds" -}}
 {{ max 0 (sub (int .Values.serving.terminationGracePeriodSeconds) (int .Values.serving.preStopSeconds | add 10)) }}
 {{- end }}
+
+{{- define "elastic-ctr.config.scoring" -}}
+{{- $scoring := deepCopy .Values.scoring.config }}
+{{- if not $scoring.processes }}
+{{- $_ := set $scoring "processes" (include "elastic-ctr.cores" .Values.scoring.resources | int) }}
+{{- end }}
+{{- include "elastic-ctr.config.common" . }}
+data: {{- include "elastic-ctr.given" .Values.data | nindent 2 }}
+store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
+scoring: {{- include "elastic-ctr.given" $scoring | nindent 2 }}
+transferAddress: {{ include "elastic-ctr.transferAddress" . | quote }}
+{{- end }}

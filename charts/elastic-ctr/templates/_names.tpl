@@ -56,6 +56,11 @@
 {{ include "elastic-ctr.fullname" . }}-serving
 {{- end }}
 
+{{/* scoring: CronJob, ConfigMap, NetworkPolicy */}}
+{{- define "elastic-ctr.scoring.fullname" -}}
+{{ include "elastic-ctr.fullname" . }}-scoring
+{{- end }}
+
 {{/* tracking: Deployment, Service, PersistentVolumeClaim, NetworkPolicy */}}
 {{- define "elastic-ctr.tracking.fullname" -}}
 {{ include "elastic-ctr.fullname" . }}-tracking

@@ -99,7 +99,7 @@ fileServer.enabled=false leaves no place for model versions: set store.config.ur
 {{- define "elastic-ctr.validate.storeInPods" -}}
 {{- $values := .Values }}
 {{- if hasPrefix "file://" ($values.store.config.url | default "") }}
-{{- range list "master" "trainer" "pserver" "cube" "cubeTransfer" "serving" }}
+{{- range concat (list "master" "trainer" "pserver" "cube" "cubeTransfer" "serving") (ternary (list "scoring") list $values.scoring.enabled) }}
 {{- if not (get $values .).extraVolumeMounts -}}
 store.config.url {{ $values.store.config.url }} must be one place for all roles, and {{ . }} has no volume for it: leave url out for the release's own file-server, or mount one volume into every role by extraVolumes and extraVolumeMounts
 {{ break }}

@@ -16,6 +16,7 @@ such paths; $
   "cube" (dict "keys" (list "cacheDir") "paths" $paths "volumes" (concat $role (list "cube-server-config" "cube-agent-config" "cache")))
   "cubeTransfer" (dict "keys" (list "stateDir" "scratchDir") "paths" $paths "volumes" (concat $role (list "cube-transfer-config" "cube-builder-config" "state" "scratch")))
   "serving" (dict "keys" (list "scratchDir") "paths" $paths "volumes" (concat $role (list "serving-config" "scratch")))
+  "scoring" (dict "keys" (list "scratchDir") "paths" $paths "volumes" (concat $role (list "scoring-config" "scratch") $data))
   "tracking" (dict "keys" list "paths" (list "/tmp" "/var/lib/elastic-ctr/tracking") "volumes" (list "tmp" "data"))) }}
 {{- end }}
 
@@ -44,7 +45,7 @@ such paths; $
 {{- range $own.keys }}
 {{- $asked = append $asked (list (printf "%s.config.%s" $name .) (get $block.config .)) }}
 {{- end }}
-{{- if and (has $name (list "master" "trainer")) $.Values.dataVolume.existingClaim }}
+{{- if and (has $name (list "master" "trainer" "scoring")) $.Values.dataVolume.existingClaim }}
 {{- $asked = append $asked (list "dataVolume.mountPath" $.Values.dataVolume.mountPath) }}
 {{- end }}
 {{- range $path, $_ := $block.extraVolumeMounts }}

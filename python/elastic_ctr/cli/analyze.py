@@ -4,12 +4,10 @@ import json
 import multiprocessing
 import os
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,10 +15,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.local import SetFile, ValuesFile, load_values
+from elastic_ctr.cli.progress import progress_of
 from elastic_ctr.cli.statistics_text import plot, statistics_table
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.feature_program import measured_inputs
@@ -32,14 +30,14 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.imports.category_texts import note_of_texts
 from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics, series_of
-from elastic_ctr.master.schedule import look, ranges, splits, splits_there
+from elastic_ctr.master.schedule import ranges
 from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent
+from elastic_ctr.scoring.listing import complete_hours
 from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.source import Source
 from elastic_ctr.store.temporary import appearing
 from elastic_ctr.trainer.conversions import reader_of
 
-_TOLD_SECONDS = 5.0
 _STOPPED = 130
 _PIPE_WIDTH = 200
 
@@ -149,29 +147,18 @@ def _at_hours(data: Data, hours: str | None) -> Data:
 
 
 def _files(source: Source, data: Data, *, chosen: bool) -> tuple[list[str], dict[str, int]]:
-    """The complete hours and their files with their bytes. Raises AnalysisRefused, StoreError."""
-    names, files = [], {}
-    for split in splits(data) if chosen else splits_there(source, data):
-        found, missing = look(source, data, (split,))
-        if missing:
-            typer.echo(f"{split} has no {data.donefile} yet and is left out", err=True)
-        else:
-            names.append(split)
-            files.update(found)
-    if not names:
-        where = f"{source.url.rstrip('/')}/{data.path.strip('/')}".rstrip("/")
-        until = "" if data.end is None else f" to {data.end}"
-        raise AnalysisRefused(
-            f"{where} has no hour with a {data.donefile} from {data.start}{until}; is data.path right, and data.start?"
-        )
-    return names, files
+    """The complete hours and their files with their bytes. Raises NothingToRead, StoreError."""
+    found = complete_hours(source, data, chosen=chosen)
+    for split in found.waiting:
+        typer.echo(f"{split} has no {data.donefile} yet and is left out", err=True)
+    return list(found.hours), found.files
 
 
 def _read(values: Values, files: dict[str, int], processes: int) -> Analysis:
     parts = ranges(files, values.data.task_bytes)
     sizes = {(path, start, stop): (stop or files[path]) - start for path, start, stop in parts}
     found = Analysis()
-    with _progress(sum(sizes.values())) as report:
+    with progress_of(sum(sizes.values()), "the first rows are read") as report:
         for part, result in _results(values, parts, min(processes, max(len(parts), 1))):
             found.add(part, result)
             report(sizes[part], f"{found.records:,} rows, {found.refused.total():,} refused")
@@ -275,30 +262,3 @@ def _write(statistics: Statistics, output: Path | None, picture: Path | None) ->
             out.write(statistics.to_json().encode())
     if picture is not None:
         plot(statistics, picture)
-
-
-@contextmanager
-def _progress(size: int) -> Iterator[Callable[[int, str], None]]:
-    """A bar on a terminal, elsewhere a line every few seconds: told of bytes that are read, and what was found so far."""
-    console = Console(stderr=True)
-    if console.is_terminal:
-        columns: Iterable[object] = (
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console, transient=True) as shown:  # type: ignore[arg-type]
-            task = shown.add_task("the first rows are read", total=size)
-            yield lambda done, sentence: shown.update(task, advance=done, description=sentence)
-        return
-    read, told_at = 0, time.monotonic()
-
-    def tell(done: int, sentence: str) -> None:
-        nonlocal read, told_at
-        read += done
-        if time.monotonic() - told_at > _TOLD_SECONDS:
-            told_at = time.monotonic()
-            typer.echo(f"{read / max(size, 1):.0%} of {size:,} bytes: {sentence}", err=True)
-
-    yield tell

@@ -59,21 +59,31 @@ class Kubectl:
 
     def read(self, *words: str) -> Any:
         """The JSON answer of `kubectl get …`. Raises KubectlFailed."""
-        command = self.command(*words, "--output", "json", f"--request-timeout={_ASK_SECONDS}s")
+        answer = self._called(*words, "--output", "json")
         try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=2 * _ASK_SECONDS
-            )
+            return json.loads(answer)
+        except ValueError as strange:
+            raise KubectlFailed(f"kubectl {words[0]} {words[1]} does not answer in JSON: {strange}") from strange
+
+    def text(self, *words: str) -> str:
+        """The text that kubectl prints. Raises KubectlFailed."""
+        return self._called(*words).decode("utf-8", "replace")
+
+    def create(self, document: dict[str, Any]) -> None:
+        """Raises KubectlFailed."""
+        self._called("create", "--filename", "-", given=json.dumps(document).encode())
+
+    def _called(self, *words: str, given: bytes = b"") -> bytes:
+        command = self.command(*words, f"--request-timeout={_ASK_SECONDS}s")
+        try:
+            done = subprocess.run(command, input=given, capture_output=True, check=False, timeout=2 * _ASK_SECONDS)
         except subprocess.TimeoutExpired as late:
             raise KubectlFailed(f"kubectl {words[0]} {words[1]} does not end; is the cluster there?") from late
         except OSError as failed:
             raise KubectlFailed(f"{self.program[0]} cannot be started: {failed.strerror}") from failed
         if done.returncode != 0:
             raise KubectlFailed(f"kubectl {words[0]} {words[1]}: {_last_words(done.stderr.decode('utf-8', 'replace'))}")
-        try:
-            return json.loads(done.stdout)
-        except ValueError as strange:
-            raise KubectlFailed(f"kubectl {words[0]} {words[1]} does not answer in JSON: {strange}") from strange
+        return done.stdout
 
     def started(self, *words: str, **streams: Any) -> "subprocess.Popen[str]":
         """Start kubectl in a session of its own, so that `end` reaches the children of a wrapper too. Raises KubectlFailed."""

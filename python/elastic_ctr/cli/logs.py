@@ -43,6 +43,7 @@ class Role(str, Enum):
     CUBE_TRANSFER = "cube-transfer"
     CUBE_BUILDER = "cube-builder"
     SERVING = "serving"
+    SCORING = "scoring"
     TRACKING = "tracking"
 
     @property

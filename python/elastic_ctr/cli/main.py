@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "local": ("elastic_ctr.cli.local", "app", None),
     "predict": ("elastic_ctr.cli.predict", "predict", None),
     "explain": ("elastic_ctr.cli.explain", "explain", None),
+    "evaluate": ("elastic_ctr.cli.evaluate", "evaluate", None),
     "status": ("elastic_ctr.cli.status", "status", None),
     "logs": ("elastic_ctr.cli.logs", "logs", None),
     "pass": ("elastic_ctr.cli.orders", "pass_app", None),
@@ -39,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "cube-agent": ("elastic_ctr.cube.agent.agent_api", "cube_agent", ROLES),
     "cube-server": ("elastic_ctr.cube.server.lookup_server", "cube_server", ROLES),
     "serving": ("elastic_ctr.serving.app", "serving", ROLES),
+    "scoring": ("elastic_ctr.scoring.pod", "scoring", ROLES),
 }
 
 
@@ -51,7 +53,7 @@ def _absent(name: str, cause: ModuleNotFoundError) -> Callable[[], None]:
     """Stands in for a command whose packages are not installed: it is listed, and names the package that it needs."""
     if (cause.name or "").startswith("elastic_ctr"):
         raise cause
-    extra = "local" if name in ("local", "trainer", "pserver", "serving") else "cube"
+    extra = "local" if name in ("local", "evaluate", "trainer", "pserver", "serving", "scoring") else "cube"
     needs = f"needs {cause.name}, which is not installed: pip install 'elastic-ctr[{extra}]'"
 
     def command() -> None:

@@ -1,4 +1,4 @@
-"""`elastic-ctr predict`: ask a running serving for the probabilities of a file of lines or rows."""
+"""`elastic-ctr predict`: probabilities of lines or rows, asked of a running serving or computed with a version in the store."""
 
 import itertools
 import json
@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -15,8 +16,10 @@ import typer
 from elastic_ctr.cli.cluster import target_of
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.kubectl import KubectlFailed
+from elastic_ctr.cli.predict_stored import StoredOptions, predict_stored
 from elastic_ctr.cli.prediction_rows import RowOptions, Sample, samples_of_rows
-from elastic_ctr.cli.shared_options import PREDICTIONS, ModelName, OutputFile, PredictionsAddress, Where, grouped
+from elastic_ctr.cli.scoring import ScoringOptions
+from elastic_ctr.cli.shared_options import PREDICTIONS, ModelName, PredictionsAddress, Where, grouped
 from elastic_ctr.features.keys import PADDING_KEY
 from elastic_ctr.features.line import LineRefused, parse_features, parse_line
 from elastic_ctr.features.slots import SlotList
@@ -25,21 +28,60 @@ from elastic_ctr.model.evaluation import weighted_auc, weighted_logloss
 from elastic_ctr.store.temporary import appearing
 
 _SHOWN = 20
+_BATCH = 512
+
+
+@dataclass(frozen=True)
+class ServedOptions:
+    """Options of questions to a running serving."""
+
+    address: PredictionsAddress = None
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", min=1, max=100_000, help="Lines or rows in one request.", show_default=str(_BATCH)),
+    ] = None
+    model: ModelName = None
+
+    def given(self) -> str | None:
+        """An option that was given, by its name."""
+        by_name = {"--address": self.address, "--batch": self.batch, "--model": self.model}
+        return next((name for name, value in by_name.items() if value is not None), None)
 
 
 @grouped
 def predict(
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Lines or rows as in training; - is standard input.")],
-    address: PredictionsAddress = None,
-    output: OutputFile = None,
-    batch: Annotated[int, typer.Option("--batch", min=1, max=100_000, help="Lines or rows in one request.")] = 512,
-    model: ModelName = None,
-    no_clicks: Annotated[bool, typer.Option("--no-clicks", help="Of lines: they have no show and click.")] = False,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE|-", help="Lines or rows as in training; - is standard input. With -f: files, else hours."
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE|DIR|URL",
+            help="Write there, whole or not at all, instead of to stdout. With -f: the folder, or store, for one file a task.",
+        ),
+    ] = None,
+    served: ServedOptions = ServedOptions(),
+    no_clicks: Annotated[
+        bool,
+        typer.Option(
+            "--no-clicks", help="Of lines: they have no show and click. With -f, of rows: their label is not read."
+        ),
+    ] = False,
     rows: RowOptions = RowOptions(),
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with the version.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON object a line, with the version. With -f: the summary as one object."),
+    ] = False,
+    stored: StoredOptions = StoredOptions(),
+    scoring: ScoringOptions = ScoringOptions(),
     where: Where = Where(),
 ) -> None:
-    """Print one probability of a click for each line or row.
+    """Print one probability of a click for each line or row, by a running serving; or write them, by a version in the store.
 
     A model of columns takes rows: csv, tsv, jsonl or parquet, csv and tsv with a header or with --columns; .gz and .zst
     are decompressed. Columns that no feature reads are left out, and one that the file lacks is named.
@@ -47,23 +89,52 @@ def predict(
     With show and click in the lines, or with --label, AUC and logloss weighted by them are printed on standard error. A
     bad line is named by its number, gets `nan` (null with --json) so that the lines of the answer stay those of the file,
     and makes the exit code 1; 2 means that serving did not answer.
+
+    With -f VALUES --output DIR no serving is needed: hours of data.source (--from, --to) or files are scored with a version in the
+    store. Each row gets one row of output, in its order; a refused one has no probability but its reason. An interrupted command
+    goes on where it was. Exit codes are those of evaluate.
     """
-    target = target_of(where, {"--address": address})
+    if scoring.stored:
+        if option := served.given() or rows.given():
+            refuse(f"{option} is for a running serving, and -f or --pods for a version in the store: leave one out")
+        predict_stored(files or [], output, scoring, stored, where, no_clicks=no_clicks, as_json=as_json)
+        return
+    if option := scoring.given() or stored.given():
+        refuse(
+            f"{option} is for a version in the store: say -f VALUES, the values file of its training, as well; or --pods N"
+        )
+    if files is None or len(files) != 1:
+        refuse("name one FILE, or - for standard input; several files, and hours, are for -f VALUES --output DIR")
+    to = None if output is None else Path(output)
+    _predict_served(files[0], to, served, rows, where, no_clicks=no_clicks, as_json=as_json)
+
+
+def _predict_served(
+    file: str,
+    output: Path | None,
+    served: ServedOptions,
+    rows: RowOptions,
+    where: Where,
+    *,
+    no_clicks: bool,
+    as_json: bool,
+) -> None:
+    target = target_of(where, {"--address": served.address})
     try:
         with (
             nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as lines,
             # The file appears when all is written.
             nullcontext(sys.stdout.buffer) if output is None else appearing(output) as out,
-            target.reached(PREDICTIONS, address) as found,
+            target.reached(PREDICTIONS, served.address) as found,
         ):
-            serving, name = found.removeprefix("http://"), target.model(model)
+            serving, name = found.removeprefix("http://"), target.model(served.model)
             endpoints.ready(serving, name)
             found_inputs = endpoints.metadata(serving, name)
             if found_inputs.slots:
                 tally, samples = _Tally("line"), _lines(lines, found_inputs.slots, rows, no_clicks=no_clicks)
             else:
                 tally, samples = _Tally("row"), _rows(lines, file, found_inputs.columns, rows, no_clicks=no_clicks)
-            while asked := list(itertools.islice(samples, batch)):
+            while asked := list(itertools.islice(samples, served.batch or _BATCH)):
                 for sample, probability, version in _ask(serving, name, asked):
                     tally.add(sample, probability, version)
                     out.write(_written(tally.kind, sample, probability, version, as_json=as_json).encode())

@@ -3,6 +3,7 @@
 A role's own modules are imported in its function: a machine may start a dozen roles at once.
 """
 
+import json
 import logging
 import os
 import re
@@ -23,10 +24,12 @@ from elastic_ctr.config.role_files import (
     CubeTransferFile,
     MasterFile,
     PserverFile,
+    ScoringFile,
     ServingFile,
     TrainerFile,
 )
 from elastic_ctr.config.section import Section
+from elastic_ctr.runtime.documents import DocumentDamaged, read_document
 from elastic_ctr.runtime.lifecycle import stop_on_signal
 from elastic_ctr.runtime.logging import configure_from_environment
 
@@ -164,6 +167,49 @@ def serving(config: ConfigFile) -> None:
         run_serving(settings, store, _pod_name("serving-0"), token)
     except (StoreError, OSError) as failed:
         refuse(reason_of(failed))
+
+
+def scoring(
+    config: ConfigFile,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            "--order", help="What to score, as JSON: `elastic-ctr evaluate` and `elastic-ctr predict` write it."
+        ),
+    ] = None,
+) -> None:
+    """Score hours with a version in the store, together with the other pods of the Job; print the report as JSON."""
+    from elastic_ctr.cli.kubectl import ending_in_order
+    from elastic_ctr.cube.builder.job import BuildFailed
+    from elastic_ctr.local.endpoints import release_document
+    from elastic_ctr.scoring.listing import NothingToRead
+    from elastic_ctr.scoring.order import Order
+    from elastic_ctr.scoring.pod import run_order
+    from elastic_ctr.scoring.run import JobFailed
+    from elastic_ctr.scoring.scoring_job import OtherJob
+    from elastic_ctr.scoring.version import VersionUnusable
+    from elastic_ctr.scoring.worker import Place
+
+    settings = _settings_of(ScoringFile, config, "scoring")
+    if order is None:
+        refuse(
+            "this pod has no --order; `elastic-ctr evaluate --pods N` and `elastic-ctr predict --output DIR --pods N` create Jobs "
+            "that have one"
+        )
+    models = Place(settings.store.url, settings.store.user, token_of(settings.auth))
+    try:
+        wanted = read_document(Order, order)
+    except DocumentDamaged as wrong:
+        refuse(f"--order is not what the commands of this release write: {wrong}")
+    try:
+        with ending_in_order():
+            report = run_order(wanted, settings, models, lambda: release_document(settings.transfer_address).live)
+    except (ConfigRefused, NothingToRead, OtherJob, VersionUnusable) as wrong:
+        refuse(str(wrong))
+    except (BuildFailed, JobFailed, OSError, ValueError) as failed:
+        # Another pod may do better: the store may be back by then.
+        refuse(reason_of(failed), 1)
+    typer.echo(json.dumps(report.document()))
 
 
 def _settings_of(kind: type[S], config: Path, role: str) -> S:

@@ -12,6 +12,7 @@ from elastic_ctr.config.roles import (
     CubeTransferConfig,
     MasterConfig,
     PserverConfig,
+    ScoringConfig,
     ServingConfig,
     StoreConfig,
     TrainerConfig,
@@ -142,3 +143,12 @@ class ServingFile(RoleFile):
         ge=0,
         description="Seconds for requests under way when serving is told to end; the process may live for 10 more.",
     )
+
+
+class ScoringFile(RoleFile):
+    """A pod of a Job that scores hours; what it scores is the Job's own order."""
+
+    data: Data
+    store: StoreConfig
+    scoring: ScoringConfig
+    transfer_address: str

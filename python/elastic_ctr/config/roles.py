@@ -256,3 +256,12 @@ class ServingConfig(Section):
         default=MAX_ABS_DIFF, gt=0, lt=1, description="How far a served sample may be from the trained one."
     )
     scratch_dir: str = Field(default="/var/lib/elastic-ctr/serving", description="Fetched dense networks.")
+
+
+class ScoringConfig(Section):
+    """Jobs that score hours with a version in the store."""
+
+    processes: int = Field(default=1, ge=1, le=256, description="Processes of a pod that score, one a core.")
+    scratch_dir: str = Field(
+        default="/var/lib/elastic-ctr/scoring", description="Fetched dictionary parts, and the output of a task."
+    )

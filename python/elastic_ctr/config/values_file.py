@@ -15,6 +15,7 @@ from elastic_ctr.config.roles import (
     CubeTransferConfig,
     MasterConfig,
     PserverConfig,
+    ScoringConfig,
     ServingConfig,
     StoreConfig,
     TrainerConfig,
@@ -24,11 +25,11 @@ from elastic_ctr.config.statistics import StatisticsText, check_statistics
 
 # Keys of the chart that the program does not read; a test of the chart compares them with its schema.
 _KUBERNETES = frozenset([
-    "address", "affinity", "agentResources", "autoscaling", "builderResources", "containerSecurityContext",
+    "address", "affinity", "agentResources", "autoscaling", "backoffLimit", "builderResources", "containerSecurityContext",
     "enabled", "extraEnv", "extraVolumeMounts", "extraVolumes", "image", "ingress", "networkPolicy", "nodeSelector",
     "pdb", "persistence", "podAnnotations", "podLabels", "podSecurityContext", "preStopSeconds",
     "priorityClassName", "probes", "resources", "service", "terminationGracePeriodSeconds", "tolerations",
-    "topologySpreadConstraints",
+    "topologySpreadConstraints", "ttlSecondsAfterFinished",
 ])  # fmt: skip
 _TOP = frozenset([
     "auth", "clusterDomain", "dataVolume", "enabled", "extraObjects", "fileServer", "fullnameOverride", "global",
@@ -112,6 +113,12 @@ class ServingBlock(Block):
     config: ServingConfig = ServingConfig()
 
 
+class ScoringBlock(Block):
+    """scoring:"""
+
+    config: ScoringConfig = ScoringConfig()
+
+
 class Local(Section):
     """A run on one machine, by `elastic-ctr local`; the chart reads nothing of it."""
 
@@ -148,10 +155,11 @@ class Values(Block):
     cube: CubeBlock = CubeBlock()
     cube_transfer: CubeTransferBlock = CubeTransferBlock()
     serving: ServingBlock = ServingBlock()
+    scoring: ScoringBlock = ScoringBlock()
     local: Local = Local()
 
     @field_validator(
-        "local", "store", "master", "trainer", "pserver", "cube", "cube_transfer", "serving", mode="before"
+        "local", "store", "master", "trainer", "pserver", "cube", "cube_transfer", "serving", "scoring", mode="before"
     )
     @classmethod
     def _empty_block(cls, given: Any) -> Any:

@@ -26,15 +26,12 @@ import orjson
 import uvloop
 
 import elastic_ctr
-from elastic_ctr.config.feature_document import FILE as FEATURES_FILE
-from elastic_ctr.config.feature_document import read_features
 from elastic_ctr.config.role_files import ServingFile
 from elastic_ctr.cube.client.reader import CubeClient, CubeUnavailable, VersionNotHeld
 from elastic_ctr.cube.release import ReleaseDocument
 from elastic_ctr.features.cells import cells_of
 from elastic_ctr.features.json_rows import row_of
 from elastic_ctr.features.line import LineRefused, parse_features
-from elastic_ctr.features.slots import SlotList
 from elastic_ctr.machine_code.compiled import anew_if_stale
 from elastic_ctr.runtime import logging as runtime_logging
 from elastic_ctr.runtime.inline_executor import InlineExecutor
@@ -43,7 +40,7 @@ from elastic_ctr.serving.batching import predictor
 from elastic_ctr.serving.batching.batcher import Batcher, ModelVersion
 from elastic_ctr.serving.batching.instances import Instances, instances_of, joined
 from elastic_ctr.serving.batching.pooling import NOT_AVERAGED
-from elastic_ctr.serving.batching.schema import Schema
+from elastic_ctr.serving.batching.schema import Schema, schema_of
 from elastic_ctr.serving.frontends.asyncio_http import HttpFrontend, Limits
 from elastic_ctr.serving.routes import Routes
 from elastic_ctr.serving.worker_counters import Counters
@@ -331,17 +328,6 @@ class Verdict(NamedTuple):
 
     max_abs_diff: float
     refused: str | None
-
-
-def schema_of(manifest: VersionManifest, folder: Path, *, ignores_unknown: bool = False) -> Schema:
-    """The content of a request of a version. Raises ValueError where its features do not give what its manifest says, OSError."""
-    slots = SlotList(manifest.slots)
-    if manifest.features is None:
-        return Schema(slots)
-    transformer = read_features((folder / FEATURES_FILE).read_bytes(), manifest.features).transformer()
-    if transformer.slots.names != slots.names or transformer.numbers != manifest.numbers:
-        raise ValueError(f"{FEATURES_FILE} gives other slots or numbers than the version's manifest; publish it again")
-    return Schema(slots, transformer, manifest.features, ignores_unknown)
 
 
 def read_samples(path: Path, schema: Schema, expected: int) -> tuple[Instances, Doubles]:

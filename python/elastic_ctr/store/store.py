@@ -61,6 +61,13 @@ class Tree:
             return False
         return True
 
+    def size(self, path: str) -> int:
+        """Bytes of a file. Raises NotInStore."""
+        found = self._stat(path)
+        if found.folder:
+            raise StoreError(f"{path} in {self.url} is a folder; only files have a size")
+        return found.size
+
     def close(self) -> None:
         """Let go of connections; the files may be used again all the same."""
         self._backend.close()
@@ -158,6 +165,12 @@ class Store(Tree):
             raise StoreError(f"{path!r} is the whole of {self.url}, which is not deleted; name what to delete")
         self._retry.call(lambda: self._backend.delete(target))
 
+    def sweep(self, folder: str) -> None:
+        """Delete what puts that were cut off have left directly in a folder. A put under way there begins again."""
+        for name, _ in self._found(folder):
+            if is_temporary(name):
+                self.delete(f"{folder}/{name}")
+
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def get(self, path: str, target: Path) -> None:
@@ -212,13 +225,6 @@ class Store(Tree):
                 yield from self.walk(path)
             else:
                 yield path
-
-    def size(self, path: str) -> int:
-        """Bytes of a file. Raises NotInStore."""
-        found = self._stat(path)
-        if found.folder:
-            raise StoreError(f"{path} in {self.url} is a folder; only files have a size")
-        return found.size
 
     def modified_at(self, path: str) -> float:
         """Unix seconds of a file's or folder's last change. Raises NotInStore."""

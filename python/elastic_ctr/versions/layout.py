@@ -8,6 +8,7 @@ DONEFILES = "output/ctr_cube/donefile"
 REFUSED = "output/refused"
 STATISTICS = "output/statistics"
 CHECKPOINTS = "checkpoints"
+SCORES = "scores"
 
 BASE_DONEFILE = f"{DONEFILES}/base.txt"
 PATCH_DONEFILE = f"{DONEFILES}/patch.txt"
@@ -19,6 +20,11 @@ VERSION_DIGITS = 18
 def is_version(name: str) -> bool:
     """Whether a file or folder name is a version's id; other names in a store are not ours."""
     return name.isascii() and name.isdigit() and len(name) <= VERSION_DIGITS and str(int(name)) == name != "0"
+
+
+def scores_folder(job: str) -> str:
+    """What a Job of scoring keeps in the store, unless it was given another place."""
+    return f"{SCORES}/{job}"
 
 
 def refusal(version: int) -> str:

@@ -1,7 +1,8 @@
 """A kubectl that says what a test has written down, to see how it is called and what is made of its answers.
 
 It reads `world.json` beside itself: `pods`, `services` (the components that have one), `secrets` by name, `forward`
-(pod:port -> local port, or text to fail with), `logs` (lines), `fail` (text to fail everything with). Calls and pids go to `calls.jsonl`.
+(pod:port -> local port, or text to fail with), `logs` (lines), `cronjobs`, `job` (its statuses in turn), `job_pods`, `fail` (text to fail
+everything with). Calls and pids go to `calls.jsonl`, what is created to `created.json`.
 """
 
 import json
@@ -44,6 +45,8 @@ if "port-forward" in words:
         print(f"Forwarding from 127.0.0.1:{local} -> {port}", flush=True)
     while True:
         time.sleep(60)
+elif "get" in words and "pods" in words and value("--selector").startswith("job-name="):
+    print(json.dumps({"items": world["job_pods"]}))
 elif "get" in words and "pods" in words:
     asked = dict(each.split("=", 1) for each in value("--selector").split(","))
     labels = lambda each: each["metadata"]["labels"].items()
@@ -57,6 +60,16 @@ elif "get" in words and "secret" in words:
     if name not in world["secrets"]:
         fail(f'Error from server (Forbidden): secrets "{name}" is forbidden: User "you" cannot get resource "secrets"')
     print(json.dumps({"data": world["secrets"][name]}))
+elif "get" in words and "cronjobs" in words:
+    print(json.dumps({"items": world["cronjobs"]}))
+elif "create" in words:
+    (here / "created.json").write_text(sys.stdin.read())
+elif "get" in words and "job" in words:
+    # One status after the other, the last one again and again.
+    seen = here / "looks"
+    looks = int(seen.read_text()) if seen.exists() else 0
+    seen.write_text(str(looks + 1))
+    print(json.dumps({"status": world["job"][min(looks, len(world["job"]) - 1)]}))
 elif "logs" in words:
     for line in world["logs"]:
         print(line, flush=True)
@@ -83,6 +96,9 @@ class FakeKubectl:
             "secrets": {},
             "forward": {},
             "logs": [],
+            "cronjobs": [],
+            "job": [],
+            "job_pods": [],
         }
         self.say()
 
@@ -91,6 +107,11 @@ class FakeKubectl:
         temporary = self.path.with_name("world.json.new")
         temporary.write_text(json.dumps(self.world))
         temporary.replace(self.path.with_name("world.json"))
+
+    @property
+    def created(self) -> Any:
+        """What was created last."""
+        return json.loads(self.path.with_name("created.json").read_text())
 
     @property
     def calls(self) -> list[list[str]]:

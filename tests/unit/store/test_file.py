@@ -40,6 +40,19 @@ def test_a_file_being_put_is_not_listed(store: FileStore) -> None:
     assert list(store.walk("x")) == ["x/a"]
 
 
+def test_what_puts_that_were_cut_off_have_left_is_swept_and_nothing_else(store: FileStore) -> None:
+    for path in ("x/a", "x/.hidden", "x/y/b"):
+        store.put_bytes(b"", path)
+    for left in ("x/.part-0011223344556677", "x/y/.part-8899aabbccddeeff"):
+        (store.root / left).write_bytes(b"half")
+
+    store.sweep("x")
+    store.sweep("nowhere")
+
+    there = sorted(str(file.relative_to(store.root)) for file in store.root.rglob("*") if file.is_file())
+    assert there == ["x/.hidden", "x/a", "x/y/.part-8899aabbccddeeff", "x/y/b"]
+
+
 def test_a_deleted_folder_is_gone_with_all_it_held_and_deleting_again_is_done(store: FileStore) -> None:
     store.put_bytes(b"", "x/c/d")
 

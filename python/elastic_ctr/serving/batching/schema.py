@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from elastic_ctr.config.feature_document import FILE as FEATURES_FILE
+from elastic_ctr.config.feature_document import read_features
 from elastic_ctr.features.slots import SlotList
 from elastic_ctr.features.transforms.transformer import Transformer
 from elastic_ctr.serving.request_error import BadRequest
+from elastic_ctr.versions.manifest import VersionManifest
 
 
 @dataclass(frozen=True)
@@ -38,3 +42,14 @@ class Schema:
                 "the model takes feasigns of its slots, not rows of columns; its paths are /v2 and the prediction service's"
             )
         return self.transformer
+
+
+def schema_of(manifest: VersionManifest, folder: Path, *, ignores_unknown: bool = False) -> Schema:
+    """The content of a request of a version. Raises ValueError where its features do not give what its manifest says, OSError."""
+    slots = SlotList(manifest.slots)
+    if manifest.features is None:
+        return Schema(slots)
+    transformer = read_features((folder / FEATURES_FILE).read_bytes(), manifest.features).transformer()
+    if transformer.slots.names != slots.names or transformer.numbers != manifest.numbers:
+        raise ValueError(f"{FEATURES_FILE} gives other slots or numbers than the version's manifest; publish it again")
+    return Schema(slots, transformer, manifest.features, ignores_unknown)

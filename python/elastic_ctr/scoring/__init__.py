@@ -1,0 +1,1 @@
+"""Scores of hours or files by a version in the store, without a serving fleet."""
