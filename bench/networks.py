@@ -13,18 +13,17 @@ import json
 import math
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.engine_beside_server import engine_beside_server, without_paddles_output
 from bench.method import FOLDER
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.config.networks import NETWORKS, WITHOUT_LAYERS
@@ -81,36 +80,13 @@ def measured(name: str, folder: Path, rows: int) -> dict[str, Any]:
 
 
 def run_one(name: str, folder: Path, rows: int) -> None:
-    out = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    out = without_paddles_output()
     model = Model.model_validate({**MODEL, "network": settings_of(name)})
     given = ModelInput(tuple(SlotList.parse((folder / "slot.conf").read_text())))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-    spec = {
-        "model": model.model_dump(mode="json", by_alias=True), "input": asdict(given), "endpoints": [endpoint],
-        "index": 0, "scratch": str(folder / name / "server"),
-    }  # fmt: skip
-    (folder / name / "spec.json").write_text(json.dumps(spec))
-    with (folder / name / "server.log").open("w") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "elastic_ctr.pserver.process", str(folder / name / "spec.json")],
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        from elastic_ctr.model.program import prepare_environment
-        from elastic_ctr.trainer.engine import Engine
-
-        prepare_environment(folder / name / "engine")
-        engine = Engine(
-            model, given, [endpoint], threads=TRAINING["threads"], gradient_merge=TRAINING["gradient_merge"]
-        )
-        engine.connect(1)
-        engine.initialise()
-        held = engine.ready(engine.preload(folder / "held.txt", TRAINING["batch_size"]), HELD)
-        train = engine.ready(engine.preload(folder / "train.txt", TRAINING["batch_size"]), rows)
+    threads, merge, batch_size = TRAINING["threads"], TRAINING["gradient_merge"], TRAINING["batch_size"]
+    with engine_beside_server(model, given, folder / name, threads=threads, gradient_merge=merge) as engine:
+        held = engine.ready(engine.preload(folder / "held.txt", batch_size), HELD)
+        train = engine.ready(engine.preload(folder / "train.txt", batch_size), rows)
         seconds, aucs = 0.0, []
         for _ in range(TRAINING["epochs"]):
             began = time.monotonic()
@@ -119,9 +95,6 @@ def run_one(name: str, folder: Path, rows: int) -> None:
             seconds += time.monotonic() - began
             aucs.append(auc_of_histogram(*engine.predict(held)) or 0.5)
         dense = sum(math.prod(value.shape) for value in engine._first_values.values())  # noqa: SLF001
-    finally:
-        server.kill()
-        server.wait()
     found = {"aucs": aucs, "seconds": seconds, "recordsPerSecond": rows * TRAINING["epochs"] / seconds, "dense": dense}
     os.write(out, f"{json.dumps(found)}\n".encode())
     os._exit(0)

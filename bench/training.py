@@ -19,14 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from bench import features
+from bench.engine_beside_server import engine_beside_server, without_paddles_output
 from bench.method import Results, Row, arguments, plan_of, show, summary
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import input_of
@@ -99,35 +98,14 @@ def converted(data: Path, target: Path) -> ModelInput:
 
 
 def run_bare(data: Path, folder: Path, rows: int) -> None:
-    out = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    out = without_paddles_output()
     target = folder / "bare.txt"
     given = converted(data, target)
-    model, endpoint = Model(), f"127.0.0.1:{free_port()}"
-    spec: dict[str, Any] = {
-        "model": model.model_dump(mode="json", by_alias=True), "input": asdict(given), "endpoints": [endpoint],
-        "index": 0, "scratch": str(folder / "server"),
-    }  # fmt: skip
-    (folder / "spec.json").write_text(json.dumps(spec))
-    with (folder / "server.log").open("w") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "elastic_ctr.pserver.process", str(folder / "spec.json")], stdout=log, stderr=log
-        )
-    try:
-        from elastic_ctr.model.program import prepare_environment
-        from elastic_ctr.trainer.engine import Engine
-
-        prepare_environment(folder / "engine")
-        engine = Engine(model, given, [endpoint], threads=1)
-        engine.connect(1)
-        engine.initialise()
+    with engine_beside_server(Model(), given, folder) as engine:
         dataset = engine.ready(engine.preload(target, 512), rows)
         began = time.monotonic()
         engine.train(dataset)
         speed = rows / (time.monotonic() - began)
-    finally:
-        server.kill()
-        server.wait()
     os.write(out, f"{speed}\n".encode())
     os._exit(0)
 

@@ -109,16 +109,16 @@ class TrainerConfig(Section):
     batch_size: AutoCount = Field(
         default="auto",
         description="Records in one step. auto: of a pass of 4,096 to 131,072 records about one in 256, and four times as many in "
-        "each further round; 16 to 512.",
+        "each further epoch; 16 to 512.",
     )
     epochs: AutoCount = Field(
         default="auto",
-        description="Rounds over each pass. auto: two of a pass below 100,000 records, else one. With data.holdout: up to eight, until "
+        description="Epochs of each pass, walks through all its records. auto: two of a pass below 100,000 records, else one. With data.holdout: up to eight, until "
         "the logloss of the held-out records no longer falls.",
     )
     patience: Count = Field(
         default=1,
-        description="Rounds in a row without a lower logloss of the held-out records after which `epochs: auto` ends.",
+        description="Epochs in a row without a lower logloss of the held-out records after which `epochs: auto` ends.",
     )
     gradient_merge: int = Field(
         default=2,

@@ -1,4 +1,4 @@
-"""How much a pass is trained: the batch size and the rounds that fit its size, and what is added to the logits.
+"""How much a pass is trained: the batch size and the epochs that fit its size, and what is added to the logits.
 
 The numbers of `auto` are those of docs/learning.md, measured from 5,000 to 5 million records.
 """
@@ -15,10 +15,10 @@ from elastic_ctr.model.evaluation import bucket_centres
 _SMALLEST, _LARGEST = 16, 512
 # Steps of a pass of `auto`, as long as its batches are within these.
 _STEPS = 256
-# A round sees records that the one before has seen: with as large steps it learns them by heart.
+# A further epoch sees the same records again: in as many steps it would learn them by heart.
 _GROWTH = 4
 _TWICE_BELOW = 100_000
-_MOST_ROUNDS = 8
+_MOST_EPOCHS = 8
 # A fall of the held-out logloss by less is none.
 _WORTH = 1e-3
 # Clicks that a shift of the logits must outweigh.
@@ -26,7 +26,7 @@ _PRIOR = 10.0
 
 
 def batch_size(trainer: TrainerConfig, records: int, epoch: int) -> int:
-    """Of one round over a pass of so many records; `epoch` counts from 1."""
+    """Of one epoch of a pass of so many records; epochs count from 1."""
     if trainer.batch_size != "auto":
         return trainer.batch_size
     first = min(max(_power_of_two(records / _STEPS), _SMALLEST), _LARGEST)
@@ -39,20 +39,20 @@ def _power_of_two(number: float) -> int:
 
 
 def goes_on(trainer: TrainerConfig, records: int, losses: Sequence[float | None]) -> bool:
-    """Whether another round follows the last one.
+    """Whether another epoch follows the last one.
 
-    `losses`: logloss before training, then of the held-out records after each round; None where none is held out.
+    `losses`: logloss before training, then of the held-out records after each epoch; None where none is held out.
     """
-    first, *rounds = losses
+    first, *epochs = losses
     if trainer.epochs != "auto":
-        return len(rounds) < trainer.epochs
-    if None in rounds or (first is None and rounds):
-        return len(rounds) < (2 if records < _TWICE_BELOW else 1)
+        return len(epochs) < trainer.epochs
+    if None in epochs or (first is None and epochs):
+        return len(epochs) < (2 if records < _TWICE_BELOW else 1)
     best, without_fall = first or math.inf, 0
-    for loss in rounds:
+    for loss in epochs:
         fell = loss is not None and loss < best * (1 - _WORTH)
         best, without_fall = (loss or best, 0) if fell else (best, without_fall + 1)
-    return len(rounds) < _MOST_ROUNDS and without_fall < trainer.patience
+    return len(epochs) < _MOST_EPOCHS and without_fall < trainer.patience
 
 
 def log_odds(clicks: int, shows: int) -> float:

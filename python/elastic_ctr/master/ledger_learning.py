@@ -9,8 +9,8 @@ class Learning(BaseModel):
     """How much a pass was trained.
 
     Attributes:
-        batch_sizes: of each round.
-        losses: logloss before training, then of the held-out records after each round; None where none is held out.
+        batch_sizes: of each epoch.
+        losses: logloss before training, then of the held-out records after each epoch; None where none is held out.
         shift: what added to all logits after training makes the predicted clicks those observed.
     """
 

@@ -214,24 +214,24 @@ class Tasks(Part):
 
 
 class EpochRunner(Part):
-    """Moves a pass from `checking` to `saving`: checked, trained in one or several rounds, predicted once more.
+    """Moves a pass from `checking` to `saving`: checked, trained in one or several epochs, predicted once more.
 
     The first pass is analyzed before if features need statistics. The master merges and pins them outside the coordinator's lock,
     as it compares what a check has collected with them; the pass waits for both.
 
     In the check all tasks of the pass are converted, validated and predicted before the first one is trained, so a refused pass
-    leaves the table unchanged. Then come the rounds of training, one that predicts again, and the save, with no task open. Where
-    records are held out, `epochs: auto` predicts them after each round to decide on the next.
+    leaves the table unchanged. Then come the epochs of training, one that predicts again, and the save, with no task open. Where
+    records are held out, `epochs: auto` predicts them after each epoch to decide on the next.
     """
 
     def step(self, current: PassRow) -> bool:
         """Begin the next epoch if no task of this one is open. Whether anything more may be due at once."""
         if current.state == "checked":
-            # A recovery begins the rounds again.
+            # A recovery begins the epochs again.
             before = self._ledger.learning(current.ordinal)
             self._ledger.set_learning(current.ordinal, Learning(losses=before.losses[:1]))
             self._ledger.set_pass(current.ordinal, training_at=self._clock())
-            self._begin_round(current, 1)
+            self._begin_epoch(current, 1)
             return True
         if current.state not in _PHASES:
             return False
@@ -248,12 +248,12 @@ class EpochRunner(Part):
             return self._ledger.collected_records(current.ordinal) is None and self._end_check(current)
         if current.state == "evaluating":
             if self._stops_by_held_out and self._goes_on(current, self._with_loss(current)):
-                self._begin_round(current, current.epoch + 1)
+                self._begin_epoch(current, current.epoch + 1)
                 return True
             return self._end(current)
         unknown = (*self._ledger.learning(current.ordinal).losses, *[None] * current.epoch)[: current.epoch + 1]
         if not self._stops_by_held_out and self._goes_on(current, unknown):
-            self._begin_round(current, current.epoch + 1)
+            self._begin_epoch(current, current.epoch + 1)
             return False
         now = self._clock()
         self._ledger.set_pass(current.ordinal, trained_at=now)
@@ -266,20 +266,20 @@ class EpochRunner(Part):
 
     @property
     def _stops_by_held_out(self) -> bool:
-        """Each round is judged before the next one begins."""
+        """Each epoch is judged before the next one begins."""
         return bool(self._settings.data.holdout) and self._settings.trainer.epochs == "auto"
 
-    def _begin_round(self, current: PassRow, epoch: int) -> None:
+    def _begin_epoch(self, current: PassRow, epoch: int) -> None:
         records, learned = self._ledger.records(current.ordinal), self._ledger.learning(current.ordinal)
         size = learning.batch_size(self._settings.trainer, records, epoch)
         batch_sizes = (*learned.batch_sizes[: epoch - 1], size)
         self._ledger.set_learning(current.ordinal, learned.model_copy(update={"batch_sizes": batch_sizes}))
         self._ledger.next_epoch(current.ordinal)
         self._ledger.set_pass(current.ordinal, state="training", epoch=epoch)
-        log.info("pass %s: round %d over %d records in batches of %d", current.id, epoch, records, size)
+        log.info("pass %s: epoch %d over %d records in batches of %d", current.id, epoch, records, size)
 
     def _with_loss(self, current: PassRow) -> Sequence[float | None]:
-        """The losses with that of the round that is evaluated now."""
+        """The losses with that of the epoch that is evaluated now."""
         learned, found = self._ledger.learning(current.ordinal), self._quality(current)
         losses = (*learned.losses[: current.epoch], None if found is None else found.logloss)
         self._ledger.set_learning(current.ordinal, learned.model_copy(update={"losses": losses}))

@@ -31,13 +31,13 @@ def test_each_epoch_is_a_round_over_the_whole_pass(tmp_path: Path) -> None:
 ONE_HOUR = data_of(end="20200401/00")
 
 
-def rounds_of(one: World) -> list[tuple[int, int]]:
-    """(phase, epoch) of the results of training and evaluation, once a round."""
+def epochs_of(one: World) -> list[tuple[int, int]]:
+    """(phase, epoch) of the results of training and evaluation, once an epoch."""
     found = [(task.phase, task.epoch) for task in one.tasks if task.phase in (control.TRAIN, control.EVALUATE)]
     return list(dict.fromkeys(found))
 
 
-def test_a_small_pass_is_trained_in_two_rounds_of_growing_batches_and_said_so(
+def test_a_small_pass_is_trained_in_two_epochs_of_growing_batches_and_said_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -45,24 +45,24 @@ def test_a_small_pass_is_trained_in_two_rounds_of_growing_batches_and_said_so(
 
     one.finish()
 
-    assert rounds_of(one) == [(control.TRAIN, 1), (control.TRAIN, 2), (control.EVALUATE, 2)]
+    assert epochs_of(one) == [(control.TRAIN, 1), (control.TRAIN, 2), (control.EVALUATE, 2)]
     assert [task.batch_size for task in one.tasks if task.phase == control.TRAIN] == [16, 16, 64, 64]
     assert one.ledger.learning(1).batch_sizes == (16, 64)
-    assert "pass 20200401/00: round 2 over 20 records in batches of 64" in caplog.text
+    assert "pass 20200401/00: epoch 2 over 20 records in batches of 64" in caplog.text
 
 
-def test_a_large_pass_is_trained_in_one_round(tmp_path: Path) -> None:
+def test_a_large_pass_is_trained_in_one_epoch(tmp_path: Path) -> None:
     one = world(
         tmp_path, epochs="auto", data=ONE_HOUR, records=dict.fromkeys(("20200401/00/one", "20200401/00/two"), 60_000)
     )
 
     one.finish()
 
-    assert rounds_of(one) == [(control.TRAIN, 1), (control.EVALUATE, 1)]
+    assert epochs_of(one) == [(control.TRAIN, 1), (control.EVALUATE, 1)]
     assert {task.batch_size for task in one.tasks if task.phase == control.TRAIN} == {512}
 
 
-def test_held_out_records_are_in_no_training_and_decide_on_the_next_round(tmp_path: Path) -> None:
+def test_held_out_records_are_in_no_training_and_decide_on_the_next_epoch(tmp_path: Path) -> None:
     # Logits of half clicks: the nearer to 0, the better.
     one = world(
         tmp_path,
@@ -77,8 +77,8 @@ def test_held_out_records_are_in_no_training_and_decide_on_the_next_round(tmp_pa
 
     one.finish()
 
-    # It fell in the first round and no more in the second.
-    assert rounds_of(one) == [(control.TRAIN, 1), (control.EVALUATE, 1), (control.TRAIN, 2), (control.EVALUATE, 2)]
+    # It fell in the first epoch and no more in the second.
+    assert epochs_of(one) == [(control.TRAIN, 1), (control.EVALUATE, 1), (control.TRAIN, 2), (control.EVALUATE, 2)]
     assert {(task.phase, task.records, task.all_records) for task in one.tasks if task.phase != control.SAVE and task.path} == {
         (control.CHECK, 0, 0), (control.TRAIN, 8, 10), (control.EVALUATE, 2, 10),
     }  # fmt: skip
@@ -86,25 +86,25 @@ def test_held_out_records_are_in_no_training_and_decide_on_the_next_round(tmp_pa
     assert list(one.ledger.learning(1).losses) == pytest.approx([0.9, 0.6931, 0.6931], abs=1e-3)
 
 
-def test_a_round_that_does_not_help_is_the_last_one(tmp_path: Path) -> None:
+def test_an_epoch_that_does_not_help_is_the_last_one(tmp_path: Path) -> None:
     one = world(tmp_path, epochs="auto", data=data_of(end="20200401/00", holdout=0.2), logits={1: 3.0})
 
     one.finish()
 
-    assert rounds_of(one) == [(control.TRAIN, 1), (control.EVALUATE, 1)]
+    assert epochs_of(one) == [(control.TRAIN, 1), (control.EVALUATE, 1)]
 
 
-def test_a_number_of_rounds_that_is_set_is_made_whatever_the_held_out_records_say(tmp_path: Path) -> None:
+def test_a_number_of_epochs_that_is_set_is_made_whatever_the_held_out_records_say(tmp_path: Path) -> None:
     one = world(tmp_path, epochs=3, data=data_of(end="20200401/00", holdout=0.2), logits={1: 3.0})
 
     one.finish()
 
-    assert rounds_of(one) == [(control.TRAIN, 1), (control.TRAIN, 2), (control.TRAIN, 3), (control.EVALUATE, 3)]
+    assert epochs_of(one) == [(control.TRAIN, 1), (control.TRAIN, 2), (control.TRAIN, 3), (control.EVALUATE, 3)]
 
 
-def test_a_recovery_begins_the_rounds_of_a_pass_again(tmp_path: Path) -> None:
+def test_a_recovery_begins_the_epochs_of_a_pass_again(tmp_path: Path) -> None:
     one = world(tmp_path, epochs="auto", data=ONE_HOUR)
-    one.until(lambda: (control.TRAIN, 2) in rounds_of(one))
+    one.until(lambda: (control.TRAIN, 2) in epochs_of(one))
 
     one.coordinator.declare_lost(0, "a test ends it")
     one.pservers[0].restart()

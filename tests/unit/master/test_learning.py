@@ -23,7 +23,7 @@ AUTO = TrainerConfig()
         (5_000_000, (512, 512)),
     ],
 )
-def test_the_batch_size_grows_with_the_pass_and_with_its_rounds(records: int, sizes: tuple[int, int]) -> None:
+def test_the_batch_size_grows_with_the_pass_and_with_its_epochs(records: int, sizes: tuple[int, int]) -> None:
     assert (batch_size(AUTO, records, 1), batch_size(AUTO, records, 2)) == sizes
 
 
@@ -40,22 +40,22 @@ def test_what_is_set_is_taken_as_it_is() -> None:
     fixed = TrainerConfig(batch_size=100, epochs=3)
 
     assert [batch_size(fixed, 10**6, epoch) for epoch in (1, 2)] == [100, 100]
-    assert [goes_on(fixed, 10, [0.7, *[None] * rounds]) for rounds in range(5)] == [True, True, True, False, False]
-    # Held-out records do not stop rounds that were asked for.
+    assert [goes_on(fixed, 10, [0.7, *[None] * epochs]) for epochs in range(5)] == [True, True, True, False, False]
+    # Held-out records do not stop epochs that were asked for.
     assert goes_on(fixed, 10, [0.5, 0.6, 0.7])
 
 
-@pytest.mark.parametrize(("records", "rounds"), [(1, 2), (99_999, 2), (100_000, 1), (10**9, 1)])
-def test_without_held_out_records_the_rounds_are_chosen_by_size(records: int, rounds: int) -> None:
+@pytest.mark.parametrize(("records", "epochs"), [(1, 2), (99_999, 2), (100_000, 1), (10**9, 1)])
+def test_without_held_out_records_the_epochs_are_chosen_by_size(records: int, epochs: int) -> None:
     losses: list[float | None] = [0.5]
     while goes_on(AUTO, records, losses):
         losses.append(None)
 
-    assert len(losses) == 1 + rounds
+    assert len(losses) == 1 + epochs
 
 
 @pytest.mark.parametrize(
-    ("losses", "patience", "rounds"),
+    ("losses", "patience", "epochs"),
     [
         ([0.69, 0.5, 0.45, 0.46, 0.40], 1, 3),
         ([0.69, 0.5, 0.45, 0.46, 0.40, 0.41, 0.42], 2, 6),
@@ -64,14 +64,14 @@ def test_without_held_out_records_the_rounds_are_chosen_by_size(records: int, ro
         ([0.7 - 0.05 * number for number in range(12)], 1, 8),
     ],
 )
-def test_held_out_records_end_the_rounds_when_their_logloss_no_longer_falls(
-    losses: list[float], patience: int, rounds: int
+def test_held_out_records_end_the_epochs_when_their_logloss_no_longer_falls(
+    losses: list[float], patience: int, epochs: int
 ) -> None:
     made = 0
     while goes_on(TrainerConfig(patience=patience), 10**7, losses[: made + 1]):
         made += 1
 
-    assert made == rounds
+    assert made == epochs
 
 
 def test_a_model_begins_with_the_log_odds_of_a_click() -> None:

@@ -1,0 +1,52 @@
+"""The trainer's engine beside one pserver process, as benches of training start them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from elastic_ctr.config.model import Model, ModelInput
+
+
+@contextmanager
+def engine_beside_server(
+    model: Model, given: ModelInput, folder: Path, *, threads: int = 1, gradient_merge: int = 2
+) -> Iterator[Any]:
+    """An engine that has pushed its first values; one a process, which must end by `os._exit`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    spec = {
+        "model": model.model_dump(mode="json", by_alias=True), "input": asdict(given), "endpoints": [endpoint],
+        "index": 0, "scratch": str(folder / "server"),
+    }  # fmt: skip
+    (folder / "spec.json").write_text(json.dumps(spec))
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "elastic_ctr.pserver.process", str(folder / "spec.json")], stdout=log, stderr=log
+        )
+    try:
+        from elastic_ctr.model.program import prepare_environment
+        from elastic_ctr.trainer.engine import Engine
+
+        prepare_environment(folder / "engine")
+        engine = Engine(model, given, [endpoint], threads=threads, gradient_merge=gradient_merge)
+        engine.connect(1)
+        engine.initialise()
+        yield engine
+    finally:
+        server.kill()
+        server.wait()
+
+
+def without_paddles_output() -> int:
+    """A descriptor of standard output for the answer: Paddle prints to the first one."""
+    answer = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return answer
