@@ -113,7 +113,7 @@ class TrainerConfig(Section):
     )
     epochs: AutoCount = Field(
         default="auto",
-        description="Epochs of each pass, walks through all its records. auto: two of a pass below 100,000 records, else one. With data.holdout: up to eight, until "
+        description="Epochs of each pass, walks through all its records. auto: two of a pass below 30,000 records, else one. With data.holdout: up to eight, until "
         "the logloss of the held-out records no longer falls.",
     )
     patience: Count = Field(

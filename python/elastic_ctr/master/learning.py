@@ -17,7 +17,7 @@ _SMALLEST, _LARGEST = 16, 512
 _STEPS = 256
 # A further epoch sees the same records again: in as many steps it would learn them by heart.
 _GROWTH = 4
-_TWICE_BELOW = 100_000
+_TWICE_BELOW = 30_000
 _MOST_EPOCHS = 8
 # A fall of the held-out logloss by less is none.
 _WORTH = 1e-3

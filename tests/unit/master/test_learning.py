@@ -45,7 +45,7 @@ def test_what_is_set_is_taken_as_it_is() -> None:
     assert goes_on(fixed, 10, [0.5, 0.6, 0.7])
 
 
-@pytest.mark.parametrize(("records", "epochs"), [(1, 2), (99_999, 2), (100_000, 1), (10**9, 1)])
+@pytest.mark.parametrize(("records", "epochs"), [(1, 2), (29_999, 2), (30_000, 1), (10**9, 1)])
 def test_without_held_out_records_the_epochs_are_chosen_by_size(records: int, epochs: int) -> None:
     losses: list[float | None] = [0.5]
     while goes_on(AUTO, records, losses):
