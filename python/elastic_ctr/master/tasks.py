@@ -40,6 +40,7 @@ _PHASES = {
     "evaluating": control.EVALUATE,
 }
 _BEFORE_TRAINING = ("analyzing", "checking")
+_PREDICTED_AT_ONCE = 512
 # Of a pass with more tasks, so many are sampled for its drift: what the master merges does not grow with the pass.
 _SAMPLED_TASKS = 16
 # A column has vanished if it is empty in more than data.maxMissingShare of at least so many rows, and was in fewer than half.
@@ -85,7 +86,7 @@ class Tasks(Part):
             end=row.stop,
             records=self._records_of(current, row),
             all_records=row.records,
-            batch_size=learning.batch_size(self._settings.trainer, pass_records, current.epoch),
+            batch_size=self._batch_size(current, pass_records),
             holdout=self._settings.data.holdout,
             offset=self._offset(current),
             samples=min(self._config.samples, max(samples, 8)),
@@ -95,6 +96,12 @@ class Tasks(Part):
             collect=current.state == "checking"
             and self._collects(current, [task.id for task in tasks].index(row.id), len(tasks)),
         )
+
+    def _batch_size(self, current: PassRow, records: int) -> int:
+        """Of `records` in the pass. Predictions do not depend on it, and large batches are faster."""
+        if current.state != "training":
+            return _PREDICTED_AT_ONCE
+        return learning.batch_size(self._settings.trainer, records, current.epoch)
 
     def _records_of(self, current: PassRow, task: TaskRow) -> int:
         """Those of the present phase."""

@@ -47,6 +47,7 @@ def test_a_small_pass_is_trained_in_two_epochs_of_growing_batches_and_said_so(
 
     assert epochs_of(one) == [(control.TRAIN, 1), (control.TRAIN, 2), (control.EVALUATE, 2)]
     assert [task.batch_size for task in one.tasks if task.phase == control.TRAIN] == [16, 16, 64, 64]
+    assert {task.batch_size for task in one.tasks if task.phase in (control.CHECK, control.EVALUATE)} == {512}
     assert one.ledger.learning(1).batch_sizes == (16, 64)
     assert "pass 20200401/00: epoch 2 over 20 records in batches of 64" in caplog.text
 
