@@ -108,8 +108,8 @@ class TrainerConfig(Section):
 
     batch_size: AutoCount = Field(
         default="auto",
-        description="Records in one step. auto: of a pass of 4,096 to 131,072 records about one in 256, and four times as many in "
-        "each further epoch; 16 to 512.",
+        description="Records in one step. auto: about one in 256 of the records of the pass, as a power of two from 16 to 4096, and four "
+        "times as many in each further epoch.",
     )
     epochs: AutoCount = Field(
         default="auto",

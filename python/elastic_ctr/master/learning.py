@@ -12,7 +12,7 @@ import numpy.typing as npt
 from elastic_ctr.config.roles import TrainerConfig
 from elastic_ctr.model.evaluation import bucket_centres
 
-_SMALLEST, _LARGEST = 16, 512
+_SMALLEST, _LARGEST = 16, 4096
 # Steps of a pass of `auto`, as long as its batches are within these.
 _STEPS = 256
 # A further epoch sees the same records again: in as many steps it would learn them by heart.

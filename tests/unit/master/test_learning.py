@@ -19,8 +19,8 @@ AUTO = TrainerConfig()
         (5_000, (16, 64)),
         (7_000, (32, 128)),
         (20_000, (64, 256)),
-        (60_000, (256, 512)),
-        (5_000_000, (512, 512)),
+        (60_000, (256, 1024)),
+        (5_000_000, (4096, 4096)),
     ],
 )
 def test_the_batch_size_grows_with_the_pass_and_with_its_epochs(records: int, sizes: tuple[int, int]) -> None:
@@ -31,7 +31,7 @@ def test_the_batch_size_grows_with_the_pass_and_with_its_epochs(records: int, si
 def test_the_batch_size_is_a_power_of_two_within_its_bounds(records: int, epoch: int) -> None:
     found = batch_size(AUTO, records, epoch)
 
-    assert 16 <= found <= 512
+    assert 16 <= found <= 4096
     assert found & (found - 1) == 0
     assert batch_size(AUTO, records + 1, epoch) >= found
 
