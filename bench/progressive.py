@@ -122,7 +122,7 @@ def run_ours(file: Path, model: Model, folder: Path) -> None:
                 engine.train(engine.ready(engine.preload(text, size), records))
                 engine.flush()
                 losses.append(None)
-            shift = calibrating_shift(*engine.predict(engine.ready(engine.preload(text, 512), records)))
+            shift = calibrating_shift(*engine.predict(engine.ready(engine.preload(text, 512), records)), before=shift)
     os.write(out, f"{json.dumps(summary(found))}\n".encode())
     os._exit(0)
 
@@ -155,7 +155,7 @@ def main() -> None:
         said = "  ".join(f"{key} {value:.5g}" for key, value in found.items())
         print(f"{name}: {said}")
     print(
-        f"AUC {ours['auc'] - auc:+.4f} beside the best rate's, goal 0; logloss × {ours['logloss'] / logloss:.4f}, goal 1.05"
+        f"AUC {ours['auc'] - auc:+.4f} beside the best rate's, goal 0; logloss {ours['logloss'] / logloss:.4f} of the best, goal 1.05"
     )
 
 

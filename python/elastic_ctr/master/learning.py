@@ -60,16 +60,18 @@ def log_odds(clicks: int, shows: int) -> float:
     return math.log((clicks + 0.5) / (shows - clicks + 0.5))
 
 
-def calibrating_shift(positives: npt.NDArray[np.float64], negatives: npt.NDArray[np.float64]) -> float:
+def calibrating_shift(
+    positives: npt.NDArray[np.float64], negatives: npt.NDArray[np.float64], before: float = 0.0
+) -> float:
     """What added to all logits makes the clicks predicted those observed, in histograms by logit: Newton's method.
 
-    Of a few clicks it is a little less: as if there were ten more whose prediction is right as it is.
+    A few clicks move it little from the shift `before`: as if ten more said that this one is right.
     """
     counts = np.asarray(positives) + np.asarray(negatives)
-    observed, shift = float(np.sum(positives)), 0.0
+    observed, shift = float(np.sum(positives)), before
     for _ in range(50):
         predicted = bucket_centres(shift)
-        miss = float(np.sum(counts * predicted)) - observed + _PRIOR * shift
+        miss = float(np.sum(counts * predicted)) - observed + _PRIOR * (shift - before)
         step = miss / (float(np.sum(counts * predicted * (1 - predicted))) + _PRIOR)
         shift -= max(-1.0, min(1.0, step))
         if abs(step) < 1e-6:

@@ -377,7 +377,7 @@ class EpochRunner(Part):
         histograms = self._ledger.histograms(current.ordinal)
         shift = self._ledger.last_shift(current.ordinal)
         if current.state == "evaluating" and histograms is not None and histograms[0].sum() + histograms[1].sum():
-            shift = learning.calibrating_shift(*histograms)
+            shift = learning.calibrating_shift(*histograms, before=shift)
         learned = self._ledger.learning(current.ordinal)
         self._ledger.set_learning(current.ordinal, learned.model_copy(update={"shift": shift}))
         return shift

@@ -101,5 +101,14 @@ def test_a_few_clicks_shift_a_version_little(clicks: int) -> None:
     assert abs(shift) < 0.2
 
 
+def test_passes_of_few_clicks_come_to_the_shift_of_one_with_many() -> None:
+    histograms = histogram_of_scores(np.full(1000, 0.01), np.arange(1000) < 3, np.ones(1000))
+    shift = 0.0
+    for _ in range(40):
+        shift = calibrating_shift(*histograms, before=shift)
+
+    assert shift == pytest.approx(math.log(0.003 / 0.997) - math.log(0.01 / 0.99), abs=0.02)
+
+
 def test_empty_histograms_shift_nothing() -> None:
     assert calibrating_shift(np.zeros(BUCKETS), np.zeros(BUCKETS)) == 0
