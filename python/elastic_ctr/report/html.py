@@ -53,7 +53,7 @@ def _safe(value: str) -> Html:
 def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[str] = ()) -> Html:
     """Rows with a heading each, newest first, the later part folded. Columns in `words` hold text, the others numbers."""
     if not rows:
-        return element("p", f"{caption}: none.", class_="none")
+        return element("p", f"{caption.partition(',')[0]}: none.", class_="none")
     is_text = [name in words for name in columns]
     shown, folded = rows[:OPEN_ROWS], rows[OPEN_ROWS:MOST_ROWS]
     parts = [_table(caption, columns, shown, is_text)]

@@ -29,7 +29,7 @@ def passes(training: Training) -> Html:
     rows = [_row(each) for each in reversed(training.passes)]
     if not any(each.reason for each in training.passes):
         columns, rows = columns[:-1], [each[:-1] for each in rows]
-    shown = table("Passes", columns, rows, words=("state", "batch sizes", "reason"))
+    shown = table("Passes, newest first", columns, rows, words=("state", "batch sizes", "reason"))
     return joined([shown, element("p", learned(training), class_="none")])
 
 

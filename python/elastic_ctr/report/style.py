@@ -16,8 +16,8 @@ h1{font-size:1.6rem;line-height:1.2;margin:0}h2{font-size:1.2rem;margin:2.5rem 0
 header p,.none{color:var(--soft);margin:.4rem 0}
 nav{margin:.75rem 0 1.5rem;display:flex;flex-wrap:wrap;gap:.25rem 1rem}a{color:var(--after)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(10.5rem,100%),1fr));gap:.75rem;margin:0}
-.tiles>div,figure{background:var(--card);border:1px solid var(--rule);border-radius:.5rem;padding:.75rem 1rem}
-.tiles dt{color:var(--soft);font-size:.85rem}.tiles dd{margin:0}.tiles b{display:block;font-size:1.2rem;line-height:1.4}
+.tiles>div,figure{background:var(--card);border:1px solid var(--rule);border-radius:.5rem;padding:.75rem}
+.tiles dt{color:var(--soft);font-size:.85rem}.tiles dd{margin:0}.tiles b{display:block;font-size:1.1rem;line-height:1.5}
 .tiles span{color:var(--soft);font-size:.85rem}
 .alert{border-left:4px solid var(--before);background:var(--card);padding:.5rem .75rem;margin:.75rem 0}
 .alert.bad{border-color:var(--bad)}
@@ -47,7 +47,7 @@ STAGES
 @media (max-width:30rem){.plot text{font-size:15px}}
 @media print{:root{--page:#fff;--card:#fff;--ink:#000;--soft:#333;--rule:#999;--before:#a8560a;--after:#1f5fae;--bad:#b3261e;
 --good:#1b6e3c;LIGHT}body{font-size:10pt;max-width:none;padding:0}nav{display:none}.scroll,figure .scroll{overflow:visible;
-max-height:none}table{font-size:7pt}th,td{padding:.15rem .3rem;white-space:normal}td.w,td.w:last-child,.bar{min-width:0}
+max-height:none}table{font-size:6.5pt;overflow-wrap:normal}th,td{padding:.15rem .2rem}td.w,td.w:last-child,.bar{min-width:0}
 th:first-child{white-space:nowrap}figure details{display:none}
 div.grid{grid-template-columns:1fr 1fr}figure,tr,.alert{break-inside:avoid}}
 """

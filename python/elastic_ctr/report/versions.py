@@ -26,7 +26,7 @@ def versions(report: Report) -> Html:
                 reason or "-",
             )
         )
-    return table("Versions", columns, rows, words=("kind", "state", "reason"))
+    return table("Versions, newest first", columns, rows, words=("kind", "state", "reason"))
 
 
 def state_of(version: Version, release: Release) -> tuple[str, str]:
@@ -79,4 +79,9 @@ def recoveries(training: Training) -> Html:
         )
         for each in reversed(training.recoveries)
     ]
-    return table("Recoveries", ("at (UTC)", "role", "seconds", "rolled back", "reason"), rows, words=("role", "reason"))
+    return table(
+        "Recoveries, newest first",
+        ("at (UTC)", "role", "seconds", "rolled back", "reason"),
+        rows,
+        words=("role", "reason"),
+    )

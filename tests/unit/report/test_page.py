@@ -31,7 +31,7 @@ def rows_of(text: str, caption: str) -> list[list[str]]:
 
 
 def test_a_pass_has_a_row_with_what_was_read_learned_and_foretold() -> None:
-    head, stopped, last, *_ = rows_of(page_of(answers()), "Passes")
+    head, stopped, last, *_ = rows_of(page_of(answers()), "Passes, newest first")
 
     assert dict(zip(head, last, strict=True)) == {
         "pass": "20200101/05", "state": "done", "records": "120,006", "refused": "12", "AUC before": "0.6226",
@@ -43,7 +43,7 @@ def test_a_pass_has_a_row_with_what_was_read_learned_and_foretold() -> None:
 
 
 def test_versions_have_their_state_and_the_reason_of_a_refusal_by_whoever_refused_them() -> None:
-    head, *rows = rows_of(page_of(answers()), "Versions")
+    head, *rows = rows_of(page_of(answers()), "Versions, newest first")
 
     by_version = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
     assert list(by_version) == [f"179525200{number}" for number in (6, 5, 4, 3, 2, 1)]
@@ -139,7 +139,10 @@ def test_a_thousand_passes_are_a_page_of_bounded_size() -> None:
     for each in root.iter("path"):
         assert len(re.findall("[ML]", each.get("d") or "")) <= 200
     assert len([each for each in root.iter("svg") if each.get("class") == "bar"]) == 24
-    assert sum(len(rows_of(longest, name)) - 1 for name in ("Passes", "Passes: 950 more")) == 1000
+    assert (
+        sum(len(rows_of(longest, name)) - 1 for name in ("Passes, newest first", "Passes, newest first: 950 more"))
+        == 1000
+    )
 
 
 def test_the_page_names_no_other_place_and_allows_none() -> None:
@@ -169,7 +172,7 @@ def test_pictures_and_tables_have_names_and_sections_are_led_to() -> None:
 
 
 def test_a_run_that_has_just_begun_has_a_page() -> None:
-    nothing = {"master": {"passes": [], "ledger": {}, "pservers": [], "recoveries": []}}
+    nothing: dict[str, Any] = {"master": {"passes": [], "ledger": {}, "pservers": [], "recoveries": []}}
 
     said = "".join(body_of(page_of(nothing)).itertext())
 
@@ -184,7 +187,7 @@ def test_a_master_of_an_earlier_release_has_a_page_without_what_it_does_not_say(
         del each["learning"], each["quality"]
     del found["master"]["offset"], found["master"]["curves"]
 
-    head, _, last, *_ = rows_of(page_of(found), "Passes")
+    head, _, last, *_ = rows_of(page_of(found), "Passes, newest first")
 
     row = dict(zip(head, last, strict=True))
     assert (row["AUC after"], row["logloss after"], row["batch sizes"], row["shift"]) == ("0.6726", "-", "-", "-")
