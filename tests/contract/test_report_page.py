@@ -1,6 +1,9 @@
 """The page of `elastic-ctr report` in a real browser: it asks for nothing, everything is drawn, nothing overflows."""
 
 import json
+import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import pytest
 from browser import Browser, browser
 from elastic_ctr.report.document import Report
 from elastic_ctr.report.page import page
+from needs import program
 from report.runs import HOSTILE, answers
 
 WIDTHS = (390, 1280)
@@ -175,3 +179,15 @@ def test_a_reader_of_the_screen_hears_pictures_by_their_titles(chromium: Browser
 
     assert any(each.startswith("AUC over the passes") for each in named), json.dumps(named)
     assert any(each.startswith("train 15.5 s") for each in named)
+
+
+def test_the_command_of_the_manual_makes_a_picture(tmp_path: Path) -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    [words] = (shlex.split(line) for line in re.findall(r"^chromium .+$", manual, re.MULTILINE))
+    (tmp_path / "report.html").write_text(page(Report.of("x", answers())))
+    # Tests may run as root, whom Chromium's sandbox refuses.
+    command = [program("chromium"), "--no-sandbox", f"--user-data-dir={tmp_path / 'profile'}", *words[1:]]
+
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")

@@ -39,9 +39,9 @@ from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.schedule import ChangedFiles, is_shuffled, look, missing_folder, ranges
 from elastic_ctr.master.statistics import PassStatistics, pin_given
-from elastic_ctr.master.status import status
 from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.master.tracking import Tracking
+from elastic_ctr.master.training_status import status
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics

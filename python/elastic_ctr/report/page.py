@@ -5,11 +5,11 @@ import hashlib
 
 from elastic_ctr.report.document import Report
 from elastic_ctr.report.html import Html, element, joined, text
-from elastic_ctr.report.passes import passes, stages
-from elastic_ctr.report.quality import quality
+from elastic_ctr.report.pass_tables import passes, stages
+from elastic_ctr.report.quality_plots import quality
 from elastic_ctr.report.style import style_sheet
 from elastic_ctr.report.summary import summary
-from elastic_ctr.report.versions import ledger, recoveries, versions
+from elastic_ctr.report.version_tables import ledger, recoveries, versions
 
 
 def page(report: Report) -> str:

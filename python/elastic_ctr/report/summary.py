@@ -3,6 +3,8 @@
 from elastic_ctr.report.document import Quality, Report, Training
 from elastic_ctr.report.html import Html, element, moment, number
 
+_MOST_PROBLEMS = 20
+
 
 def summary(report: Report) -> Html:
     training, release = report.training, report.release
@@ -44,7 +46,10 @@ def _alerts(report: Report) -> list[Html]:
     if training.waits_for:
         found.append(element("p", f"Training waits for {training.waits_for}", class_="alert"))
     problems = [training.error, *(report.release.problems if report.release is not None else ())]
-    found += [element("p", each, class_="alert bad") for each in problems if each]
+    problems = [each for each in problems if each]
+    found += [element("p", each, class_="alert bad") for each in problems[:_MOST_PROBLEMS]]
+    if (more := len(problems) - _MOST_PROBLEMS) > 0:
+        found.append(element("p", f"{more} more problems: `elastic-ctr status` has all.", class_="alert bad"))
     if report.release is None:
         found.append(element("p", "cube-transfer did not answer: which version is live is unknown.", class_="alert"))
     return found

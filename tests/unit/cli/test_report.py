@@ -17,7 +17,7 @@ from elastic_ctr.cli.main import build
 from elastic_ctr.cube.transfer.state import ReleaseState, Times
 from elastic_ctr.cube.transfer.state_file import PersistedState, StateFile
 from elastic_ctr.local.run_folder import RunFolder, RunInfo
-from elastic_ctr.master.status import status_of_ledger
+from elastic_ctr.master.training_status import status_of_ledger
 from elastic_ctr.report.document import Report
 from elastic_ctr.report.page import page
 from elastic_ctr.runtime.lock import StateLock

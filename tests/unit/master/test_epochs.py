@@ -6,7 +6,7 @@ import pytest
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.ledger_learning import Learning
-from elastic_ctr.master.status import status
+from elastic_ctr.master.training_status import status
 from elastic_ctr.versions.manifest import VersionManifest, published_versions, read_version
 from master.world import RECORDS, World, data_of, world
 

@@ -7,8 +7,8 @@ import pytest
 
 from elastic_ctr.report.document import Release, Report, Version
 from elastic_ctr.report.page import page
-from elastic_ctr.report.passes import MOST_STAGES, batches, stage_names
-from elastic_ctr.report.versions import state_of
+from elastic_ctr.report.pass_tables import MOST_STAGES, batches, stage_names
+from elastic_ctr.report.version_tables import state_of
 from report.runs import HOSTILE, answers
 
 MOST_BYTES = 1_500_000
@@ -143,6 +143,21 @@ def test_a_thousand_passes_are_a_page_of_bounded_size() -> None:
         sum(len(rows_of(longest, name)) - 1 for name in ("Passes, newest first", "Passes, newest first: 950 more"))
         == 1000
     )
+
+
+def test_however_much_went_wrong_the_page_is_bounded() -> None:
+    found = answers(999, say='"' * 100_000)
+    found["master"]["versions"] = [
+        {**each, "state": "refused", "reason": '"' * 100_000} for each in found["master"]["versions"]
+    ]
+    found["master"]["recoveries"] *= 3000
+    found["transfer"]["problems"] *= 500
+
+    text = page_of(found)
+
+    assert len(text.encode()) < 16_000_000
+    assert "5,000 older ones are left out." in text
+    assert "481 more problems" in text
 
 
 def test_the_page_names_no_other_place_and_allows_none() -> None:
