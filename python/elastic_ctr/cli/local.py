@@ -20,7 +20,7 @@ from elastic_ctr.cli.status import status
 from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.plan import Places
-from elastic_ctr.local.report import table
+from elastic_ctr.local.report import learned, table
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER, RunFolder, process_tree, still_running, write_json
 from elastic_ctr.local.run_view import following, stage
 from elastic_ctr.local.session import RoleRefused, RunFailed, Session, failure, find_ports_free, status_and_release
@@ -161,6 +161,8 @@ def _tell_report(session: Session, file: Path | None) -> None:
     out = Console()
     # A table squeezed into 80 columns says nothing; a pipe has no width of its own.
     (out if out.is_terminal else Console(width=160)).print(table(session.report()))
+    if how := learned(session.report()):
+        out.print(f"learned: {how}", highlight=False, soft_wrap=True)
 
 
 def _stop_without_up(stop: threading.Event) -> None:

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "explain": ("elastic_ctr.cli.explain", "explain", None),
     "evaluate": ("elastic_ctr.cli.evaluate", "evaluate", None),
     "status": ("elastic_ctr.cli.status", "status", None),
+    "report": ("elastic_ctr.cli.report", "report", None),
     "logs": ("elastic_ctr.cli.logs", "logs", None),
     "pass": ("elastic_ctr.cli.orders", "pass_app", None),
     "rollback": ("elastic_ctr.cli.orders", "rollback", None),

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -17,6 +17,7 @@ from elastic_ctr.cli.shared_options import (
     MASTER_STATUS,
     SERVING_ADMIN,
     TRANSFER,
+    Endpoint,
     MasterAddress,
     ServingAdminAddress,
     TransferAddress,
@@ -59,9 +60,9 @@ def status(
     target = target_of(where, given)
     addresses = {role: address for role, address in zip(_ENDPOINTS, given.values(), strict=True) if address is not None}
     with ending_in_order(), ExitStack() as stack:
-        look: Look = partial(_local_snapshot, target, addresses)
+        look: Look = partial(local_snapshot, target, addresses)
         if target.cluster is not None:
-            look = partial(_cluster_snapshot, stack.enter_context(port_forwards(target.cluster)))
+            look = partial(cluster_snapshot, stack.enter_context(port_forwards(target.cluster)))
         if watch:
             with suppress(KeyboardInterrupt):
                 _watch(look, as_json=as_json)
@@ -75,7 +76,9 @@ def status(
     raise typer.Exit(0 if not seen.errors else 1 if some else 2)
 
 
-def _local_snapshot(target: Target, addresses: dict[str, str]) -> Snapshot:
+def local_snapshot(
+    target: Target, addresses: dict[str, str], endpoints: Mapping[str, Endpoint] = _ENDPOINTS
+) -> Snapshot:
     """The run of a folder, or the roles at addresses."""
     seen = Snapshot({}, {})
     info = None
@@ -84,7 +87,7 @@ def _local_snapshot(target: Target, addresses: dict[str, str]) -> Snapshot:
         if target.run.runner() is None:
             seen.errors["run"] = target.run.absence()
             return seen
-    for role, endpoint in _ENDPOINTS.items():
+    for role, endpoint in endpoints.items():
         try:
             seen.answers[role] = role_status(role, addresses.get(role) or target.address(endpoint))
         except EndpointUnavailable as closed:  # noqa: PERF203 (the others may answer)
@@ -94,7 +97,7 @@ def _local_snapshot(target: Target, addresses: dict[str, str]) -> Snapshot:
     return seen
 
 
-def _cluster_snapshot(forwards: PortForwards) -> Snapshot:
+def cluster_snapshot(forwards: PortForwards, endpoints: Mapping[str, Endpoint] = _ENDPOINTS) -> Snapshot:
     """A release in a cluster. Pods come first: they explain why a role does not answer."""
     seen = Snapshot({}, {})
     cluster = forwards.cluster
@@ -105,7 +108,7 @@ def _cluster_snapshot(forwards: PortForwards) -> Snapshot:
         return seen
     seen.answers["pods"] = [each.as_dict() for each in pods]
     with_pods = {each.component for each in pods}
-    for role, endpoint in _ENDPOINTS.items():
+    for role, endpoint in endpoints.items():
         try:
             if endpoint.component in with_pods or cluster.has(endpoint.component):
                 seen.answers[role] = role_status(role, forwards.address(endpoint))

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from elastic_ctr.cli.statistics_text import MUCH, SOME
-from elastic_ctr.local.report import figure, number
+from elastic_ctr.local.report import figure, learned, number
 from elastic_ctr.local.run_view import stage, troubles
 
 _INDENT = 11
@@ -113,6 +113,8 @@ def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[
             f"{each['keys']:,}",
         )
     yield Padding(shown, (0, 0, 0, _INDENT), expand=False)
+    if how := learned(master):
+        yield _line("learned", how)
     yield from _quality(master)
     yield from _drift(master)
     for each in [each for each in master["versions"] if each["state"] == "refused"][-_SHOWN_REFUSED:]:

@@ -8,7 +8,19 @@ from rich.table import Table
 
 from elastic_ctr.local.processes import Restart
 
-_OF_PASS = ("pass", "records", "refused", "repeated", "aucBefore", "auc", "quality", "version", "kind", "keys")
+_OF_PASS = (
+    "pass",
+    "records",
+    "refused",
+    "repeated",
+    "aucBefore",
+    "auc",
+    "quality",
+    "learning",
+    "version",
+    "kind",
+    "keys",
+)
 
 
 @dataclass
@@ -58,6 +70,7 @@ def build(
     return {
         "passes": passes,
         "curves": status["curves"],
+        "offset": status["offset"],
         "refused": refused,
         "live": live,
         "parity": {
@@ -101,6 +114,26 @@ def figure(one: Mapping[str, Any], moment: str, name: str) -> float | None:
     figures = (one.get("quality") or {}).get(moment) or {}
     value: float | None = figures.get(name)
     return value
+
+
+def learned(status: Mapping[str, Any]) -> str:
+    """How the last pass that is done was learned, in one line; empty where none is, or the master is of an earlier release."""
+    done = [each for each in status["passes"] if each.get("state", "done") == "done" and each.get("learning")]
+    if not done:
+        return ""
+    last, learning = done[-1], done[-1]["learning"]
+    rounds, sizes = learning["rounds"], ", ".join(map(str, learning["batchSizes"]))
+    said = [
+        f"pass {last['pass']} in {rounds} round{'' if rounds == 1 else 's'}"
+        + (f" of batches of {sizes}" if sizes else "")
+    ]
+    if learning["heldOut"]:
+        said.append(f"{learning['heldOut']:,} records held out")
+    if learning["shift"] is not None:
+        said.append(f"logits shifted by {learning['shift']:+.4f}")
+    if (offset := status.get("offset")) is not None:
+        said.append(f"the model's offset is {offset:+.4f}")
+    return ", ".join(said)
 
 
 def number(value: float | None) -> str:

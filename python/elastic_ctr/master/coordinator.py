@@ -218,12 +218,9 @@ class Coordinator(Part):
             return self._trainers.heard_since(self._clock() - self._config.lease_seconds)
 
     def counted(self) -> dict[str, int]:
-        """The ledger's sums: every line of every file found is counted once."""
+        """The ledger's sums."""
         with self._lock:
-            counts = self._ledger.counts()
-            lines = counts["records"] + counts["refused"]
-            shown = {name: counts[name] for name in ("files", "trained", "refused", "parked", "repeated")}
-            return {**shown, "records": lines, "rolledBack": self._ledger.facts.rolled_back}
+            return self._ledger.counted()
 
     @contextmanager
     def locked(self) -> Iterator[Ledger]:

@@ -268,6 +268,13 @@ class Ledger(LedgerLearning, LedgerQuality):
         by_pass = self.counts_by_pass(ordinal or 0, ordinal)
         return {name: sum(each[name] for each in by_pass.values()) for name in (*_SUMS, "refused", "files")}
 
+    def counted(self) -> dict[str, int]:
+        """The sums for people: every line of every file found is counted once."""
+        counts = self.counts()
+        lines = counts["records"] + counts["refused"]
+        shown = {name: counts[name] for name in ("files", "trained", "refused", "parked", "repeated")}
+        return {**shown, "records": lines, "rolledBack": self.facts.rolled_back}
+
     @contextmanager
     def _keeping_totals(self) -> Iterator[None]:
         """A transaction that takes back what was counted: `totals` keep it."""

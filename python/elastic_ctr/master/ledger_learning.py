@@ -3,6 +3,10 @@
 from pydantic import BaseModel, ConfigDict
 
 from elastic_ctr.master.ledger_file import LedgerFile
+from elastic_ctr.versions.manifest import PassLearning
+
+# States of a pass whose predictions after training are counted.
+_CALIBRATED = ("saving", "done")
 
 
 class Learning(BaseModel):
@@ -42,3 +46,26 @@ class LedgerLearning(LedgerFile):
     def held_out(self, ordinal: int) -> dict[str, int]:
         """Held-out records by task of a pass."""
         return dict(map(tuple, self._all("select task, records from held_out where pass = ?", ordinal)))
+
+    def learned(self, first: int, last: int | None = None) -> dict[int, PassLearning]:
+        """How the passes from `first` on were learned, in one query. What a recovery has undone is left out."""
+        found = self._all(
+            "select ordinal, state, epoch, document,"
+            " (select coalesce(sum(records), 0) from held_out where held_out.pass = ordinal) from passes"
+            " left join learning on learning.pass = ordinal where ordinal >= ? and (? or ordinal <= ?) order by ordinal",
+            first,
+            last is None,
+            last,
+        )
+        return {ordinal: _learned(*row) for ordinal, *row in found}
+
+
+def _learned(state: str, epoch: int, document: str | None, held_out: int) -> PassLearning:
+    known = Learning() if document is None else Learning.model_validate_json(document)
+    return PassLearning(
+        rounds=epoch,
+        batch_sizes=known.batch_sizes[:epoch],
+        held_out=held_out,
+        losses=known.losses[: epoch + 1],
+        shift=known.shift if state in _CALIBRATED and document is not None else None,
+    )

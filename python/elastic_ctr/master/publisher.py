@@ -108,6 +108,7 @@ class Publisher:
         auc_live, auc_published = judge(live, published, samples, self._settings.master.max_publish_loss)
         with self._coordinator.locked() as ledger:
             facts, quality = ledger.facts, ledger.quality(current.ordinal)
+            learned = ledger.learned(current.ordinal, current.ordinal)[current.ordinal]
         folder, is_base = layout.cube_folder(save.version, save.kind), save.kind == "base"
         cube_files = entries(f for each in results_of(save) for f in each.files if f.path.startswith(folder))
         if len(cube_files) != model.partitions:
@@ -140,6 +141,7 @@ class Publisher:
             values=kind_of(saved.values_kind),
             quantised_diff=saved.quantised_diff,
             quality=quality,
+            learning=learned,
         )
 
     def _commit_checkpoint(self, current: PassRow, save: SaveRow, *, refused: bool = False) -> None:

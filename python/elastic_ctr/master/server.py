@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import grpc
 from pydantic import Field
-from pydantic.alias_generators import to_camel
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -32,19 +31,17 @@ from elastic_ctr.config.section import Section
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control import control_pb2_grpc
 from elastic_ctr.control.channel import MAX_MESSAGE, MAX_RESULT, OPTIONS
-from elastic_ctr.features.statistics.drift import Drift
 from elastic_ctr.master.checkpoint_files import first_generation
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_file import not_written
-from elastic_ctr.master.ledger_quality import MOMENTS, Figures
-from elastic_ctr.master.ledger_rows import DriftRow, PassRow
 from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.publisher import Publisher
 from elastic_ctr.master.schedule import ChangedFiles, is_shuffled, look, missing_folder, ranges
 from elastic_ctr.master.statistics import PassStatistics, pin_given
 from elastic_ctr.master.store_queries import StoreQueries
 from elastic_ctr.master.tracking import Tracking
+from elastic_ctr.master.training_status import status
 from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, read_record, require_token
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
@@ -346,93 +343,3 @@ def start_server(servicer: ControlServicer, host: str, port: int) -> grpc.Server
         raise OSError(f"{host}:{port} is in use; free it or set master.config.port")
     server.start()
     return server
-
-
-_SHOWN_PASSES = 1000
-# Deciles and ROC take 2 KB a pass.
-_SHOWN_CURVES = 24
-_WORST = 3
-
-
-def status(coordinator: Coordinator) -> dict[str, Any]:
-    """One consistent look at the ledger and the members, in as many queries for a thousand passes as for one."""
-    with coordinator.locked() as ledger:
-        versions = {row["id"]: row for row in ledger.versions()}
-        shown = ledger.passes()[-_SHOWN_PASSES:]
-        current = next((each for each in shown if each.state != "done"), None)
-        counts = ledger.counts_by_pass(shown[0].ordinal if shown else 1)
-        generation = coordinator.generation
-        drifts = ledger.drifts()
-        figures = ledger.figures(shown[0].ordinal if shown else 1)
-        done = [each.ordinal for each in shown if each.state == "done"][-_SHOWN_CURVES:]
-        curves = ledger.curves(done[0]) if done else {}
-        names = {each.ordinal: each.id for each in shown}
-        return {
-            "generation": generation,
-            "ready": coordinator.initialised,
-            "finished": coordinator.finished,
-            "pservers": [
-                {"index": index, "serving": one.serving and one.generation == generation, "error": one.error}
-                for index, one in coordinator.pservers.items()
-            ],
-            "handover": coordinator.handover,
-            "baseDue": ledger.facts.base_due,
-            "trainers": [{"id": number, "name": name} for number, (name, _) in sorted(coordinator.trainers().items())],
-            "current": current
-            and {"pass": current.id, "state": current.state, "epoch": current.epoch, "reason": current.reason},
-            "passes": [
-                _pass(
-                    each,
-                    counts[each.ordinal],
-                    versions,
-                    drifts.get(each.ordinal),
-                    figures.get(each.ordinal) or dict.fromkeys(MOMENTS),
-                )
-                for each in shown
-            ],
-            "curves": [{"pass": names[number], **curves[number]} for number in done if number in curves],
-            "drift": _last_drift(drifts, names),
-            "versions": list(versions.values()),
-            "ledger": coordinator.counted(),
-            "damagedCheckpoints": [{"name": c["name"], "reason": c["damaged"]} for c in ledger.damaged_checkpoints()],
-            "recoveries": ledger.recoveries(),
-        }
-
-
-def _last_drift(drifts: Mapping[int, DriftRow], names: Mapping[int, str]) -> dict[str, Any] | None:
-    """Of every column, in the last pass that was compared with the pinned statistics."""
-    if not drifts:
-        return None
-    ordinal, drift = list(drifts.items())[-1]
-    return {"pass": names.get(ordinal), "rows": drift.rows, "columns": [_drift(each) for each in drift.columns]}
-
-
-def _drift(each: Drift) -> dict[str, Any]:
-    return {to_camel(name): value for name, value in each._asdict().items()}
-
-
-def _pass(
-    each: PassRow,
-    counts: Mapping[str, int],
-    versions: Mapping[int, dict[str, Any]],
-    drift: DriftRow | None,
-    quality: Figures,
-) -> dict[str, Any]:
-    version = versions.get(each.version) if each.version is not None else None
-    return {
-        "pass": each.id,
-        **{name: getattr(each, name) for name in ("ordinal", "state", "epoch", "reason")},
-        **{name: counts[name] for name in ("records", "refused", "ignored", "padding", "repeated", "tasks")},
-        "parked": counts["parked_tasks"],
-        "tasksDone": counts["done"],
-        "aucBefore": each.auc_before,
-        "auc": each.auc,
-        "quality": quality,
-        "trainedAt": each.trained_at,
-        "doneAt": each.done_at,
-        "seconds": each.seconds or {},
-        "drift": None if drift is None else [_drift(column) for column in drift.worst(_WORST)],
-        "version": each.version,
-        "kind": version["kind"] if version else None,
-        "keys": version["keys"] if version else 0,
-    }

@@ -17,13 +17,13 @@ def line_plot(title: str, x: str, y: str, lines: Mapping[str, Points], *, diagon
     axes the same range.
     """
     points = [point for line in lines.values() for point in line]
-    across, up = _axis(point[0] for point in points), _axis(point[1] for point in points)
+    across, up = axis_range(point[0] for point in points), axis_range(point[1] for point in points)
     if diagonal:
-        across = up = _axis([*across, *up])
+        across = up = axis_range([*across, *up])
 
     def at(point: tuple[float, float]) -> str:
-        horizontal = _LEFT + _share(point[0], across) * (WIDTH - _LEFT - _RIGHT)
-        return f"{horizontal:.1f},{HEIGHT - _BOTTOM - _share(point[1], up) * (HEIGHT - _TOP - _BOTTOM):.1f}"
+        horizontal = _LEFT + share(point[0], across) * (WIDTH - _LEFT - _RIGHT)
+        return f"{horizontal:.1f},{HEIGHT - _BOTTOM - share(point[1], up) * (HEIGHT - _TOP - _BOTTOM):.1f}"
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11">',
@@ -33,8 +33,8 @@ def line_plot(title: str, x: str, y: str, lines: Mapping[str, Points], *, diagon
         f'<text transform="translate(14 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">{escape(y)}</text>',
     ]
     for number in range(_TICKS + 1):
-        share = number / _TICKS
-        here = (across[0] + share * (across[1] - across[0]), up[0] + share * (up[1] - up[0]))
+        part = number / _TICKS
+        here = (across[0] + part * (across[1] - across[0]), up[0] + part * (up[1] - up[0]))
         left, bottom = at((here[0], up[0])).split(",")[0], at((across[0], here[1])).split(",")[1]
         parts += [
             f'<path d="M{_LEFT},{bottom}H{WIDTH - _RIGHT}M{left},{_TOP}V{HEIGHT - _BOTTOM}" stroke="#ddd"/>',
@@ -55,7 +55,7 @@ def line_plot(title: str, x: str, y: str, lines: Mapping[str, Points], *, diagon
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _axis(values: Iterable[float]) -> tuple[float, float]:
+def axis_range(values: Iterable[float]) -> tuple[float, float]:
     """The range of an axis: round steps that hold all values; 0 to 1 without any."""
     found = [each for each in values if math.isfinite(each)] or [0.0, 1.0]
     low, high = min(found), max(found)
@@ -67,5 +67,6 @@ def _axis(values: Iterable[float]) -> tuple[float, float]:
     return next((start, start + _TICKS * each) for start, each in ranges if start + _TICKS * each >= high)
 
 
-def _share(value: float, axis: tuple[float, float]) -> float:
+def share(value: float, axis: tuple[float, float]) -> float:
+    """How far along an axis a value is."""
     return (value - axis[0]) / (axis[1] - axis[0])

@@ -91,6 +91,21 @@ class PassQuality(Record):
     after: Quality | None = None
 
 
+class PassLearning(Record):
+    """How much a pass was trained. Held-out records are in no round."""
+
+    rounds: Whole = Field(default=0, description="Walks through the pass that were begun.")
+    batch_sizes: tuple[Whole, ...] = Field(default=(), description="Of each round.")
+    held_out: Whole = Field(default=0, description="Records that are never trained.")
+    losses: tuple[Amount | None, ...] = Field(
+        default=(),
+        description="Logloss before training, then of the held-out records after each round; null where none is held out.",
+    )
+    shift: float | None = Field(
+        default=None, description="What was added to all logits after training, to calibrate them; null before that."
+    )
+
+
 class VersionManifest(Record):
     """The commit of a model version, written by the master at `output/versions/<version>.json`.
 
@@ -133,6 +148,7 @@ class VersionManifest(Record):
         description="The largest change of a sample's score by that: values of the files against stored ones.",
     )
     quality: PassQuality | None = Field(default=None, description="Of the pass that the version was published after.")
+    learning: PassLearning | None = Field(default=None, description="Of the same pass.")
 
 
 class DictionaryManifest(Record):

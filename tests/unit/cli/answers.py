@@ -17,8 +17,9 @@ QUALITY = {
 
 def _pass(name: str, version: int | None, kind: str | None, **changes: Any) -> dict[str, Any]:
     return {
-        "pass": name, "state": "done", "epoch": 1, "reason": "", "records": 3000, "refused": 2, "ignored": 0,
+        "pass": name, "ordinal": 1 + int(name[-2:]), "state": "done", "epoch": 1, "reason": "", "records": 3000, "refused": 2, "ignored": 0,
         "padding": 0, "repeated": 0, "parked": 0, "tasks": 2, "tasksDone": 2, "aucBefore": 0.5, "auc": 0.5988,
+        "learning": {"rounds": 2, "batchSizes": [128, 512], "heldOut": 300, "losses": [0.69, 0.5, 0.41], "shift": 0.0125},
         "quality": {"before": None, "after": None}, "trainedAt": 1795252709.5, "doneAt": 1795252715.8, "seconds": {}, "version": version, "kind": kind, "keys": 4561,
         **changes,
     }  # fmt: skip
@@ -35,7 +36,7 @@ def master(**changes: Any) -> dict[str, Any]:
             _pass("20200401/01", DELTA, "delta", auc=0.7471, quality=QUALITY),
             _pass("20200401/02", None, None, state="training", tasksDone=1, tasks=4, auc=None, keys=0),
         ],
-        "versions": [],
+        "versions": [], "offset": -2.2, "curves": [],
         "ledger": {"files": 6, "records": 9000, "trained": 6000, "refused": 6, "parked": 0, "repeated": 0},
         "recoveries": [
             {"role": "pserver", "reason": "pserver 1 ended with -9", "seconds": 3.21, "at": 1.0},

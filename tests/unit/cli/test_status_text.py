@@ -51,10 +51,21 @@ def test_the_quality_of_the_last_pass_is_shown_before_and_after_training() -> No
     assert line_of(said, "after  ") == "after 0.7471 0.3100 1.0100 0.1010 0.1000 0.0520 0.1700 0.2800"
 
 
-def test_a_master_of_an_earlier_release_has_no_quality() -> None:
-    passes = [{key: value for key, value in each.items() if key != "quality"} for each in master()["passes"]]
+def test_a_master_of_an_earlier_release_has_no_quality_and_says_not_how_a_pass_was_learned() -> None:
+    passes = [
+        {key: value for key, value in each.items() if key not in ("quality", "learning")} for each in master()["passes"]
+    ]
+    said = shown({"master": master(passes=passes)})
 
-    assert "quality" not in shown({"master": master(passes=passes)})
+    assert "quality" not in said
+    assert "learned" not in said
+
+
+def test_one_line_says_how_the_last_pass_was_learned() -> None:
+    assert line_of(shown(answers()), "learned") == (
+        "learned pass 20200401/01 in 2 rounds of batches of 128, 512, 300 records held out, logits shifted by +0.0125, "
+        "the model's offset is -2.2000"
+    )
 
 
 def test_versions_that_the_master_refused_are_named_the_last_three() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 
 from elastic_ctr.local.processes import Restart
-from elastic_ctr.local.report import SampleResult, build, number, table
+from elastic_ctr.local.report import SampleResult, build, learned, number, table
 
 
 def a_pass(name: str, **given: Any) -> dict[str, Any]:
@@ -19,6 +19,7 @@ def a_pass(name: str, **given: Any) -> dict[str, Any]:
         "aucBefore": None,
         "auc": 0.75,
         "quality": {"before": {"logloss": 0.61, "calibration": None}, "after": None},
+        "learning": {"rounds": 2, "batchSizes": [16, 64], "heldOut": 0, "losses": [0.69], "shift": -0.25},
         "version": 7,
         "kind": "base",
         "keys": 1234,
@@ -28,7 +29,14 @@ def a_pass(name: str, **given: Any) -> dict[str, Any]:
 
 
 def status(*passes: dict[str, Any], recoveries: Any = ()) -> dict[str, Any]:
-    return {"passes": passes, "curves": [], "versions": [], "recoveries": list(recoveries), "ledger": {"records": 1001}}
+    return {
+        "passes": passes,
+        "curves": [],
+        "offset": -2.0,
+        "versions": [],
+        "recoveries": list(recoveries),
+        "ledger": {"records": 1001},
+    }
 
 
 SEEN = {7: SampleResult(live_at=103.25, samples=512, max_abs_diff=1e-6, auc=0.7, auc_published=0.71)}
@@ -50,6 +58,26 @@ def test_a_pass_without_a_version_or_one_that_never_went_live_has_none() -> None
 
     assert [one["secondsToLive"] for one in report["passes"]] == [None, None]
     assert [one["aucServed"] for one in report["passes"]] == [None, None]
+
+
+def test_how_each_pass_was_learned_is_in_it_and_the_last_one_is_said_in_a_line() -> None:
+    held_out = {"rounds": 1, "batchSizes": [512], "heldOut": 1200, "losses": [0.69, 0.5], "shift": 0.0}
+    report = build(status(a_pass("a"), a_pass("b", learning=held_out)), None, {}, [])
+
+    assert [one["learning"]["batchSizes"] for one in report["passes"]] == [[16, 64], [512]]
+    assert report["offset"] == -2.0
+    assert learned(status(a_pass("a"), a_pass("b", state="training", learning=held_out))) == (
+        "pass a in 2 rounds of batches of 16, 64, logits shifted by -0.2500, the model's offset is -2.0000"
+    )
+    assert learned(report) == (
+        "pass b in 1 round of batches of 512, 1,200 records held out, logits shifted by +0.0000, the model's offset is -2.0000"
+    )
+
+
+def test_of_a_master_of_an_earlier_release_it_is_not_said_how_a_pass_was_learned() -> None:
+    passes = [{key: value for key, value in a_pass("a").items() if key != "learning"}]
+
+    assert learned({"passes": passes}) == learned({"passes": []}) == ""
 
 
 def test_only_passes_that_are_done_are_in_it() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.server import status
+from elastic_ctr.master.training_status import status
 from elastic_ctr.store import StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.manifest import published_versions

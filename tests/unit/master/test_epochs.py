@@ -1,3 +1,4 @@
+import json
 import math
 from pathlib import Path
 
@@ -5,6 +6,8 @@ import pytest
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.ledger_learning import Learning
+from elastic_ctr.master.training_status import status
+from elastic_ctr.versions.manifest import VersionManifest, published_versions, read_version
 from master.world import RECORDS, World, data_of, world
 
 
@@ -226,3 +229,57 @@ def test_refused_lines_below_the_limit_are_counted_and_the_pass_goes_on(tmp_path
     counted = one.coordinator.counted()
     assert counted["refused"] == 3
     assert counted["records"] == counted["trained"] + counted["refused"] + counted["parked"]
+
+
+def test_status_and_manifest_say_how_each_pass_was_learned(tmp_path: Path) -> None:
+    one = world(tmp_path, epochs="auto", data=data_of(holdout=0.2), logits={1: 0.5, 2: 0.5})
+
+    one.finish()
+
+    shown = status(one.coordinator)
+    assert shown["offset"] == one.ledger.facts.offset
+    assert json.loads(json.dumps(shown["passes"][0]["learning"])) == {
+        "rounds": len(one.ledger.learning(1).batch_sizes),
+        "batchSizes": list(one.ledger.learning(1).batch_sizes),
+        "heldOut": 2 * round(RECORDS * 0.2),
+        "losses": list(one.ledger.learning(1).losses),
+        "shift": one.ledger.learning(1).shift,
+    }
+    assert shown["passes"][0]["learning"]["rounds"] == max(
+        task.epoch for task in one.tasks if task.pass_id == "20200401/00"
+    )
+    assert len(shown["passes"][0]["learning"]["losses"]) == shown["passes"][0]["learning"]["rounds"] + 1
+    for version, each in zip(published_versions(one.store), shown["passes"], strict=True):
+        manifest = read_version(one.store, version)
+        assert manifest.learning is not None
+        assert manifest.learning.model_dump(mode="json", by_alias=True) == each["learning"]
+    older = json.loads(manifest.to_json())
+    del older["learning"]
+    assert VersionManifest.model_validate_json(json.dumps(older)).learning is None
+
+
+def test_a_pass_under_way_says_what_it_has_learned_so_far_and_one_rolled_back_nothing(tmp_path: Path) -> None:
+    one = world(tmp_path, epochs=2, data=data_of(holdout=0.2))
+    one.until(lambda: [each.state for each in one.ledger.passes()] == ["done", "evaluating"])
+    before, now = (each["learning"] for each in status(one.coordinator)["passes"])
+    assert (before["rounds"], before["shift"] is None) == (2, False)
+    assert (now["rounds"], len(now["batchSizes"]), now["shift"]) == (2, 2, None)
+
+    with one.ledger:
+        one.ledger.roll_back(1)
+
+    before, now = (each["learning"] for each in status(one.coordinator)["passes"])
+    assert before["rounds"] == 2
+    assert (now["rounds"], now["batchSizes"], len(now["losses"]), now["shift"]) == (0, [], 1, None)
+    assert now["heldOut"] == 2 * round(RECORDS * 0.2)
+
+
+def test_a_pass_of_an_earlier_release_has_its_rounds_alone(tmp_path: Path) -> None:
+    one = world(tmp_path, epochs=2, data=ONE_HOUR)
+    one.finish()
+    with one.ledger:
+        one.ledger._db.execute("delete from learning")
+
+    assert status(one.coordinator)["passes"][0]["learning"] == {
+        "rounds": 2, "batchSizes": [], "heldOut": 0, "losses": [], "shift": None,
+    }  # fmt: skip

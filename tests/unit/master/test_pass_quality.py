@@ -19,7 +19,7 @@ from elastic_ctr.master.ledger_quality import LiveQuality
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.quality_gate import auc_error, calibration_error, refuse_worse
-from elastic_ctr.master.server import status
+from elastic_ctr.master.training_status import status
 from elastic_ctr.model.evaluation import histogram_of_scores, quality_of_scores
 from elastic_ctr.versions.manifest import Quality, VersionManifest, published_versions, read_version
 from master.world import World, data_of, world

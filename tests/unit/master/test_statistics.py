@@ -15,7 +15,7 @@ from elastic_ctr.features.statistics.collector import merged
 from elastic_ctr.features.statistics.document import Statistics
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.metrics import MasterMetrics
-from elastic_ctr.master.server import status
+from elastic_ctr.master.training_status import status
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.pinned_statistics import read_statistics
 from master.world import (

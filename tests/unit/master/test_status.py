@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 from elastic_ctr.control import control_pb2 as control
-from elastic_ctr.master.server import status
+from elastic_ctr.master.training_status import status
 from master.world import RECORDS, World, data_of
 
 

@@ -1,0 +1,115 @@
+"""The master's status: training as the ledger has it, and the members that work on it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+
+from elastic_ctr.features.statistics.drift import Drift
+from elastic_ctr.master.coordinator import Coordinator
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_quality import MOMENTS, Figures
+from elastic_ctr.master.ledger_rows import DriftRow, PassRow
+from elastic_ctr.versions.manifest import PassLearning
+
+_SHOWN_PASSES = 1000
+# Deciles and ROC take 2 KB a pass.
+_SHOWN_CURVES = 24
+_WORST = 3
+
+
+def status(coordinator: Coordinator) -> dict[str, Any]:
+    """One consistent look at the ledger and the members, in as many queries for a thousand passes as for one."""
+    with coordinator.locked() as ledger:
+        generation = coordinator.generation
+        return {
+            "ready": coordinator.initialised,
+            "pservers": [
+                {"index": index, "serving": one.serving and one.generation == generation, "error": one.error}
+                for index, one in coordinator.pservers.items()
+            ],
+            "handover": coordinator.handover,
+            "trainers": [{"id": number, "name": name} for number, (name, _) in sorted(coordinator.trainers().items())],
+            **status_of_ledger(ledger),
+            "generation": generation,
+            "finished": coordinator.finished,
+        }
+
+
+def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
+    """The part of the status that outlives the master."""
+    versions = {row["id"]: row for row in ledger.versions()}
+    shown = ledger.passes()[-_SHOWN_PASSES:]
+    first = shown[0].ordinal if shown else 1
+    current = next((each for each in shown if each.state != "done"), None)
+    facts, drifts = ledger.facts, ledger.drifts()
+    counts, figures, learned = ledger.counts_by_pass(first), ledger.figures(first), ledger.learned(first)
+    done = [each.ordinal for each in shown if each.state == "done"][-_SHOWN_CURVES:]
+    curves = ledger.curves(done[0]) if done else {}
+    names = {each.ordinal: each.id for each in shown}
+    return {
+        "generation": facts.generation,
+        "finished": facts.finished,
+        "baseDue": facts.base_due,
+        "offset": facts.offset,
+        "current": current
+        and {"pass": current.id, "state": current.state, "epoch": current.epoch, "reason": current.reason},
+        "passes": [
+            _pass(
+                each,
+                counts[each.ordinal],
+                versions,
+                drifts.get(each.ordinal),
+                figures.get(each.ordinal) or dict.fromkeys(MOMENTS),
+                learned[each.ordinal],
+            )
+            for each in shown
+        ],
+        "curves": [{"pass": names[number], **curves[number]} for number in done if number in curves],
+        "drift": _last_drift(drifts, names),
+        "versions": list(versions.values()),
+        "ledger": ledger.counted(),
+        "damagedCheckpoints": [{"name": c["name"], "reason": c["damaged"]} for c in ledger.damaged_checkpoints()],
+        "recoveries": ledger.recoveries(),
+    }
+
+
+def _last_drift(drifts: Mapping[int, DriftRow], names: Mapping[int, str]) -> dict[str, Any] | None:
+    """Of every column, in the last pass that was compared with the pinned statistics."""
+    if not drifts:
+        return None
+    ordinal, drift = list(drifts.items())[-1]
+    return {"pass": names.get(ordinal), "rows": drift.rows, "columns": [_drift(each) for each in drift.columns]}
+
+
+def _drift(each: Drift) -> dict[str, Any]:
+    return {to_camel(name): value for name, value in each._asdict().items()}
+
+
+def _pass(
+    each: PassRow,
+    counts: Mapping[str, int],
+    versions: Mapping[int, dict[str, Any]],
+    drift: DriftRow | None,
+    quality: Figures,
+    learned: PassLearning,
+) -> dict[str, Any]:
+    version = versions.get(each.version) if each.version is not None else None
+    return {
+        "pass": each.id,
+        **{name: getattr(each, name) for name in ("ordinal", "state", "epoch", "reason")},
+        **{name: counts[name] for name in ("records", "refused", "ignored", "padding", "repeated", "tasks")},
+        "parked": counts["parked_tasks"],
+        "tasksDone": counts["done"],
+        "aucBefore": each.auc_before,
+        "auc": each.auc,
+        "quality": quality,
+        "learning": learned.model_dump(mode="json", by_alias=True),
+        "trainedAt": each.trained_at,
+        "doneAt": each.done_at,
+        "seconds": each.seconds or {},
+        "drift": None if drift is None else [_drift(column) for column in drift.worst(_WORST)],
+        "version": each.version,
+        "kind": version["kind"] if version else None,
+        "keys": version["keys"] if version else 0,
+    }

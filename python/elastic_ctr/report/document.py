@@ -1,0 +1,146 @@
+"""What a page is made of: the answers of master and cube-transfer, as far as it shows them.
+
+A master of an earlier release leaves fields out, so each has a default.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+
+
+class Figures(_Answer):
+    """Of the quality of a pass, at one moment."""
+
+    auc: float | None = None
+    logloss: float | None = None
+    calibration: float | None = None
+
+
+class Quality(_Answer):
+    before: Figures | None = None
+    after: Figures | None = None
+
+    @property
+    def moments(self) -> tuple[Figures, Figures]:
+        """Before and after training; without figures where there are none."""
+        return self.before or Figures(), self.after or Figures()
+
+
+class Learning(_Answer):
+    rounds: int = 0
+    batch_sizes: tuple[int, ...] = ()
+    held_out: int = 0
+    losses: tuple[float | None, ...] = ()
+    shift: float | None = None
+
+
+class Pass(_Answer):
+    id: str = Field(alias="pass")
+    ordinal: int
+    state: str
+    reason: str = ""
+    records: int = 0
+    refused: int = 0
+    auc_before: float | None = None
+    auc: float | None = None
+    quality: Quality = Quality()
+    learning: Learning = Learning()
+    seconds: dict[str, float] = {}
+    done_at: float | None = None
+    version: int | None = None
+
+
+class Decile(_Answer):
+    predicted_ctr: float
+    observed_ctr: float
+
+
+class Curve(_Answer):
+    deciles: tuple[Decile, ...] = ()
+    roc: tuple[float, ...] = ()
+
+
+class Curves(_Answer):
+    """Of one pass."""
+
+    id: str = Field(alias="pass")
+    before: Curve | None = None
+    after: Curve | None = None
+
+
+class Version(_Answer):
+    id: int
+    kind: str
+    parent: int | None = None
+    ordinal: int = Field(alias="pass")
+    state: str
+    keys: int = 0
+    at: float | None = None
+    reason: str = ""
+
+
+class Recovery(_Answer):
+    role: str
+    reason: str
+    at: float
+    seconds: float | None = None
+    rolled_back: int = Field(default=0, alias="rolled_back")
+
+
+class Current(_Answer):
+    id: str = Field(alias="pass")
+    state: str
+    reason: str = ""
+
+
+class Training(_Answer):
+    """The master's status."""
+
+    passes: tuple[Pass, ...]
+    curves: tuple[Curves, ...] = ()
+    versions: tuple[Version, ...] = ()
+    ledger: dict[str, int]
+    recoveries: tuple[Recovery, ...] = ()
+    current: Current | None = None
+    offset: float | None = None
+    finished: bool = False
+    generation: int = 0
+    waits_for: str = ""
+    error: str = ""
+
+    @property
+    def done(self) -> tuple[Pass, ...]:
+        return tuple(each for each in self.passes if each.state == "done")
+
+
+class Times(_Answer):
+    seconds_to_live: float | None = None
+
+
+class Release(_Answer):
+    """The status of cube-transfer."""
+
+    live: int | None = None
+    previous: int | None = None
+    promotion_paused: bool = False
+    refused: dict[int, str] = {}
+    versions: dict[int, Times] = {}
+    problems: tuple[str, ...] = ()
+
+
+class Report(_Answer):
+    """`source`: the run or release that the page is of. No release: cube-transfer did not answer."""
+
+    source: str
+    training: Training
+    release: Release | None = None
+
+    @classmethod
+    def of(cls, source: str, answers: dict[str, Any]) -> "Report":
+        """From the answers by role. Raises pydantic.ValidationError where one is not what the role answers."""
+        return cls(source=source, training=answers["master"], release=answers.get("transfer"))
