@@ -530,6 +530,14 @@ class Coordinator(Part):
         with self._lock:
             return self._ledger.facts.started_from
 
+    def start_copied(self) -> None:
+        """The checkpoint of another model is in this one's store: until the first save, recoveries return to it."""
+        with self._locked(), self._ledger:
+            started = self._ledger.facts.started_from
+            if started is not None:
+                self._ledger.set_facts(started_from=started.model_copy(update={"copied": True}))
+                self._ledger.add_checkpoint(started.name, 0, None, None, self._clock())
+
     def stopped_pass(self) -> PassRow | None:
         with self._lock:
             current = self._ledger.current_pass()

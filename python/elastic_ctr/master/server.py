@@ -168,7 +168,7 @@ class Master:
             self._waits(error)
 
         other, scratch = self._other_store(started.store), Path(self._config.state_dir)
-        return start.CheckpointCopy(self._ledger, self._store, other, scratch, said).run(stop)
+        return start.CheckpointCopy(self._coordinator, self._store, other, scratch, said).run(stop)
 
     def status(self) -> dict[str, Any]:
         return {

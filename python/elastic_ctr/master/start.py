@@ -23,6 +23,7 @@ from elastic_ctr.config.start_from import StartFrom, digest_of_network
 from elastic_ctr.export.published import layout_of, publish_once
 from elastic_ctr.features.blocks import lines_in_range, open_lines
 from elastic_ctr.features.statistics.document import Statistics, series_of
+from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import StartedFrom
 from elastic_ctr.store import NotInStore, Store, StoreError
@@ -109,15 +110,18 @@ def choose(store: Store, wanted: StartFrom) -> tuple[VersionManifest, Checkpoint
 
 
 def _checkpoints(store: Store) -> list[CheckpointManifest]:
-    found = []
-    for name in store.list(layout.CHECKPOINTS):
-        try:
-            found.append(read_checkpoint(store, name.rstrip("/")))
-        except NotInStore:
-            continue
-        except ManifestDamaged as damaged:
-            log.warning("%s: checkpoint %s is passed over: %s", _KEY, name.rstrip("/"), damaged)
-    return found
+    read = (_readable(store, name.rstrip("/")) for name in store.list(layout.CHECKPOINTS))
+    return [each for each in read if each is not None]
+
+
+def _readable(store: Store, name: str) -> CheckpointManifest | None:
+    try:
+        return read_checkpoint(store, name)
+    except NotInStore:
+        return None
+    except ManifestDamaged as damaged:
+        log.warning("%s: checkpoint %s is passed over: %s", _KEY, name, damaged)
+        return None
 
 
 def differences(
@@ -285,10 +289,10 @@ class CheckpointCopy:
     """Copies the checkpoint into the model's own store: each file is checked, and the manifest comes last."""
 
     def __init__(
-        self, ledger: Ledger, own: Store, other: Store, scratch: Path, said: Callable[[str, str], None]
+        self, coordinator: Coordinator, own: Store, other: Store, scratch: Path, said: Callable[[str, str], None]
     ) -> None:
         """`said` takes what is being done, and the error while it cannot be."""
-        self._ledger = ledger
+        self._coordinator = coordinator
         self._own = own
         self._other = other
         self._scratch = scratch
@@ -317,7 +321,7 @@ class CheckpointCopy:
 
     @property
     def _started(self) -> StartedFrom:
-        started = self._ledger.facts.started_from
+        started = self._coordinator.started_from()
         assert started is not None
         return started
 
@@ -345,7 +349,8 @@ class CheckpointCopy:
             tempfile.TemporaryDirectory(dir=self._scratch) as folder,
             ThreadPoolExecutor(max_workers=_COPIES) as pool,
         ):
-            for entry in pool.map(lambda each: self._copied(*each, Path(folder), stop), files):
+            copies = pool.map(lambda each: self._copied(each[0], each[1], Path(folder), stop), files)
+            for entry in copies:
                 if entry is None:
                     return False
                 entries.append(entry)
@@ -365,9 +370,7 @@ class CheckpointCopy:
             }
         )
         self._own.put_bytes(manifest.to_json(), layout.checkpoint_manifest(started.name), overwrite=True)
-        with self._ledger:
-            self._ledger.set_facts(started_from=started.model_copy(update={"copied": True}))
-            self._ledger.add_checkpoint(started.name, 0, None, None, time.time())
+        self._coordinator.start_copied()
         log.info("%s took %.1f s: %d files", self._what(), time.monotonic() - began, len(files))
         return True
 
