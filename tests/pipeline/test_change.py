@@ -65,7 +65,7 @@ NOW = {
 }
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(900)
 def test_a_model_with_a_feature_more_and_one_less_goes_on_where_the_old_one_stood(
     tmp_path: Path, start: Callable[..., Run]
 ) -> None:
@@ -76,7 +76,7 @@ def test_a_model_with_a_feature_more_and_one_less_goes_on_where_the_old_one_stoo
     asked = [row(dice) for _ in range(100)]
     old = Run(tmp_path / "run", values_of(data, HOURS, BEFORE))
     with old.session.running():
-        before = old.finish(200)
+        before = old.finish(400)
         answers, _ = predict_rows(old.places.serving, "ctr", asked)
     first_version, last_version = (each["version"] for each in before["passes"])
 
@@ -84,7 +84,7 @@ def test_a_model_with_a_feature_more_and_one_less_goes_on_where_the_old_one_stoo
     shutil.rmtree(tmp_path / "run" / "state" / "master")
     start_from = {"version": first_version}
     new = start(values_of(data, HOURS[1:], NOW, startFrom=start_from), "run")
-    after = new.finish(200)
+    after = new.finish(400)
 
     [changed], unchanged = after["passes"], before["passes"][1]
     print(
@@ -93,11 +93,14 @@ def test_a_model_with_a_feature_more_and_one_less_goes_on_where_the_old_one_stoo
     assert changed["aucBefore"] > unchanged["aucBefore"] - 0.003
     assert changed["auc"] > unchanged["auc"] - 0.003
     assert after["ledger"]["trained"] == ROWS
-    assert changed["kind"] == "base" and changed["maxAbsDiff"] < 1e-5
+    assert changed["kind"] == "base"
+    assert changed["maxAbsDiff"] < 1e-5
     _, versions = predict_rows(new.places.serving, "ctr", asked)
-    assert set(versions) == {after["live"]} and after["live"] > last_version
+    assert set(versions) == {after["live"]}
+    assert after["live"] > last_version
     started = (new.session.status or {})["startedFrom"]
-    assert started["version"] == first_version and "parameters" in started["network"]
+    assert started["version"] == first_version
+    assert "parameters" in started["network"]
 
     # The old model, with its own features, network and statistics, is served by the new pods.
     arguments = ("--transfer", new.places.transfer, "--token-file", str(new.places.token_file))
@@ -106,8 +109,8 @@ def test_a_model_with_a_feature_more_and_one_less_goes_on_where_the_old_one_stoo
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    new.until(lambda: new.session.live == last_version, 60, "the old version is live")
+    new.until(lambda: new.session.live == last_version, 120, "the old version is live")
     new.until(
-        lambda: set(predict_rows(new.places.serving, "ctr", asked)[1]) == {last_version}, 30, "it answers predictions"
+        lambda: set(predict_rows(new.places.serving, "ctr", asked)[1]) == {last_version}, 120, "it answers predictions"
     )
     assert np.allclose(predict_rows(new.places.serving, "ctr", asked)[0], answers, rtol=0, atol=1e-6)
