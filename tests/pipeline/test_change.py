@@ -10,32 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench.change import BEFORE, HOURS, NOW, row, write_hour
 
 from elastic_ctr.local.endpoints import predict_rows
 from pipeline.running import Run, values_for
 
 ROWS = 6000
-HOURS = ("20200401/00", "20200401/01")
-SLOTS = {"user": 400, "item": 150, "place": 30, "device": 5}
-
-
-def row(dice: random.Random) -> dict[str, Any]:
-    return {
-        **{name: f"{name[0]}{dice.randrange(count)}" for name, count in SLOTS.items()},
-        "price": dice.lognormvariate(2, 1),
-    }
-
-
-def write_hour(folder: Path, rows: list[dict[str, Any]], dice: random.Random) -> None:
-    """CSV: each value of user, item and place has a taste of its own; device and price matter little."""
-    folder.mkdir(parents=True)
-    lines = [",".join([*SLOTS, "price", "clicked"])]
-    for each in rows:
-        tastes = (random.Random(each[name]).gauss(0, 1.2) for name in ("user", "item", "place"))
-        click = dice.random() < 1 / (1 + 2.718 ** -(sum(tastes) - 1.0))
-        lines.append(",".join([*map(str, each.values()), str(int(click))]))
-    (folder / "part-0.csv").write_text("\n".join(lines) + "\n")
-    (folder / "donefile").touch()
 
 
 def values_of(data: Path, hours: Sequence[str], features: dict[str, Any], **model: Any) -> dict[str, Any]:
@@ -50,19 +30,6 @@ def values_of(data: Path, hours: Sequence[str], features: dict[str, Any], **mode
         trainer={"replicas": 1, "config": {"batchSize": 64, "epochs": 3}},
         pserver={"replicas": 2},
     )
-
-
-CATEGORICAL: dict[str, Any] = {name: {"type": "categorical"} for name in ("user", "item", "place")}
-BEFORE = {
-    **CATEGORICAL,
-    "price": {"type": "numeric", "transform": ["log1p", "standardize"]},
-    "device": {"type": "categorical"},
-}
-NOW = {
-    **CATEGORICAL,
-    "price": {"type": "numeric", "transform": ["log1p", "standardize"]},
-    "bucket": {"type": "bucketized", "column": "price", "boundaries": {"quantiles": 8}},
-}
 
 
 @pytest.mark.timeout(900)
