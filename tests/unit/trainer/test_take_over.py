@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from elastic_ctr.trainer.take_over import Axis, Names, random_rows, take_over
+from elastic_ctr.trainer.take_over import Array, Axis, Names, Values, random_rows, take_over
 
 BEFORE = Names(("a", "b", "c"), ("x", "y"))
 NOW = Names(("c", "d", "a"), ("z", "y"))
@@ -16,16 +16,17 @@ def shapes(names: Names, slots: int = 0, numbers: int = 0) -> dict[str, tuple[in
     return {"w": (width, HIDDEN), "b": (HIDDEN,), "cross": (width, width), "out": (width + HIDDEN, 1)}
 
 
-def values(names: Names, seed: int) -> dict[str, np.ndarray]:
+def values(names: Names, seed: int) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes(names).items()}
 
 
-def logits(parameters: dict[str, np.ndarray], pooled: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+def logits(parameters: Values, pooled: Array, numbers: Array) -> Array:
     x = np.concatenate([pooled, numbers], axis=1)
     crossed = x * (x @ parameters["cross"]) + x
     hidden = np.tanh(x @ parameters["w"] + parameters["b"])
-    return (np.concatenate([crossed, hidden], axis=1) @ parameters["out"])[:, 0]
+    logit: Array = np.concatenate([crossed, hidden], axis=1) @ parameters["out"]
+    return logit[:, 0]
 
 
 def test_the_new_network_answers_as_the_old_one_where_their_other_inputs_are_absent() -> None:
@@ -33,7 +34,7 @@ def test_the_new_network_answers_as_the_old_one_where_their_other_inputs_are_abs
     theirs, ours = random_rows(BEFORE, NOW, DIM)
     wanted = logits(old, *theirs)
 
-    def distance(these: dict[str, np.ndarray]) -> float:
+    def distance(these: Values) -> float:
         return float(np.abs(logits(these, *ours) - wanted).mean())
 
     found = take_over(old, first, (shapes(NOW, slots=1), shapes(NOW, numbers=1)), BEFORE, NOW, distance)
