@@ -122,7 +122,8 @@ def run_ours(file: Path, model: Model, folder: Path) -> None:
                 engine.train(engine.ready(engine.preload(text, size), records))
                 engine.flush()
                 losses.append(None)
-            shift = calibrating_shift(*engine.predict(engine.ready(engine.preload(text, 512), records)), before=shift)
+            positives, negatives = engine.predict(engine.ready(engine.preload(text, 512), records))
+            shift = calibrating_shift(positives, negatives, before=shift)
     os.write(out, f"{json.dumps(summary(found))}\n".encode())
     os._exit(0)
 

@@ -119,7 +119,7 @@ def _told_apart(alternatives: list[Schema], definitions: Schema) -> Schema:
         found = {"required": ["type"], "properties": {"type": {"enum": kinds}}}
         conditions = [{"properties": {"type": {"const": kind}}, "required": ["type"]} for kind in kinds]
     else:
-        conditions = [{"type": "object", "required": each["required"]} for each in classes]
+        conditions = [{"type": "object", "required": each.get("required", [])} for each in classes]
         conditions[-1] = {"type": "object"}
     for condition, reference in zip(reversed(conditions), reversed(references), strict=True):
         found = {"if": condition, "then": reference, "else": found}

@@ -4,12 +4,14 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from elastic_ctr.config.model import Model, ModelInput
 from elastic_ctr.model.program import prepare_environment
 from elastic_ctr.trainer.engine import Engine
+from elastic_ctr.trainer.take_over import Names
 
 
 def main() -> None:
@@ -26,7 +28,7 @@ def main() -> None:
     answers.write('"ready"\n')
     for line in sys.stdin:
         name, *given = json.loads(line)
-        answer = None
+        answer: Any = None
         if name in ("train", "predict"):
             rows = given[0]
             file = scratch / "lines.txt"
@@ -48,10 +50,12 @@ def main() -> None:
         elif name == "parameters":
             engine.pull_dense()
             answer = {name: engine._array(name).tolist() for name in engine._first_values}
+        elif name == "initialise_from":
+            answer = engine.initialise_from(Path(given[0]), Names(tuple(given[1]), ()))
         elif name == "export":
             engine.pull_dense()
             engine.export_dense(Path(given[0]))
-        elif name in ("save", "shrink", "load"):
+        elif name in ("save", "shrink", "load", "load_tables"):
             getattr(engine, name)(*given)
         answers.write(json.dumps(answer) + "\n")
     os._exit(0)

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import http.client
 import json
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.model import Model
+from elastic_ctr.pserver.folders import owned
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from ports import free_port
 
@@ -90,6 +92,14 @@ class Trainer:
         found: dict[str, Any] = self._order("parameters")
         return found
 
+    def load_tables(self, folder: str) -> None:
+        self._order("load_tables", folder)
+
+    def initialise_from(self, network: Path, slots: Sequence[str]) -> str:
+        """What was taken over of the exported network, which has these slots."""
+        found: str = self._order("initialise_from", str(network), list(slots))
+        return found
+
     def export(self, folder: Path) -> None:
         """The dense network as serving loads it."""
         self._order("export", str(folder))
@@ -98,8 +108,9 @@ class Trainer:
 class StartedEngine:
     """Server processes and trainers. `rows` reads a folder that they saved, whichever server wrote it."""
 
-    def __init__(self, scratch: Path, trainers: Sequence[Trainer], pservers: int) -> None:
+    def __init__(self, scratch: Path, trainers: Sequence[Trainer], pservers: int, partitions: int) -> None:
         self._scratch = scratch
+        self._partitions = partitions
         self.trainers = list(trainers)
         self._pservers = pservers
         self._saves = 0
@@ -110,6 +121,22 @@ class StartedEngine:
             for i in range(self._pservers)
             for f in sorted((self._scratch / f"pserver-{i}" / folder / "000").iterdir())
         ]
+
+    def dense_files(self, folder: str) -> list[Path]:
+        return [
+            f
+            for i in range(self._pservers)
+            for f in sorted((self._scratch / f"pserver-{i}" / folder / "001").iterdir())
+        ]
+
+    def give(self, folder: str, name: str, content: bytes) -> None:
+        """Put a file of a checkpoint into the working directory of every server; a partition into its owner's alone."""
+        partition = re.fullmatch(r"000/part-\d+-(\d+)\.gz", name)
+        for index in range(self._pservers):
+            file = self._scratch / f"pserver-{index}" / folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            foreign = partition and int(partition[1]) not in owned(index, self._pservers, self._partitions)
+            file.write_bytes(gzip.compress(b"") if foreign else content)
 
     def rows(self, folder: str) -> dict[int, Row]:
         found = {}
@@ -184,4 +211,4 @@ def engine(
             Trainer(start(f"trainer-{id_}", [str(DRIVER)], {"trainer": id_, "initialise": n == 0}), slots)
             for n, id_ in enumerate(trainer_ids)
         ]
-        yield StartedEngine(scratch, trainers, pservers)
+        yield StartedEngine(scratch, trainers, pservers, model.partitions)

@@ -113,7 +113,7 @@ masterAddress: {{ include "elastic-ctr.masterAddress" $root }}
 exitWhenDone: {{ eq $root.Values.training.scheduler "volcano" }}
 data: {{- include "elastic-ctr.given" $root.Values.data | nindent 2 }}
 {{- include "elastic-ctr.config.features" $root }}
-model: {{- include "elastic-ctr.given" $root.Values.model | nindent 2 }}
+model: {{- include "elastic-ctr.given" (omit $root.Values.model "startFrom") | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" $root | nindent 2 }}
 {{- end }}
 
@@ -135,7 +135,7 @@ podDomain: {{ include "elastic-ctr.podDomain" (dict "root" $root "service" (incl
 
 {{- define "elastic-ctr.config.cube-server" -}}
 {{ include "elastic-ctr.config.common" . }}
-model: {{- include "elastic-ctr.given" .Values.model | nindent 2 }}
+model: {{- include "elastic-ctr.given" (omit .Values.model "startFrom") | nindent 2 }}
 cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}
 {{- end }}
 
@@ -168,7 +168,7 @@ cubeTransfer: {{- include "elastic-ctr.given" .Values.cubeTransfer.config | nind
 {{- $_ := set $serving "workers" (include "elastic-ctr.cores" .Values.serving.resources | int) }}
 {{- end }}
 {{- include "elastic-ctr.config.common" . }}
-model: {{- include "elastic-ctr.given" .Values.model | nindent 2 }}
+model: {{- include "elastic-ctr.given" (omit .Values.model "startFrom") | nindent 2 }}
 store: {{- include "elastic-ctr.config.store" . | nindent 2 }}
 serving: {{- include "elastic-ctr.given" $serving | nindent 2 }}
 cube: {{- include "elastic-ctr.config.cube" . | nindent 2 }}

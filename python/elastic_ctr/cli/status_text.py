@@ -73,6 +73,14 @@ def _pods(pods: list[Answer]) -> Iterator[RenderableType]:
             yield _more(f"{each['pod']} is {each['state']}{going}", "yellow")
 
 
+def _started_from(started: Answer) -> Iterator[RenderableType]:
+    if started.get("version"):
+        network = started["network"] or "not loaded yet"
+        yield _more(f"began with version {started['version']} of {started['store']}; of its network: {network}")
+    if started["ignored"]:
+        yield _more(started["ignored"], "yellow")
+
+
 def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[RenderableType]:
     candidate = None if transfer is None or transfer["candidate"] is None else transfer["candidate"]["version"]
     yield _line("training", stage(master, candidate))
@@ -81,6 +89,8 @@ def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[
     if due := master.get("baseDue"):
         yield _more(due, "yellow")
     # A master of an older version has none.
+    if started := master.get("startedFrom"):
+        yield from _started_from(started)
     if before := master.get("handover"):
         yield _more(f"training {before} was replaced and is saved once more; the new one waits for it")
     reason = (master["current"] or {}).get("reason")

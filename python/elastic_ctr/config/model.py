@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from elastic_ctr.config.networks import NETWORKS, WITHOUT_LAYERS, DeepFm, Network, or_a_name
 from elastic_ctr.config.section import EXACT, Section
+from elastic_ctr.config.start_from import StartFrom
 from elastic_ctr.features.value_kind import ValueKind
 
 RuleName = Literal["naive", "adagrad", "std_adagrad", "adagrad_v2", "adam", "shared_adam"]
@@ -135,6 +136,12 @@ class Model(Section):
     seed: int = Field(default=1, ge=0, le=2**31 - 1, description="Seed of the dense network's first values.")
     table: Table = Field(default_factory=Table, description="The sparse table's rules.")
     dense: Dense = Field(default_factory=Dense, description="The dense network's rules.")
+    start_from: StartFrom | None = Field(
+        default=None,
+        description="Begin with the table and network of another model, instead of with nothing: {version: latest}, or also {store: url}. "
+        "embeddingDim, sparseDim, partitions and the names of the table's rules must be the same; slots, features and the network "
+        "may be others. It acts once, when a training begins with an empty state.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -169,8 +176,8 @@ class ModelInput:
 
 def digest_of_model(model: Model, given: ModelInput) -> str:
     """Roles with another digest would train or serve another model. How values are stored is not trained: the master says it with
-    each version.
+    each version. Where a training began is no part of what the model is.
     """
-    trained = model.model_dump_json(by_alias=True, exclude={"values"})
+    trained = model.model_dump_json(by_alias=True, exclude={"values", "start_from"})
     text = f"{trained}{list(given.slots)}{given.definition}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -31,16 +31,18 @@ EVALUATE: Phase
 ANALYZE: Phase
 
 class Membership(_message.Message):
-    __slots__ = ("trainer_id", "generation", "reason", "table_unchanged")
+    __slots__ = ("trainer_id", "generation", "reason", "table_unchanged", "taken_over")
     TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     TABLE_UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_OVER_FIELD_NUMBER: _ClassVar[int]
     trainer_id: int
     generation: int
     reason: str
     table_unchanged: bool
-    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., table_unchanged: bool = ...) -> None: ...
+    taken_over: str
+    def __init__(self, trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., table_unchanged: bool = ..., taken_over: _Optional[str] = ...) -> None: ...
 
 class Acknowledgement(_message.Message):
     __slots__ = ("rejoin", "reason", "keep_running")
@@ -174,7 +176,7 @@ class JoinRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., trainer_id: _Optional[int] = ..., training: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds", "leave_timeout_seconds", "wrong_training", "save_seconds")
+    __slots__ = ("verdict", "trainer_id", "generation", "endpoints", "load", "reason", "model_digest", "lease_seconds", "leave_timeout_seconds", "wrong_training", "save_seconds", "take_over")
     class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         WAIT: _ClassVar[JoinReply.Verdict]
@@ -196,6 +198,7 @@ class JoinReply(_message.Message):
     LEAVE_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WRONG_TRAINING_FIELD_NUMBER: _ClassVar[int]
     SAVE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TAKE_OVER_FIELD_NUMBER: _ClassVar[int]
     verdict: JoinReply.Verdict
     trainer_id: int
     generation: int
@@ -207,7 +210,8 @@ class JoinReply(_message.Message):
     leave_timeout_seconds: float
     wrong_training: bool
     save_seconds: float
-    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ..., save_seconds: _Optional[float] = ...) -> None: ...
+    take_over: str
+    def __init__(self, verdict: _Optional[_Union[JoinReply.Verdict, str]] = ..., trainer_id: _Optional[int] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., load: bool = ..., reason: _Optional[str] = ..., model_digest: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., leave_timeout_seconds: _Optional[float] = ..., wrong_training: bool = ..., save_seconds: _Optional[float] = ..., take_over: _Optional[str] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
     __slots__ = ("trainer_id", "generation", "converted", "prefetch")

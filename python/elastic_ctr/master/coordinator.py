@@ -13,7 +13,7 @@ from elastic_ctr.config.role_files import MasterFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpointing import Checkpointing, is_save
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_rows import DriftRow, PassRow, SaveRow
+from elastic_ctr.master.ledger_rows import DriftRow, PassRow, SaveRow, StartedFrom
 from elastic_ctr.master.members import Pservers, Trainers
 from elastic_ctr.master.recovery import Initialisation, MidPassHandover, Part
 from elastic_ctr.master.store_queries import Pending, StoreQueries
@@ -91,7 +91,7 @@ class Coordinator(Part):
         self._generations.start_pass_over(stopped.ordinal)
         if (
             self._ledger.facts.statistics_of == stopped.ordinal
-            and not self._ledger.checkpoints()
+            and not any(row["pass"] for row in self._ledger.checkpoints())
             and not self._ledger.versions()
         ):
             # Nothing is learned with them yet, and the files may have changed.
@@ -337,6 +337,7 @@ class Coordinator(Part):
             elif self._initialisation.ask(trainer_id):
                 reply.verdict = control.JoinReply.INITIALISE
                 reply.load = bool(self._generations.last_checkpoint)
+                reply.take_over = self._generations.take_over
             else:
                 reply.reason = "waits for the first values"
             return reply
@@ -357,7 +358,7 @@ class Coordinator(Part):
                 if self.initialised:
                     self._late_initialiser(member.trainer_id)
                     reason = "another trainer had initialised"
-                elif not self._initialisation.report(member.trainer_id):
+                elif not self._initialisation.report(member.trainer_id, member.taken_over):
                     reason = "another trainer initialises"
             return control.Acknowledgement(rejoin=bool(reason), reason=reason)
 
@@ -522,6 +523,18 @@ class Coordinator(Part):
             self._ledger.set_drift(current.ordinal, drift)
             self._advance()
 
+    def started_from(self) -> StartedFrom | None:
+        with self._lock:
+            return self._ledger.facts.started_from
+
+    def start_copied(self) -> None:
+        """The checkpoint of another model is in this one's store: until the first save, recoveries return to it."""
+        with self._locked(), self._ledger:
+            started = self._ledger.facts.started_from
+            if started is not None:
+                self._ledger.set_facts(started_from=started.model_copy(update={"copied": True}))
+                self._ledger.add_checkpoint(started.name, 0, None, None, self._clock())
+
     def stopped_pass(self) -> PassRow | None:
         with self._lock:
             current = self._ledger.current_pass()
@@ -560,6 +573,11 @@ class Coordinator(Part):
         """The sample lines of a pass: (line without show and click, show, click)."""
         with self._lock:
             return self._saves.samples_of(ordinal)
+
+    def in_mid_pass(self, save: SaveRow) -> bool:
+        """Whether a save was ordered in the middle of its pass."""
+        with self._lock:
+            return self._handover.mid_pass_state(save) is not None
 
     def checkpoint_committed(self, save: SaveRow, follows: int | None, base: int | None) -> None:
         with self._locked():

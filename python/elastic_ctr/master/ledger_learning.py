@@ -35,10 +35,10 @@ class LedgerLearning(LedgerFile):
     def set_learning(self, ordinal: int, learning: Learning) -> None:
         self._insert("learning", {"ordinal": ordinal, "document": learning.model_dump_json()})
 
-    def last_shift(self, before: int) -> float:
-        """That of the last pass before this one."""
+    def last_shift(self, before: int, first: float = 0.0) -> float:
+        """That of the last pass before this one; `first` where this is the first."""
         row = self._one("select document from learning where pass < ? order by pass desc limit 1", before)
-        return 0.0 if row is None else Learning.model_validate_json(row[0]).shift
+        return first if row is None else Learning.model_validate_json(row[0]).shift
 
     def set_held_out(self, task: str, ordinal: int, records: int) -> None:
         self._insert("held_out", {"task": task, "ordinal": ordinal, "records": records})

@@ -44,6 +44,32 @@ class HandoverState(_Checked):
     mid: dict[str, Any] | None = None
 
 
+class StartedFrom(_Checked):
+    """The checkpoint of another model that this ledger began with.
+
+    Attributes:
+        store, version, checkpoint: what it was there.
+        name: of its copy in this model's store.
+        dense: the dense values were loaded as they were; else the network was taken over as far as it fits.
+        copied: the copy is complete.
+        shift: of the version's logits.
+        taken_over: what became of the network, as the trainer says it.
+        statistics: digest of the other model's statistics; its series stay as they are. Empty: it had none.
+        given: digest of the statistics that the values file gave at the start.
+    """
+
+    store: str
+    version: int
+    checkpoint: str
+    name: str
+    dense: bool
+    copied: bool = False
+    shift: float = 0.0
+    taken_over: str = ""
+    statistics: str = ""
+    given: str = ""
+
+
 class Facts(_Checked):
     """The single values of the ledger, as a new ledger has them.
 
@@ -58,6 +84,7 @@ class Facts(_Checked):
         statistics: the digest of the pinned statistics of the columns; empty before.
         statistics_of: the pass that they were made of; 0 if they were given.
         offset: added to every logit for the model's life: the log-odds of a click in the first pass; None before.
+        started_from: where the model began; None where it began with nothing.
     """
 
     id: str = ""
@@ -87,6 +114,7 @@ class Facts(_Checked):
     statistics: str = ""
     statistics_of: int = 0
     offset: float | None = None
+    started_from: StartedFrom | None = None
 
 
 class DriftRow(_Checked):

@@ -16,6 +16,7 @@ from elastic_ctr.master.checkpointing import published_of, results_of, saved_of
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
 from elastic_ctr.master.quality_gate import refuse_worse
+from elastic_ctr.master.start import trained_model
 from elastic_ctr.store import AlreadyPublished, NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.donefile import announce
@@ -148,7 +149,8 @@ class Publisher:
         if save.checkpoint is None:
             return
         with self._coordinator.locked() as ledger:
-            follows, base = ledger.facts.follows, ledger.facts.base
+            follows, base, offset = ledger.facts.follows, ledger.facts.base, ledger.facts.offset or 0.0
+            shift, mid = ledger.learning(current.ordinal).shift, self._coordinator.in_mid_pass(save)
         with_version = save.kind == "base" and save.stage == "scored" and not refused
         if with_version:
             follows = base = save.version
@@ -164,6 +166,10 @@ class Publisher:
             partitions=self._settings.model.partitions,
             rows=merged_rows(mine),
             files=entries(f for result in mine for f in result.files),
+            mid=mid,
+            offset=offset,
+            shift=shift,
+            model=trained_model(self._settings.model, self._settings.input),
         )
         self._put_once(layout.checkpoint_manifest(manifest.name), manifest.to_json())
         if not with_version:
@@ -240,7 +246,7 @@ def unnamed(store: Store, named: Sequence[str], writing: str | None, now: float)
     """
     others = [name[:-1] for name in store.list(layout.CHECKPOINTS) if name.endswith("/")]
     others = [name for name in others if name not in named and name != writing]
-    committed_at = _created_at(store, named[-1]) if others and named else None
+    committed_at = _created_at(store, named[-1], copies=False) if others and named else None
     for name in others:
         created_at = _created_at(store, name)
         if created_at is None:
@@ -250,9 +256,12 @@ def unnamed(store: Store, named: Sequence[str], writing: str | None, now: float)
             yield name
 
 
-def _created_at(store: Store, name: str) -> float | None:
-    """Unix seconds; None without a manifest that can be read."""
+def _created_at(store: Store, name: str, *, copies: bool = True) -> float | None:
+    """Unix seconds; None without a manifest that can be read, and without `copies` for what a model began with: that is no sign
+    that its ledger has committed anything.
+    """
     try:
-        return read_checkpoint(store, name).created_at
+        manifest = read_checkpoint(store, name)
     except (NotInStore, ManifestDamaged):
         return None
+    return manifest.created_at if copies or manifest.origin is None else None

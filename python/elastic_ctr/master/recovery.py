@@ -50,6 +50,12 @@ class Generations:
         return str(self._last["name"])
 
     @property
+    def take_over(self) -> str:
+        """The last checkpoint, where it is of another model whose dense values have other shapes; else empty."""
+        started = self._ledger.facts.started_from
+        return self.last_checkpoint if started is not None and not started.dense and self._last["pass"] == 0 else ""
+
+    @property
     def used(self) -> bool:
         """A trainer was told to initialise it, so its servers may hold rows."""
         return self._ledger.facts.used == self.present
@@ -155,11 +161,15 @@ class Initialisation(Part):
             return True
         return trainer not in self._granted or self._generations.initialised_by == trainer
 
-    def report(self, trainer: int) -> bool:
-        """A trainer has initialised; whether it held the lease."""
+    def report(self, trainer: int, taken_over: str = "") -> bool:
+        """A trainer has initialised; whether it held the lease. `taken_over`: what it took over of another network."""
         if self._lease is None or self._lease.trainer != trainer:
             return False
         self._lease = None
+        started = self._ledger.facts.started_from
+        if taken_over and started is not None:
+            log.info("of the network of version %d is taken over: %s", started.version, taken_over)
+            self._ledger.set_facts(started_from=started.model_copy(update={"taken_over": taken_over}))
         self._ledger.set_facts(initialised_by=(self._generations.present, trainer))
         if not self._generations.last_checkpoint:
             self._generations.open()

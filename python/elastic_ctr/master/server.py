@@ -31,6 +31,7 @@ from elastic_ctr.config.section import Section
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control import control_pb2_grpc
 from elastic_ctr.control.channel import MAX_MESSAGE, MAX_RESULT, OPTIONS
+from elastic_ctr.master import start
 from elastic_ctr.master.checkpoint_files import first_generation
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
@@ -46,7 +47,7 @@ from elastic_ctr.runtime.http import HttpThread, RequestRefused, application, re
 from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.runtime.mlflow import TrackingServer
-from elastic_ctr.store import Store, StoreError
+from elastic_ctr.store import Store, StoreError, open_store
 from elastic_ctr.store.source import FileSource, Source
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.refusals import read_refusals
@@ -112,12 +113,9 @@ class Master:
         self._lock.acquire()
         self._ledger = Ledger(Path(config.state_dir) / "ledger.db")
         try:
-            remember_settings(self._ledger, data, digest_of_model(settings.model, settings.input))
-            pin_given(self._ledger, store, settings.features, settings.statistics)
-            if not self._ledger.facts.id:
-                refuse_missing_source(source, data)
-                generation = first_generation(store.list(layout.CHECKPOINTS))
-                self._ledger.set_facts(id=uuid.uuid4().hex[:8], generation=generation)
+            # Together: a refused start may be tried again with other settings.
+            with self._ledger:
+                self._begin()
         except (ValueError, StoreError):
             self._ledger.close()
             self._lock.release()
@@ -132,8 +130,49 @@ class Master:
         self._error = ""
         self._refusals_at = -math.inf
 
+    def _begin(self) -> None:
+        """Raises ValueError with a sentence for operators, StoreError."""
+        settings, ledger = self._settings, self._ledger
+        remember_settings(ledger, self._data, digest_of_model(settings.model, settings.input))
+        self._start_ignored = ""
+        if ledger.facts.id:
+            self._start_ignored = start.ignored(ledger, settings.model.start_from, self._store.url)
+            if self._start_ignored:
+                log.warning("%s", self._start_ignored)
+        else:
+            refuse_missing_source(self._source, self._data)
+            generation = first_generation(self._store.list(layout.CHECKPOINTS))
+            if (wanted := settings.model.start_from) is not None:
+                start.begin(ledger, settings, self._store, self._other_store(wanted.store), generation)
+            ledger.set_facts(id=uuid.uuid4().hex[:8], generation=generation)
+        pin_given(ledger, self._store, settings.features, settings.statistics)
+
+    def _other_store(self, url: str | None) -> Store:
+        """That of the model that this one begins with. The token is this model's own and is not sent there."""
+        wanted = self._settings.model.start_from
+        if url is None or url.rstrip("/") == self._store.url.rstrip("/"):
+            return self._store
+        return open_store(url, user="root" if wanted is None else wanted.user)
+
+    def _copy_start(self, stop: threading.Event) -> bool:
+        """The checkpoint that the model begins with, if it is not copied yet. False where `stop` came before."""
+        started = self._ledger.facts.started_from
+        if started is None or started.copied:
+            return True
+
+        def said(waits: str, error: str) -> None:
+            self._waiting_for = waits
+            self._waits(error)
+
+        other, scratch = self._other_store(started.store), Path(self._config.state_dir)
+        return start.CheckpointCopy(self._coordinator, self._store, other, scratch, said).run(stop)
+
     def status(self) -> dict[str, Any]:
-        return {**status(self._coordinator), "waitsFor": self._waiting_for, "error": self._error}
+        return {
+            **status(self._coordinator, self._start_ignored),
+            "waitsFor": self._waiting_for,
+            "error": self._error,
+        }
 
     def run(self, stop: threading.Event) -> int:
         """0 once `stop` is set. Raises OSError when a port is taken."""
@@ -145,6 +184,8 @@ class Master:
             ends.callback(self._ledger.close)
             page = HttpThread(app, self._settings.host, self._config.status_port).start()
             ends.callback(page.stop)
+            if not self._copy_start(stop):
+                return 0
             server = start_server(
                 ControlServicer(self._coordinator, self._ask, self._token, stop), self._settings.host, self._config.port
             )

@@ -13,6 +13,7 @@ from elastic_ctr.features.statistics.drift import compared
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_rows import DriftRow
+from elastic_ctr.master.start import kept_series
 from elastic_ctr.store import Store
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.pinned_statistics import publish_statistics, read_statistics
@@ -24,7 +25,13 @@ def pin_given(ledger: Ledger, store: Store, features: Features | None, text: str
     """Pin the statistics of the values file at the first start. Raises ValueError for others later, and StoreError."""
     if text is None or features is None:
         return
-    given, pinned = Statistics.from_json(text), ledger.facts.statistics
+    given, pinned, started = Statistics.from_json(text), ledger.facts.statistics, ledger.facts.started_from
+    if started is not None and started.statistics and (not pinned or started.given):
+        if started.given == given.digest:
+            return
+        if not started.given:
+            ledger.set_facts(started_from=started.model_copy(update={"given": given.digest}))
+            given = kept_series(read_statistics(store, started.statistics), given)
     if pinned and pinned != given.digest:
         if features.needs_statistics:
             raise ValueError(
@@ -67,6 +74,9 @@ class PassStatistics:
             rows = max((each.rows for each in (*found.texts.values(), *found.numbers.values())), default=0)
             self._coordinator.drift_found(current, DriftRow(rows=rows, columns=tuple(drift)))
         else:
+            started = self._coordinator.started_from()
+            if started is not None and started.statistics:
+                found = kept_series(self._read(started.statistics), found)
             _warn_of_short_vocabularies(self._features, found)
             self._coordinator.statistics_pinned(current, publish_statistics(self._store, found))
         return True

@@ -112,8 +112,12 @@ class Tasks(Part):
 
     def _offset(self, current: PassRow) -> float:
         """Training goes on from logits as they are; what is predicted before is what the last version says."""
-        offset = self._ledger.facts.offset or 0.0
-        return offset + self._ledger.last_shift(current.ordinal) if current.state in _BEFORE_TRAINING else offset
+        facts = self._ledger.facts
+        offset = facts.offset or 0.0
+        if current.state not in _BEFORE_TRAINING:
+            return offset
+        first = 0.0 if facts.started_from is None else facts.started_from.shift
+        return offset + self._ledger.last_shift(current.ordinal, first)
 
     def _collects(self, current: PassRow, place: int, tasks: int) -> bool:
         """Whether the columns of a task are sampled: a pass that the statistics are of does not drift from them."""

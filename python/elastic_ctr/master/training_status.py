@@ -6,6 +6,7 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from elastic_ctr.features.statistics.drift import Drift
+from elastic_ctr.master import start
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_quality import MOMENTS, Figures
@@ -18,7 +19,7 @@ _SHOWN_CURVES = 24
 _WORST = 3
 
 
-def status(coordinator: Coordinator) -> dict[str, Any]:
+def status(coordinator: Coordinator, start_ignored: str = "") -> dict[str, Any]:
     """One consistent look at the ledger and the members, in as many queries for a thousand passes as for one."""
     with coordinator.locked() as ledger:
         generation = coordinator.generation
@@ -29,6 +30,7 @@ def status(coordinator: Coordinator) -> dict[str, Any]:
                 for index, one in coordinator.pservers.items()
             ],
             "handover": coordinator.handover,
+            "startedFrom": start.status_of(ledger, start_ignored),
             "trainers": [{"id": number, "name": name} for number, (name, _) in sorted(coordinator.trainers().items())],
             **status_of_ledger(ledger),
             "generation": generation,

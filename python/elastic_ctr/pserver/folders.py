@@ -73,7 +73,7 @@ class Folders:
         return result
 
     def fetch_checkpoint(self, name: str) -> None:
-        """Fill `load/`: own partitions, the whole dense part, and a placeholder for every other partition.
+        """Fill `load/`: own partitions, the whole dense part if it has one, and a placeholder for every other partition.
 
         Raises NotInStore, StoreError, ManifestDamaged.
         """
@@ -83,6 +83,8 @@ class Folders:
         shutil.rmtree(target, ignore_errors=True)
         for entry in manifest.files:
             kind, _, file = entry.path.removeprefix(layout.checkpoint_folder(name) + "/").partition("/")
+            if kind not in ("000", "001"):
+                continue  # Another model's network, which a trainer takes over.
             place = target / kind / file
             match = _SPARSE.match(file) if kind == "000" else None
             if match is None or int(match[2]) in mine:

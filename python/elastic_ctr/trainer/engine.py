@@ -18,6 +18,7 @@ from elastic_ctr.model.networks.catalog import logit_of
 from elastic_ctr.model.program import OFFSET, TABLE, build_program, offset, start_paddle
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.trainer.gradient_pushes import merge_gradients
+from elastic_ctr.trainer.take_over import Names, Values, random_rows, take_over
 
 MODES = {"checkpoint": 0, "delta": 1, "base": 2, "batch": 3}
 
@@ -69,8 +70,7 @@ class Engine:
 
     def initialise(self) -> None:
         """Push this trainer's first dense values. One trainer does this in a new generation."""
-        for name, value in self._first_values.items():
-            self._scope.find_var(name).get_tensor().set(value, self._place)
+        self._set_dense(self._first_values)
         self._runtime._init_all_params(self._runtime.scopes, self._runtime._send_ctx, self._dense_map)  # noqa: SLF001
         self.pull_dense()
 
@@ -80,6 +80,56 @@ class Engine:
         """
         self._worker.load_model(folder, MODES["checkpoint"])
         self.pull_dense()
+
+    def load_tables(self, folder: str) -> None:
+        """Like `load`, of the sparse tables alone: a checkpoint of another network has dense values of other shapes."""
+        for table in self._sparse_tables:
+            self._worker.load_one_table(table, folder, MODES["checkpoint"])
+
+    def initialise_from(self, prefix: Path, before: Names) -> str:
+        """Like `initialise`, with what the exported network at `prefix`, of other inputs or layers, has for this one.
+
+        Returns what was taken over.
+        """
+        static = self._paddle.static
+        now = Names(self._input.slots, self._input.numbers)
+        theirs, ours = random_rows(before, now, self._model.embedding_dim)
+        scope = static.Scope() if hasattr(static, "Scope") else self._paddle.base.core.Scope()
+        with static.scope_guard(scope):
+            executor = static.Executor(self._place)
+            program, feeds, outputs = static.load_inference_model(str(prefix), executor)
+            names = [each.name for each in program.list_vars() if each.persistable and scope.find_var(each.name)]
+            arrays = {name: scope.find_var(name) for name in names if name not in ("feed", "fetch", OFFSET)}
+            old = {name: np.array(each.get_tensor()) for name, each in arrays.items()}
+            scope.find_var(OFFSET).get_tensor().set(np.zeros(1, np.float32), self._place)
+            [scores] = executor.run(program, feed=dict(zip(feeds, theirs, strict=False)), fetch_list=outputs)
+        wanted = _logits(scores)
+        self.set_offset(0.0)
+
+        def distance(values: Values) -> float:
+            self._set_dense(values)
+            return float(np.abs(_logits(self.score(*ours)) - wanted).mean())
+
+        probes = self._shapes_with(slots=1), self._shapes_with(numbers=1)
+        found = take_over(old, self._first_values, probes, before, now, distance)
+        self._first_values = found.values
+        self.initialise()
+        return found.sentence
+
+    def _set_dense(self, values: Values) -> None:
+        for name, value in values.items():
+            self._scope.find_var(name).get_tensor().set(np.asarray(value, np.float32), self._place)
+
+    def _shapes_with(self, *, slots: int = 0, numbers: int = 0) -> dict[str, Sequence[int]]:
+        """Shapes of the network's parameters if it had so many more inputs."""
+        paddle, static = self._paddle, self._paddle.static
+        program = static.Program()
+        width = (len(self._input.slots) + slots) * self._model.embedding_dim
+        beside = len(self._input.numbers) + numbers
+        with static.program_guard(program, static.Program()), paddle.utils.unique_name.guard():
+            pooled = static.data("pooled", [None, width], "float32")
+            logit_of(self._model, pooled, static.data("numbers", [None, beside], "float32") if beside else None)
+        return {each.name: tuple(each.shape) for each in program.all_parameters()}
 
     def close(self) -> None:
         self._fleet.stop_worker()
@@ -215,3 +265,9 @@ class Engine:
         """
         for table in self._sparse_tables:
             self._worker.shrink_sparse_table(table, 0)
+
+
+def _logits(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    inside = np.clip(np.asarray(scores, np.float64).reshape(-1), 1e-7, 1 - 1e-7)
+    found: npt.NDArray[np.float64] = np.log(inside) - np.log1p(-inside)
+    return found

@@ -32,7 +32,10 @@ from elastic_ctr.trainer.refusals import quarantine
 from elastic_ctr.trainer.saver import Saver
 from elastic_ctr.trainer.scratch import ScratchFailed, on_scratch
 from elastic_ctr.trainer.supervisor import LEAVE_SIGNAL, WATCH_FILE
+from elastic_ctr.trainer.take_over import Names
 from elastic_ctr.trainer.watchdog import REJOIN, Watchdog, delegated_to_parent
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import fetch, read_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +101,7 @@ class TrainerProcess:
         self._watchdog.start()
         self._engine.connect(self._trainer_id)
         if reply.verdict == control.JoinReply.INITIALISE:
-            self._initialise(load=reply.load)
+            self._initialise(load=reply.load, take_over=reply.take_over)
         self._saver_store = self._open_store(RetryPolicy(_SAVER_RETRY_SHARE * reply.save_seconds, give_up=self._may_go))
         log.info("trainer %d works in generation %d", self._trainer_id, self._generation)
         try:
@@ -163,15 +166,32 @@ class TrainerProcess:
     def _member(self) -> control.Membership:
         return control.Membership(trainer_id=self._trainer_id, generation=self._generation)
 
-    def _initialise(self, *, load: bool) -> None:
+    def _initialise(self, *, load: bool, take_over: str) -> None:
+        member = self._member()
         if load:
             with delegated_to_parent(self._watchdog, self._scratch / WATCH_FILE):
-                self._engine.load("load")
+                if take_over:
+                    member.taken_over = self._take_over(take_over)
+                else:
+                    self._engine.load("load")
                 # Servers do not report what they loaded. The supervisors count the rows of this save.
                 self._engine.save("verify", mode="checkpoint")
         else:
             self._engine.initialise()
-        self._handle_ack(self._client.call("ReportInitialised", self._member()))
+        self._handle_ack(self._client.call("ReportInitialised", member))
+
+    def _take_over(self, checkpoint: str) -> str:
+        """The tables of another model and what fits of its network. Raises StoreError, ManifestDamaged."""
+        manifest = read_checkpoint(self._store, checkpoint)
+        assert manifest.model is not None
+        network = layout.checkpoint_folder(checkpoint) + f"/{layout.NETWORK_FOLDER}/"
+        folder = self._scratch / layout.NETWORK_FOLDER
+        for entry in manifest.files:
+            if entry.path.startswith(network):
+                fetch(self._store, entry, folder / Path(entry.path).name)
+        self._engine.load_tables("load")
+        before = Names(manifest.model.slots, manifest.model.numbers)
+        return self._engine.initialise_from(folder / Path(layout.NETWORK[0]).stem, before)
 
     def _handle_ack(self, answer: control.Acknowledgement) -> None:
         if answer.rejoin:

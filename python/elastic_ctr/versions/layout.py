@@ -10,6 +10,10 @@ STATISTICS = "output/statistics"
 CHECKPOINTS = "checkpoints"
 SCORES = "scores"
 
+# The dense network of a version as files; a checkpoint that begins another model may have them in this folder of it.
+NETWORK = ("network.pdmodel", "network.pdiparams")
+NETWORK_FOLDER = "network"
+
 BASE_DONEFILE = f"{DONEFILES}/base.txt"
 PATCH_DONEFILE = f"{DONEFILES}/patch.txt"
 

@@ -180,6 +180,29 @@ class DictionaryManifest(Record):
         raise ManifestDamaged(f"the dictionary manifest of version {self.version} names no file {path}")
 
 
+class TrainedModel(Record):
+    """What a checkpoint is of: what another model must share to begin with it, and what it may take over."""
+
+    embedding_dim: Dim
+    sparse_dim: int | None
+    embed_rule: str
+    embedx_rule: str
+    network: str = Field(description="Digest of the dense network's settings and inputs; empty: unknown.")
+    slots: tuple[str, ...]
+    numbers: tuple[str, ...] = ()
+
+
+class Origin(Record):
+    """Where a checkpoint was copied from, for a model that begins with it."""
+
+    store: str
+    version: VersionId
+    checkpoint: str
+    dense: bool = Field(
+        description="The dense values are in it as Paddle saved them. If not, `network/` has the version's exported network."
+    )
+
+
 class CheckpointManifest(Record):
     """Paddle's own checkpoint, and the state of the ledger when it was taken."""
 
@@ -194,6 +217,11 @@ class CheckpointManifest(Record):
     partitions: PartitionCount
     rows: dict[Partition, Whole] = Field(description="Rows by partition: compared after every load.")
     files: tuple[FileEntry, ...]
+    mid: bool = Field(default=False, description="It was made in the middle of its pass.")
+    offset: float = Field(default=0.0, description="Added to every logit for the model's life.")
+    shift: float = Field(default=0.0, description="Added to the logits of this pass's version, to calibrate it.")
+    model: TrainedModel | None = Field(default=None, description="None: written before manifests named it.")
+    origin: Origin | None = None
 
 
 def digest_of(path: Path) -> tuple[int, str]:

@@ -1,0 +1,146 @@
+"""What a network takes over of another one: parameters of the same name, by the slots and numbers that both have.
+
+Many parameters have an axis that lies along the inputs: so many places a slot, so many a number. Which ones is found by building
+the network once more with one slot more, and with one number more. Their places move with their slot or number; those of new
+ones begin at 0, so that the network at first answers as the other one where these are absent.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float32]
+Values = Mapping[str, Array]
+Shapes = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Names:
+    """The inputs of a network in their order."""
+
+    slots: tuple[str, ...]
+    numbers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Of n places: `slot` for each slot, then `number` for each number, then those that do not lie along the inputs."""
+
+    slot: int
+    number: int
+    rest: int
+
+    @classmethod
+    def of(cls, size: int, one_slot_more: int, one_number_more: int, names: Names) -> "Axis":
+        slot, number = one_slot_more - size, one_number_more - size
+        return cls(slot, number, size - slot * len(names.slots) - number * len(names.numbers))
+
+    def size(self, names: Names) -> int:
+        return self.slot * len(names.slots) + self.number * len(names.numbers) + self.rest
+
+    def moved(self, before: Names, now: Names) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Places before, and the same places now."""
+        pairs: list[tuple[int, int]] = []
+        base_before = base_now = 0
+        for width, old, new in ((self.slot, before.slots, now.slots), (self.number, before.numbers, now.numbers)):
+            for name in new:
+                if name in old:
+                    from_, to = base_before + width * old.index(name), base_now + width * new.index(name)
+                    pairs += [(from_ + place, to + place) for place in range(width)]
+            base_before += width * len(old)
+            base_now += width * len(new)
+        pairs += [(base_before + place, base_now + place) for place in range(self.rest)]
+        found = np.array(pairs, np.int64).reshape(-1, 2)
+        return found[:, 0], found[:, 1]
+
+
+def axes_of(
+    shape: Sequence[int], one_slot_more: Sequence[int], one_number_more: Sequence[int], names: Names
+) -> list[Axis]:
+    return [Axis.of(*sizes, names) for sizes in zip(shape, one_slot_more, one_number_more, strict=True)]
+
+
+def taken_over(old: Array, first: Array, axes: Sequence[Axis], before: Names, now: Names) -> Array | None:
+    """The values of `old` in their new places, all other places as `first` has them in one dimension, else 0.
+
+    None where the old parameter is of another shape than the inputs before explain.
+    """
+    if any(axis.rest < 0 for axis in axes) or tuple(axis.size(before) for axis in axes) != old.shape:
+        return None
+    # In one dimension are biases and the weights of layer norms, which do not begin at 0.
+    values: Array = first.copy() if first.ndim == 1 else np.zeros_like(first)
+    places = [axis.moved(before, now) for axis in axes]
+    values[np.ix_(*[to for _, to in places])] = old[np.ix_(*[from_ for from_, _ in places])]
+    return values
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    """First values of all parameters, and a sentence of what is in them."""
+
+    values: dict[str, Array]
+    sentence: str
+
+
+def take_over(
+    old: Values,
+    first: Values,
+    probes: tuple[Shapes, Shapes],
+    before: Names,
+    now: Names,
+    distance: Callable[[Values], float],
+) -> TakenOver:
+    """The parameters of `old` that fit, unless the network answers nearer to the other one without them.
+
+    Args:
+        old: values of the other network.
+        first: values that this network would begin with.
+        probes: shapes of this network's parameters with one slot more, and with one number more.
+        before: inputs of the other network.
+        now: inputs of this one.
+        distance: mean absolute difference of the two networks' logits when this one has these values.
+    """
+    values = {name: np.array(each, np.float32) for name, each in first.items()}
+    kept = []
+    for name, each in first.items():
+        shapes = [probe.get(name, ()) for probe in probes]
+        if name not in old or any(len(shape) != each.ndim for shape in shapes):
+            continue
+        found = taken_over(old[name], each, axes_of(each.shape, shapes[0], shapes[1], now), before, now)
+        if found is not None:
+            values[name] = found
+            kept.append(name)
+    if not kept:
+        return TakenOver(dict(first), "nothing, for no parameter has the name and shape of one of its own")
+    near, far = distance(values), distance(first)
+    # NaN is never near.
+    if not near < far:
+        return TakenOver(
+            dict(first),
+            f"nothing: with its parameters the logits would be {near:.3g} from its own, with first values they are {far:.3g}",
+        )
+    fresh = sorted(set(first) - set(kept))
+    begins_anew = f"; {', '.join(fresh)} begin anew" if fresh else ""
+    return TakenOver(
+        values,
+        f"{len(kept)} of {len(first)} parameters, without their optimizer's state{begins_anew}; its logits differ by "
+        f"{near:.3g} on average where the slots and numbers of only one of the two are absent, with first values by {far:.3g}",
+    )
+
+
+def random_rows(before: Names, now: Names, dim: int, rows: int = 256) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """The same rows for both networks, as (pooled [rows, slots * dim], numbers [rows, n]): what only one has is 0."""
+    rng = np.random.default_rng(0)
+    slots = {name: rng.normal(0, 0.1, (rows, dim)) for name in before.slots if name in now.slots}
+    numbers = {name: rng.normal(0, 1, (rows, 1)) for name in before.numbers if name in now.numbers}
+
+    def of(names: Names) -> tuple[Any, Any]:
+        pooled = [slots.get(name, np.zeros((rows, dim))) for name in names.slots]
+        others = [numbers.get(name, np.zeros((rows, 1))) for name in names.numbers]
+        beside = np.concatenate(others, axis=1) if others else np.zeros((rows, 0))
+        return np.concatenate(pooled, axis=1).astype(np.float32), beside.astype(np.float32)
+
+    return of(before), of(now)

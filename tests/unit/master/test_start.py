@@ -1,0 +1,257 @@
+"""`model.startFrom` in the master: what a new ledger begins with, what it refuses, and a copy that was cut off."""
+
+import gzip
+import hashlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_ctr.config.model import Model
+from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.features.statistics.document import NumberStatistics, Statistics
+from elastic_ctr.master import start
+from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.server import Master
+from elastic_ctr.store import FileStore
+from elastic_ctr.store.source import FileSource
+from elastic_ctr.versions import layout
+from elastic_ctr.versions.manifest import CheckpointManifest, FileEntry, VersionManifest, read_checkpoint
+from master.world import DIM, MODEL, data_of, settings_of
+
+SLOTS = ("a", "b")
+OFFSET, SHIFT = -2.5, 0.125
+ROW = b"7 1 0 0 1 1 0.5 0 0 0.9 0.99 0.1 0 0 0.9 0.99\n"
+
+
+class OtherModel:
+    """A store with versions and checkpoints, small enough to look at."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = FileStore(folder)
+
+    def put(self, path: str, data: bytes, records: int = 0) -> FileEntry:
+        self.store.put_bytes(data, path)
+        return FileEntry(path=path, bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), records=records)
+
+    def publish(
+        self, version: int, kind: str, hour: int, parent: int | None = None, *, checkpoint: bool = True
+    ) -> None:
+        files = [self.put(f"{layout.model_folder(version)}/{name}", b"network") for name in layout.NETWORK]
+        manifest = VersionManifest(
+            version=version, kind=kind, base=version if parent is None else 1, parent=parent, pass_id=f"20200401/0{hour}",
+            event_time_max=1, created_at=hour, partitions=MODEL.partitions, dim=DIM, keys=1, slots=SLOTS, sparse_dim=None,
+            network="deepfm", cube_files=(), model_files=files, samples=1, auc_live=None, auc_published=None,
+        )  # fmt: skip
+        self.put(layout.version_manifest(version), manifest.to_json())
+        if checkpoint:
+            self.checkpoint(f"20200401-0{hour}-g1", version if kind == "base" else parent, hour)
+
+    def checkpoint(self, name: str, follows: int | None, hour: int, **changes: Any) -> None:
+        folder = layout.checkpoint_folder(name)
+        files = [
+            self.put(f"{folder}/000/part-000-{number:05d}.gz", gzip.compress(ROW if number == 3 else b""), number == 3)
+            for number in range(MODEL.partitions)
+        ]
+        files.append(self.put(f"{folder}/001/part-000.gz", gzip.compress(b"0.1 0 0\n")))
+        manifest = CheckpointManifest(
+            name=name, pass_id=f"20200401/0{hour}", pass_ordinal=hour, follows_version=follows, base_version=1,
+            created_at=hour, partitions=MODEL.partitions, rows={0: 0, 1: 0, 2: 0, 3: 1}, files=tuple(files),
+            offset=OFFSET, shift=SHIFT, model=start.trained_model(MODEL, settings_of(data=data_of(slots=list(SLOTS))).input),
+        ).model_copy(update=changes)  # fmt: skip
+        self.put(layout.checkpoint_manifest(name), manifest.to_json())
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> OtherModel:
+    made = OtherModel(tmp_path / "other")
+    made.publish(1, "base", 1)
+    made.publish(2, "delta", 2, parent=1)
+    made.publish(3, "delta", 3, parent=2, checkpoint=False)
+    return made
+
+
+class Begun:
+    def __init__(self, folder: Path, other: OtherModel, *, slots: tuple[str, ...] = SLOTS, **model: Any) -> None:
+        given = {"startFrom": {"store": other.store.url, "version": "latest"}, **model}
+        changed = {**MODEL.model_dump(by_alias=True, exclude={"start_from"}), **given}
+        (folder / "own").mkdir(exist_ok=True)
+        (folder / "days").mkdir(exist_ok=True)
+        self.store = FileStore(folder / "own")
+        self.other = other
+        self.settings = settings_of(
+            data=data_of(path="/days", slots=list(slots)),
+            model=Model.model_validate(changed),
+            master=MasterConfig(state_dir=str(folder / "state")),
+        )
+        self.master = Master(self.settings, source=FileSource(folder), store=self.store, token="")
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.master._ledger
+
+    def copy(self, said: list[str] | None = None, stop: threading.Event | None = None) -> bool:
+        sentences = [] if said is None else said
+        done = start.CheckpointCopy(
+            self.master._coordinator, self.store, self.other.store, Path(self.settings.master.state_dir),
+            lambda waits, error: sentences.append(error or waits),
+        )  # fmt: skip
+        return done.run(stop or threading.Event())
+
+    def close(self) -> None:
+        self.ledger.close()
+        self.master._lock.release()
+
+
+@pytest.fixture
+def begun(tmp_path: Path, other: OtherModel) -> Iterator[Begun]:
+    made = Begun(tmp_path, other)
+    yield made
+    made.close()
+
+
+def test_latest_is_the_newest_version_that_has_a_checkpoint_and_its_offset_comes_along(begun: Begun) -> None:
+    assert begun.copy()
+
+    facts = begun.ledger.facts
+    assert facts.started_from is not None
+    assert (facts.started_from.version, facts.started_from.dense, facts.offset, facts.started_from.shift) == (
+        2,
+        True,
+        OFFSET,
+        SHIFT,
+    )
+    manifest = read_checkpoint(begun.store, facts.started_from.name)
+    assert manifest.rows == {0: 0, 1: 0, 2: 0, 3: 1}
+    assert [entry.path.split("/", 2)[2] for entry in manifest.files if "/001/" in entry.path] == ["001/part-000.gz"]
+    assert begun.master._coordinator._generations.last_checkpoint == facts.started_from.name
+    assert not begun.master._coordinator._generations.take_over
+
+
+def test_the_dense_part_of_another_network_is_left_out_and_its_network_copied(
+    tmp_path: Path, other: OtherModel
+) -> None:
+    begun = Begun(tmp_path, other, slots=("b", "c"))
+    assert begun.copy()
+
+    started = begun.ledger.facts.started_from
+    assert started is not None
+    manifest = read_checkpoint(begun.store, started.name)
+    assert {entry.path.split("/")[2] for entry in manifest.files} == {"000", "network"}
+    assert begun.master._coordinator._generations.take_over == started.name
+    begun.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"embeddingDim": 5}, "embeddingDim 2 there, 5 here"),
+        ({"partitions": 6}, "partitions 4 there, 6 here"),
+        ({"sparseDim": 1000}, "sparseDim null there, 1000 here"),
+        ({"table": {"embedx": {"name": "adagrad"}}}, "table.embedx.name adam there, adagrad here"),
+    ],
+)
+def test_another_table_is_refused_and_the_corrected_settings_start(
+    tmp_path: Path, other: OtherModel, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match="has another table") as refused:
+        Begun(tmp_path, other, **changes)
+    assert sentence in str(refused.value)
+
+    begun = Begun(tmp_path, other)
+    assert begun.copy()
+    begun.close()
+
+
+def test_a_version_that_is_gone_or_has_no_checkpoint_is_named_with_those_that_have(
+    tmp_path: Path, other: OtherModel
+) -> None:
+    url = other.store.url
+    with pytest.raises(ValueError, match=r"version 9 is not in .*; the newest there are 1, 2, 3"):
+        Begun(tmp_path, other, startFrom={"store": url, "version": 9})
+    with pytest.raises(ValueError, match=r"version 3 in .* has its checkpoint no more; 2, 1 have one"):
+        Begun(tmp_path, other, startFrom={"store": url, "version": 3})
+    with pytest.raises(ValueError, match="has no version"):
+        Begun(tmp_path, OtherModel(tmp_path / "empty"))
+
+
+def test_a_checkpoint_in_mid_pass_is_of_no_version(tmp_path: Path, other: OtherModel) -> None:
+    other.checkpoint("20200401-03-g1", 2, 3, mid=True)
+
+    begun = Begun(tmp_path, other)
+
+    assert begun.ledger.facts.started_from is not None
+    assert begun.ledger.facts.started_from.version == 2
+    begun.close()
+
+
+def test_a_copy_that_was_cut_off_goes_on_with_the_next_master(tmp_path: Path, other: OtherModel, begun: Begun) -> None:
+    stop = threading.Event()
+    stop.set()
+    assert not begun.copy(stop=stop)
+    started = begun.ledger.facts.started_from
+    assert started is not None
+    begun.close()
+    folder = layout.checkpoint_folder("20200401-02-g1")
+    data = other.store.get_bytes(f"{folder}/000/part-000-00003.gz")
+    begun.store.put_bytes(data, f"{layout.checkpoint_folder(started.name)}/000/part-000-00003.gz")
+    other.publish(4, "base", 4)
+
+    again = Begun(tmp_path, other)
+    assert again.copy()
+
+    assert again.ledger.facts.started_from == started.model_copy(update={"copied": True})
+    assert read_checkpoint(again.store, started.name).rows[3] == 1
+    again.close()
+
+
+def test_a_damaged_file_is_named_and_the_copy_goes_on_once_it_is_back(
+    other: OtherModel, begun: Begun, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(start, "_AGAIN_SECONDS", 0.01)
+    file = other.store.root / layout.checkpoint_folder("20200401-02-g1") / "000/part-000-00003.gz"
+    whole, said = file.read_bytes(), []
+    file.write_bytes(whole[:-1] + b"?")
+
+    def mend(sentence: str) -> None:
+        said.append(sentence)
+        if "is not what its manifest says" in sentence:
+            file.write_bytes(whole)
+
+    copy = start.CheckpointCopy(
+        begun.master._coordinator, begun.store, other.store, Path(begun.settings.master.state_dir),
+        lambda waits, error: mend(error or waits),
+    )  # fmt: skip
+    assert copy.run(threading.Event())
+
+    assert any("part-000-00003.gz" in each and "put the file back" in each for each in said)
+
+
+def test_an_existing_ledger_ignores_another_wish_and_says_so(tmp_path: Path, other: OtherModel, begun: Begun) -> None:
+    assert begun.copy()
+    assert begun.master.status()["startedFrom"]["ignored"] == ""
+    begun.close()
+
+    again = Begun(tmp_path, other, startFrom={"store": other.store.url, "version": 1})
+
+    started = again.master.status()["startedFrom"]
+    assert started["version"] == 2
+    assert "is ignored: this training began with version 2" in started["ignored"]
+    again.close()
+
+
+def number(mean: float) -> NumberStatistics:
+    return NumberStatistics(
+        rows=4097, missing=0, distinct=1, min=mean, max=mean, mean=mean, deviation=0, quantiles=(mean,) * 4097
+    )
+
+
+def test_series_that_the_old_model_has_keep_its_statistics() -> None:
+    old = Statistics(texts={}, numbers={"price": number(1), "gone": number(2)})
+    new = Statistics(texts={}, numbers={"price": number(3), "age": number(4)})
+
+    kept = start.kept_series(old, new)
+
+    assert {name: each.mean for name, each in kept.numbers.items()} == {"price": 1, "age": 4}
