@@ -71,7 +71,10 @@ def test_what_the_program_refuses_of_a_network_the_schema_refuses(
         ({"source": "x" * 65537}, "at '/model/network/source': maxLength: got 65,537, want 65,536"),
         ({"source": SOURCE, "settings": {"a": {"b": 1}}}, "at '/model/network/settings/a': got object, want boolean"),
         ({"source": SOURCE, "settings": {"a": [[[1]]]}}, "at '/model/network/settings/a/0/0': got array, want boolean"),
-        ({"source": SOURCE, "settings": {"_a": 1}}, "at '/model/network/settings': additional properties '_a' not allowed"),
+        (
+            {"source": SOURCE, "settings": {"_a": 1}},
+            "at '/model/network/settings': additional properties '_a' not allowed",
+        ),
         ({"source": SOURCE, "settings": {"a": 2**53}}, "at '/model/network/settings/a': maximum: got"),
         ({"source": SOURCE, "settings": {"a": "x" * 1025}}, "at '/model/network/settings/a': maxLength: got 1,025"),
         ({"source": SOURCE, "settings": {"a": [0] * 1025}}, "at '/model/network/settings/a': maxItems: got 1,025"),
@@ -140,10 +143,12 @@ def test_every_role_loads_the_network_that_was_given_and_nothing_of_the_default(
     [
         (
             {"network": {"file": "my_network.py"}},
-            "model.network.file my_network.py is read by `elastic-ctr` alone, a chart cannot read it: leave it out and give its text, "
-            "--set-file model.network.source=my_network.py",
+            "a chart cannot read it: leave it out and give its text, --set-file model.network.source=my_network.py",
         ),
-        ({"network": {"file": "x.py", "source": SOURCE}}, "model.network has a source and a file: leave one of them out"),
+        (
+            {"network": {"file": "x.py", "source": SOURCE}},
+            "model.network has a source and a file: leave one of them out",
+        ),
         ({"network": {"source": SOURCE}, "output": "softmax"}, "a network of your own returns the logit itself"),
     ],
     ids=str,

@@ -107,9 +107,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_network_that_can_be_trained_and_served_is_taken_with_its_parameters(
-    said: dict[str, Any], name: str
-) -> None:
+def test_a_network_that_can_be_trained_and_served_is_taken_with_its_parameters(said: dict[str, Any], name: str) -> None:
     assert isinstance(said[name], dict), said[name]
 
 

@@ -33,7 +33,9 @@ def check(
         typer.Argument(metavar="FILE", help="The network's Python file; that of model.network if none is given."),
     ] = None,
     set_file: SetFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, with `ok` and the facts or the reason.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object, with `ok` and the facts or the reason.")
+    ] = False,
 ) -> None:
     """Build the network, train a few batches of drawn records beside a parameter server, export it, and compare its scores with those of serving.
 
@@ -93,8 +95,8 @@ def _print(name: str, trial: Trial) -> None:
     table.add_row("total", "", f"{trial.values:,}")
     out = Console()
     (out if out.is_terminal else Console(width=120)).print(table)
-    for each in trial.unchanged:
-        typer.echo(f"note: {each} did not change in {trial.records:,} records")
+    for unchanged in trial.unchanged:
+        typer.echo(f"note: {unchanged} did not change in {trial.records:,} records")
     typer.echo(
         f"{name} can be trained and served: serving scores as training does, largest difference {trial.max_abs_diff:.1e}; a record takes "
         f"{trial.training_microseconds:.1f} us to train and {trial.prediction_microseconds:.1f} us to predict, on one thread"

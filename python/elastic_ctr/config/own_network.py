@@ -93,9 +93,11 @@ def _checked(source: str) -> str:
         line = f"line {wrong.lineno} " if wrong.lineno else ""
         raise ValueError(f"{line}is not Python: {wrong.msg}") from wrong
     except (ValueError, RecursionError, MemoryError, OverflowError) as wrong:
-        raise ValueError(f"is not Python: {wrong or type(wrong).__name__}") from wrong
+        raise ValueError(f"is not Python: {str(wrong) or type(wrong).__name__}") from wrong
     if not any(map(_may_define, ast.walk(tree))):
-        raise ValueError(f"has no function {FUNCTION}; add `def {FUNCTION}(inputs, settings)`, which returns [batch, 1]")
+        raise ValueError(
+            f"has no function {FUNCTION}; add `def {FUNCTION}(inputs, settings)`, which returns [batch, 1]"
+        )
     return text
 
 
@@ -106,7 +108,7 @@ def _may_define(node: ast.AST) -> bool:
         case ast.Name(id=name, ctx=ast.Store()):
             return name == FUNCTION
         case ast.alias(name=name, asname=other):
-            return "*" in name or FUNCTION == (other or name)
+            return "*" in name or (other or name) == FUNCTION
         case _:
             return False
 

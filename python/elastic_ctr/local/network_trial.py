@@ -56,7 +56,9 @@ def trained(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
     pooled, numbers = _rows(engine, model, given, keys, dice)
     scores = engine.score(pooled, numbers)
     if not np.isfinite(scores).all():
-        raise NetworkRefused(f"it predicts {scores[~np.isfinite(scores)][0]} after {spec['batchSize'] + timed} records of training")
+        raise NetworkRefused(
+            f"it predicts {scores[~np.isfinite(scores)][0]} after {spec['batchSize'] + timed} records of training"
+        )
     engine.export_dense(scratch / EXPORT)
     np.savez(scratch / SCORED, pooled=pooled, numbers=numbers, scores=scores)
     return {
@@ -84,7 +86,12 @@ def _await_server(endpoint: str) -> None:
 
 
 def _train(
-    engine: Engine, given: ModelInput, count: int, dice: np.random.Generator, scratch: Path, batch_size: int | None = None
+    engine: Engine,
+    given: ModelInput,
+    count: int,
+    dice: np.random.Generator,
+    scratch: Path,
+    batch_size: int | None = None,
 ) -> tuple[npt.NDArray[np.uint64], float]:
     """Train drawn records, one key a slot: their keys [count, slots], and the seconds."""
     keys = dice.integers(1, _KEYS + 1, (count, len(given.slots))).astype(np.uint64)

@@ -76,11 +76,14 @@ def test_what_cannot_be_a_network_is_refused_by_a_sentence(given: Any, words: st
 
 
 def test_softmax_is_refused() -> None:
-    assert refusal({"source": SOURCE}, output="softmax").startswith("model: output softmax is that of the output layers of")
+    assert refusal({"source": SOURCE}, output="softmax").startswith(
+        "model: output softmax is that of the output layers of"
+    )
 
 
 @pytest.mark.parametrize(
-    "source", ["from x import *\n", "from x import other as logit\n", "if True:\n    logit = make()\n", "class logit: ...\n"]
+    "source",
+    ["from x import *\n", "from x import other as logit\n", "if True:\n    logit = make()\n", "class logit: ...\n"],
 )
 def test_any_way_to_define_the_function_is_left_to_the_trainer(source: str) -> None:
     assert network(source=source).source == source

@@ -446,8 +446,7 @@ def test_a_server_process_that_refuses_its_network_is_not_lost_and_its_sentence_
         parent._turn()
 
     assert {(told.lost, told.serving, told.error) for told in master.told[-3:]} == {(False, False, sentence)}
-    assert isinstance(parent._child, Refusing), "it is not started again"
-    assert parent._failed_starts == 0
+    assert (parent._failed_starts, parent._reported_dead_pid) == (0, Refusing.pid), "it is not started again"
 
 
 class Refusing:

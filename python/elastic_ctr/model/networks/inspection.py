@@ -101,9 +101,13 @@ def _refuse_operators(built: _Built, *, serves: bool) -> None:
                 f"{where} uses {kind}, control flow that depends on the values of a batch; use paddle.where or a mask, row by row"
             )
         if kind in _PYTHON:
-            raise NetworkRefused(f"{where} uses {kind}, which needs Python where predictions are answered; leave it out")
+            raise NetworkRefused(
+                f"{where} uses {kind}, which needs Python where predictions are answered; leave it out"
+            )
         if kind.startswith(_TABLES):
-            raise NetworkRefused(f"{where} uses {kind}, a table of its own; make it a feature, whose vectors the network gets")
+            raise NetworkRefused(
+                f"{where} uses {kind}, a table of its own; make it a feature, whose vectors the network gets"
+            )
         if kind.startswith(_FOREIGN):
             raise NetworkRefused(f"{where} uses {kind}, which cannot run inside a network here; leave it out")
         if changed := lasting & set(operator.output_arg_names):
@@ -127,11 +131,17 @@ def _refuse_parameters(built: _Built) -> None:
         if not _NAME.fullmatch(name):
             raise NetworkRefused(f"{where}; a name has at most 200 letters, digits, and _ . -")
         if each.dtype != paddle.float32:
-            raise NetworkRefused(f"{where} of {str(each.dtype).rpartition('.')[2]}; the parameter servers hold float32 alone")
+            raise NetworkRefused(
+                f"{where} of {str(each.dtype).rpartition('.')[2]}; the parameter servers hold float32 alone"
+            )
         if any(size < 1 for size in each.shape):
-            raise NetworkRefused(f"{where} of the shape {list(each.shape)}, which has no values; every size must be at least 1")
+            raise NetworkRefused(
+                f"{where} of the shape {list(each.shape)}, which has no values; every size must be at least 1"
+            )
         if not each.trainable:
-            raise NetworkRefused(f"{where}, which is not trained; use a constant, such as paddle.full or paddle.to_tensor")
+            raise NetworkRefused(
+                f"{where}, which is not trained; use a constant, such as paddle.full or paddle.to_tensor"
+            )
         if each.optimize_attr.get("learning_rate", 1.0) != 1.0 or each.regularizer is not None:
             raise NetworkRefused(
                 f"{where} with a learning rate or a regularizer of its own, which the parameter servers do not read; set "
@@ -162,7 +172,9 @@ def _refuse_unused(built: _Built) -> None:
         if needed & set(operator.output_arg_names):
             needed |= set(operator.input_arg_names)
     if "pooled" not in needed:
-        raise NetworkRefused(f"the logit of {FILE} does not depend on inputs.pooled, so no key would learn; use its values")
+        raise NetworkRefused(
+            f"the logit of {FILE} does not depend on inputs.pooled, so no key would learn; use its values"
+        )
     if "numbers" in built.feeds and "numbers" not in needed:
         raise NetworkRefused(
             f"the logit of {FILE} does not depend on inputs.numbers; use them (elastic_ctr.network.first_order and flat do), or take the "
@@ -196,9 +208,7 @@ def _refuse_other_rows(built: _Built) -> None:
     from paddle import static
 
     dice = np.random.default_rng(1)
-    given = {
-        name: dice.standard_normal((ROWS, feed.shape[1])).astype(np.float32) for name, feed in built.feeds.items()
-    }
+    given = {name: dice.standard_normal((ROWS, feed.shape[1])).astype(np.float32) for name, feed in built.feeds.items()}
     executor = static.Executor(paddle.CPUPlace())
 
     def logits(rows: slice) -> npt.NDArray[np.float32]:
