@@ -112,6 +112,15 @@ def _told_apart(alternatives: list[Schema], definitions: Schema) -> Schema:
         rest = {key: each for other in others if "const" not in other for key, each in other.items() if key != "type"}
         return {"type": types, **rest, "if": {"type": "string"}, "then": {"enum": words}} if words else found
     references = [each for each in alternatives if "$ref" in each]
+    if own := [place for place, each in enumerate(classes) if "source" in each["properties"]]:
+        # Told apart by what it needs: Helm merges the default's name into it.
+        [place] = own
+        del classes[place]
+        other = references.pop(place)
+        named = _by_name(classes, references, found)
+        for key in ("file", "source"):
+            named["else"] = {"if": {"required": [key]}, "then": other, "else": named["else"]}
+        return named
     if all("const" in each["properties"].get("name", {}) for each in classes):
         return _by_name(classes, references, found)
     if all("const" in each["properties"].get("type", {}) for each in classes):

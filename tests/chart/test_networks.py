@@ -2,17 +2,23 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from chart.rendering import CHART, SMALLEST, Renderer, merged
 from chart.role_settings import files
+from elastic_ctr.cli.local import load_values
+from elastic_ctr.config.features import input_of
 from elastic_ctr.config.load import ConfigRefused, settings
+from elastic_ctr.config.model import digest_of_model
 from elastic_ctr.config.networks import NETWORKS
-from elastic_ctr.config.role_files import CubeServerFile, ServingFile, TrainingMember
+from elastic_ctr.config.role_files import CubeServerFile, MasterFile, ServingFile, TrainerFile, TrainingMember
 from elastic_ctr.config.values_file import Values
 
+SOURCE = 'def logit(inputs, settings):\n    return inputs.pooled[:, :1]  # {{ not a template }} "ö"\n\n'
 DEFINITIONS: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())["$defs"]
 
 
@@ -59,6 +65,20 @@ def test_what_the_program_refuses_of_a_network_the_schema_refuses(
         ({"name": "lr", "crossLayers": 3}, "at '/model/network': additional properties 'crossLayers' not allowed"),
         ({"name": "dcn", "rank": 3}, "at '/model/network': additional properties 'rank' not allowed"),
         ({"crosLayers": 3}, "at '/model/network': additional properties 'crosLayers' not allowed"),
+        ({"source": SOURCE, "layers": [4]}, "at '/model/network': additional properties 'layers' not allowed"),
+        ({"source": 5}, "at '/model/network/source': got number, want string"),
+        ({"source": ""}, "at '/model/network/source': minLength: got 0, want 1"),
+        ({"source": "x" * 65537}, "at '/model/network/source': maxLength: got 65,537, want 65,536"),
+        ({"source": SOURCE, "settings": {"a": {"b": 1}}}, "at '/model/network/settings/a': got object, want boolean"),
+        ({"source": SOURCE, "settings": {"a": [[[1]]]}}, "at '/model/network/settings/a/0/0': got array, want boolean"),
+        (
+            {"source": SOURCE, "settings": {"_a": 1}},
+            "at '/model/network/settings': additional properties '_a' not allowed",
+        ),
+        ({"source": SOURCE, "settings": {"a": 2**53}}, "at '/model/network/settings/a': maximum: got"),
+        ({"source": SOURCE, "settings": {"a": "x" * 1025}}, "at '/model/network/settings/a': maxLength: got 1,025"),
+        ({"source": SOURCE, "settings": {"a": [0] * 1025}}, "at '/model/network/settings/a': maxItems: got 1,025"),
+        ({"settings": {"a": 1}}, "at '/model/network': additional properties 'settings' not allowed"),
     ],
     ids=str,
 )
@@ -101,6 +121,8 @@ def test_heads_that_do_not_divide_a_stream_are_refused_by_both(
         {"layers": [64, 32]},
         {"name": "dcn-v2", "crossLayers": 3, "layers": [256, 128], "dropout": 0.1, "rank": None},
         {"name": "final-mlp", "layers": [64], "secondLayers": [32], "heads": 16, "gating": True},
+        {"source": SOURCE},
+        {"source": SOURCE, "settings": {"b": 2.0, "a": [[1, "x"], [True]], "c": 0.5, "many": 1000001}},
     ],
     ids=str,
 )
@@ -114,3 +136,42 @@ def test_every_role_loads_the_network_that_was_given_and_nothing_of_the_default(
 
     assert len(loaded) >= 4
     assert {each == given for each in loaded} == {True}
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (
+            {"network": {"file": "my_network.py"}},
+            "a chart cannot read it: leave it out and give its text, --set-file model.network.source=my_network.py",
+        ),
+        (
+            {"network": {"file": "x.py", "source": SOURCE}},
+            "model.network has a source and a file: leave one of them out",
+        ),
+        ({"network": {"source": SOURCE}, "output": "softmax"}, "a network of your own returns the logit itself"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_a_network_of_the_users_own_is_a_sentence_in_both(
+    render: Renderer, model: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigRefused, match=r"model"):
+        settings(Values, merged(SMALLEST, {"model": model}), "values.yaml")
+    assert words in render.refusal(model=model)
+
+
+def test_the_example_reaches_trainers_as_set_file_gives_it_and_is_the_model_of_a_laptop(
+    render: Renderer, tmp_path: Path
+) -> None:
+    folder = CHART.parents[1] / "examples" / "own-network"
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(SMALLEST))
+    laptop = load_values([tmp_path / "values.yaml", folder / "values.yaml"], None)
+    network = yaml.safe_load((folder / "values.yaml").read_text())["model"]["network"]
+    given = {"source": (folder / network.pop("file")).read_text(), **network}
+
+    found = [f for f in files(render(model={"network": given})).values() if isinstance(f, TrainerFile | MasterFile)]
+
+    assert len(found) == 2
+    digests = {digest_of_model(each.model, each.input) for each in found}
+    assert digests == {digest_of_model(laptop.model, input_of(laptop.data, laptop.features))}

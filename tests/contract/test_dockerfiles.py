@@ -94,3 +94,21 @@ def test_a_build_is_sent_what_it_needs_alone() -> None:
     assert {line[1:] for line in lines if line.startswith("!")} == {
         "images", "pyproject.toml", "python", "README.md", "requirements/cube.txt", "requirements/run.txt",
     }  # fmt: skip
+
+
+def test_the_recipe_for_more_packages_in_the_documents_is_such_a_dockerfile(tmp_path: Path) -> None:
+    page = (ROOT / "docs/models.md").read_text()
+    [recipe] = re.findall(r"```dockerfile\n(.*?)```", page, re.DOTALL)
+    file = tmp_path / "Dockerfile"
+    file.write_text(recipe)
+
+    test_nothing_needs_buildkit(file)
+    test_every_base_is_a_build_argument_with_a_tag(file)
+    test_nothing_runs_as_root(file)
+    # Packages come to the environment of the image, which has this Python and no pip.
+    trainer = (ROOT / "images/trainer/Dockerfile").read_text()
+    [python] = re.findall(r"^ARG PYTHON_IMAGE=(python:(3\.\d+)\S*)$", trainer, re.MULTILINE)
+    assert f"ARG PYTHON_IMAGE={python[0]}\n" in recipe
+    assert f"/opt/elastic-ctr/lib/python{python[1]}/site-packages" in recipe
+    assert "pip uninstall" in trainer
+    assert "--no-deps" in recipe

@@ -12,6 +12,7 @@ import yaml
 
 from elastic_ctr.cli.main import build
 from elastic_ctr.config.networks import NETWORKS
+from elastic_ctr.config.own_network import OwnNetwork
 from elastic_ctr.config.section import Section
 from elastic_ctr.config.values_file import Values
 
@@ -97,7 +98,7 @@ def settings(section: type[Section], prefix: str = "") -> Iterator[tuple[str, st
 
 SETTINGS = {
     **dict(settings(Values)),
-    **{key: what for kind in NETWORKS.values() for key, what in settings(kind, "model.network.")},
+    **{key: what for kind in (*NETWORKS.values(), OwnNetwork) for key, what in settings(kind, "model.network.")},
     # Which of them, told apart by it.
     "model.network.name": "The network.",
 }

@@ -13,7 +13,7 @@ from elastic_ctr.local.plan import Places, roles
 from elastic_ctr.model.program import TABLE, table_settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FILES = sorted(EXAMPLES.glob("*.yaml"))
+FILES = sorted(EXAMPLES.rglob("*.yaml"))
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def data_values(tmp_path: Path) -> Path:
     return tmp_path / "data" / "values.yaml"
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.name))
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(EXAMPLES)))
 def test_each_example_is_a_run_of_one_machine(file: Path, data_values: Path, tmp_path: Path) -> None:
     below = [] if "\ndata:" in file.read_text() else [data_values]
 

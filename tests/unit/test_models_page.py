@@ -8,10 +8,12 @@ import pytest
 import yaml
 from bench.networks import DATA, page, settings_of, tables, verdicts
 
+from elastic_ctr import network as own
 from elastic_ctr.cli.local import load_values
 from elastic_ctr.config.load import ConfigRefused
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS, Lr
+from elastic_ctr.config.own_network import OwnNetwork
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 
@@ -39,7 +41,7 @@ def test_the_page_says_of_every_network_what_it_is_good_for() -> None:
 
 
 def test_the_page_begins_with_a_model_that_is_taken() -> None:
-    [block] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    block, *_ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
     assert Model.model_validate(yaml.safe_load(block)["model"]).network.name == "dcn-v2"
 
@@ -82,3 +84,22 @@ def test_the_page_takes_the_table_and_none_of_a_quick_run() -> None:
     assert page(written, results()) == written
     with pytest.raises(ValueError, match="of a quick run"):
         page(PAGE, {**results(), "quick": True})
+
+
+def test_the_network_of_your_own_on_the_page_is_taken_with_the_settings_beside_it(tmp_path: Path) -> None:
+    [source] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    [block] = [each for each in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "file:" in each]
+    (tmp_path / "my_network.py").write_text(source)
+    data = {"source": {"url": "file:///logs"}, "start": "20200401/00", "slots": ["a"]}
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"data": data, **yaml.safe_load(block)}))
+
+    assert load_values([tmp_path / "values.yaml"], None).model.network == OwnNetwork(
+        source=source, settings={"layers": [64, 32], "dropout": 0.1}
+    )
+
+
+def test_the_page_names_what_a_network_of_your_own_may_import_and_gets() -> None:
+    [section] = re.findall(r"## A network of your own\n(.*?)\n## ", PAGE, re.DOTALL)
+
+    assert [name for name in own.__all__ if f"`{name}`" not in section] == ["Fields", "Inputs"]
+    assert [f for f in own.Inputs._fields if f"`inputs.{f}`" not in section] == ["classes"]

@@ -151,11 +151,24 @@ model.output softmax is that of fully connected layers, which {{ $name }} has no
 {{- end }}
 {{- end }}
 
-{{/* The network by name, whether model.network is a name or a map; $ */}}
+{{- define "elastic-ctr.validate.ownNetwork" -}}
+{{- if eq (include "elastic-ctr.networkName" .) "own" }}
+{{- $network := .Values.model.network }}
+{{- if and $network.file $network.source -}}
+model.network has a source and a file: leave one of them out
+{{- else if $network.file -}}
+model.network.file {{ $network.file }} is read by `elastic-ctr` alone, a chart cannot read it: leave it out and give its text, --set-file model.network.source={{ $network.file }}
+{{- else if eq .Values.model.output "softmax" -}}
+model.output softmax is that of the output layers of networks that are built in, and a network of your own returns the logit itself: set model.output to sigmoid
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The network by name, whether model.network is a name or a map; "own" for one of the user's own; $ */}}
 {{- define "elastic-ctr.networkName" -}}
 {{- $network := .Values.model.network }}
 {{- if kindIs "map" $network }}
-{{- $network = $network.name }}
+{{- $network = or (hasKey $network "source") (hasKey $network "file") | ternary "own" $network.name }}
 {{- end }}
 {{- $network | default "slot-dnn" }}
 {{- end }}

@@ -18,6 +18,7 @@ from elastic_ctr.cli.check import CheckFailed, verify_serving
 from elastic_ctr.cli.entrypoint import reason_of, refuse
 from elastic_ctr.cli.status import status
 from elastic_ctr.config.load import ConfigRefused, read_yaml, settings
+from elastic_ctr.config.own_network import read_source
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.report import learned, table
@@ -37,7 +38,8 @@ Folder = Annotated[Path, typer.Option("--dir", help="Where state, logs and publi
 SetFile = Annotated[
     list[str] | None,
     typer.Option(
-        "--set-file", help="KEY=FILE: the file's text as a value, as helm takes it; for data.slots=slot.conf."
+        "--set-file",
+        help="KEY=FILE: the file's text as a value, as helm takes it; for data.slots=slot.conf and model.network.source=my_network.py.",
     ),
 ]
 _GRACE_SECONDS = 30
@@ -55,9 +57,18 @@ def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, obj
     return result
 
 
-def _with_absolute_source(file: Path) -> dict[str, object]:
-    """The values in a file, with a `data.source.url` such as `file:.` counted from the folder of the file."""
+def _read_values(file: Path) -> dict[str, object]:
+    """The values in a file. What they name by a path counts from the folder of the file: a `data.source.url` such as `file:.`, and
+    `model.network.file`, whose text becomes `model.network.source`.
+    """
     values = read_yaml(file)
+    match values:
+        case {"model": {"network": {"file": str(name)} as network}} if "source" not in network:
+            try:
+                network["source"] = read_source(file.resolve().parent / name)
+            except (OSError, ValueError) as failed:
+                raise ConfigRefused(f"{file}: model.network.file {name!r}: {reason_of(failed)}") from failed
+            del network["file"]
     match values:
         case {"data": {"source": {"url": str(url)} as source}} if re.match("file:(?!/)", url):
             source["url"] = (file.resolve().parent / url.removeprefix("file:")).resolve().as_uri()
@@ -66,7 +77,7 @@ def _with_absolute_source(file: Path) -> dict[str, object]:
 
 def load_values(files: list[Path], set_files: list[str] | None) -> Values:
     """Raises ConfigRefused."""
-    parts: dict[str, dict[str, object]] = {str(file): _with_absolute_source(file) for file in files}
+    parts: dict[str, dict[str, object]] = {str(file): _read_values(file) for file in files}
     for each in set_files or []:
         key, equals, file_name = each.partition("=")
         if not equals:

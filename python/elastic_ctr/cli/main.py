@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "pass": ("elastic_ctr.cli.orders", "pass_app", None),
     "rollback": ("elastic_ctr.cli.orders", "rollback", None),
     "check": ("elastic_ctr.cli.check", "app", None),
+    "network": ("elastic_ctr.cli.network", "app", None),
     "values": ("elastic_ctr.cli.values", "values", None),
     "import": ("elastic_ctr.cli.import_data", "app", None),
     "analyze": ("elastic_ctr.cli.analyze", "analyze", None),
@@ -54,7 +55,7 @@ def _absent(name: str, cause: ModuleNotFoundError) -> Callable[[], None]:
     """Stands in for a command whose packages are not installed: it is listed, and names the package that it needs."""
     if (cause.name or "").startswith("elastic_ctr"):
         raise cause
-    extra = "local" if name in ("local", "evaluate", "trainer", "pserver", "serving", "scoring") else "cube"
+    extra = "local" if name in ("local", "evaluate", "network", "trainer", "pserver", "serving", "scoring") else "cube"
     needs = f"needs {cause.name}, which is not installed: pip install 'elastic-ctr[{extra}]'"
 
     def command() -> None:

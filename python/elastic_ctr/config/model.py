@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from elastic_ctr.config.networks import NETWORKS, WITHOUT_LAYERS, DeepFm, Network, or_a_name
+from elastic_ctr.config.own_network import OWN
 from elastic_ctr.config.section import EXACT, Section
 from elastic_ctr.config.start_from import StartFrom
 from elastic_ctr.features.value_kind import ValueKind
@@ -113,7 +114,8 @@ class Model(Section):
         default=DeepFm(name="deepfm"),
         json_schema_extra=or_a_name,
         description="A name, or a map of a name and settings of that network alone, such as {name: dcn-v2, crossLayers: 2, layers: [256, "
-        f"128]}}. The networks are {', '.join(NETWORKS)}; docs/models.md has their settings.",
+        f"128]}}. The networks are {', '.join(NETWORKS)}; docs/models.md has their settings. {{file: my_network.py}} is one of your own "
+        "for `elastic-ctr local`; for helm it is `--set-file model.network.source=my_network.py`.",
     )
     embedding_dim: int = Field(
         default=9, ge=2, le=512, description="Floats a key: the first-order weight and the vector after it."
@@ -154,6 +156,11 @@ class Model(Section):
 
     @model_validator(mode="after")
     def _classes(self) -> "Model":
+        if self.network.name == OWN and self.output == "softmax":
+            raise ValueError(
+                "output softmax is that of the output layers of networks that are built in; a network of your own returns the "
+                "logit itself: set output to sigmoid"
+            )
         if self.network.name in WITHOUT_LAYERS and self.output == "softmax":
             raise ValueError(
                 f"output softmax is that of fully connected layers, which {self.network.name} has none of; set output to sigmoid"

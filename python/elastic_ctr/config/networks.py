@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic.config import JsonDict
 
+from elastic_ctr.config.own_network import OWN, OwnNetwork
 from elastic_ctr.config.section import ALTERNATIVE, Section
 
 Width = Annotated[int, Field(ge=1, le=65536)]
@@ -164,11 +165,15 @@ def _named(given: Any) -> Any:
     """`deepfm` is short for `{name: deepfm}`; a map without a name is the default's."""
     if isinstance(given, str):
         given = {"name": given}
-    if isinstance(given, dict):
+    if isinstance(given, dict) and ("source" in given or "file" in given):
+        # The chart's default name, which Helm merges into every map, gives way.
+        given = {**given, "name": OWN}
+    elif isinstance(given, dict):
         # The chart's default is a map with this name, which Helm merges with a map that has none.
         given = {"name": DEFAULT, **given}
         if given["name"] not in [*NETWORKS]:  # a list, for what is not hashable
-            raise ValueError(f"there is no network {given['name']!r}; the networks are {', '.join(NETWORKS)}")
+            said = f"there is no network {given['name']!r}; the networks are {', '.join(NETWORKS)}"
+            raise ValueError(f"{said}, or {{file: my_network.py}} for one of your own")
     return given
 
 
@@ -193,7 +198,8 @@ Network: TypeAlias = Annotated[
     | Annotated[DcnV2, Tag(f"{ALTERNATIVE}dcn-v2")]
     | Annotated[XDeepFm, Tag(f"{ALTERNATIVE}xdeepfm")]
     | Annotated[AutoInt, Tag(f"{ALTERNATIVE}autoint")]
-    | Annotated[FinalMlp, Tag(f"{ALTERNATIVE}final-mlp")],
+    | Annotated[FinalMlp, Tag(f"{ALTERNATIVE}final-mlp")]
+    | Annotated[OwnNetwork, Tag(f"{ALTERNATIVE}{OWN}")],
     Discriminator(
         _tag_of,
         custom_error_type="network",
@@ -205,6 +211,8 @@ Network: TypeAlias = Annotated[
 
 def refusal(name: str, setting: str, near: str | None) -> str:
     """What is wrong with a setting that the network lacks: its spelling, or its network is another."""
+    if name == OWN:
+        return "is not a key of a network of your own, whose settings stand under model.network.settings; move it there"
     own = [field.alias or key for key, field in NETWORKS[name].model_fields.items() if key != "name"]
     others = [other for other, kind in NETWORKS.items() if any(f.alias == setting for f in kind.model_fields.values())]
     what = f"is not a setting of {name}, which has {', '.join(own) or 'none'}"

@@ -10,6 +10,7 @@ from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import ALTERNATIVES, Features, check_features
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.networks import NETWORKS, refusal
+from elastic_ctr.config.own_network import OWN, OwnNetwork
 from elastic_ctr.config.roles import (
     CubeConfig,
     CubeTransferConfig,
@@ -42,6 +43,7 @@ _TOP = frozenset([
 _KINDS: dict[str, type[Section]] = {
     **ALTERNATIVES,
     **{f"{ALTERNATIVE}{name}": kind for name, kind in NETWORKS.items()},
+    f"{ALTERNATIVE}{OWN}": OwnNetwork,
 }
 
 
@@ -200,7 +202,7 @@ def sentences(wrong: ValidationError, kind: type[BaseModel]) -> list[str]:
             [near, *_] = [*get_close_matches(str(place[-1]), _settings_beside(kind, error["loc"]), 1), None]
             section = str(error["loc"][-2]) if len(error["loc"]) > 1 else ""
             network = section.removeprefix(ALTERNATIVE)
-            if section != network and network in NETWORKS:
+            if section != network and (network in NETWORKS or network == OWN):
                 found.append(f"{where} {refusal(network, str(place[-1]), near)}")
             else:
                 way_out = f"did you mean {near}?" if near else "remove it or mend its spelling"

@@ -2,15 +2,21 @@
 
     python -m elastic_ctr.pserver.process SPEC.json
 
-SPEC: {"model": …, "input": {…}, "endpoints": […], "index": 0, "scratch": "…"}. Ends with its parent.
+SPEC: {"model": …, "input": {…}, "endpoints": […], "index": 0, "scratch": "…"}. Ends with its parent, or with REFUSED and one sentence
+when a network of the user's own cannot be used.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
 from elastic_ctr.config.model import Model, ModelInput
+from elastic_ctr.model.networks.inspection import inspect_own
+from elastic_ctr.model.networks.own import NetworkRefused
 from elastic_ctr.model.program import build_program, prepare_environment, start_paddle
+
+REFUSED = 2
 
 
 def main() -> None:
@@ -21,11 +27,17 @@ def main() -> None:
     start_paddle(model)
     from paddle.distributed import fleet
 
+    given = ModelInput(**spec["input"])
+    try:
+        inspect_own(model, given)
+    except NetworkRefused as refused:
+        print(f"the network cannot be trained: {refused}", file=sys.stderr, flush=True)  # noqa: T201 (its last words)
+        os._exit(REFUSED)
     role = fleet.UserDefinedRoleMaker(
         current_id=spec["index"], role=fleet.Role.SERVER, worker_num=1, server_endpoints=spec["endpoints"]
     )
     fleet.init(role)
-    build_program(model, ModelInput(**spec["input"]))
+    build_program(model, given)
     fleet.init_server()
     fleet.run_server()
 

@@ -28,6 +28,7 @@ from elastic_ctr.config.roles import GENERATION_PORTS
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.pserver.folders import Folders
+from elastic_ctr.pserver.process import REFUSED
 from elastic_ctr.runtime.lifecycle import dies_with_this_process
 from elastic_ctr.store import NotInStore, Store, StoreError
 from elastic_ctr.versions.manifest import ManifestDamaged
@@ -177,7 +178,13 @@ class PserverSupervisor:
             log.error("the server process has not answered for %.0f s and is ended", _SILENT_SECONDS)
             self._child.kill()  # type: ignore[union-attr]
             self._child.wait()  # type: ignore[union-attr]
-        lost = self._child is not None and not self._alive()
+        # Another start would be refused, too: the error stays in the state, and no generation is spent on it.
+        refused = self._child is not None and self._child.poll() == REFUSED
+        lost = self._child is not None and not self._alive() and not refused
+        if refused and self._child is not None and self._reported_dead_pid != self._child.pid:
+            self._reported_dead_pid = self._child.pid
+            self._error = self._last_line()
+            log.error("%s", self._error)
         if lost and self._child is not None and self._reported_dead_pid != self._child.pid:
             # Counted once: the process is reported as lost until the master begins another generation.
             self._reported_dead_pid = self._child.pid
@@ -285,10 +292,18 @@ class PserverSupervisor:
             self._failed_starts, self._error = 0, ""
         return up
 
-    def _last_words(self) -> str:
+    def _log_lines(self) -> list[str]:
         try:
-            lines = (self._folder() / "server.log").read_text(errors="replace").strip().splitlines()
+            return (self._folder() / "server.log").read_text(errors="replace").strip().splitlines()
         except OSError:
+            return []
+
+    def _last_line(self) -> str:
+        return (self._log_lines() or ["the server process refused its settings and left no log"])[-1][:500]
+
+    def _last_words(self) -> str:
+        lines = self._log_lines()
+        if not lines:
             return "it left no log"
         errors = [line.strip()[:200] for line in lines if "Error" in line or "error" in line]
         return errors[-1] if errors else "no error in its log"

@@ -201,6 +201,14 @@ class Engine:
     def _array(self, name: str) -> npt.NDArray[Any]:
         return np.array(self._scope.find_var(name).get_tensor())
 
+    @property
+    def dense_names(self) -> list[str]:
+        return [*self._first_values]
+
+    def dense_value(self, name: str) -> npt.NDArray[np.float32]:
+        """A dense parameter as last pulled."""
+        return self._array(name).copy()
+
     def pull_dense(self) -> None:
         """Copy the servers' dense parameters into this process, whose own copy lags behind after training."""
         self._runtime._pull_all_dense(self._runtime.scopes, self._runtime._send_ctx, self._dense_map)  # noqa: SLF001

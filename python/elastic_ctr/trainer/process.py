@@ -16,12 +16,16 @@ from typing import Any
 import grpc
 
 from elastic_ctr.config.model import digest_of_model
+from elastic_ctr.config.own_network import OWN
 from elastic_ctr.config.role_files import TrainerFile
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace, MasterClient
 from elastic_ctr.features.readers.batches import ColumnsRefused
 from elastic_ctr.features.row_sample import RowSample
-from elastic_ctr.model.program import prepare_environment
+from elastic_ctr.model.networks.inspection import inspect_own
+from elastic_ctr.model.networks.own import NetworkRefused
+from elastic_ctr.model.program import prepare_environment, start_paddle
+from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.runtime.logging import configure_from_environment
 from elastic_ctr.store import RetryPolicy, Store, StoreUnavailable, open_source, open_store
 from elastic_ctr.trainer.conversions import Recipe, reader_of, recipe_of
@@ -84,6 +88,8 @@ class TrainerProcess:
         return self._leaving and not self._keep_running
 
     def run(self) -> int:
+        if not self._network_is_usable():
+            return 2
         reply = self._join()
         if reply is None or reply.verdict == control.JoinReply.LEAVE:
             return 0
@@ -119,6 +125,19 @@ class TrainerProcess:
             return 1
         self._engine.close()
         return 0
+
+    def _network_is_usable(self) -> bool:
+        """Before the trainer joins: without this a network of the user's own that is wrong would fail in the middle of a save."""
+        model = self._settings.model
+        if model.network.name == OWN:
+            with preserve_sigterm_handler():
+                start_paddle(model)
+            try:
+                inspect_own(model, self._settings.input)
+            except NetworkRefused as refused:
+                log.error("this network cannot be trained: %s", refused)  # noqa: TRY400 (one sentence)
+                return False
+        return True
 
     def _open_store(self, retry: RetryPolicy) -> Store:
         store = self._settings.store

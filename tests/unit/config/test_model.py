@@ -138,7 +138,7 @@ def test_an_unknown_setting_of_a_network_is_refused_with_the_settings_there_are(
 
 @pytest.mark.parametrize("name", ["../x", "", 5, [5], None], ids=str)
 def test_an_unknown_network_is_refused_with_the_names_there_are(name: object) -> None:
-    sentence = f"there is no network {name!r}; the networks are deepfm, slot-dnn, lr, fm, wide-deep, dcn, dcn-v2, xdeepfm, autoint, final-mlp"
+    sentence = f"there is no network {name!r}; the networks are deepfm, slot-dnn, lr, fm, wide-deep, dcn, dcn-v2, xdeepfm, autoint, final-mlp, or {{file: my_network.py}} for one of your own"
 
     assert refused({"name": name}) == f"values.yaml: network: {sentence}"
     if isinstance(name, str):

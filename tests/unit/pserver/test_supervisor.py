@@ -14,6 +14,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace
 from elastic_ctr.pserver import supervisor as module
 from elastic_ctr.pserver.folders import Folders
+from elastic_ctr.pserver.process import REFUSED
 from elastic_ctr.pserver.supervisor import PserverSupervisor, _do, _save_of
 from elastic_ctr.store import FileStore
 from elastic_ctr.versions import layout
@@ -431,3 +432,34 @@ def test_a_master_that_is_away_for_long_is_said_once_and_that_it_is_back(
     said = [record.getMessage() for record in caplog.records if "master" in record.getMessage()]
     assert said[0] == "the master does not answer: UNAVAILABLE: connection refused; retrying"
     assert [line.startswith("the master answers again, after ") for line in said[1:]] == [True]
+
+
+def test_a_server_process_that_refuses_its_network_is_not_lost_and_its_sentence_stays_in_the_state(
+    parent: PserverSupervisor, master: Master
+) -> None:
+    sentence = "the network cannot be trained: model.network.source has no function logit"
+    (parent._folder() / "server.log").write_text(f"an Error of before\n{sentence}\n")
+    parent._child = Refusing()  # type: ignore[assignment]
+    master.orders.endpoints.append("127.0.0.1:1")
+
+    for _ in range(3):
+        parent._turn()
+
+    assert {(told.lost, told.serving, told.error) for told in master.told[-3:]} == {(False, False, sentence)}
+    assert (parent._failed_starts, parent._reported_dead_pid) == (0, Refusing.pid), "it is not started again"
+
+
+class Refusing:
+    """A server process that has ended with REFUSED."""
+
+    pid = 8
+    returncode = REFUSED
+
+    def poll(self) -> int:
+        return self.returncode
+
+    def kill(self) -> None:
+        pass
+
+    def wait(self) -> int:
+        return self.returncode

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import xxhash
 
-from elastic_ctr.config.model import ModelInput, digest_of_model
+from elastic_ctr.config.model import Model, ModelInput, digest_of_model
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.control.channel import ForeignMasterGrace
 from elastic_ctr.model.evaluation import BUCKETS
+from elastic_ctr.model.networks.own import NetworkRefused
 from elastic_ctr.store import StoreError, StoreUnavailable
 from elastic_ctr.trainer import process as module
 from elastic_ctr.trainer.process import TrainerProcess
@@ -634,3 +635,40 @@ def test_a_trainer_that_is_told_to_end_while_the_master_restarts_waits_for_its_w
 class Away(grpc.RpcError):  # type: ignore[misc]
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_trainer_whose_network_is_refused_says_why_and_ends_with_2_before_it_joins(
+    tmp_path: Path, trainer: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise NetworkRefused("model.network.source line 7 raises ValueError: no")
+
+    monkeypatch.setattr(module, "start_paddle", lambda _model: None)
+    monkeypatch.setattr(module, "inspect_own", refuse)
+    one, client = trainer(task(0, control.TRAIN))
+    own = Model.model_validate({"network": {"source": "def logit(inputs, settings): ...\n"}})
+    one._settings = one._settings.model_copy(update={"model": own})
+
+    assert one.run() == 2
+
+    assert client.said == []
+    [said] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert said == "this network cannot be trained: model.network.source line 7 raises ValueError: no"
+
+
+def test_a_trainer_with_another_source_than_the_masters_ends_with_2(
+    trainer: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "start_paddle", lambda _model: None)
+    monkeypatch.setattr(module, "inspect_own", lambda *_: [])
+    masters, own = (
+        Model.model_validate({"network": {"source": f"def logit(inputs, settings): ...\n# {number}\n"}})
+        for number in range(2)
+    )
+    one, client = trainer(reply=joined(model_digest=digest_of_model(masters, ModelInput(SLOTS))))
+    one._settings = one._settings.model_copy(update={"model": own})
+
+    assert one.run() == 2
+
+    assert [method for method, _ in client.said] == ["JoinTrainer"]
+    assert "this trainer's model settings are not the master's; give all roles the same values file" in caplog.text

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elastic_ctr.config.model import Model
+from elastic_ctr.config.own_network import OwnNetwork
 from elastic_ctr.model.networks.autoint import autoint
 from elastic_ctr.model.networks.dcn import dcn
 from elastic_ctr.model.networks.dcn_v2 import dcn_v2
@@ -12,6 +13,7 @@ from elastic_ctr.model.networks.final_mlp import final_mlp
 from elastic_ctr.model.networks.fm import fm
 from elastic_ctr.model.networks.inputs import Inputs
 from elastic_ctr.model.networks.lr import lr
+from elastic_ctr.model.networks.own import own
 from elastic_ctr.model.networks.slot_dnn import slot_dnn
 from elastic_ctr.model.networks.wide_deep import wide_deep
 from elastic_ctr.model.networks.xdeepfm import xdeepfm
@@ -34,7 +36,7 @@ NETWORKS: dict[str, Callable[[Inputs, Any], Any]] = {
 def logit_of(model: Model, pooled: Any, numbers: Any, *, training: bool = False) -> Any:
     """The logit of each row, [batch, 1], from the pooled slots [batch, slots * dim] and the numbers [batch, n] or None.
 
-    Built once for training and once for export, with the same names.
+    Built once for training and once for export, with the same names. Raises NetworkRefused for a network of the user's own.
     """
     inputs = Inputs(
         pooled,
@@ -45,4 +47,6 @@ def logit_of(model: Model, pooled: Any, numbers: Any, *, training: bool = False)
         classes=2 if model.output == "softmax" else 1,
         training=training,
     )
+    if isinstance(model.network, OwnNetwork):
+        return own(inputs, model.network)
     return NETWORKS[model.network.name](inputs, model.network)

@@ -1,0 +1,115 @@
+"""Tries a network of the user's own as a training and serving would: one batch, one export, one comparison."""
+
+import json
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from elastic_ctr.config.features import input_of
+from elastic_ctr.config.roles import MAX_ABS_DIFF
+from elastic_ctr.config.values_file import Values
+from elastic_ctr.local import network_trial
+from elastic_ctr.runtime.lifecycle import bind, dies_with_this_process
+
+_SECONDS = 600.0
+_BATCH = 512
+"""Records of the batch where `trainer.config.batchSize` is auto."""
+
+
+class CheckRefused(ValueError):
+    """The network cannot be used: one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What was found. Microseconds are of one record on one thread: trained beside a parameter server, and predicted by serving."""
+
+    parameters: list[dict[str, Any]]
+    unchanged: list[str]
+    records: int
+    training_microseconds: float
+    max_abs_diff: float
+    prediction_microseconds: float
+
+    @property
+    def values(self) -> int:
+        return sum(each["values"] for each in self.parameters)
+
+
+def try_network(values: Values) -> Trial:
+    """Raises CheckRefused, OSError."""
+    with TemporaryDirectory(prefix="elastic-ctr-network-") as name:
+        folder = Path(name)
+        server = bind("127.0.0.1", 0)
+        endpoint = f"127.0.0.1:{server.getsockname()[1]}"
+        server.close()
+        spec = {
+            "model": values.model.model_dump(mode="json", by_alias=True),
+            "input": asdict(input_of(values.data, values.features)),
+            "endpoints": [endpoint],
+        }
+        with ExitStack() as ends:
+            pserver = _start(
+                "pserver", ["elastic_ctr.pserver.process"], {**spec, "index": 0, "scratch": f"{folder}/server"}, folder
+            )
+            ends.callback(pserver.wait)
+            ends.callback(pserver.kill)
+            size = values.trainer.config.batch_size
+            given = {**spec, "scratch": str(folder), "batchSize": _BATCH if size == "auto" else size}
+            trained = _answer("train", given, folder)
+            found = _answer("serve", given, folder)
+    if found["maxAbsDiff"] > MAX_ABS_DIFF:
+        raise CheckRefused(
+            f"serving scores rows by {found['maxAbsDiff']:.1e} otherwise than training, above {MAX_ABS_DIFF:g}; the network must compute "
+            "the same in both"
+        )
+    return Trial(
+        parameters=trained["parameters"],
+        unchanged=trained["unchanged"],
+        records=trained["records"],
+        training_microseconds=trained["trainingMicroseconds"],
+        max_abs_diff=found["maxAbsDiff"],
+        prediction_microseconds=found["predictionMicroseconds"],
+    )
+
+
+def _start(name: str, command: list[str], spec: dict[str, Any], folder: Path) -> "subprocess.Popen[bytes]":
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps(spec))
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", *command, str(file)],
+            stdin=subprocess.DEVNULL,
+            # What the user's file prints goes where all but the result goes.
+            stdout=log if name == "pserver" else sys.__stderr__,
+            stderr=log,
+            preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
+        )
+
+
+def _answer(step: str, spec: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Of one step in a process of its own. Raises CheckRefused."""
+    answer = folder / network_trial.ANSWER
+    answer.unlink(missing_ok=True)
+    does = {"train": "it was trained", "serve": "the exported network was loaded"}[step]
+    process = _start(step, ["elastic_ctr.local.network_trial", step], spec, folder)
+    try:
+        code = process.wait(_SECONDS)
+    except subprocess.TimeoutExpired as late:
+        raise CheckRefused(f"it did not end within {_SECONDS:.0f} s while {does}") from late
+    finally:
+        process.kill()
+        process.wait()
+    if code or not answer.exists():
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        lines = (folder / f"{step}.log").read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise CheckRefused(f"the engine {how} while {does}: {lines[-1].strip()[:500]}")
+    found: dict[str, Any] = json.loads(answer.read_text())
+    if "refused" in found:
+        raise CheckRefused(found["refused"])
+    return found
