@@ -49,11 +49,14 @@ _GO_ON = b"\n"
 
 
 def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, object]:
-    """Later files win key by key, as in Helm."""
+    """Later files win key by key, as in Helm. A null takes the value of a file before it away: the default is left."""
     result = dict(below)
     for key, value in above.items():
         old = result.get(key)
-        result[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        if value is None and key in result:
+            del result[key]
+        else:
+            result[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return result
 
 

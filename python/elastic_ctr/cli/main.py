@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "values": ("elastic_ctr.cli.values", "values", None),
     "import": ("elastic_ctr.cli.import_data", "app", None),
     "analyze": ("elastic_ctr.cli.analyze", "analyze", None),
+    "tune": ("elastic_ctr.cli.tune", "tune", None),
     "synth": ("elastic_ctr.cli.synth", "synth", None),
     "cube": ("elastic_ctr.cli.cube", "app", None),
     "dict": ("elastic_ctr.cli.data_files", "dict_app", None),

@@ -22,12 +22,17 @@ def parts_of(converted: Path) -> Parts:
     return Parts(converted.with_suffix(".trained"), converted.with_suffix(".held"))
 
 
+def is_chosen(record: bytes, share: float, seed: int = 0) -> bool:
+    """Whether a record is of this share; another seed chooses independently."""
+    return xxhash.xxh3_64_intdigest(record, seed) < int(share * 2**64)
+
+
 def hold_out(converted: Path, share: float) -> int:
     """Divide a converted file, whose records are lines; the parts appear when they are complete. Returns how many are held out.
 
     Raises OSError.
     """
-    below, held = int(share * 2**64), 0
+    held = 0
     parts = parts_of(converted)
     unfinished = [Path(f"{part}.part") for part in parts]
     try:
@@ -35,7 +40,7 @@ def hold_out(converted: Path, share: float) -> int:
             lines = files.enter_context(converted.open("rb"))
             trained, held_out = (files.enter_context(file.open("wb")) for file in unfinished)
             for line in lines:
-                chosen = xxhash.xxh3_64_intdigest(line) < below
+                chosen = is_chosen(line, share)
                 (held_out if chosen else trained).write(line)
                 held += chosen
         for file, part in zip(unfinished, parts, strict=True):

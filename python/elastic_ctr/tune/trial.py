@@ -1,0 +1,272 @@
+"""The process of a trial: it trains the passes as a training would, beside one parameter server, and predicts what validates.
+
+    python -m elastic_ctr.tune.trial SPEC.json
+
+Every line that it prints is a JSON object: `{"step": …, "logloss": …, "auc": …}` after a pass or a round, at the end
+`{"found": {…}}`, or `{"failed": SENTENCE}`. The parameter server ends with it.
+"""
+
+import http.client
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from elastic_ctr.config.model import Model, ModelInput
+from elastic_ctr.config.roles import TrainerConfig
+from elastic_ctr.config.section import Section
+from elastic_ctr.master import learning
+from elastic_ctr.model.evaluation import BUCKETS, quality_of_histogram
+from elastic_ctr.model.program import prepare_environment
+from elastic_ctr.runtime.lifecycle import bind, dies_with_this_process
+from elastic_ctr.trainer.engine import Engine
+from elastic_ctr.trainer.held_out import parts_of
+from elastic_ctr.tune.passes import Hours, Piece, TrainedPass
+from elastic_ctr.versions.manifest import Quality
+
+Histograms = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+_START_SECONDS = 120
+# Another process may take a port between its choice and its use.
+_PORTS_TRIED = 3
+
+
+class TrialSpec(Section):
+    """What a trial is told.
+
+    Attributes:
+        slots, averaged, numbers: the network's inputs.
+        evaluates: each pass is predicted when it is trained.
+        holds_out: data.holdout is above 0.
+        hours: the file of `Hours`, whose pieces lie beside it.
+        folder: scratch of the trial alone.
+    """
+
+    model: Model
+    trainer: TrainerConfig
+    slots: tuple[str, ...]
+    averaged: tuple[str, ...]
+    numbers: tuple[str, ...]
+    evaluates: bool
+    holds_out: bool
+    hours: str
+    folder: str
+
+
+class TrialFailed(RuntimeError):
+    """A trial cannot go on: a sentence."""
+
+
+class Training:
+    """Follows `master.tasks`: the same batches, rounds, offset and shift."""
+
+    def __init__(self, engine: Engine, spec: TrialSpec, hours: Hours, say: Any) -> None:
+        self._engine = engine
+        self._spec = spec
+        self._hours = hours
+        self._folder = Path(spec.hours).parent
+        self._say = say
+        self._offset: float | None = None
+        self._shift = 0.0
+        self._steps = 0
+
+    def run(self) -> Quality:
+        by_round = len(self._hours.passes) == 1
+        for one in self._hours.passes:
+            self._train(one, by_round=by_round)
+            found = self._validated()
+            if not by_round:
+                self._tell(found)
+        return found
+
+    def _train(self, one: TrainedPass, *, by_round: bool) -> None:
+        trainer, stops_by_held_out = self._spec.trainer, self._spec.holds_out and self._spec.trainer.epochs == "auto"
+        before = None
+        if stops_by_held_out:
+            found = self._quality(self._predicted(one.pieces, "all", self._shift))
+            before = None if found is None else found.logloss
+        if self._offset is None:
+            self._offset = learning.log_odds(one.clicks, one.shows)
+        losses: list[float | None] = [before]
+        after: Histograms | None = None
+        while learning.goes_on(trainer, one.records, losses):
+            size = learning.batch_size(trainer, one.records, len(losses))
+            for dataset in self._loaded(one.pieces, "trained", size):
+                self._engine.set_offset(self._offset)
+                self._engine.train(dataset)
+                dataset.release_memory()
+            self._engine.flush()
+            if by_round:
+                self._tell(self._validated(calibrated_by_itself=True))
+            after = self._predicted(one.pieces, "held", 0.0) if stops_by_held_out else None
+            judged = None if after is None else self._quality(after)
+            losses.append(None if judged is None else judged.logloss)
+        if self._spec.evaluates or self._spec.holds_out:
+            histograms = after or self._predicted(one.pieces, "held" if self._spec.holds_out else "all", 0.0)
+            if histograms[0].sum() + histograms[1].sum():
+                self._shift = learning.calibrating_shift(*histograms)
+        if one.ends_day:
+            self._engine.shrink()
+
+    def _validated(self, *, calibrated_by_itself: bool = False) -> Quality:
+        """Of the version that there would be now; between rounds there is no shift yet, so the best one stands for it."""
+        histograms = self._predicted(self._hours.validation, "all", 0.0)
+        shift = learning.calibrating_shift(*histograms) if calibrated_by_itself else self._shift
+        found = self._quality(histograms, shift)
+        if found is None or not math.isfinite(found.logloss):
+            raise TrialFailed("the training diverged: a prediction is not a number")
+        return found
+
+    def _tell(self, found: Quality) -> None:
+        self._steps += 1
+        self._say({"step": self._steps, "logloss": found.logloss, "auc": found.auc})
+
+    def _quality(self, histograms: Histograms, shift: float = 0.0) -> Quality | None:
+        return quality_of_histogram(*histograms, shift=shift)
+
+    def _predicted(self, pieces: Sequence[Piece], part: str, shift: float) -> Histograms:
+        positives, negatives = np.zeros(BUCKETS), np.zeros(BUCKETS)
+        for dataset in self._loaded(pieces, part, 512):
+            self._engine.set_offset((self._offset or 0.0) + shift)
+            found = self._engine.predict(dataset)
+            dataset.release_memory()
+            positives, negatives = positives + found[0], negatives + found[1]
+        return positives, negatives
+
+    def _loaded(self, pieces: Sequence[Piece], part: str, batch_size: int) -> Iterator[Any]:
+        """The datasets of pieces that have records; the next one is read while one is used."""
+        waiting: list[tuple[Any, int]] = []
+        for piece in pieces:
+            file, records = self._part_of(piece, part)
+            if records:
+                waiting.append((self._engine.preload(file, batch_size), records))
+            if len(waiting) == 2:
+                yield self._engine.ready(*waiting.pop(0))
+        for each in waiting:
+            yield self._engine.ready(*each)
+
+    def _part_of(self, piece: Piece, part: str) -> tuple[Path, int]:
+        file = self._folder / piece.file
+        if part == "all" or not self._spec.holds_out:
+            return file, piece.records
+        parts = parts_of(file)
+        return (parts.held_out, piece.held_out) if part == "held" else (parts.trained, piece.records - piece.held_out)
+
+
+class Pserver:
+    """The parameter server of a trial. It starts while this process imports Paddle."""
+
+    def __init__(self, spec: TrialSpec, folder: Path) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._log = folder / "pserver.log"
+        self._start()
+
+    def _start(self) -> None:
+        with bind("127.0.0.1", 0) as free:
+            self.endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+        told = {
+            "model": self._spec.model.model_dump(mode="json", by_alias=True), "input": asdict(input_of(self._spec)),
+            "endpoints": [self.endpoint], "index": 0, "scratch": str(self._folder / "pserver"),
+        }  # fmt: skip
+        (self._folder / "pserver.json").write_text(json.dumps(told))
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "elastic_ctr.pserver.process", str(self._folder / "pserver.json")],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
+            )  # fmt: skip
+
+    def wait_until_it_answers(self) -> None:
+        """Raises TrialFailed."""
+        for attempt in range(_PORTS_TRIED):
+            if attempt:
+                self._start()
+            ends = time.monotonic() + _START_SECONDS
+            while self._process.poll() is None and time.monotonic() < ends:
+                if _answers(self.endpoint):
+                    return
+                time.sleep(0.05)
+            self._process.kill()
+            self._process.wait()
+        raise TrialFailed(f"the parameter server does not start: {last_line(self._log)}")
+
+    def wait_until_it_ends(self) -> str:
+        """The sentence that says so."""
+        self._process.wait()
+        return f"the parameter server has ended: {last_line(self._log)}"
+
+
+def input_of(spec: TrialSpec) -> ModelInput:
+    return ModelInput(spec.slots, spec.averaged, spec.numbers)
+
+
+def _answers(endpoint: str) -> bool:
+    connection = http.client.HTTPConnection(endpoint, timeout=1)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def last_line(file: Path) -> str:
+    lines = [line.strip() for line in file.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it says nothing"
+
+
+def main() -> None:
+    """Does not return."""
+    spec = TrialSpec.model_validate_json(Path(sys.argv[1]).read_text())
+    # Paddle prints to stdout at every dataset run.
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def say(line: dict[str, Any]) -> None:
+        out.write(json.dumps(line) + "\n")
+
+    code = 1
+    try:
+        folder = Path(spec.folder)
+        server = Pserver(spec, folder)
+        prepare_environment(folder / "engine")
+        import paddle  # noqa: F401 (both processes import it at the same time)
+
+        server.wait_until_it_answers()
+
+        def watch() -> None:
+            # Without its server Paddle waits for minutes, and then learns garbage.
+            say({"failed": server.wait_until_it_ends()})
+            os._exit(1)
+
+        threading.Thread(target=watch, daemon=True).start()
+        engine = Engine(
+            spec.model, input_of(spec), [server.endpoint],
+            threads=spec.trainer.threads, gradient_merge=spec.trainer.gradient_merge,
+        )  # fmt: skip
+        engine.connect(1)
+        engine.initialise()
+        found = Training(engine, spec, Hours.model_validate_json(Path(spec.hours).read_text()), say).run()
+        figures = {name: getattr(found, name) for name in ("logloss", "auc", "calibration", "shows", "clicks")}
+        say({"found": figures})
+        code = 0
+    except Exception as failed:  # noqa: BLE001 (whatever ends a trial is its result)
+        say({"failed": f"{failed}" if isinstance(failed, TrialFailed) else f"{type(failed).__name__}: {failed}"[:500]})
+    # Paddle's threads crash in an orderly interpreter shutdown.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
