@@ -29,6 +29,8 @@ def values_of(data: Path, hours: Sequence[str], features: dict[str, Any], **mode
         model=model,
         trainer={"replicas": 1, "config": {"batchSize": 64, "epochs": 3}},
         pserver={"replicas": 2},
+        # Callers send the columns of both models.
+        serving={"config": {"ignoreUnknown": True}},
     )
 
 

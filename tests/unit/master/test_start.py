@@ -11,15 +11,25 @@ import pytest
 
 from elastic_ctr.config.model import Model
 from elastic_ctr.config.roles import MasterConfig
+from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.statistics.document import NumberStatistics, Statistics
 from elastic_ctr.master import start
 from elastic_ctr.master.ledger import Ledger
+from elastic_ctr.master.ledger_rows import StartedFrom
 from elastic_ctr.master.server import Master
 from elastic_ctr.store import FileStore
 from elastic_ctr.store.source import FileSource
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import CheckpointManifest, FileEntry, VersionManifest, read_checkpoint
-from master.world import DIM, MODEL, data_of, settings_of
+from elastic_ctr.versions.manifest import (
+    CheckpointManifest,
+    FileEntry,
+    Origin,
+    VersionManifest,
+    published_versions,
+    read_checkpoint,
+    read_version,
+)
+from master.world import DIM, MODEL, World, data_of, settings_of, world
 
 SLOTS = ("a", "b")
 OFFSET, SHIFT = -2.5, 0.125
@@ -240,6 +250,66 @@ def test_an_existing_ledger_ignores_another_wish_and_says_so(tmp_path: Path, oth
     assert started["version"] == 2
     assert "is ignored: this training began with version 2" in started["ignored"]
     again.close()
+
+
+def begun_world(folder: Path) -> World:
+    """A whole training whose ledger has begun with a copy: a table in which a record of before was trained five times."""
+    one = world(folder)
+    started = StartedFrom(store="file:///other", version=1, checkpoint="c", name="start-1-g1", dense=False, shift=SHIFT)
+    manifest = CheckpointManifest(
+        name=started.name, pass_id="20200331/23", pass_ordinal=0, follows_version=None, base_version=None, created_at=1,
+        partitions=MODEL.partitions, rows=dict.fromkeys(range(MODEL.partitions), 5), files=(),
+        origin=Origin(store=started.store, version=1, checkpoint="c", dense=False),
+    )  # fmt: skip
+    one.store.put_bytes(manifest.to_json(), layout.checkpoint_manifest(started.name))
+    one.checkpoints[started.name] = {"before": 5}
+    one.ledger.set_facts(started_from=started, offset=OFFSET)
+    one.coordinator.start_copied()
+    return one
+
+
+def test_a_server_lost_before_the_first_save_is_a_recovery_to_where_the_model_began(tmp_path: Path) -> None:
+    one = begun_world(tmp_path)
+    one.until_phase(control.TRAIN).report()
+
+    one.pservers[0].restart()
+    one.pservers[0].sync()
+
+    assert one.coordinator._generations.take_over == "start-1-g1"
+    one.finish()
+    counted = one.coordinator.counted()
+    assert counted["trained"] == counted["records"]
+    assert counted["rolledBack"] > 0
+    assert one.trained().pop("before") == 5
+    assert set(one.trained().values()) == {1}
+    assert one.coordinator._generations.take_over == ""
+
+
+def test_the_first_version_is_a_base_and_what_is_predicted_before_it_has_the_old_calibration(tmp_path: Path) -> None:
+    one = begun_world(tmp_path)
+
+    one.finish()
+
+    first = read_version(one.store, published_versions(one.store)[0])
+    assert (first.kind, first.parent) == ("base", None)
+    manifest = read_checkpoint(one.store, one.ledger.checkpoints()[-1]["name"])
+    assert (manifest.offset, manifest.mid, manifest.origin) == (OFFSET, False, None)
+    assert one.ledger.facts.offset == OFFSET
+
+
+def test_checkpoints_of_the_old_model_stay_until_the_new_one_has_committed_its_own(tmp_path: Path) -> None:
+    one = begun_world(tmp_path)
+    older = CheckpointManifest(
+        name="20200331-22-g1", pass_id="20200331/22", pass_ordinal=9, follows_version=None, base_version=None, created_at=0.5,
+        partitions=MODEL.partitions, rows={}, files=(),
+    )  # fmt: skip
+    one.store.put_bytes(older.to_json(), layout.checkpoint_manifest(older.name))
+    one.publisher.begin()
+    assert one.store.exists(layout.checkpoint_manifest(older.name))
+
+    one.finish()
+
+    assert not one.store.exists(layout.checkpoint_manifest(older.name))
 
 
 def number(mean: float) -> NumberStatistics:
