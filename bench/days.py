@@ -272,7 +272,8 @@ def main() -> int:
     values = {
         # A few hundred clicks at random have no AUC to lose.
         "master": {"config": {"keepCheckpoints": 1, "maxPublishLoss": 1}},
-        "trainer": {"replicas": 1},
+        # The formulas count each record once.
+        "trainer": {"replicas": 1, "config": {"epochs": 1}},
         "cube": {"config": {"shards": 1}},
         "cubeTransfer": {"config": {"keepVersions": KEEP_VERSIONS}},
     }

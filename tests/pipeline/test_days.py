@@ -11,8 +11,10 @@ from pipeline.running import values_for
 
 @pytest.mark.timeout(420)
 def test_each_day_end_decays_and_expires_rows_once_whichever_process_is_lost_in_it(tmp_path: Path) -> None:
+    # The formulas count each record once.
+    once = {"replicas": 1, "config": {"epochs": 1}}
     values = values_for(
-        tmp_path, [], "", "", trainer={"replicas": 1}, master={"config": {"keepCheckpoints": 1, "maxPublishLoss": 1}},
+        tmp_path, [], "", "", trainer=once, master={"config": {"keepCheckpoints": 1, "maxPublishLoss": 1}},
         cube={"config": {"shards": 1}}, cubeTransfer={"config": {"keepVersions": KEEP_VERSIONS}},
     )  # fmt: skip
     days = Days(tmp_path, 3, values)
