@@ -43,7 +43,7 @@ for network in (batch, layer):
         current_id=0, role=fleet.Role.SERVER, worker_num=1, server_endpoints=["127.0.0.1:1"]
     ))
     with static.program_guard(static.Program(), static.Program()), paddle.utils.unique_name.guard():
-        build_program(Model(embedding_dim=5), ModelInput(("a", "b")))
+        build_program(Model(network="slot-dnn", embedding_dim=5), ModelInput(("a", "b")))
         told = text_format.Parse(
             fleet.fleet._runtime_handle.ps_desc_builder.build_server_desc(), the_one_ps_pb2.PSParameter()
         )

@@ -35,6 +35,11 @@ GOOD: dict[str, str] = {
         "x = paddle.nn.functional.dropout(inputs.pooled, 0.5, training=inputs.training)", "return static.nn.fc(x, 1)"
     ),
     "settings": body("return static.nn.fc(inputs.pooled, settings['width'])[:, :1] * settings.get('scale', 2.5)"),
+    "a mask": body(
+        "lengths = paddle.cast(inputs.pooled[:, 0] > 0, 'int64') + 3",
+        "mask = paddle.nn.functional.sequence_mask(lengths, maxlen=8, dtype='float32')",
+        "return static.nn.fc(inputs.pooled * mask, 1)",
+    ),
     "a constant": body("return static.nn.fc(inputs.pooled * paddle.to_tensor([2.0] * 8), 1)"),
     "a dataclass": "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    x: int = 1\n"
     + body("return static.nn.fc(inputs.pooled, A().x)"),
@@ -56,7 +61,7 @@ BAD: dict[str, tuple[str, str]] = {
     "dropout in predictions": (body("x = inputs.pooled", "x = paddle.nn.functional.dropout(x, 0.5)", "return static.nn.fc(x, 1)"), "line 6 drops values in predictions, too"),
     "Python in the program": (
         body("x = static.default_main_program().current_block().create_var(name='x', shape=[-1, 8], dtype='float32')", "static.py_func(lambda a: a, inputs.pooled, x)", "return static.nn.fc(x, 1)"),
-        "line 6 uses py_func, which needs Python where predictions are answered",
+        "line 6 uses py_func, which needs Python or a console where predictions are answered",
     ),
     "control flow": (body("x = static.nn.cond(paddle.mean(inputs.pooled) > 0, lambda: inputs.pooled, lambda: -inputs.pooled)", "return static.nn.fc(x, 1)"), "line 5 uses conditional_block, control flow"),
     "a table of its own": (body("x = paddle.nn.Embedding(9, 4)(paddle.cast(inputs.pooled[:, 0], 'int64'))", "return static.nn.fc(x, 1)"), "line 5 uses lookup_table_v2, a table of its own"),
@@ -76,13 +81,14 @@ BAD: dict[str, tuple[str, str]] = {
     "a counter": (body("w = static.create_global_var([1], 0.0, 'float32', persistable=True, name='seen')", "paddle.assign(w + 1.0, output=w)", "return static.nn.fc(inputs.pooled, 1)"), "writes to seen, which would outlive the batch"),
     "a parameter of training alone": (body("x = static.nn.fc(inputs.pooled, 3) if inputs.training else inputs.pooled", "return static.nn.fc(x, 1)"), "in training and as"),
     "an unused parameter": (body("static.nn.fc(inputs.pooled, 3)", "return inputs.pooled[:, :1]"), "does not depend on the parameter own.own.fc_0.w_0; leave it out"),
-    "no keys": (body("return static.nn.fc(paddle.zeros_like(inputs.pooled), 1)"), "does not depend on inputs.pooled, so no key would learn"),
+    "no keys": (body("return static.nn.fc(paddle.zeros_like(inputs.pooled), 1)"), "inputs.pooled of model.network.source gets no gradient"),
     "keys that learn nothing": (body("return static.nn.fc(inputs.pooled.detach(), 1)"), "inputs.pooled of model.network.source gets no gradient"),
     "a parameter that learns nothing": (body("x = static.nn.fc(inputs.pooled, 3)", "return paddle.cast(x > 0, 'float32')[:, :1] + inputs.pooled[:, :1]"), "gets no gradient, so it would not learn"),
     "a layer that is made before the function": ("import paddle\npaddle.enable_static()\nfc = paddle.nn.Linear(8, 1)\ndef logit(inputs, settings):\n    return fc(inputs.pooled)\n", "makes the parameter own.own.linear_0.w_0 when it is imported; make layers and parameters inside logit"),
     "a name with a blank": (body(f"return {ATTRIBUTE}(name='a b'))"), "makes the parameter a b; a name has at most 200 letters"),
 }  # fmt: skip
 NUMBERS_UNUSED = body("return static.nn.fc(inputs.pooled, 1)")
+NUMBERS_ALONE = body("return static.nn.fc(inputs.numbers, 1)")
 SETTINGS = {"width": 3}
 
 
@@ -97,6 +103,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     cases = {**GOOD, **{name: source for name, (source, _) in BAD.items()}}
     given = {name: case(source) for name, source in cases.items()}
     given["numbers that are not used"] = case(NUMBERS_UNUSED, ("n",))
+    given["numbers alone"] = case(NUMBERS_ALONE, ("n",))
     file = tmp_path_factory.mktemp("own") / "cases.json"
     file.write_text(json.dumps([*given.values()]))
     done = subprocess.run(
@@ -128,3 +135,7 @@ def test_a_network_that_cannot_be_used_is_refused_by_a_sentence(said: dict[str, 
 
 def test_numbers_that_the_network_does_not_use_are_refused(said: dict[str, Any]) -> None:
     assert "does not depend on inputs.numbers; use them" in said["numbers that are not used"]
+
+
+def test_a_network_of_numbers_alone_is_refused(said: dict[str, Any]) -> None:
+    assert "does not depend on inputs.pooled, so no key would learn" in said["numbers alone"]

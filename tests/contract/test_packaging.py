@@ -39,8 +39,8 @@ def test_a_lock_holds_every_package_of_its_extra(extra: str, lock: str) -> None:
     assert required(extra) <= locked(lock)
 
 
-def test_paddle_is_in_none_but_the_trainers_extra() -> None:
-    assert [extra for extra in EXTRAS if "paddlepaddle" in required(extra)] == ["trainer", "local"]
+def test_paddle_is_in_the_extras_of_what_trains_alone() -> None:
+    assert [extra for extra in EXTRAS if "paddlepaddle" in required(extra)] == ["trainer", "local", "tune"]
     assert "paddlepaddle" not in locked("cube")
 
 

@@ -43,7 +43,7 @@ class Master:
             return None
         if request.prefetch and sys.argv[3] == "rejoin":
             return control.LeaseReply(verdict=control.LeaseReply.REJOIN, reason="generation 1 is over")
-        task = control.Task(id=f"l-1-{int(request.prefetch)}", attempt="x", phase=control.TRAIN, path="log", records=1)
+        task = control.Task(id=f"l-1-{int(request.prefetch)}", attempt="x", phase=control.TRAIN, path="log", records=1, batch_size=16)
         return control.LeaseReply(verdict=control.LeaseReply.WORK, task=task)
     def call_once(self, method, request, timeout=10):
         return control.Acknowledgement()
@@ -54,9 +54,12 @@ process.main()
 """
 
 
-@pytest.mark.parametrize(("ending", "code"), [("full", 1), ("rejoin", REJOIN)])
+@pytest.mark.parametrize(
+    ("ending", "code", "said"),
+    [("full", 1, "scratchDir must have room and be writable"), ("rejoin", REJOIN, "rejoining: generation 1 is over")],
+)
 def test_a_trainer_that_ends_while_a_file_is_read_ends_with_its_own_code(
-    tmp_path: Path, ending: str, code: int
+    tmp_path: Path, ending: str, code: int, said: str
 ) -> None:
     tasks = tmp_path / "scratch/tasks"
     tasks.mkdir(parents=True)
@@ -69,6 +72,7 @@ def test_a_trainer_that_ends_while_a_file_is_read_ends_with_its_own_code(
     done = subprocess.run(command(tmp_path, ending), capture_output=True, text=True, check=False)
 
     assert done.returncode == code, done.stderr[-2000:]
+    assert said in done.stderr
 
 
 def test_a_trainer_that_is_told_to_leave_while_paddle_is_imported_leaves(tmp_path: Path) -> None:

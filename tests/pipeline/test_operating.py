@@ -221,8 +221,8 @@ def test_predict_names_bad_lines_and_answers_the_others(system: Standing) -> Non
 def test_the_examples_of_the_http_doors_are_answered_as_the_manual_says(system: Standing) -> None:
     page = (DOCS / "serving-protocols.md").read_text()
     examples = re.findall(r"^curl -s http://127\.0\.0\.1:8400(\S+) -d '\n(.*?)'$", page, re.MULTILINE | re.DOTALL)
-    # The last one is that of a model of rows: tests/pipeline/test_rows.py asks it.
-    source, inference, _ = (
+    # tests/pipeline/test_rows.py asks for the predictions of a model of rows and for their explanations.
+    source, inference, *_ = (
         json.loads(each) for each in re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     )
     kept = http.client.HTTPConnection(system.places.serving, timeout=30)

@@ -27,7 +27,7 @@ from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.source import Source
 from elastic_ctr.store.temporary import appearing
 from elastic_ctr.tune.hours import HoursReader, HoursRefused, at_hours, divided
-from elastic_ctr.tune.passes import Hours
+from elastic_ctr.tune.passes import Hours, SearchFailed
 from elastic_ctr.tune.scratch import OtherSearch, Scratch
 from elastic_ctr.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, usable_networks
 from elastic_ctr.tune.trial import TrialSpec
@@ -139,7 +139,7 @@ def tune(
                 folder.remove()
     except (ConfigRefused, StateInUse, OtherSearch, NothingToRead) as wrong:
         refuse(str(wrong))
-    except (HoursRefused, StoreError, OSError, ValueError) as failed:
+    except (HoursRefused, SearchFailed, StoreError, OSError, ValueError) as failed:
         refuse(reason_of(failed), 1)
     except KeyboardInterrupt:
         refuse("stopped before the first trial; nothing was written", _STOPPED)

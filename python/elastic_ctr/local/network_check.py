@@ -4,6 +4,8 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,9 +16,10 @@ from elastic_ctr.config.features import input_of
 from elastic_ctr.config.roles import MAX_ABS_DIFF
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local import network_trial
-from elastic_ctr.runtime.lifecycle import bind, dies_with_this_process
+from elastic_ctr.runtime.lifecycle import bind, dies_with_this_process, stop_on_signal
 
 _SECONDS = 600.0
+_POLL_SECONDS = 0.1
 _BATCH = 512
 """Records of the batch where `trainer.config.batchSize` is auto."""
 
@@ -42,8 +45,8 @@ class Trial:
 
 
 def try_network(values: Values) -> Trial:
-    """Raises CheckRefused, OSError."""
-    with TemporaryDirectory(prefix="elastic-ctr-network-") as name:
+    """Only in the main thread. Raises CheckRefused, OSError, and KeyboardInterrupt at SIGINT and SIGTERM."""
+    with stop_on_signal() as stop, TemporaryDirectory(prefix="elastic-ctr-network-") as name:
         folder = Path(name)
         server = bind("127.0.0.1", 0)
         endpoint = f"127.0.0.1:{server.getsockname()[1]}"
@@ -61,8 +64,8 @@ def try_network(values: Values) -> Trial:
             ends.callback(pserver.kill)
             size = values.trainer.config.batch_size
             given = {**spec, "scratch": str(folder), "batchSize": _BATCH if size == "auto" else size}
-            trained = _answer("train", given, folder)
-            found = _answer("serve", given, folder)
+            trained = _answer("train", given, folder, stop)
+            found = _answer("serve", given, folder, stop)
     if found["maxAbsDiff"] > MAX_ABS_DIFF:
         raise CheckRefused(
             f"serving scores rows by {found['maxAbsDiff']:.1e} otherwise than training, above {MAX_ABS_DIFF:g}; the network must compute "
@@ -92,16 +95,19 @@ def _start(name: str, command: list[str], spec: dict[str, Any], folder: Path) ->
         )
 
 
-def _answer(step: str, spec: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Of one step in a process of its own. Raises CheckRefused."""
+def _answer(step: str, spec: dict[str, Any], folder: Path, stop: threading.Event) -> dict[str, Any]:
+    """Of one step in a process of its own. Raises CheckRefused, and KeyboardInterrupt once `stop` is set."""
     answer = folder / network_trial.ANSWER
     answer.unlink(missing_ok=True)
     does = {"train": "it was trained", "serve": "the exported network was loaded"}[step]
     process = _start(step, ["elastic_ctr.local.network_trial", step], spec, folder)
+    late = time.monotonic() + _SECONDS
     try:
-        code = process.wait(_SECONDS)
-    except subprocess.TimeoutExpired as late:
-        raise CheckRefused(f"it did not end within {_SECONDS:.0f} s while {does}") from late
+        while (code := process.poll()) is None:
+            if stop.wait(_POLL_SECONDS):
+                raise KeyboardInterrupt
+            if time.monotonic() > late:
+                raise CheckRefused(f"it did not end within {_SECONDS:.0f} s while {does}")
     finally:
         process.kill()
         process.wait()

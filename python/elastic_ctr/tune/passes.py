@@ -3,6 +3,10 @@
 from pydantic import BaseModel, ConfigDict
 
 
+class SearchFailed(RuntimeError):
+    """Nothing can be compared: a sentence."""
+
+
 class Piece(BaseModel):
     """A converted file: its records, and how many of them `data.holdout` holds out."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic_ctr.config.load import ConfigRefused
+from elastic_ctr.tune.passes import SearchFailed
 from elastic_ctr.tune.pool import Ended, Step, TrialPool
 from elastic_ctr.tune.space import Candidate
 from elastic_ctr.tune.study import Result, Study, best_first
@@ -14,10 +15,6 @@ from elastic_ctr.tune.study import Result, Study, best_first
 CHECKED = 3
 
 Say = Callable[[str], None]
-
-
-class SearchFailed(RuntimeError):
-    """Nothing can be compared: a sentence."""
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ class Training:
         if self._spec.evaluates or self._spec.holds_out:
             histograms = after or self._predicted(one.pieces, "held" if self._spec.holds_out else "all", 0.0)
             if histograms[0].sum() + histograms[1].sum():
-                self._shift = learning.calibrating_shift(*histograms)
+                self._shift = learning.calibrating_shift(*histograms, before=self._shift)
         if one.ends_day:
             self._engine.shrink()
 
@@ -223,8 +223,10 @@ def _answers(endpoint: str) -> bool:
 
 
 def last_line(file: Path) -> str:
+    """Of a log: the last one that names an error, else the last one. Behind Paddle's error come an advice and a signal."""
     lines = [line.strip() for line in file.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it says nothing"
+    named = [line for line in lines if "Error: " in line]
+    return (named or lines or ["it says nothing"])[-1][:300]
 
 
 def main() -> None:

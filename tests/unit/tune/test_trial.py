@@ -93,17 +93,20 @@ def training_of(
     return Training(engine, spec, hours, engine.said.append)  # type: ignore[arg-type]
 
 
-def ordered_by_a_trial(folder: Path, one: World, records: int, holdout: float) -> list[Order]:
+def ordered_by_a_trial(folder: Path, one: World, records: int, holdout: float) -> tuple[list[Order], float]:
+    """The orders, and what is added to the logits of the last version."""
     engine = RecordingEngine()
-    training_of(folder, one, engine, records, holdout).run()
+    training = training_of(folder, one, engine, records, holdout)
+    training.run()
     assert [each["step"] for each in engine.said] == [1, 2]
     names = {f"{hour[-2:]}-{file}": f"{hour}/{file}" for hour in HOURS for file in one.files}
-    return [
+    orders = [
         (deed, names[file.partition(".")[0]], size, offset)
         for deed, file, size, offset in engine.orders
         # With records held out, whole files are predicted for the check alone.
         if not file.startswith("validation") and not (holdout and deed == "predict" and file.endswith(".txt"))
     ]
+    return orders, training._shift
 
 
 @pytest.mark.parametrize("epochs", ["auto", 1, 3])
@@ -119,10 +122,12 @@ def test_a_trial_trains_and_predicts_what_a_master_would_have_trained_and_predic
     )  # fmt: skip
 
     wanted = ordered_by_the_master(one)
-    found = ordered_by_a_trial(tmp_path, one, records, holdout)
+    found, shift = ordered_by_a_trial(tmp_path, one, records, holdout)
 
     assert {name: of_file(found, name) for name in files} == {name: of_file(wanted, name) for name in files}
     assert len(found) == len(wanted)
+    assert shift == pytest.approx(one.ledger.learning(2).shift, abs=1e-6)
+    assert bool(shift) == (evaluate or bool(holdout))
 
 
 def of_file(orders: list[Order], name: str) -> list[Order]:

@@ -21,7 +21,9 @@ _NORMALISES = frozenset(["batch_norm", "sync_batch_norm", "data_norm", "inplace_
 _CONTROL_FLOW = frozenset(["while", "conditional_block", "recurrent", "static_rnn", "select_input", "run_program"])
 _PYTHON = frozenset(["py_func", "py_layer", "print", "assert"])
 _TABLES = ("lookup_table", "distributed_lookup_table", "pull_", "push_", "embedding_bag")
-_FOREIGN = ("send", "recv", "c_", "save", "load", "read", "sequence_", "fetch", "feed", "barrier", "partial_")
+_FOREIGN = ("send", "recv", "c_", "save", "load", "read", "sequence_", "fetch", "feed", "barrier")
+# Not of a sequence of rows: it makes ones and zeros from lengths.
+_OF_ONE_ROW = frozenset(["sequence_mask"])
 # Names that the engine's own variables have.
 _RESERVED = frozenset(["embedding", "offset", "pooled", "numbers", "show", "click"])
 _RESERVED_PREFIXES = ("slot.", "auc.", "learning_rate_")
@@ -102,13 +104,13 @@ def _refuse_operators(built: _Built, *, serves: bool) -> None:
             )
         if kind in _PYTHON:
             raise NetworkRefused(
-                f"{where} uses {kind}, which needs Python where predictions are answered; leave it out"
+                f"{where} uses {kind}, which needs Python or a console where predictions are answered; leave it out"
             )
         if kind.startswith(_TABLES):
             raise NetworkRefused(
                 f"{where} uses {kind}, a table of its own; make it a feature, whose vectors the network gets"
             )
-        if kind.startswith(_FOREIGN):
+        if kind.startswith(_FOREIGN) and kind not in _OF_ONE_ROW:
             raise NetworkRefused(f"{where} uses {kind}, which cannot run inside a network here; leave it out")
         if changed := lasting & set(operator.output_arg_names):
             raise NetworkRefused(
