@@ -36,14 +36,18 @@ def test_the_example_is_trained_and_served_by_a_release_that_has_its_text(
     network["source"] = (EXAMPLE / network.pop("file")).read_text()
     changes = {
         "data": {"path": "/own", "start": HOUR, "end": HOUR, "slots": ["a", "b", "c"]},
-        "model": {"network": network, "partitions": 4},
+        "model": {"partitions": 4},
         "trainer": {"replicas": 1},
         "pserver": {"replicas": 1},
         "cube": {"config": {"shards": 1}},
         "serving": {"service": {"type": "ClusterIP", "nodePort": None}},
     }
 
-    with released(Release(kube, "own", NAMESPACE, BUILD / "values"), merged(base_values, changes)) as release:
+    values = merged(base_values, changes)
+    # In place of the built-in one: its settings are none of this network's.
+    values["model"]["network"] = network
+
+    with released(Release(kube, "own", NAMESPACE, BUILD / "values"), values) as release:
         status = release.wait_passes(1)
         release.wait_rolled_out()
         with kube.forwarded(NAMESPACE, f"pod/{name_of(release.pod('serving'))}", 8400) as address:

@@ -59,7 +59,7 @@ def test_the_sources_own_lines_train_publish_and_predict_with_every_key_exact(
     assert keys == {int(token) for token in tokens}
     assert max(keys) >= 2**63
     assert report["ledger"] == {
-        "files": 1, "records": 100, "trained": 100, "refused": 0, "parked": 0, "repeated": 0, "rolledBack": 0,
+        "files": 1, "records": 100, "trained": 100, "refused": 0, "parked": 0, "repeated": 0, "heldOut": 0, "rolledBack": 0,
     }  # fmt: skip
     assert report["parity"]["samples"] == 100
     assert report["parity"]["maxAbsDiff"] <= 1e-5

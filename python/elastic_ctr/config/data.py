@@ -133,7 +133,7 @@ class Data(Section):
         default=0,
         ge=0,
         lt=1,
-        description="Share of the records, chosen by their content, that are never trained. Quality after training is measured on them, "
+        description="Share of the records, chosen by their content, that are never trained. Quality before and after training is measured on them, "
         "and `trainer.config.epochs: auto` stops by them.",
     )
     shuffle: bool | None = Field(

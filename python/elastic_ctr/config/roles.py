@@ -35,8 +35,9 @@ class StoreConfig(Section):
 class QualityLoss(Section):
     """How much worse than the version before it a version may be and go live.
 
-    Both predict the same pass: that version before the pass was trained, this one after it. (Where some passes make no version:
-    that one the first pass after its own.) A version that loses this much over records which it has just learned has come
+    Both predict the same records of the same pass, with `data.holdout` those held out: that version before the pass was trained, this one
+    after it. (Where some passes make no version: that one the first pass after its own. After three refused versions in a row the
+    pass before its training counts.) A version that loses this much over records which it has just learned has come
     apart. A refusal costs freshness alone, so it is on unless it is set too high to matter.
     """
 
@@ -95,8 +96,8 @@ class MasterConfig(Section):
     )
     max_quality_loss: QualityLoss = Field(
         default_factory=QualityLoss,
-        description="How much worse than the version before it a version may be and go live. Both predict the same pass: that version "
-        "before the pass was trained, this one after it.",
+        description="How much worse than the version before it a version may be and go live. Both predict the same records of the same "
+        "pass: that version before the pass was trained, this one after it.",
     )
     pserver_timeout_seconds: Seconds = Field(
         default=5, description="A pserver silent for so long, and not answering the master's own question, is lost."

@@ -89,13 +89,13 @@ class Coordinator(Part):
         """The data or the settings were mended: begin the pass again. An unfinished load may have used damaged files."""
         self._ledger.set_facts(save_failures=0, save_lost_leases=0, load_failures=0)
         self._generations.start_pass_over(stopped.ordinal)
-        if (
-            self._ledger.facts.statistics_of == stopped.ordinal
-            and not any(row["pass"] for row in self._ledger.checkpoints())
-            and not self._ledger.versions()
-        ):
+        if not any(row["pass"] for row in self._ledger.checkpoints()) and not self._ledger.versions():
             # Nothing is learned with them yet, and the files may have changed.
-            self._ledger.set_facts(statistics="", statistics_of=0)
+            if self._ledger.facts.statistics_of == stopped.ordinal:
+                self._ledger.set_facts(statistics="", statistics_of=0)
+            others = [each for each in self._ledger.passes() if each.ordinal != stopped.ordinal]
+            if self._ledger.facts.started_from is None and not any(each.epoch for each in others):
+                self._ledger.set_facts(offset=None)
         # Once an epoch of training has begun, some of its gradients may be in the table.
         if stopped.epoch > 0 or (self._generations.used and not self._generations.ready):
             self._recover("master", "a stopped pass is taken up again")

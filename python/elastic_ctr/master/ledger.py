@@ -41,6 +41,7 @@ _DRIFTS = 100
 _HISTOGRAMS = ("positives", "negatives")
 # Columns of a task that change with its training.
 _KEPT = "state, trained, repeated, positives, negatives"
+_OF_OTHER_TABLES = ("refused", "files", "held_out")
 _SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
 # Tables with the content of a pass that goes when it is listed anew.
 _OF_PASS = (
@@ -266,14 +267,14 @@ class Ledger(LedgerLearning, LedgerQuality):
     def counts(self, ordinal: int | None = None) -> dict[str, int]:
         """Files, lines by kind and tasks of one pass, or of all."""
         by_pass = self.counts_by_pass(ordinal or 0, ordinal)
-        return {name: sum(each[name] for each in by_pass.values()) for name in (*_SUMS, "refused", "files")}
+        return {name: sum(each[name] for each in by_pass.values()) for name in (*_SUMS, *_OF_OTHER_TABLES)}
 
     def counted(self) -> dict[str, int]:
         """The sums for people: every line of every file found is counted once."""
         counts = self.counts()
         lines = counts["records"] + counts["refused"]
         shown = {name: counts[name] for name in ("files", "trained", "refused", "parked", "repeated")}
-        return {**shown, "records": lines, "rolledBack": self.facts.rolled_back}
+        return {**shown, "heldOut": counts["held_out"], "records": lines, "rolledBack": self.facts.rolled_back}
 
     @contextmanager
     def _keeping_totals(self) -> Iterator[None]:
@@ -293,7 +294,7 @@ class Ledger(LedgerLearning, LedgerQuality):
 
     def counts_by_pass(self, first: int, last: int | None = None) -> Mapping[int, dict[str, int]]:
         """The counts of each pass from `first` on, in as many queries as for one. A pass that found nothing has zeros."""
-        found: defaultdict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys((*_SUMS, "refused", "files"), 0))
+        found: defaultdict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys((*_SUMS, *_OF_OTHER_TABLES), 0))
         where, values = "where pass >= ? and (? or pass <= ?) group by pass", (first, last is None, last)
         for ordinal, *sums in self._all(f"select pass, {_SUMS_OF_TASKS} from tasks {where}", *values):
             found[ordinal].update(zip(_SUMS, sums, strict=True))
@@ -306,6 +307,7 @@ class Ledger(LedgerLearning, LedgerQuality):
             f"select held_out.pass, {held_out} {where.replace('pass', 'held_out.pass')}", *values
         ):
             found[ordinal]["trained"] -= total
+            found[ordinal]["held_out"] = total
         return found
 
     def unpublished(self) -> int:

@@ -14,7 +14,9 @@ class Learning(BaseModel):
 
     Attributes:
         batch_sizes: of each epoch.
-        losses: logloss before training, then of the held-out records after each epoch; None where none is held out.
+        losses: logloss before training, then of the held-out records after each epoch; None where none is held out. Where records are
+            held out, the first one is of those, too.
+        holdout: the share of the records that is held out; None before the check.
         shift: what added to all logits after training makes the predicted clicks those observed.
     """
 
@@ -22,6 +24,7 @@ class Learning(BaseModel):
 
     batch_sizes: tuple[int, ...] = ()
     losses: tuple[float | None, ...] = ()
+    holdout: float | None = None
     shift: float = 0.0
 
 

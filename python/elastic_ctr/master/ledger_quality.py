@@ -18,11 +18,10 @@ KEPT_CURVES = 10_000
 _AUC_COLUMNS = {"before": "auc_before", "after": "auc"}
 
 
-class LiveQuality(NamedTuple):
-    """How the newest published version foretold the first pass with records that it had not learned."""
+class Expected(NamedTuple):
+    """What a new version's quality is compared with, and of what that is: a part of a sentence."""
 
-    version: int
-    pass_id: str
+    of: str
     quality: Quality
 
 
@@ -65,8 +64,18 @@ class LedgerQuality(LedgerFile):
             found.setdefault(ordinal, dict.fromkeys(MOMENTS))[moment] = json.loads(document)
         return found
 
-    def quality_of_live(self, last: int) -> LiveQuality | None:
-        """None without a published version, or a pass with records after its own and up to pass `last`."""
+    def expected_quality(self, last: int, most_refused: int) -> Expected | None:
+        """How the newest published version foretold the first pass with records that it had not learned; after so many refusals since
+        then, how pass `last` was foretold by the table itself. None without a published version, or such a pass up to `last`.
+        """
+        row = self._one(
+            "select count(*) from versions where state = 'refused'"
+            " and id > (select max(id) from versions where state = 'published')"
+        )
+        if row is not None and row[0] >= most_refused:
+            before = self.quality(last).before
+            of = f"of the same pass before training, which counts after {row[0]} refused versions in a row"
+            return None if before is None else Expected(of, before)
         row = self._one(
             "select versions.id, passes.id, document from versions"
             " join qualities on qualities.pass > versions.pass and moment = 'before' join passes on ordinal = qualities.pass"
@@ -74,4 +83,9 @@ class LedgerQuality(LedgerFile):
             " order by ordinal limit 1",
             last,
         )
-        return None if row is None else LiveQuality(row[0], row[1], Quality.model_validate_json(row[2]))
+        if row is None:
+            return None
+        version, pass_id, document = row
+        return Expected(
+            f"of version {version} over pass {pass_id} before training", Quality.model_validate_json(document)
+        )

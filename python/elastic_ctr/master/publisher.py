@@ -15,7 +15,7 @@ from elastic_ctr.master.checkpoint_files import PublishRefused, entries, judge, 
 from elastic_ctr.master.checkpointing import published_of, results_of, saved_of
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_rows import PassRow, SaveRow
-from elastic_ctr.master.quality_gate import refuse_worse
+from elastic_ctr.master.quality_gate import MOST_REFUSED, refuse_worse
 from elastic_ctr.master.start import trained_model
 from elastic_ctr.store import AlreadyPublished, NotInStore, Store, StoreError
 from elastic_ctr.versions import layout
@@ -73,8 +73,9 @@ class Publisher:
             try:
                 published_of(save, self._settings.model.embedding_dim)
                 with self._coordinator.locked() as ledger:
-                    after, live = ledger.quality(current.ordinal).after, ledger.quality_of_live(current.ordinal)
-                refuse_worse(current, after, live, self._settings.master.max_quality_loss)
+                    after = ledger.quality(current.ordinal).after
+                    expected = ledger.expected_quality(current.ordinal, MOST_REFUSED)
+                refuse_worse(current, after, expected, self._settings.master.max_quality_loss)
             except PublishRefused as refused:
                 self._commit_checkpoint(current, save)
                 self._coordinator.version_committed(save, 0, refused=str(refused))

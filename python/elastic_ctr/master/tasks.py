@@ -23,6 +23,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.features.statistics.collector import part_name, part_of
 from elastic_ctr.master import learning
 from elastic_ctr.master.checkpoint_files import describe_refusals
+from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_learning import Learning
 from elastic_ctr.master.ledger_rows import Histogram, PassRow, TaskRow
 from elastic_ctr.master.recovery import Part
@@ -66,6 +67,7 @@ class Tasks(Part):
         todo = self._ledger.tasks(current.ordinal, "todo")
         if not todo:
             return None
+        holdout = self._holdout(current)
         has = set(request.converted)
         # A trainer that has a task converted already is given that one.
         row = next((task for task in todo if task.id in has), todo[0])
@@ -87,7 +89,7 @@ class Tasks(Part):
             records=self._records_of(current, row),
             all_records=row.records,
             batch_size=self._batch_size(current, pass_records),
-            holdout=self._settings.data.holdout,
+            holdout=holdout,
             offset=self._offset(current),
             samples=min(self._config.samples, max(samples, 8)),
             epoch=current.epoch,
@@ -105,19 +107,23 @@ class Tasks(Part):
 
     def _records_of(self, current: PassRow, task: TaskRow) -> int:
         """Those of the present phase."""
-        if not self._settings.data.holdout or current.state in _BEFORE_TRAINING:
+        if current.state in _BEFORE_TRAINING or not self._ledger.learning(current.ordinal).holdout:
             return task.records
         held_out = self._ledger.held_out(current.ordinal).get(task.id, 0)
         return held_out if current.state == "evaluating" else task.records - held_out
 
+    def _holdout(self, current: PassRow) -> float:
+        """The share with which the pass began its check: with another one, records would be in no part or in two."""
+        learned = self._ledger.learning(current.ordinal)
+        if current.state == "checking" and learned.holdout is None:
+            learned = learned.model_copy(update={"holdout": self._settings.data.holdout})
+            self._ledger.set_learning(current.ordinal, learned)
+        return learned.holdout or 0.0
+
     def _offset(self, current: PassRow) -> float:
         """Training goes on from logits as they are; what is predicted before is what the last version says."""
-        facts = self._ledger.facts
-        offset = facts.offset or 0.0
-        if current.state not in _BEFORE_TRAINING:
-            return offset
-        first = 0.0 if facts.started_from is None else facts.started_from.shift
-        return offset + self._ledger.last_shift(current.ordinal, first)
+        offset = self._ledger.facts.offset or 0.0
+        return offset + _shift_before(self._ledger, current) if current.state in _BEFORE_TRAINING else offset
 
     def _collects(self, current: PassRow, place: int, tasks: int) -> bool:
         """Whether the columns of a task are sampled: a pass that the statistics are of does not drift from them."""
@@ -145,7 +151,7 @@ class Tasks(Part):
             return True
         self.waits = ""
         if result.columns_refused:
-            self._ledger.give_back(task, error=result.error, failed=True, repeated=_repeated(task), park_at=1)
+            self._ledger.give_back(task, error=result.error, failed=True, repeated=self._repeated(task), park_at=1)
             self._stop_pass(f"{result.error.rstrip('.')}; nothing of the file is dropped: mend it")
             return True
         if result.error:
@@ -174,7 +180,7 @@ class Tasks(Part):
             counts = {k: int(getattr(result, k)) for k in ("records", "shows", "clicks", "ignored", "padding")}
             samples = [(s.line, int(s.show), int(s.click)) for s in result.samples]
             self._ledger.checked(task, counts, refused, samples, histograms, collected)
-            if self._settings.data.holdout:
+            if self._ledger.learning(task.ordinal).holdout:
                 self._ledger.set_held_out(task.id, task.ordinal, int(result.held_out))
         else:
             self._ledger.trained(task, histograms, rounds=int(task.trained < current.epoch))
@@ -186,7 +192,7 @@ class Tasks(Part):
             if task.trainer == trainer and reason:
                 self._lost(task, reason)
             elif task.trainer == trainer:
-                self._ledger.give_back(task, error="its trainer left", repeated=_repeated(task))
+                self._ledger.give_back(task, error="its trainer left", repeated=self._repeated(task))
 
     def expire(self, now: float) -> None:
         for task in self._ledger.leased():
@@ -199,9 +205,13 @@ class Tasks(Part):
             elif task.leased_at is not None and now - task.leased_at > self._config.task_timeout_seconds:
                 self._failed(task, f"it took longer than {self._config.task_timeout_seconds:g} s")
 
+    def _repeated(self, task: TaskRow) -> int:
+        """Gradients of a started task may have reached the servers: its records may be applied twice, but for those held out."""
+        return task.records - self._ledger.held_out(task.ordinal).get(task.id, 0) if task.running else 0
+
     def _failed(self, task: TaskRow, why: str) -> None:
         limit = self._config.max_failures
-        if self._ledger.give_back(task, error=why, failed=True, repeated=_repeated(task), park_at=limit):
+        if self._ledger.give_back(task, error=why, failed=True, repeated=self._repeated(task), park_at=limit):
             self._stop(task, f"failed {limit} times, the last time: {why}", "mend the cause")
 
     def _lost(self, task: TaskRow, reason: str = "") -> None:
@@ -210,7 +220,7 @@ class Tasks(Part):
         if not reason:
             why = f"trainer {task.trainer} was lost"
             way_out = "see in the trainers' logs what ended them (memory, a line they cannot bear), mend it"
-        if self._ledger.give_back(task, error=why, lost=True, repeated=_repeated(task), park_at=limit):
+        if self._ledger.give_back(task, error=why, lost=True, repeated=self._repeated(task), park_at=limit):
             self._stop(task, f"lost its trainer {limit} times in a row, the last time: {why}", way_out)
 
     def _stop(self, task: TaskRow, what: str, way_out: str) -> None:
@@ -240,7 +250,9 @@ class EpochRunner(Part):
         if current.state == "checked":
             # A recovery begins the epochs again.
             before = self._ledger.learning(current.ordinal)
-            self._ledger.set_learning(current.ordinal, Learning(losses=before.losses[:1]))
+            self._ledger.set_learning(
+                current.ordinal, Learning(losses=before.losses[:1], holdout=self._holdout(current))
+            )
             self._ledger.set_pass(current.ordinal, training_at=self._clock())
             self._begin_epoch(current, 1)
             return True
@@ -258,27 +270,30 @@ class EpochRunner(Part):
         if current.state == "checking":
             return self._ledger.collected_records(current.ordinal) is None and self._end_check(current)
         if current.state == "evaluating":
-            if self._stops_by_held_out and self._goes_on(current, self._with_loss(current)):
+            if self._stops_by_held_out(current) and self._goes_on(current, self._with_loss(current)):
                 self._begin_epoch(current, current.epoch + 1)
                 return True
             return self._end(current)
         unknown = (*self._ledger.learning(current.ordinal).losses, *[None] * current.epoch)[: current.epoch + 1]
-        if not self._stops_by_held_out and self._goes_on(current, unknown):
+        if not self._stops_by_held_out(current) and self._goes_on(current, unknown):
             self._begin_epoch(current, current.epoch + 1)
             return False
         now = self._clock()
         self._ledger.set_pass(current.ordinal, trained_at=now)
         self._ledger.took(current.ordinal, {"train": now - (current.training_at or now)})
-        if not self._config.evaluate and not self._settings.data.holdout:
+        if not self._config.evaluate and not self._holdout(current):
             return self._end(current)
         self._ledger.next_epoch(current.ordinal)
         self._ledger.set_pass(current.ordinal, state="evaluating")
         return True
 
-    @property
-    def _stops_by_held_out(self) -> bool:
+    def _holdout(self, current: PassRow) -> float:
+        """Of its check."""
+        return self._ledger.learning(current.ordinal).holdout or 0.0
+
+    def _stops_by_held_out(self, current: PassRow) -> bool:
         """Each epoch is judged before the next one begins."""
-        return bool(self._settings.data.holdout) and self._settings.trainer.epochs == "auto"
+        return self._holdout(current) > 0 and self._settings.trainer.epochs == "auto"
 
     def _begin_epoch(self, current: PassRow, epoch: int) -> None:
         records, learned = self._ledger.records(current.ordinal), self._ledger.learning(current.ordinal)
@@ -290,8 +305,11 @@ class EpochRunner(Part):
         log.info("pass %s: epoch %d over %d records in batches of %d", current.id, epoch, records, size)
 
     def _with_loss(self, current: PassRow) -> Sequence[float | None]:
-        """The losses with that of the epoch that is evaluated now."""
-        learned, found = self._ledger.learning(current.ordinal), self._quality(current)
+        """The losses with that of the epoch that is evaluated now, calibrated as a version of it would be."""
+        learned, found = (
+            self._ledger.learning(current.ordinal),
+            self._quality(current, self._calibrating_shift(current)),
+        )
         losses = (*learned.losses[: current.epoch], None if found is None else found.logloss)
         self._ledger.set_learning(current.ordinal, learned.model_copy(update={"losses": losses}))
         return losses
@@ -358,8 +376,10 @@ class EpochRunner(Part):
             log.warning("pass %s: %s: its version is checked with lines of before", current.id, none)
         quality = self._quality(current)
         self._ledger.set_quality(current.ordinal, "before", quality)
-        self._ledger.set_learning(current.ordinal, Learning(losses=(None if quality is None else quality.logloss,)))
-        if self._ledger.facts.offset is None and counts["shows"]:
+        losses = (None if quality is None else quality.logloss,)
+        self._ledger.set_learning(current.ordinal, Learning(losses=losses, holdout=self._holdout(current)))
+        # Without a click there would be no more to say than that clicks are rare.
+        if self._ledger.facts.offset is None and counts["clicks"]:
             # A model that was trained without one goes on without.
             trained = any(each.epoch for each in self._ledger.passes())
             offset = 0.0 if trained else learning.log_odds(counts["clicks"], counts["shows"])
@@ -378,18 +398,28 @@ class EpochRunner(Part):
 
     def _calibrate(self, current: PassRow) -> float:
         """The last steps leave the logits a little too high or too low: the version is shifted to what was observed."""
-        histograms = self._ledger.histograms(current.ordinal)
-        shift = self._ledger.last_shift(current.ordinal)
-        if current.state == "evaluating" and histograms is not None and histograms[0].sum() + histograms[1].sum():
-            shift = learning.calibrating_shift(*histograms, before=shift)
+        shift = self._calibrating_shift(current)
         learned = self._ledger.learning(current.ordinal)
         self._ledger.set_learning(current.ordinal, learned.model_copy(update={"shift": shift}))
         return shift
+
+    def _calibrating_shift(self, current: PassRow) -> float:
+        """That of the version before where nothing was predicted after training."""
+        histograms, before = self._ledger.histograms(current.ordinal), _shift_before(self._ledger, current)
+        if current.state != "evaluating" or histograms is None or not histograms[0].sum() + histograms[1].sum():
+            return before
+        return learning.calibrating_shift(*histograms, before=before)
 
     def _quality(self, current: PassRow, shift: float = 0.0) -> Quality | None:
         """Of the predictions of the last epoch, with this added to their logits."""
         histograms = self._ledger.histograms(current.ordinal)
         return None if histograms is None else quality_of_histogram(*histograms, shift=shift)
+
+
+def _shift_before(ledger: Ledger, current: PassRow) -> float:
+    """That of the version before the pass; of another model's where this one has started from it."""
+    started_from = ledger.facts.started_from
+    return ledger.last_shift(current.ordinal, 0.0 if started_from is None else started_from.shift)
 
 
 def _without_samples(counts: dict[str, int], *, of_rows: bool) -> tuple[str, str]:
@@ -403,11 +433,6 @@ def _without_samples(counts: dict[str, int], *, of_rows: bool) -> tuple[str, str
         f"none of {counts['records']} lines has a key of data.slots and is short enough for a prediction "
         f"({counts['ignored']} features are of other slots, {counts['padding']} are the padding key)"
     ), "data.slots"
-
-
-def _repeated(task: TaskRow) -> int:
-    """Gradients of a started task may have reached the servers: its records may be applied twice."""
-    return task.records if task.running else 0
 
 
 def _histogram(raw: bytes) -> Histogram:

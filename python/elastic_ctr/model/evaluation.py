@@ -44,7 +44,8 @@ def auc_of_histogram(positives: npt.ArrayLike, negatives: npt.ArrayLike) -> floa
     if total <= 0:
         return None
     lower = np.cumsum(below) - below
-    return float(np.sum(above * (lower + 0.5 * below)) / total)
+    # By rounding it may come out above 1.
+    return min(float(np.sum(above * (lower + 0.5 * below)) / total), 1.0)
 
 
 def weighted_logloss(probability: npt.ArrayLike, click: npt.ArrayLike, show: npt.ArrayLike) -> float:

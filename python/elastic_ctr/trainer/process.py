@@ -328,14 +328,18 @@ class TrainerProcess:
         if self._rows is not None and sample is not None:
             result.statistics = self._rows.of_sample(sample)
         if result.records:
+            predicted, records = file, result.records
             if task.holdout:
+                # Those that are predicted after training, too: the others will have been learned by then.
                 with on_scratch(file):
-                    result.held_out = hold_out(file, task.holdout)
-            dataset = self._engine.ready(self._engine.preload(file, task.batch_size), result.records)
-            self._engine.set_offset(task.offset)
-            positives, negatives = self._engine.predict(dataset)
-            dataset.release_memory()
-            result.positives, result.negatives = positives.tobytes(), negatives.tobytes()
+                    records = result.held_out = hold_out(file, task.holdout)
+                predicted = parts_of(file).held_out
+            if records:
+                dataset = self._engine.ready(self._engine.preload(predicted, task.batch_size), records)
+                self._engine.set_offset(task.offset)
+                positives, negatives = self._engine.predict(dataset)
+                dataset.release_memory()
+                result.positives, result.negatives = positives.tobytes(), negatives.tobytes()
         return result
 
     def _prepare(self, task: control.Task) -> Any:

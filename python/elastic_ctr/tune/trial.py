@@ -93,7 +93,7 @@ class Training:
         trainer, stops_by_held_out = self._spec.trainer, self._spec.holds_out and self._spec.trainer.epochs == "auto"
         before = None
         if stops_by_held_out:
-            found = self._quality(self._predicted(one.pieces, "all", self._shift))
+            found = self._quality(self._predicted(one.pieces, "held", self._shift))
             before = None if found is None else found.logloss
         if self._offset is None:
             self._offset = learning.log_odds(one.clicks, one.shows)
@@ -109,7 +109,9 @@ class Training:
             if by_round:
                 self._tell(self._validated(calibrated_by_itself=True))
             after = self._predicted(one.pieces, "held", 0.0) if stops_by_held_out else None
-            judged = None if after is None else self._quality(after)
+            judged = None
+            if after is not None and after[0].sum() + after[1].sum():
+                judged = self._quality(after, learning.calibrating_shift(*after, before=self._shift))
             losses.append(None if judged is None else judged.logloss)
         if self._spec.evaluates or self._spec.holds_out:
             histograms = after or self._predicted(one.pieces, "held" if self._spec.holds_out else "all", 0.0)

@@ -25,6 +25,7 @@ def test_two_passes_go_from_their_hours_to_two_versions(tmp_path: Path) -> None:
         "refused": 0,
         "parked": 0,
         "repeated": 0,
+        "heldOut": 0,
         "rolledBack": 0,
     }
 

@@ -6,9 +6,10 @@ import pytest
 
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.ledger_learning import Learning
+from elastic_ctr.master.ledger_rows import StartedFrom
 from elastic_ctr.master.training_status import status
 from elastic_ctr.versions.manifest import VersionManifest, published_versions, read_version
-from master.world import RECORDS, World, data_of, world
+from master.world import LEASE, RECORDS, World, data_of, world
 
 
 def test_no_task_is_trained_before_every_task_of_the_pass_is_checked(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_held_out_records_are_in_no_training_and_decide_on_the_next_epoch(tmp_pa
     )
     one.until(lambda: one.ledger.learning(1).losses)
     with one.ledger:
-        one.ledger.set_learning(1, Learning(losses=(0.9,)))
+        one.ledger.set_learning(1, Learning(losses=(0.9,), holdout=0.2))
 
     one.finish()
 
@@ -88,6 +89,38 @@ def test_held_out_records_are_in_no_training_and_decide_on_the_next_epoch(tmp_pa
     }  # fmt: skip
     assert one.coordinator.counted()["trained"] == 2 * 8
     assert list(one.ledger.learning(1).losses) == pytest.approx([0.9, 0.6931, 0.6931], abs=1e-3)
+
+
+@pytest.mark.parametrize(("first", "then"), [(0.2, 0.0), (0.0, 0.2), (0.2, 0.5)])
+def test_a_pass_keeps_the_holdout_of_its_check_when_the_setting_changes(
+    tmp_path: Path, first: float, then: float
+) -> None:
+    one = world(tmp_path, data=data_of(end="20200401/01", holdout=first))
+    one.until(lambda: one.ledger.tasks(1, "done"))
+
+    one.data = data_of(end="20200401/01", holdout=then)
+    one.start_master()
+    one.finish()
+
+    shares = {(task.pass_id, task.holdout) for task in one.tasks if task.phase in (control.CHECK, control.TRAIN)}
+    assert shares == {("20200401/00", first), ("20200401/01", then)}
+    counted, held_out = one.coordinator.counted(), round(2 * RECORDS * first) + round(2 * RECORDS * then)
+    assert (counted["heldOut"], counted["trained"]) == (held_out, 4 * RECORDS - held_out)
+
+
+def test_held_out_records_of_a_lost_trainer_are_not_repeated(tmp_path: Path) -> None:
+    one = world(tmp_path, data=data_of(end="20200401/00", holdout=0.2))
+    one.until_phase(control.TRAIN)
+    one.trainers[0].work()
+    one.now += LEASE
+    one.coordinator.tick()
+    one.trainers[0].start()
+
+    one.finish()
+
+    counted = one.coordinator.counted()
+    assert counted["repeated"] == 8
+    assert counted["trained"] + counted["heldOut"] == counted["records"]
 
 
 def test_an_epoch_that_does_not_help_is_the_last_one(tmp_path: Path) -> None:
@@ -132,6 +165,57 @@ def test_the_first_click_rate_is_the_offset_of_the_model_for_its_life(tmp_path: 
         (control.TRAIN, "20200401/00"),
         (control.TRAIN, "20200401/01"),
     }
+
+
+def test_the_offset_of_a_first_pass_that_is_taken_up_again_is_of_its_mended_labels(tmp_path: Path) -> None:
+    one = world(tmp_path, shows=10)
+    one.until(lambda: one.ledger.facts.offset is not None)
+    [first] = one.ledger.passes()[:1]
+    one.coordinator._schedule.stop(first, "its labels are wrong")
+    one.shows = 2
+
+    one.coordinator.retry(first.id)
+    one.finish()
+
+    # 20 clicks of 40 shows.
+    assert one.ledger.facts.offset == pytest.approx(0)
+
+
+def test_a_first_pass_without_clicks_leaves_the_model_without_an_offset(tmp_path: Path) -> None:
+    one = world(tmp_path)
+    fill = one.fill
+
+    def filled(task: control.Task, result: control.TaskResult) -> None:
+        fill(task, result)
+        if task.pass_id == "20200401/00":
+            result.clicks = 0
+
+    one.fill = filled  # type: ignore[method-assign]
+
+    one.finish()
+
+    assert one.ledger.facts.offset == 0
+    assert {task.offset for task in one.tasks if task.phase == control.TRAIN} == {0}
+
+
+@pytest.mark.parametrize("evaluate", [True, False])
+def test_the_shift_of_the_model_that_this_one_started_from_stays_until_there_is_another(
+    tmp_path: Path, evaluate: bool
+) -> None:
+    one = world(tmp_path, config={"evaluate": evaluate}, data=ONE_HOUR)
+    start = StartedFrom(
+        store="file:///x", version=5, checkpoint="c", name="n", dense=True, shift=0.7, taken_over="all", copied=True
+    )
+    one.ledger.set_facts(started_from=start, offset=-1.0)
+
+    one.finish()
+
+    saved = [task.save.offset for task in one.tasks if task.phase == control.SAVE]
+    assert [task.offset for task in one.tasks if task.phase == control.CHECK] == pytest.approx([-0.3, -0.3])
+    if evaluate:
+        assert one.ledger.learning(1).shift != pytest.approx(0.7)
+    else:
+        assert saved == pytest.approx([-0.3] * len(saved))
 
 
 def test_a_version_and_the_next_check_are_shifted_to_what_was_observed_and_training_is_not(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.local.report import build
 from elastic_ctr.master.checkpoint_files import PublishRefused
 from elastic_ctr.master.ledger import Ledger
-from elastic_ctr.master.ledger_quality import LiveQuality
+from elastic_ctr.master.ledger_quality import Expected
 from elastic_ctr.master.ledger_rows import PassRow
 from elastic_ctr.master.metrics import MasterMetrics
 from elastic_ctr.master.quality_gate import auc_error, calibration_error, refuse_worse
@@ -184,7 +184,7 @@ def test_a_ledger_of_an_earlier_release_goes_on(tmp_path: Path) -> None:
     ledger = Ledger(Path(one.ledger._one("pragma database_list")[2]))
 
     assert ledger.figures(1) == {}
-    assert ledger.quality_of_live(1) is None
+    assert ledger.expected_quality(1, 3) is None
 
 
 # -- versions that are refused -----------------------------------------------------------------------------------------
@@ -256,6 +256,39 @@ def test_harder_data_refuses_no_version(tmp_path: Path) -> None:
     assert states(one) == [("base", "published"), ("delta", "published")]
 
 
+def test_harder_data_after_a_refusal_ends_the_refusals(tmp_path: Path) -> None:
+    """Training has recovered in the next pass, whose records no version would foretell as well as those before."""
+
+    def scores(name: str, moment: str) -> Score:
+        if name == "20200401/01":
+            return Score(apart=3.0 if moment == "before" else -1.0)
+        return Score(apart=3.0 if name == "20200401/00" else 0.5 if moment == "before" else 1.0)
+
+    one = scored(World(tmp_path, data_of(end="20200401/05")), scores)
+
+    one.finish()
+
+    assert [state for _, state in states(one)] == ["published", *["refused"] * 3, "published", "published"]
+
+
+def test_a_training_that_stays_apart_is_refused_after_three_refusals_too_where_a_pass_makes_it_worse(
+    tmp_path: Path,
+) -> None:
+    bad = ("20200401/01", "20200401/02", "20200401/03", "20200401/04")
+
+    def scores(name: str, moment: str) -> Score:
+        return Score(apart=-2.0 if name in bad and moment == "after" else 2.0)
+
+    one = scored(World(tmp_path, data_of(end="20200401/04")), scores)
+
+    one.finish()
+
+    assert [state for _, state in states(one)] == ["published", *["refused"] * 4]
+    assert (
+        "of the same pass before training, which counts after 3 refused versions" in one.ledger.versions()[-1]["reason"]
+    )
+
+
 def test_the_first_version_is_compared_with_none(tmp_path: Path) -> None:
     one = scored(World(tmp_path, data_of(end="20200401/00")), apart_at("20200401/00", score=Score(apart=-1.0)))
 
@@ -289,7 +322,12 @@ def test_a_recovery_after_a_refusal_compares_with_the_version_it_returned_to(tmp
 
 def judged(live: Score, after: Score, **limits: float) -> None:
     one = PassRow(2, "20200401/01", ("20200401/01",), 0, ends_day=False)
-    refuse_worse(one, after.quality(), LiveQuality(7, "20200401/01", live.quality()), QualityLoss(**limits))
+    refuse_worse(
+        one,
+        after.quality(),
+        Expected("of version 7 over pass 20200401/01 before training", live.quality()),
+        QualityLoss(**limits),
+    )
 
 
 def test_a_loss_within_the_limit_and_chance_is_none() -> None:
@@ -328,11 +366,11 @@ def test_few_impressions_prove_nothing() -> None:
     assert wrong is not None
     assert (right.auc, wrong.auc) == (1, 0)
 
-    refuse_worse(one, wrong, LiveQuality(7, "20200401/01", right), MasterConfig().max_quality_loss)
+    refuse_worse(one, wrong, Expected("of version 7", right), MasterConfig().max_quality_loss)
 
 
 def test_without_records_or_a_version_before_there_is_nothing_to_compare() -> None:
     one = PassRow(2, "20200401/01", ("20200401/01",), 0, ends_day=False)
 
-    refuse_worse(one, None, LiveQuality(7, "20200401/01", Score().quality()), MasterConfig().max_quality_loss)
+    refuse_worse(one, None, Expected("of version 7", Score().quality()), MasterConfig().max_quality_loss)
     refuse_worse(one, Score(apart=-3).quality(), None, MasterConfig().max_quality_loss)

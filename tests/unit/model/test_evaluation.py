@@ -4,7 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
-from elastic_ctr.model.evaluation import auc_of_histogram, weighted_auc, weighted_logloss
+from elastic_ctr.model.evaluation import (
+    BUCKETS,
+    auc_of_histogram,
+    quality_of_histogram,
+    weighted_auc,
+    weighted_logloss,
+)
 
 LINES = st.lists(
     st.tuples(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0]), st.integers(1, 5), st.integers(0, 5)).map(
@@ -88,3 +94,15 @@ def test_perfect_and_random_predictions() -> None:
     assert auc_of_histogram([5, 0], [0, 5]) == 0.0
     assert auc_of_histogram([5], [5]) == 0.5
     assert auc_of_histogram([5], [0]) is None
+
+
+def test_rounding_leaves_no_auc_above_1() -> None:
+    """Of perfect scores whose products are beyond what a double counts exactly."""
+    dice = np.random.default_rng(0)
+    for _ in range(200):
+        positives, negatives = np.zeros(BUCKETS), np.zeros(BUCKETS)
+        positives[dice.choice(np.arange(2048, BUCKETS), 5, replace=False)] = dice.integers(1, 10**12, 5)
+        negatives[dice.choice(2048, 5, replace=False)] = dice.integers(1, 10**12, 5)
+        found = quality_of_histogram(positives, negatives)
+        assert found is not None
+        assert found.auc == pytest.approx(1)

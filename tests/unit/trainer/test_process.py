@@ -61,10 +61,11 @@ class Client:
 class Engine:
     calls: list[str]
     batch_sizes: list[int]
+    predicted: list[str]
     offset: float
 
     def __init__(self, *_: object, **__: object) -> None:
-        Engine.calls, Engine.batch_sizes, Engine.offset = [], [], 0.0
+        Engine.calls, Engine.batch_sizes, Engine.predicted, Engine.offset = [], [], [], 0.0
 
     def connect(self, trainer_id: int) -> None:
         self.calls.append(f"connect {trainer_id}")
@@ -104,6 +105,7 @@ class Engine:
         return np.ones(BUCKETS), np.zeros(BUCKETS)
 
     def predict(self, dataset: "Dataset") -> Any:
+        Engine.predicted.append(dataset.file.suffix)
         self.calls.append(f"predict {dataset.file.stem}")
         return np.ones(BUCKETS), np.zeros(BUCKETS)
 
@@ -269,7 +271,19 @@ def test_held_out_records_are_checked_and_evaluated_and_never_trained(trainer: M
     assert [call for call in Engine.calls if not call.startswith(("connect", "close"))] == [
         "preload l-1-0", "predict l-1-0", "preload l-1-0", "train l-1-0", "preload l-1-0", "predict l-1-0",
     ]  # fmt: skip
+    # The same records before and after training.
+    assert Engine.predicted == [".held", ".held"]
     assert 10 < held < 50
+
+
+def test_a_check_whose_held_out_part_is_empty_predicts_nothing(trainer: Made) -> None:
+    one, client = trainer(task(0, control.CHECK, holdout=1e-9))
+
+    assert one.run() == 0
+
+    [check] = client.results()
+    assert (check.error, check.held_out, check.positives) == ("", 0, b"")
+    assert check.records > 0
 
 
 def test_a_trainer_that_did_not_check_a_task_holds_out_the_same_records(trainer: Made, tmp_path: Path) -> None:

@@ -66,6 +66,9 @@ class Dataset:
 
 def ordered_by_the_master(one: World) -> list[Order]:
     names = {control.TRAIN: "train", control.EVALUATE: "predict"}
+    if one.data.holdout and one.epochs == "auto":
+        # What it finds decides on epochs.
+        names[control.CHECK] = "predict"
     one.finish()
     return [
         (names[task.phase], task.path, task.batch_size if task.phase == control.TRAIN else 0, round(task.offset, 6))
@@ -103,8 +106,7 @@ def ordered_by_a_trial(folder: Path, one: World, records: int, holdout: float) -
     orders = [
         (deed, names[file.partition(".")[0]], size, offset)
         for deed, file, size, offset in engine.orders
-        # With records held out, whole files are predicted for the check alone.
-        if not file.startswith("validation") and not (holdout and deed == "predict" and file.endswith(".txt"))
+        if not file.startswith("validation")
     ]
     return orders, training._shift
 
