@@ -41,7 +41,8 @@ def status(coordinator: Coordinator, start_ignored: str = "") -> dict[str, Any]:
 def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
     """The part of the status that outlives the master."""
     versions = {row["id"]: row for row in ledger.versions()}
-    shown = ledger.passes()[-_SHOWN_PASSES:]
+    passes = ledger.passes()
+    shown = passes[-_SHOWN_PASSES:]
     first = shown[0].ordinal if shown else 1
     current = next((each for each in shown if each.state != "done"), None)
     facts, drifts = ledger.facts, ledger.drifts()
@@ -67,6 +68,8 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
             )
             for each in shown
         ],
+        # All of them are done.
+        "earlierPasses": len(passes) - len(shown),
         "curves": [{"pass": names[number], **curves[number]} for number in done if number in curves],
         "drift": _last_drift(drifts, names),
         "versions": list(versions.values()),

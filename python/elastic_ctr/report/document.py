@@ -102,6 +102,7 @@ class Training(_Answer):
     """The master's status."""
 
     passes: tuple[Pass, ...]
+    earlier_passes: int = 0
     curves: tuple[Curves, ...] = ()
     versions: tuple[Version, ...] = ()
     ledger: dict[str, int]

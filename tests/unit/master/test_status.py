@@ -1,6 +1,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.training_status import status
 from master.world import RECORDS, World, data_of
@@ -63,3 +65,13 @@ def test_a_training_that_hands_over_is_named(tmp_path: Path) -> None:
     one.replace("ctr-train-b", 3)
 
     assert status(one.coordinator)["handover"] == "local"
+
+
+def test_passes_that_are_not_shown_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_ctr.master.training_status._SHOWN_PASSES", 1)
+    one = World(tmp_path)
+    one.finish()
+
+    shown = status(one.coordinator)
+
+    assert (len(shown["passes"]), shown["earlierPasses"]) == (1, 1)

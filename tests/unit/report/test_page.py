@@ -219,3 +219,13 @@ def test_a_single_pass_without_records_or_curves_has_a_page() -> None:
     found["master"]["curves"] = []
 
     assert "nothing to draw" in page_of(found)
+
+
+def test_passes_that_the_status_leaves_out_are_counted_and_named() -> None:
+    given = answers(passes=6)
+    given["master"]["earlierPasses"] = 9_000
+
+    shown = page(Report.of("x", given))
+
+    assert "<b>9,006</b>" in shown
+    assert "of 9,007 found, the first 9,000 of them not on this page" in shown
