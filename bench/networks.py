@@ -177,7 +177,7 @@ def main() -> None:
     if given.results.exists() and (older := json.loads(given.results.read_text()))["quick"] == quick:
         results = older
     results["about"] = (
-        f"{rows:,} lines, rounds: {TRAINING['epochs']}, batches of {TRAINING['batch_size']}, {TRAINING['threads']} thread, "
+        f"{rows:,} lines, epochs: {TRAINING['epochs']}, batches of {TRAINING['batch_size']}, {TRAINING['threads']} thread, "
         f"embeddingDim {MODEL['embeddingDim']}, layers {LAYERS['layers']}; {HELD:,} lines held out. Measured {datetime.now(timezone.utc):%Y-%m-%d}."
     )
     for data in given.data.split(","):
@@ -187,9 +187,9 @@ def main() -> None:
             for name in given.only.split(","):
                 found = measured(name, Path(place), rows)
                 mine[name] = {**found, "auc": found["aucs"][-1]}
-                rounds = " ".join(f"{auc:.4f}" for auc in found["aucs"])
+                epochs = " ".join(f"{auc:.4f}" for auc in found["aucs"])
                 print(
-                    f"{data} {name}: AUC by round {rounds} of {mine['truth']['auc']:.4f}, {found['recordsPerSecond']:,.0f} records/s, "
+                    f"{data} {name}: AUC by epoch {epochs} of {mine['truth']['auc']:.4f}, {found['recordsPerSecond']:,.0f} records/s, "
                     f"{found['dense']:,} dense parameters",
                     file=sys.stderr,
                 )

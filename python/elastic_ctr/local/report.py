@@ -122,9 +122,9 @@ def learned(status: Mapping[str, Any]) -> str:
     if not done:
         return ""
     last, learning = done[-1], done[-1]["learning"]
-    rounds, sizes = learning["rounds"], ", ".join(map(str, learning["batchSizes"]))
+    epochs, sizes = learning["epochs"], ", ".join(map(str, learning["batchSizes"]))
     said = [
-        f"pass {last['pass']} in {rounds} round{'' if rounds == 1 else 's'}"
+        f"pass {last['pass']} in {epochs} epoch{'' if epochs == 1 else 's'}"
         + (f" of batches of {sizes}" if sizes else "")
     ]
     if learning["heldOut"]:

@@ -66,7 +66,7 @@ class LedgerLearning(LedgerFile):
 def _learned(state: str, epoch: int, document: str | None, held_out: int) -> PassLearning:
     known = Learning() if document is None else Learning.model_validate_json(document)
     return PassLearning(
-        rounds=epoch,
+        epochs=epoch,
         batch_sizes=known.batch_sizes[:epoch],
         held_out=held_out,
         losses=known.losses[: epoch + 1],

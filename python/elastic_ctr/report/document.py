@@ -32,7 +32,7 @@ class Quality(_Answer):
 
 
 class Learning(_Answer):
-    rounds: int = 0
+    epochs: int = 0
     batch_sizes: tuple[int, ...] = ()
     held_out: int = 0
     losses: tuple[float | None, ...] = ()

@@ -24,7 +24,7 @@ _LONGEST_SECONDS = 1e9
 def passes(training: Training) -> Html:
     columns: tuple[str, ...] = (
         "pass", "state", "records", "refused", "AUC before", "AUC after", "logloss before", "logloss after",
-        "calibration before", "calibration after", "rounds", "batch sizes", "held out", "shift", "version", "reason",
+        "calibration before", "calibration after", "epochs", "batch sizes", "held out", "shift", "version", "reason",
     )  # fmt: skip
     rows = [_row(each) for each in reversed(training.passes)]
     if not any(each.reason for each in training.passes):
@@ -43,7 +43,7 @@ def _row(one: Pass) -> tuple[str, ...]:
         number(one.auc),
         *(number(each.logloss) for each in one.quality.moments),
         *(number(each.calibration, 3) for each in one.quality.moments),
-        str(one.learning.rounds),
+        str(one.learning.epochs),
         batches(one.learning.batch_sizes),
         f"{one.learning.held_out:,}",
         number(one.learning.shift),
@@ -53,7 +53,7 @@ def _row(one: Pass) -> tuple[str, ...]:
 
 
 def batches(sizes: Sequence[int]) -> str:
-    """Of each round; equal ones in a row are counted."""
+    """Of each epoch; equal ones in a row are counted."""
     runs = [(size, len(list(run))) for size, run in groupby(sizes)]
     return ", ".join(f"{size}" if count == 1 else f"{count} x {size}" for size, count in runs) or "-"
 

@@ -94,7 +94,7 @@ class PassQuality(Record):
 class PassLearning(Record):
     """How much a pass was trained. Held-out records are in no round."""
 
-    rounds: Whole = Field(default=0, description="Walks through the pass that were begun.")
+    epochs: Whole = Field(default=0, description="Walks through the pass that were begun.")
     batch_sizes: tuple[Whole, ...] = Field(default=(), description="Of each round.")
     held_out: Whole = Field(default=0, description="Records that are never trained.")
     losses: tuple[Amount | None, ...] = Field(

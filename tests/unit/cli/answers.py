@@ -19,7 +19,7 @@ def _pass(name: str, version: int | None, kind: str | None, **changes: Any) -> d
     return {
         "pass": name, "ordinal": 1 + int(name[-2:]), "state": "done", "epoch": 1, "reason": "", "records": 3000, "refused": 2, "ignored": 0,
         "padding": 0, "repeated": 0, "parked": 0, "tasks": 2, "tasksDone": 2, "aucBefore": 0.5, "auc": 0.5988,
-        "learning": {"rounds": 2, "batchSizes": [128, 512], "heldOut": 300, "losses": [0.69, 0.5, 0.41], "shift": 0.0125},
+        "learning": {"epochs": 2, "batchSizes": [128, 512], "heldOut": 300, "losses": [0.69, 0.5, 0.41], "shift": 0.0125},
         "quality": {"before": None, "after": None}, "trainedAt": 1795252709.5, "doneAt": 1795252715.8, "seconds": {}, "version": version, "kind": kind, "keys": 4561,
         **changes,
     }  # fmt: skip

@@ -122,7 +122,7 @@ def test_the_ledger_of_a_master_that_was_killed_is_read_whole(tmp_path: Path) ->
     assert done.exit_code == 0
     assert found["master"] == json.loads(json.dumps(status_of_ledger(one.ledger)))
     assert found["errors"] == {}
-    assert [each["learning"]["rounds"] for each in found["master"]["passes"]] == [1, 1]
+    assert [each["learning"]["epochs"] for each in found["master"]["passes"]] == [1, 1]
     assert list(found["transfer"]["versions"].values()) == [{"secondsToLive": 3.5}]
 
 

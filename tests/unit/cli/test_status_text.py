@@ -63,7 +63,7 @@ def test_a_master_of_an_earlier_release_has_no_quality_and_says_not_how_a_pass_w
 
 def test_one_line_says_how_the_last_pass_was_learned() -> None:
     assert line_of(shown(answers()), "learned") == (
-        "learned pass 20200401/01 in 2 rounds of batches of 128, 512, 300 records held out, logits shifted by +0.0125, "
+        "learned pass 20200401/01 in 2 epochs of batches of 128, 512, 300 records held out, logits shifted by +0.0125, "
         "the model's offset is -2.2000"
     )
 

@@ -19,7 +19,7 @@ def a_pass(name: str, **given: Any) -> dict[str, Any]:
         "aucBefore": None,
         "auc": 0.75,
         "quality": {"before": {"logloss": 0.61, "calibration": None}, "after": None},
-        "learning": {"rounds": 2, "batchSizes": [16, 64], "heldOut": 0, "losses": [0.69], "shift": -0.25},
+        "learning": {"epochs": 2, "batchSizes": [16, 64], "heldOut": 0, "losses": [0.69], "shift": -0.25},
         "version": 7,
         "kind": "base",
         "keys": 1234,
@@ -61,16 +61,16 @@ def test_a_pass_without_a_version_or_one_that_never_went_live_has_none() -> None
 
 
 def test_how_each_pass_was_learned_is_in_it_and_the_last_one_is_said_in_a_line() -> None:
-    held_out = {"rounds": 1, "batchSizes": [512], "heldOut": 1200, "losses": [0.69, 0.5], "shift": 0.0}
+    held_out = {"epochs": 1, "batchSizes": [512], "heldOut": 1200, "losses": [0.69, 0.5], "shift": 0.0}
     report = build(status(a_pass("a"), a_pass("b", learning=held_out)), None, {}, [])
 
     assert [one["learning"]["batchSizes"] for one in report["passes"]] == [[16, 64], [512]]
     assert report["offset"] == -2.0
     assert learned(status(a_pass("a"), a_pass("b", state="training", learning=held_out))) == (
-        "pass a in 2 rounds of batches of 16, 64, logits shifted by -0.2500, the model's offset is -2.0000"
+        "pass a in 2 epochs of batches of 16, 64, logits shifted by -0.2500, the model's offset is -2.0000"
     )
     assert learned(report) == (
-        "pass b in 1 round of batches of 512, 1,200 records held out, logits shifted by +0.0000, the model's offset is -2.0000"
+        "pass b in 1 epoch of batches of 512, 1,200 records held out, logits shifted by +0.0000, the model's offset is -2.0000"
     )
 
 

@@ -323,16 +323,16 @@ def test_status_and_manifest_say_how_each_pass_was_learned(tmp_path: Path) -> No
     shown = status(one.coordinator)
     assert shown["offset"] == one.ledger.facts.offset
     assert json.loads(json.dumps(shown["passes"][0]["learning"])) == {
-        "rounds": len(one.ledger.learning(1).batch_sizes),
+        "epochs": len(one.ledger.learning(1).batch_sizes),
         "batchSizes": list(one.ledger.learning(1).batch_sizes),
         "heldOut": 2 * round(RECORDS * 0.2),
         "losses": list(one.ledger.learning(1).losses),
         "shift": one.ledger.learning(1).shift,
     }
-    assert shown["passes"][0]["learning"]["rounds"] == max(
+    assert shown["passes"][0]["learning"]["epochs"] == max(
         task.epoch for task in one.tasks if task.pass_id == "20200401/00"
     )
-    assert len(shown["passes"][0]["learning"]["losses"]) == shown["passes"][0]["learning"]["rounds"] + 1
+    assert len(shown["passes"][0]["learning"]["losses"]) == shown["passes"][0]["learning"]["epochs"] + 1
     for version, each in zip(published_versions(one.store), shown["passes"], strict=True):
         manifest = read_version(one.store, version)
         assert manifest.learning is not None
@@ -346,24 +346,24 @@ def test_a_pass_under_way_says_what_it_has_learned_so_far_and_one_rolled_back_no
     one = world(tmp_path, epochs=2, data=data_of(holdout=0.2))
     one.until(lambda: [each.state for each in one.ledger.passes()] == ["done", "evaluating"])
     before, now = (each["learning"] for each in status(one.coordinator)["passes"])
-    assert (before["rounds"], before["shift"] is None) == (2, False)
-    assert (now["rounds"], len(now["batchSizes"]), now["shift"]) == (2, 2, None)
+    assert (before["epochs"], before["shift"] is None) == (2, False)
+    assert (now["epochs"], len(now["batchSizes"]), now["shift"]) == (2, 2, None)
 
     with one.ledger:
         one.ledger.roll_back(1)
 
     before, now = (each["learning"] for each in status(one.coordinator)["passes"])
-    assert before["rounds"] == 2
-    assert (now["rounds"], now["batchSizes"], len(now["losses"]), now["shift"]) == (0, [], 1, None)
+    assert before["epochs"] == 2
+    assert (now["epochs"], now["batchSizes"], len(now["losses"]), now["shift"]) == (0, [], 1, None)
     assert now["heldOut"] == 2 * round(RECORDS * 0.2)
 
 
-def test_a_pass_of_an_earlier_release_has_its_rounds_alone(tmp_path: Path) -> None:
+def test_a_pass_of_an_earlier_release_has_its_epochs_alone(tmp_path: Path) -> None:
     one = world(tmp_path, epochs=2, data=ONE_HOUR)
     one.finish()
     with one.ledger:
         one.ledger._db.execute("delete from learning")
 
     assert status(one.coordinator)["passes"][0]["learning"] == {
-        "rounds": 2, "batchSizes": [], "heldOut": 0, "losses": [], "shift": None,
+        "epochs": 2, "batchSizes": [], "heldOut": 0, "losses": [], "shift": None,
     }  # fmt: skip

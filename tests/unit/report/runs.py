@@ -24,7 +24,7 @@ def _pass(number: int, name: str, **changes: Any) -> dict[str, Any]:
         "pass": name, "ordinal": number, "state": "done", "epoch": 2, "reason": "", "records": 120_000 + number,
         "refused": 12, "ignored": 0, "padding": 0, "repeated": 0, "tasks": 4, "parked": 0, "tasksDone": 4,
         "aucBefore": auc, "auc": auc + 0.05, "quality": {"before": _quality(auc, 0.41), "after": _quality(auc + 0.05, 0.37)},
-        "learning": {"rounds": 2, "batchSizes": [128, 512], "heldOut": 12_000, "losses": [0.41, 0.39, 0.38], "shift": -0.0123},
+        "learning": {"epochs": 2, "batchSizes": [128, 512], "heldOut": 12_000, "losses": [0.41, 0.39, 0.38], "shift": -0.0123},
         "trainedAt": 1795252709.5 + 60 * number, "doneAt": 1795252715.8 + 60 * number,
         "seconds": {
             "train": 9.5 + number % 7, "denseExport": 0.48, "base": 1.3, "checkpoint": 0.9, "checkpointUpload": 0.07,

@@ -36,7 +36,7 @@ def test_a_pass_has_a_row_with_what_was_read_learned_and_foretold() -> None:
     assert dict(zip(head, last, strict=True)) == {
         "pass": "20200101/05", "state": "done", "records": "120,006", "refused": "12", "AUC before": "0.6226",
         "AUC after": "0.6726", "logloss before": "0.4100", "logloss after": "0.3700", "calibration before": "1.030",
-        "calibration after": "1.030", "rounds": "2", "batch sizes": "128, 512", "held out": "12,000", "shift": "-0.0123",
+        "calibration after": "1.030", "epochs": "2", "batch sizes": "128, 512", "held out": "12,000", "shift": "-0.0123",
         "version": "1795252006", "reason": "",
     }  # fmt: skip
     assert (stopped[:2], stopped[-1]) == (["20200101/06", "stopped"], "the reason")
