@@ -1,4 +1,4 @@
-"""What `elastic-ctr tune` gains on real rows: served predictions with the default and with the tuned values, beside regression.
+"""The gain by `elastic-ctr tune` on real rows: served predictions with the default and with the tuned values, beside regression.
 
     python -m bench.tune [--only criteo,avazu] [--minutes 10] [--trials 60] [--hours 2] [--data ../shared/data] [--write]
 

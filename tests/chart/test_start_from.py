@@ -29,3 +29,20 @@ def test_the_master_may_reach_the_other_store(render: Renderer) -> None:
 
     assert reaches({"startFrom": {"store": "http://other:8123"}})
     assert not reaches({})
+
+
+def test_a_store_in_a_folder_needs_a_volume_in_the_master_and_opens_no_port(render: Renderer) -> None:
+    model = {"startFrom": {"store": "file:///models"}}
+    mounted = {"extraVolumes": {"models": {"emptyDir": {}}}, "extraVolumeMounts": {"/models": {"name": "models"}}}
+
+    told = render.refusal(model=model)
+
+    assert (
+        "model.startFrom.store file:///models is a folder of a machine, and the master has no volume for it: " in told
+    )
+    name = "ctr-master"
+    [with_it], [without] = (
+        [each for each in rendered.all("NetworkPolicy") if each.name == name]
+        for rendered in (render(model=model, master=mounted), render(master=mounted))
+    )
+    assert with_it.raw["spec"]["egress"] == without.raw["spec"]["egress"]

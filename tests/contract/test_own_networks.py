@@ -48,6 +48,7 @@ BAD: dict[str, tuple[str, str]] = {
     "a package that is absent": ("import torch_of_nowhere\n" + body("return 1"), "line 1 imports torch_of_nowhere, which is not installed here; docs/models.md"),
     "an error when it is run": ("x = 1 / 0\n" + body("return 1"), "line 1 raises ZeroDivisionError: division by zero"),
     "an exit when it is run": ("import sys\nsys.exit('no')\n" + body("return 1"), "line 2 raises SystemExit: no"),
+    "an exit in the function": ("import sys\n" + body("sys.exit()"), "line 6 raises SystemExit; it would end the process, so raise an error instead"),
     "a name that is no function": ("logit = 5\n", "has no function logit; add `def logit(inputs, settings)`"),
     "one argument": ("def logit(inputs):\n    return 1\n", "logit of model.network.source takes (inputs); it is called with two arguments"),
     "an error in the function": (body("return settings['absent']"), "line 5 raises KeyError: 'absent'"),

@@ -108,6 +108,13 @@ store.config.url {{ $values.store.config.url }} must be one place for all roles,
 {{- end }}
 {{- end }}
 
+{{- define "elastic-ctr.validate.startFromStore" -}}
+{{- $url := (.Values.model.startFrom | default dict).store | default "" }}
+{{- if and .Values.training.enabled (hasPrefix "file://" $url) (not .Values.master.extraVolumeMounts) -}}
+model.startFrom.store {{ $url }} is a folder of a machine, and the master has no volume for it: leave store out for this model's own, give an address of HTTP or HDFS, or mount a volume into master by extraVolumes and extraVolumeMounts
+{{- end }}
+{{- end }}
+
 {{- define "elastic-ctr.validate.serving" -}}
 {{- $values := .Values }}
 {{- if and $values.serving.enabled (not $values.cube.enabled) $values.cubeTransfer.enabled -}}

@@ -83,7 +83,7 @@ class _RowRefused(ValueError):
 
 
 def _instance(text: str, inputs: endpoints.Metadata) -> Any:
-    """What serving is asked for: a row without the columns that no feature reads, or a line's features. Raises _RowRefused."""
+    """The request to serving: a row without the columns that no feature reads, or a line's features. Raises _RowRefused."""
     if inputs.columns:
         if not text.startswith("{"):
             raise _RowRefused('the model takes rows of columns; give a JSON object, as \'{"user": "u1"}\'')

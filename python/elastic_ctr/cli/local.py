@@ -61,8 +61,8 @@ def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, obj
 
 
 def _read_values(file: Path) -> dict[str, object]:
-    """The values in a file. What they name by a path counts from the folder of the file: a `data.source.url` such as `file:.`, and
-    `model.network.file`, whose text becomes `model.network.source`.
+    """The values in a file. Paths count from its folder: that of a `data.source.url` such as `file:.`, and `model.network.file`,
+    whose text becomes `model.network.source`.
     """
     values = read_yaml(file)
     match values:

@@ -84,7 +84,7 @@ def _look(target: Target, addresses: dict[str, str]) -> Snapshot:
 
 
 def _source(target: Target, addresses: dict[str, str]) -> str:
-    """What the page is of, for its head."""
+    """The training that the page shows, for its head."""
     if target.cluster is not None:
         return f"release {target.cluster.release} in namespace {target.cluster.kubectl.namespace}"
     if target.run is not None and not addresses:

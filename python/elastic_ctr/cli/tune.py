@@ -29,7 +29,7 @@ from elastic_ctr.store.temporary import appearing
 from elastic_ctr.tune.hours import HoursReader, HoursRefused, at_hours, divided
 from elastic_ctr.tune.passes import Hours, SearchFailed
 from elastic_ctr.tune.scratch import OtherSearch, Scratch
-from elastic_ctr.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, usable_networks
+from elastic_ctr.tune.space import DEFAULT_NETWORKS, KEYS, Candidate, Space, is_kept, usable_networks
 from elastic_ctr.tune.trial import TrialSpec
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def tune(
     _check_keys(kept)
     try:
         given = load_values(values, set_file)
+        _check_set_files(set_file or (), kept)
         ask = Ask(hours, validate, records, _networks(given, networks), kept)
         source = open_source(given.data.source.url, given.data.source.user)
         listing, trained, validated = _hours_of(source, given, ask)
@@ -149,6 +150,25 @@ def _check_keys(kept: Sequence[str]) -> None:
     for each in kept:
         if each != "model.network" and not any(key == each or key.startswith(f"{each}.") for key in KEYS):
             refuse(f"--keep {each} is no value that is searched, which are model.network, {', '.join(KEYS)}")
+
+
+def _check_set_files(set_files: Sequence[str], kept: Sequence[str]) -> None:
+    """The values that are written stand below --set-file. Raises ConfigRefused for one that would hide them."""
+    for each in set_files:
+        given = each.partition("=")[0]
+        for key in ("model.network", *KEYS):
+            if f"{given}.".startswith(f"{key}.") or key.startswith(f"{given}."):
+                if is_kept(key, kept):
+                    continue
+                instead = (
+                    "give model.network.file in the values file"
+                    if key == "model.network"
+                    else "give it in a values file"
+                )
+                raise ConfigRefused(
+                    f"--set-file {given} wins over every values file, so another {key} could not be written to one; {instead}, or "
+                    f"--keep {key}"
+                )
 
 
 def _networks(values: Values, told: str | None) -> tuple[str, ...]:
@@ -257,7 +277,7 @@ def _search(
         model=base.model, trainer=base.trainer, slots=given.slots, averaged=given.averaged, numbers=given.numbers,
         evaluates=values.master.config.evaluate, holds_out=data.holdout > 0, hours=str(folder.hours_file), folder="",
     )  # fmt: skip
-    _say_what(hours, places)
+    _say_what(hours, places, starts_from=base.model.start_from is not None)
     study = Study(folder.journal, space, seed, by_round=len(hours.passes) == 1)
     if before := len(study.results()):
         _say(f"goes on after {before} trials that {folder.path} has")
@@ -270,11 +290,16 @@ def _say(sentence: str) -> None:
     typer.echo(sentence, err=True)
 
 
-def _say_what(hours: Hours, places: int) -> None:
+def _say_what(hours: Hours, places: int, *, starts_from: bool) -> None:
     _say(
         f"trains with {hours.records:,} records, {hours.trained}; validates with {hours.validation_records:,}, {hours.validated}; "
         f"{places} {'trial' if places == 1 else 'trials'} at a time"
     )
+    if starts_from:
+        _say(
+            "note: model.startFrom keeps model.embeddingDim and the names of the rules in model.table as they are; trials begin from nothing, "
+            "so their figures are not those of a model that begins with the other one's checkpoint"
+        )
     if hours.share < 1:
         _say(
             f"note: these are {hours.share:.1%} of the records, chosen by their content; batch size and rounds of a pass depend on its size, "
@@ -296,7 +321,7 @@ def _tell(base: Candidate, found: "Found", hours: Hours, *, as_json: bool) -> No
 def _write(
     output: Path, base: Candidate, found: "Found", hours: Hours, files: list[Path], set_files: list[str] | None
 ) -> None:
-    """Write the values to add, and read them back behind the others. Raises ConfigRefused, OSError."""
+    """Write the values to add, and read them back behind the others. Raises ConfigRefused, ValueError, OSError."""
     from elastic_ctr.tune.outcome import tuned_yaml
 
     winner = found.winner
@@ -308,5 +333,7 @@ def _write(
     read = _base(load_values([*files, output], set_files))
     wanted = winner.result.candidate
     if (read.model.model_dump(), read.trainer.model_dump()) != (wanted.model.model_dump(), wanted.trainer.model_dump()):
-        raise AssertionError(f"{output} does not give what was found")
+        raise ValueError(
+            f"{output} is written, but the values files before it are not those of the search any more; put them back and call again"
+        )
     _say(f"{output} is written; give it as the last -f")

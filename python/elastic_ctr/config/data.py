@@ -75,7 +75,7 @@ class Data(Section):
     )
     format: Literal["clicks", "csv", "tsv", "jsonl", "parquet", "reader"] = Field(
         default="clicks",
-        description="What a file holds: `clicks` is lines of `show click feasign:slot …`; of any other, `features` says what its "
+        description="The format of the files: `clicks` is lines of `show click feasign:slot …`; of any other, `features` says what its "
         "columns mean. Files may be zipped, .gz or .zst.",
     )
     reader: str | None = Field(

@@ -214,7 +214,7 @@ class Numeric(OfColumn):
         default=(), description="Steps in order: log1p, standardize, minMax, {clip: [low, high]}, {round: digits}."
     )
     missing: float | None = Field(
-        default=None, description="What an empty cell is to the network, after all steps. Absent: the mean's number."
+        default=None, description="The network's number for an empty cell, after all steps. Absent: the mean's number."
     )
 
     @property

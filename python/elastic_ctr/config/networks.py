@@ -210,7 +210,7 @@ Network: TypeAlias = Annotated[
 
 
 def refusal(name: str, setting: str, near: str | None) -> str:
-    """What is wrong with a setting that the network lacks: its spelling, or its network is another."""
+    """The error of a setting that the network lacks: it is misspelt, or belongs to another network."""
     if name == OWN:
         return "is not a key of a network of your own, whose settings stand under model.network.settings; move it there"
     own = [field.alias or key for key, field in NETWORKS[name].model_fields.items() if key != "name"]

@@ -146,7 +146,8 @@ class Values(Block):
 
     data: Data
     features: Features | None = Field(
-        default=None, description="What the columns of rows mean, by name; for `data.format: clicks` there is none."
+        default=None,
+        description="The meaning of the columns of rows, by name; for `data.format: clicks` there is none.",
     )
     statistics: StatisticsText
     model: Model = Model()

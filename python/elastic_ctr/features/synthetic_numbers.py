@@ -30,7 +30,7 @@ class Rows(Lines):
 class NumbersTruth:
     """13 numbers and 3 categories: each number counts, four by their squares and four pairs by their products as well.
 
-    What counts of a number x is (ln(1 + x) - 2) / 1.2 of counts, which are log-normal, and x itself of the others, which are normal.
+    A count x, which is log-normal, counts as (ln(1 + x) - 2) / 1.2. Another number, which is normal, counts as it is.
     """
 
     slots = None

@@ -30,7 +30,7 @@ class CheckRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What was found. Microseconds are of one record on one thread: trained beside a parameter server, and predicted by serving."""
+    """The result of a check. Microseconds are of one record on one thread: trained beside a parameter server, and predicted by serving."""
 
     parameters: list[dict[str, Any]]
     unchanged: list[str]
@@ -88,7 +88,7 @@ def _start(name: str, command: list[str], spec: dict[str, Any], folder: Path) ->
         return subprocess.Popen(
             [sys.executable, "-m", *command, str(file)],
             stdin=subprocess.DEVNULL,
-            # What the user's file prints goes where all but the result goes.
+            # Prints of the user's file go where all but the result goes.
             stdout=log if name == "pserver" else sys.__stderr__,
             stderr=log,
             preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)

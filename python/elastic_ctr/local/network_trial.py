@@ -37,7 +37,7 @@ def trained(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
     """The facts of the network. Raises NetworkRefused, RuntimeError."""
     model, given = Model.model_validate(spec["model"]), ModelInput(**spec["input"])
     start_paddle(model)
-    # What the user's file prints is shown once; what Paddle prints is not.
+    # Prints of the user's file are shown once; those of Paddle are not.
     with os.fdopen(os.dup(spec["prints"]), "w") as shown, redirect_stdout(shown):
         parameters = inspect_own(model, given)
     _await_server(spec["endpoints"][0])

@@ -527,6 +527,11 @@ class Coordinator(Part):
         with self._lock:
             return self._ledger.facts.started_from
 
+    def start_again(self, choose: Callable[[Ledger], None]) -> None:
+        """Another checkpoint of the other model, before the first one was copied. Raises what `choose` raises."""
+        with self._locked(), self._ledger:
+            choose(self._ledger)
+
     def start_copied(self) -> None:
         """The checkpoint of another model is in this one's store: until the first save, recoveries return to it."""
         with self._locked(), self._ledger:

@@ -1,4 +1,4 @@
-"""What Prometheus reads of the master: counters and gauges, read from the ledger at each scrape."""
+"""The master's counters and gauges for Prometheus, read from the ledger at each scrape."""
 
 from collections.abc import Iterable, Iterator
 

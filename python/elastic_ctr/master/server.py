@@ -135,14 +135,18 @@ class Master:
         settings, ledger = self._settings, self._ledger
         remember_settings(ledger, self._data, digest_of_model(settings.model, settings.input))
         self._start_ignored = ""
-        if ledger.facts.id:
-            self._start_ignored = start.ignored(ledger, settings.model.start_from, self._store.url)
+        wanted = settings.model.start_from
+        if start.may_change(ledger.facts.started_from, wanted, self._store.url):
+            assert wanted is not None
+            start.begin_again(ledger, settings, self._store, self._other_store(wanted.store))
+        elif ledger.facts.id:
+            self._start_ignored = start.ignored(ledger, wanted, self._store.url)
             if self._start_ignored:
                 log.warning("%s", self._start_ignored)
         else:
             refuse_missing_source(self._source, self._data)
             generation = first_generation(self._store.list(layout.CHECKPOINTS))
-            if (wanted := settings.model.start_from) is not None:
+            if wanted is not None:
                 start.begin(ledger, settings, self._store, self._other_store(wanted.store), generation)
             ledger.set_facts(id=uuid.uuid4().hex[:8], generation=generation)
         pin_given(ledger, self._store, settings.features, settings.statistics)
@@ -164,8 +168,22 @@ class Master:
             self._waiting_for = waits
             self._waits(error)
 
-        other, scratch = self._other_store(started.store), Path(self._config.state_dir)
-        return start.CheckpointCopy(self._coordinator, self._store, other, scratch, said).run(stop)
+        return self._start_copy(started.store, said).run(stop)
+
+    def _start_copy(self, url: str, said: Callable[[str, str], None]) -> start.CheckpointCopy:
+        wanted, other, scratch = self._settings.model.start_from, self._other_store(url), Path(self._config.state_dir)
+
+        def choose(ledger: Ledger) -> None:
+            start.begin_again(ledger, self._settings, self._store, other)
+            pin_given(ledger, self._store, self._settings.features, self._settings.statistics)
+
+        def choose_again() -> None:
+            self._coordinator.start_again(choose)
+
+        newest = wanted is not None and wanted.version == "latest"
+        return start.CheckpointCopy(
+            self._coordinator, self._store, other, scratch, said, choose_again if newest else None
+        )
 
     def status(self) -> dict[str, Any]:
         return {

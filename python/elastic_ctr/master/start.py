@@ -1,6 +1,6 @@
 """`model.startFrom`: a new ledger begins with a copy of another model's checkpoint.
 
-What it begins with is decided once, before the ledger has an id. The copy goes into this model's own store, where a recovery
+The checkpoint is chosen before the ledger has an id, and anew only if it is gone before it is copied. The copy goes into this model's own store, where a recovery
 finds it, whatever becomes of the other store. It is made before any trainer or pserver is answered; a master that is ended while it
 copies goes on with the files that are missing.
 """
@@ -53,7 +53,7 @@ _NAMED = 5
 
 
 def trained_model(model: Model, given: ModelInput) -> TrainedModel:
-    """What a checkpoint of this model says of it."""
+    """The description of this model in its checkpoints."""
     return TrainedModel(
         embedding_dim=model.embedding_dim,
         sparse_dim=model.sparse_dim,
@@ -127,7 +127,7 @@ def _readable(store: Store, name: str) -> CheckpointManifest | None:
 def differences(
     version: VersionManifest, trained: TrainedModel | None, partitions: int, now: TrainedModel
 ) -> list[str]:
-    """What of the table is not as it was, as `embeddingDim 9 there, 17 here`."""
+    """The settings of the table that are not as they were, as `embeddingDim 9 there, 17 here`."""
     pairs: list[tuple[str, Any, Any]] = [
         ("embeddingDim", version.dim, now.embedding_dim),
         ("partitions", version.partitions, partitions),
@@ -182,6 +182,17 @@ def begin(ledger: Ledger, settings: MasterFile, own: Store, other: Store, genera
         version.version, other.url, checkpoint.name, sum(checkpoint.rows.values()), added, dropped,
         "is the same" if dense else "is another",
     )  # fmt: skip
+
+
+def begin_again(ledger: Ledger, settings: MasterFile, own: Store, other: Store) -> None:
+    """Choose anew while nothing is learned. Called within a transaction. Raises as `begin`."""
+    gone, facts = ledger.facts.started_from, ledger.facts
+    assert gone is not None
+    pinned = {"statistics": "", "statistics_of": 0}
+    ledger.set_facts(started_from=None, offset=None, **pinned)
+    begin(ledger, settings, own, other, facts.generation)
+    # The name of its copy may be taken again, by another checkpoint of the same version.
+    own.delete(layout.checkpoint_folder(gone.name))
 
 
 def _moved(before: Sequence[str], now: Sequence[str]) -> str:
@@ -262,13 +273,27 @@ def ignored(ledger: Ledger, wanted: StartFrom | None, own_url: str) -> str:
         return ""
     if started is None:
         return f"{_KEY} is ignored: this training began without it; begin with an empty state to use it"
-    other_store = (wanted.store or own_url).rstrip("/") != started.store.rstrip("/")
-    if other_store or wanted.version not in ("latest", started.version):
+    if _asks_for_another(started, wanted, own_url):
         return (
             f"{_KEY} is ignored: this training began with version {started.version} of {started.store}; begin with an empty "
             "state to use another"
         )
     return ""
+
+
+def _asks_for_another(started: StartedFrom, wanted: StartFrom, own_url: str) -> bool:
+    other_store = (wanted.store or own_url).rstrip("/") != started.store.rstrip("/")
+    return other_store or wanted.version not in ("latest", started.version)
+
+
+def may_change(started: StartedFrom | None, wanted: StartFrom | None, own_url: str) -> bool:
+    """Whether the settings ask for another checkpoint than the one whose copy is not complete."""
+    return (
+        started is not None
+        and not started.copied
+        and wanted is not None
+        and _asks_for_another(started, wanted, own_url)
+    )
 
 
 def status_of(ledger: Ledger, ignored: str) -> dict[str, Any] | None:
@@ -285,13 +310,26 @@ def status_of(ledger: Ledger, ignored: str) -> dict[str, Any] | None:
     }
 
 
+class _Gone(ValueError):
+    """The other model's retention has deleted the checkpoint that was named."""
+
+
 class CheckpointCopy:
     """Copies the checkpoint into the model's own store: each file is checked, and the manifest comes last."""
 
     def __init__(
-        self, coordinator: Coordinator, own: Store, other: Store, scratch: Path, said: Callable[[str, str], None]
+        self,
+        coordinator: Coordinator,
+        own: Store,
+        other: Store,
+        scratch: Path,
+        said: Callable[[str, str], None],
+        choose_again: Callable[[], None] | None,
     ) -> None:
-        """`said` takes what is being done, and the error while it cannot be."""
+        """`said` takes what is being done, and the error while it cannot be. `choose_again` is called if the checkpoint is gone; None:
+        a named version has no substitute.
+        """
+        self._choose_again = choose_again
         self._coordinator = coordinator
         self._own = own
         self._other = other
@@ -299,10 +337,10 @@ class CheckpointCopy:
         self._said = said
 
     def run(self, stop: threading.Event) -> bool:
-        """Until it is done; False where `stop` came before. What fails is tried again."""
+        """Until it is done; False where `stop` came before. Failures are tried again."""
         while not stop.is_set():
             try:
-                if self._copy(stop):
+                if self._copy_or_choose(stop):
                     self._said("", "")
                     return True
             except (StoreError, ValueError) as failed:  # noqa: PERF203 (trying again is what it is for)
@@ -314,7 +352,27 @@ class CheckpointCopy:
         started = self._started
         return f"the copy of checkpoint {started.checkpoint} of version {started.version} from {started.store}"
 
+    def _copy_or_choose(self, stop: threading.Event) -> bool:
+        """False where `stop` came before, or another checkpoint was chosen. Raises StoreError, ValueError."""
+        try:
+            return self._copy(stop)
+        except NotInStore as failed:
+            started = self._started
+            manifests = layout.checkpoint_manifest(started.checkpoint), layout.version_manifest(started.version)
+            missing = next((each for each in manifests if not self._other.exists(each)), None)
+            if missing is None:
+                raise
+            if self._choose_again is None:
+                raise _Gone(f"{missing} is no longer there, as retention deletes it") from failed
+            log.warning("%s: %s is no longer there; another one is chosen", self._what(), missing)
+            self._choose_again()
+            return False
+
     def _way_out(self, failed: Exception) -> str:
+        if isinstance(failed, _Gone):
+            return (
+                f"set {_KEY}.version to latest or to another version and restart the master, as nothing is learned yet"
+            )
         if isinstance(failed, NotInStore | ManifestDamaged):
             return "put the file back, or begin with an empty state and another model.startFrom.version"
         return "it is tried again"

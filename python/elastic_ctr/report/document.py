@@ -1,4 +1,4 @@
-"""What a page is made of: the answers of master and cube-transfer, as far as it shows them.
+"""The answers of master and cube-transfer, as far as a page shows them.
 
 A master of an earlier release leaves fields out, so each has a default.
 """

@@ -1,4 +1,4 @@
-"""What is seen first: the figures of the last pass, and what an operator must know."""
+"""The head of the page: the figures of the last pass, and what an operator must know."""
 
 from elastic_ctr.report.document import Quality, Report, Training
 from elastic_ctr.report.html import Html, element, moment, number

@@ -35,7 +35,7 @@ _LOOK_SECONDS = 1.0
 
 
 class JobFailed(RuntimeError):
-    """Some tasks cannot be scored, or processes end: what, why, the way out. What is done stays done."""
+    """Some tasks cannot be scored, or processes end: what, why, the way out. Finished tasks stay done."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a search has found, as a leaderboard, as JSON and as values to add."""
+"""The result of a search, as a leaderboard, as JSON and as values to add."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ _SHOWN = 10
 
 
 def changes(base: Candidate, other: Candidate) -> dict[str, Any]:
-    """What the other one has instead, as in a values file: given behind the base's file, it makes the other one."""
+    """The values of the other one that differ, as a values file: given behind the base's file, it makes the other one."""
     found: dict[str, Any] = {}
     model = _differences(_whole(base)["model"], _whole(other)["model"])
     model.pop("network", None)

@@ -34,7 +34,7 @@ class TrainedPass(BaseModel):
 
 
 class Hours(BaseModel):
-    """What trials are trained and validated with.
+    """The records that trials are trained and validated with.
 
     Attributes:
         validation: not trained.

@@ -106,7 +106,7 @@ class TrialPool:
         self._selector.register(process.stdout, selectors.EVENT_READ, trial)
 
     def wait(self) -> Iterator[Step | Ended]:
-        """What has happened, within half a second. A trial that is stopped meanwhile says nothing more."""
+        """The events of the next half second. A trial that is stopped meanwhile says nothing more."""
         for key, _ in self._selector.select(_LOOK_SECONDS):
             trial = key.data
             if trial not in self._running:

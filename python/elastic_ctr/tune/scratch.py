@@ -45,7 +45,7 @@ class Scratch:
         """Those that are converted already."""
         if self.hours_file.exists():
             return Hours.model_validate_json(self.hours_file.read_text())
-        # What a conversion left unfinished.
+        # Files of a conversion that was not finished.
         shutil.rmtree(self.data, ignore_errors=True)
         return None
 
@@ -55,7 +55,7 @@ class Scratch:
         return hours
 
     def remove(self) -> None:
-        """What a search has made, and the folder if it has nothing else."""
+        """Delete the files of a search, and the folder if it has nothing else."""
         for name in _OURS:
             each = self.path / name
             shutil.rmtree(each) if each.is_dir() else each.unlink(missing_ok=True)

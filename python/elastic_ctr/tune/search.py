@@ -36,7 +36,7 @@ class Checked:
 
 @dataclass
 class Found:
-    """What a search has come to. The winner is the baseline where nothing is better."""
+    """The result of a search. The winner is the baseline where nothing is better."""
 
     results: list[Result] = field(default_factory=list)
     checked: list[Checked] = field(default_factory=list)

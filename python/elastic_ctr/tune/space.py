@@ -1,4 +1,4 @@
-"""What a search tries: the settings of a trial, as a sampler suggests them."""
+"""The values that a search tries: the settings of a trial, as a sampler suggests them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,8 @@ KEYS = (
     "model.table.embedx.initialRange", "model.table.embeddingL2", "model.dense.learningRate", "model.dense.l2",
     "trainer.config.batchSize", "trainer.config.epochs",
 )  # fmt: skip
+# Rows of another model's checkpoint fit these alone.
+_OF_START_FROM = ("model.embeddingDim", "model.table.embed.name", "model.table.embedx.name")
 _SHAPES = {"32": [32], "64-32": [64, 32], "128-64": [128, 64], "256-128": [256, 128], "400-400-400": [400, 400, 400]}
 _DIMS = (5, 9, 17)
 # Of the first-order weight and of the vector.
@@ -37,13 +39,17 @@ _MOST_STEPS = 8192
 
 
 class Sampler(Protocol):
-    """What is used of an Optuna trial."""
+    """The methods of an Optuna trial that are called."""
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any: ...
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float: ...
     def suggest_int(self, name: str, low: int, high: int) -> int: ...
+
+
+def is_kept(key: str, kept: Sequence[str]) -> bool:
+    return any(key == each or key.startswith(f"{each}.") for each in kept)
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class Space:
     stops_by_itself: bool = False
 
     def keeps(self, key: str) -> bool:
-        return any(key == each or key.startswith(f"{each}.") for each in self.kept)
+        return is_kept(key, self.kept) or (self.base.model.start_from is not None and key in _OF_START_FROM)
 
     def suggest(self, sampler: Sampler) -> Candidate:
         """Raises ConfigRefused where the values file itself forbids a combination."""

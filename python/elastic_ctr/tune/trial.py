@@ -42,7 +42,7 @@ _PORTS_TRIED = 3
 
 
 class TrialSpec(Section):
-    """What a trial is told.
+    """The task of a trial.
 
     Attributes:
         slots, averaged, numbers: the network's inputs.

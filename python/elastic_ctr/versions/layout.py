@@ -27,7 +27,7 @@ def is_version(name: str) -> bool:
 
 
 def scores_folder(job: str) -> str:
-    """What a Job of scoring keeps in the store, unless it was given another place."""
+    """The folder of a scoring Job in the store, unless it was given another place."""
     return f"{SCORES}/{job}"
 
 

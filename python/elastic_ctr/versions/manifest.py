@@ -181,7 +181,7 @@ class DictionaryManifest(Record):
 
 
 class TrainedModel(Record):
-    """What a checkpoint is of: what another model must share to begin with it, and what it may take over."""
+    """The model of a checkpoint: what another model must share to begin with it, and what it may take over."""
 
     embedding_dim: Dim
     sparse_dim: int | None

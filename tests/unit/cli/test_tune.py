@@ -8,6 +8,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from elastic_ctr.cli import tune as module
+from elastic_ctr.cli.local import load_values
+from elastic_ctr.tune.space import Candidate, with_values
 
 HOURS = ["20200401/00", "20200401/01", "20200401/02"]
 
@@ -70,6 +72,70 @@ def test_what_cannot_be_searched_is_refused_before_anything_is_read(
 ) -> None:
     assert sentence in refusal(values, *words)
     assert not Path("elastic-ctr-tune").exists()
+
+
+@pytest.mark.usefixtures("optuna_is_there")
+def test_a_value_that_set_file_would_hide_is_refused_unless_it_is_kept(
+    values: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = searched(monkeypatch)
+    (tmp_path / "net.py").write_text("def logit(inputs, settings):\n    return inputs.pooled[:, :1]\n")
+    (tmp_path / "dim").write_text("9")
+    network, dim = ("--set-file", "model.network.source=net.py"), ("--set-file", "model.embeddingDim=dim")
+
+    assert refusal(values, *network) == (
+        "--set-file model.network.source wins over every values file, so another model.network could not be written to one; give "
+        "model.network.file in the values file, or --keep model.network"
+    )
+    assert "another model.embeddingDim could not be written" in refusal(values, *dim)
+    assert not begun
+
+    assert call(values, *network, *dim, "--keep", "model.network", "--keep", "model.embeddingDim").exit_code == 130
+    [(given, *_)] = begun
+    assert given.model.network.name == "own"
+
+
+@pytest.mark.usefixtures("optuna_is_there")
+@pytest.mark.parametrize("changed", [{}, {"model": {"embeddingDim": 5}}, {"model": {"embeddingDim": "five"}}], ids=str)
+def test_values_files_that_were_changed_during_the_search_are_one_sentence(
+    values: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
+) -> None:
+    pytest.importorskip("optuna", reason="make setup-dev installs it")
+    from elastic_ctr.tune.search import Checked, Found
+    from elastic_ctr.tune.study import Result
+
+    def search(given: Any, *_: Any, **__: Any) -> Any:
+        base = Candidate(given.model, given.trainer.config)
+        better = with_values(base, {"name": "lr"}, {"model.dense.learningRate": 0.002})
+        results = [
+            Result(
+                number,
+                "complete",
+                number == 0,
+                better if number else base,
+                {"logloss": 0.5 - number / 10, "auc": 0.6},
+                1.0,
+            )
+            for number in range(2)
+        ]
+        values.write_text(yaml.safe_dump({**yaml.safe_load(values.read_text()), **changed}))
+        return Found(results, [Checked(each, None) for each in results], interrupted=False), base
+
+    monkeypatch.setattr(module, "_search", search)
+
+    done = call(values, "-o", "tuned.yaml")
+
+    sentence = done.stderr.strip().splitlines()[-1]
+    if changed:
+        assert done.exit_code in (1, 2)
+        assert "Traceback" not in done.output
+        assert (
+            "embeddingDim" in sentence or "the values files before it are not those of the search any more" in sentence
+        )
+        assert Path("elastic-ctr-tune").exists(), "the search is kept"
+    else:
+        assert (done.exit_code, sentence) == (0, "tuned.yaml is written; give it as the last -f")
+        assert load_values([values, Path("tuned.yaml")], None).model.network.name == "lr"
 
 
 @pytest.mark.usefixtures("optuna_is_there")

@@ -104,11 +104,8 @@ class Begun:
 
     def copy(self, said: list[str] | None = None, stop: threading.Event | None = None) -> bool:
         sentences = [] if said is None else said
-        done = start.CheckpointCopy(
-            self.master._coordinator, self.store, self.other.store, Path(self.settings.master.state_dir),
-            lambda waits, error: sentences.append(error or waits),
-        )  # fmt: skip
-        return done.run(stop or threading.Event())
+        copy = self.master._start_copy(self.other.store.url, lambda waits, error: sentences.append(error or waits))
+        return copy.run(stop or threading.Event())
 
     def close(self) -> None:
         self.ledger.close()
@@ -230,13 +227,90 @@ def test_a_damaged_file_is_named_and_the_copy_goes_on_once_it_is_back(
         if "is not what its manifest says" in sentence:
             file.write_bytes(whole)
 
-    copy = start.CheckpointCopy(
-        begun.master._coordinator, begun.store, other.store, Path(begun.settings.master.state_dir),
-        lambda waits, error: mend(error or waits),
-    )  # fmt: skip
+    copy = begun.master._start_copy(other.store.url, lambda waits, error: mend(error or waits))
     assert copy.run(threading.Event())
 
     assert any("part-000-00003.gz" in each and "put the file back" in each for each in said)
+
+
+def deleted_by_retention(other: OtherModel) -> None:
+    """The checkpoint of versions 2 and 3; a newer version with its own is there."""
+    other.publish(4, "base", 4, checkpoint=False)
+    other.checkpoint("20200401-04-g1", 4, 4, offset=OFFSET - 1)
+    other.store.delete(layout.checkpoint_manifest("20200401-02-g1"))
+    other.store.delete(layout.checkpoint_folder("20200401-02-g1"))
+
+
+def cut_off(begun: Begun, other: OtherModel) -> StartedFrom:
+    """A copy of version 2 of which one file is there."""
+    started = begun.ledger.facts.started_from
+    assert started is not None
+    path = f"{layout.checkpoint_folder('20200401-02-g1')}/000/part-000-00003.gz"
+    copied = f"{layout.checkpoint_folder(started.name)}/000/part-000-00003.gz"
+    begun.store.put_bytes(other.store.get_bytes(path), copied)
+    return started
+
+
+def test_latest_is_chosen_again_when_the_checkpoint_is_gone_before_it_is_copied(
+    other: OtherModel, begun: Begun
+) -> None:
+    before = cut_off(begun, other)
+    deleted_by_retention(other)
+
+    assert begun.copy()
+
+    facts = begun.ledger.facts
+    assert facts.started_from is not None
+    assert (facts.started_from.version, facts.offset, facts.started_from.copied) == (4, OFFSET - 1, True)
+    assert begun.store.exists(layout.checkpoint_manifest(facts.started_from.name))
+    assert begun.store.list(layout.checkpoint_folder(before.name)) == []
+    assert begun.master._coordinator._generations.last_checkpoint == facts.started_from.name
+
+
+def test_latest_waits_while_nothing_is_there_to_be_chosen(other: OtherModel, begun: Begun, monkeypatch: Any) -> None:
+    monkeypatch.setattr(start, "_AGAIN_SECONDS", 0.01)
+    before, said = begun.ledger.facts, []
+    for name in ("20200401-01-g1", "20200401-02-g1"):
+        other.store.delete(layout.checkpoint_manifest(name))
+
+    def publish(sentence: str) -> None:
+        said.append(sentence)
+        if "no version" in sentence and not other.store.exists(layout.version_manifest(4)):
+            assert begun.ledger.facts == before
+            other.publish(4, "base", 4)
+
+    assert begun.master._start_copy(other.store.url, lambda waits, error: publish(error or waits)).run(
+        threading.Event()
+    )
+
+    assert any("no version in" in each and "keepCheckpoints" in each for each in said)
+    assert begun.master.status()["startedFrom"]["version"] == 4
+
+
+def test_a_named_version_whose_checkpoint_is_gone_names_the_way_out_which_works(
+    tmp_path: Path, other: OtherModel
+) -> None:
+    url = other.store.url
+    begun, stop, said = Begun(tmp_path, other, startFrom={"store": url, "version": 2}), threading.Event(), []
+    cut_off(begun, other)
+    deleted_by_retention(other)
+
+    def end(sentence: str) -> None:
+        said.append(sentence)
+        stop.set()
+
+    assert not begun.master._start_copy(url, lambda waits, error: end(error or waits)).run(stop)
+    assert "20200401-02-g1" in said[-1]
+    assert "set model.startFrom.version to latest or to another version and restart the master" in said[-1]
+    begun.close()
+
+    for version, expected in ((1, 1), ("latest", 1), (4, 4)):
+        again = Begun(tmp_path, other, startFrom={"store": url, "version": version})
+        started = again.master.status()["startedFrom"]
+        assert (started["version"], started["ignored"]) == (expected, "")
+        if version == 4:
+            assert again.copy()
+        again.close()
 
 
 def test_an_existing_ledger_ignores_another_wish_and_says_so(tmp_path: Path, other: OtherModel, begun: Begun) -> None:

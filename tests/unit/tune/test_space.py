@@ -85,6 +85,17 @@ def test_what_is_kept_stays_as_it_is(data: st.DataObject, kept: set[str]) -> Non
         assert value_of(after, key) == value_of(before, key), key
 
 
+@given(data=st.data())
+def test_with_start_from_the_table_stays_that_of_the_other_model(data: st.DataObject) -> None:
+    table = {"embed": {"name": "std_adagrad"}, "embedx": {"name": "adagrad"}}
+    space = space_of({"startFrom": {"version": 17}, "embeddingDim": 11, "table": table})
+
+    found = space.suggest(Drawn(data)).model
+
+    assert (found.embedding_dim, found.table.embed.name, found.table.embedx.name) == (11, "std_adagrad", "adagrad")
+    assert found.start_from == space.base.model.start_from
+
+
 def value_of(tree: Any, key: str) -> Any:
     for step in key.split("."):
         tree = tree[step]

@@ -492,7 +492,7 @@ def serve_loop(dim: int, values: ValueKind | None = "float32") -> Callable[[Buff
                         # The pieces of an answer take each other's place, the round's first.
                         places = b.places[start : start + stop - at]
                         kind = t.values[index]
-                        # What the loop is not made for is left out when it is compiled.
+                        # The compiler leaves out the branches that this loop is not made for.
                         if wide and kind == FLOAT32:
                             lost += _answer(dim, wide_stride, FLOAT32, b, t, index, at, stop, places)
                         if half and kind == FLOAT16:

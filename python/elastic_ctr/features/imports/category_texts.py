@@ -1,4 +1,4 @@
-"""What is said of a column of CSV or TSV that is read as text, and whose texts a program would send in JSON as something else.
+"""Notes on a column of CSV or TSV that is read as text, and whose texts a program would send in JSON as something else.
 
 The key of a category is that of its text. pandas writes 7 as `7.0` where a column has gaps, and true as `True`; a request with 7 or
 true has another key then, and one with 12.5 is refused.

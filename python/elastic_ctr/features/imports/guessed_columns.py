@@ -61,7 +61,7 @@ class _Column:
         return f"{{type: numeric{of}, {'transform: [log1p], ' if skewed else ''}missing: 0}}"
 
     def note(self, name: str) -> str | None:
-        """What its guess does not show."""
+        """A fact about the column that its guess does not show."""
         others = self._values - len(self.numbers)
         if self._other is not None and others <= _FEW * self._values and self._is_like_a_number:
             return (

@@ -1,4 +1,4 @@
-"""What a network gets."""
+"""The inputs of a network."""
 
 from typing import Any, NamedTuple
 

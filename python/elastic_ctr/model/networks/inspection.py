@@ -1,4 +1,4 @@
-"""What the engine cannot train or serve of a network of the user's own, found before anything joins a training.
+"""Finds what the engine cannot train or serve of a network of the user's own, before a process joins a training.
 
 A built-in network is never inspected: its tests are.
 """

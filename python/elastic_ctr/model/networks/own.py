@@ -36,7 +36,7 @@ def own(inputs: Inputs, settings: OwnNetwork) -> Any:
     with paddle.utils.unique_name.guard(_PREFIX):
         try:
             logit = function(inputs, MappingProxyType(settings.settings))
-        except Exception as failed:
+        except (Exception, SystemExit) as failed:
             raise NetworkRefused(_raised(failed)) from failed
     _require_logit(logit)
     return logit
@@ -76,7 +76,7 @@ def _function(source: str) -> Callable[[Inputs, Mapping[str, Any]], Any]:
     module = sys.modules[_MODULE] = ModuleType(_MODULE)
     module.__file__ = FILE
     try:
-        # What the module builds outside its function belongs to no program that is trained.
+        # Variables that the module builds outside its function belong to no program that is trained.
         outside = static.Program()
         with static.program_guard(outside, static.Program()), paddle.utils.unique_name.guard(_PREFIX):
             exec(compile(source, FILE, "exec", dont_inherit=True), vars(module))  # noqa: S102 (given by the operator)
@@ -116,7 +116,8 @@ def _require_two_arguments(function: Callable[..., Any]) -> None:
 def _raised(failed: BaseException) -> str:
     """`<file> line 7 raises ValueError: …`, with the user's last line on the way to the error."""
     text = sentence_of(failed)
-    return f"{FILE}{_line_of(failed)} raises {type(failed).__name__}{f': {text}' if text else ''}"
+    way_out = "; it would end the process, so raise an error instead" if isinstance(failed, SystemExit) else ""
+    return f"{FILE}{_line_of(failed)} raises {type(failed).__name__}{f': {text}' if text else ''}{way_out}"
 
 
 def _line_of(failed: BaseException) -> str:

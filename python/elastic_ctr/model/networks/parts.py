@@ -1,4 +1,4 @@
-"""What several networks are made of. Every parameter is named: training and export build the same ones."""
+"""Parts that several networks share. Every parameter is named: training and export build the same ones."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ def hidden_layers(
         else:
             hidden = connected(hidden, width, name, "relu")
         if settings.dropout:
-            # What is left is scaled up in training, so predictions have nothing to scale.
+            # Dropout scales up the values that it keeps in training, so predictions have nothing to scale.
             hidden = paddle.nn.functional.dropout(hidden, settings.dropout, training=inputs.training)
     return hidden
 

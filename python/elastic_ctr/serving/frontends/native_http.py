@@ -62,7 +62,7 @@ _SCANNED = 4 << 20
 _MOST_NEW_TEMPLATES = 4
 _SLOW_SECONDS = 1.0
 _NO_COLUMNS = Inputs((), ())
-# What the requests of each kind of head are counted as.
+# The endpoint in the metrics, by the kind of a request's head.
 _ENDPOINTS = {templates.SOURCE: PREDICTIONS, templates.TENSORS: OPEN_INFERENCE, templates.COLUMNS: ROWS}
 
 
@@ -324,7 +324,7 @@ class NativeHttpFrontend:
                 too_many = len(found.too_many) > 0
         whole = SubmittedBatch(batch, 0, taken[http_batches.REQUESTS], instances, time.perf_counter())
         if too_many:
-            # Whose rows they are is said to their clients alone.
+            # Only the clients that sent too many keys are refused.
             self._under_way.append(whole)
             self._resubmit_each(whole)
             return

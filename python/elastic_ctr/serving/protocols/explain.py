@@ -129,7 +129,7 @@ class Explanation:
 
 
 def _missing(schema: Schema) -> Floats:
-    """What each number is where its column is missing."""
+    """The value of each number where its column is missing."""
     return np.empty(0, np.float32) if schema.transformer is None else schema.transformer.program.missing
 
 
