@@ -62,6 +62,7 @@ _TABLE = {
     "expired": ("table_expired_rows", "Rows that the shrink of the last save deleted; 0 after a save without one."),
     "bytes": ("table_bytes", "Bytes of a pserver's partitions in the checkpoint of the last save."),
 }
+_MEMORY = ("pserver_memory_bytes", "Resident memory of a pserver's server process; 0 while there is none.")
 
 
 class MasterMetrics(Collector):
@@ -113,8 +114,8 @@ class MasterMetrics(Collector):
                 value = getattr(part, field)
                 gauge.add_metric([str(index)], float("nan") if value is None else value)
             yield gauge
-        resident = "Resident memory of a pserver's server process; 0 while there is none."
-        gauge = GaugeMetricFamily(f"{_PREFIX}_pserver_memory_bytes", resident, labels=["pserver"])
+        name, what = _MEMORY
+        gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", what, labels=["pserver"])
         for index, found in memory.items():
             gauge.add_metric([str(index)], found)
         yield gauge

@@ -68,11 +68,11 @@ def with_table(*tables: list[dict[str, Any]] | None) -> dict[str, Any]:
 
 
 def test_the_rows_of_each_pserver_after_the_last_save_are_shown_with_what_expired_at_the_day_end_before() -> None:
-    day_end = [
+    day_end: list[dict[str, Any]] = [
         {"rows": 700, "new": 50, "expired": 350, "bytes": 9000},
         {"rows": 650, "new": 40, "expired": 1200, "bytes": 8000},
     ]
-    hour = [
+    hour: list[dict[str, Any]] = [
         {"rows": 710, "new": 10, "expired": 0, "bytes": 9100},
         {"rows": 1650, "new": None, "expired": 0, "bytes": None},
     ]
