@@ -1,10 +1,12 @@
 """Decay and expiry over simulated days on the real engine: what the table holds and publishes, beside the formulas.
 
-    .venv/bin/python -m bench.days [--days 10]
+    .venv/bin/python -m bench.days [--days 30]
 
-Two passes a day go through `elastic-ctr local`'s own processes. After each day end every row of the checkpoint and every key of the
-base are compared with the formulas of docs/architecture.md; nothing of a save may be left in a pserver's scratch, and the store may
-not grow once the first keys have expired. Exit code 1 if anything differs.
+Two passes a day go through `elastic-ctr local`'s own processes. After each pass the rows, new and expired ones that the status names
+for each pserver are compared with the formulas of docs/architecture.md, after each day end every row of the checkpoint and every key
+of the base. Nothing of a save may be left in a pserver's scratch; rows, their bytes in the checkpoint, the memory of the pservers and
+the store may not grow once the first keys have expired. cube-transfer deletes old versions once a minute, so the store is looked at on
+the first of these days and on the last. Exit code 1 if anything differs.
 """
 
 import argparse
@@ -27,18 +29,20 @@ from elastic_ctr.config.model import Table
 from elastic_ctr.config.values_file import Values
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.session import Session
+from elastic_ctr.pserver.folders import owned
 from elastic_ctr.seqfile.file_reader import SequenceFileReader
 from elastic_ctr.store import open_store
 from elastic_ctr.versions.manifest import published_versions, read_checkpoint, read_version
 
 SLOTS = ("steady", "today", "rare")
-STEADY, OF_A_PASS, RARE = 40, 60, 20
+STEADY, OF_A_PASS, RARE = 400, 600, 200
 FIRST = date(2026, 4, 1)
 SPLITS = ("00", "12")
 KEEP_VERSIONS = 2
 # Keys of a day expire two days later, so that rows, files and versions are as many as they will ever be.
 PLATEAU = 3
 GROWTH = 1.1
+Answer = dict[str, Any]
 SECONDS = 240.0
 TABLE = {
     "baseThreshold": 0.5,
@@ -108,8 +112,13 @@ class Formula:
 
 @dataclass
 class Day:
-    """What was found after a day end, and what the formulas say."""
+    """What was found after a day end, and what the formulas say. `new` and `expired` are of both passes, by the status."""
 
+    seconds: float
+    new: int
+    expired: int
+    checkpoint: int
+    memory: int
     rows: int
     rows_by_formula: int
     shows: float
@@ -117,7 +126,7 @@ class Day:
     published: int
     published_by_formula: int
     scratch: int
-    store: int
+    store: int | None
     differs: list[str]
 
 
@@ -153,6 +162,11 @@ def rows_of(store: Any, checkpoint: str) -> dict[int, tuple[float, float, float]
     return found
 
 
+def bytes_of(store: Any, checkpoint: str) -> int:
+    """Of the sparse table in a checkpoint."""
+    return sum(entry.bytes for entry in read_checkpoint(store, checkpoint).files if "/000/" in entry.path)
+
+
 def keys_of(store: Any, version: int) -> set[int]:
     keys: set[int] = set()
     for entry in read_version(store, version).cube_files:
@@ -168,6 +182,21 @@ def bytes_in(folder: Path, pattern: str = "**/*") -> int:
         with contextlib.suppress(FileNotFoundError):
             total += file.stat().st_size if file.is_file() else 0
     return total
+
+
+def grown(plateau: Day, found: Day) -> list[str]:
+    """What a later day has more of than the day from which on as many keys expire as come."""
+    measured = {
+        "table": (plateau.rows, found.rows, "rows"),
+        "checkpoint": (plateau.checkpoint, found.checkpoint, "bytes"),
+        "memory of the pservers": (plateau.memory, found.memory, "bytes"),
+        "store": (plateau.store or 0, found.store or 0, "bytes"),
+    }
+    return [
+        f"the {name} has grown from {before} to {now} {unit}"
+        for name, (before, now, unit) in measured.items()
+        if now > GROWTH * before
+    ]
 
 
 class Days:
@@ -189,6 +218,8 @@ class Days:
         self.session = Session(Places(folder / "run", settings(Values, given, "days")))
         self.store = open_store(self.session.places.store_url)
         self.formula = Formula(self.session.places.values.model.table)
+        self._saved_keys: set[int] = set()
+        self._memory = 0
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
         ends = time.monotonic() + SECONDS
@@ -201,24 +232,36 @@ class Days:
 
     def run(self, at_day_end: Callable[[int], None] = lambda _: None) -> Iterator[Day]:
         """One day after the other. `at_day_end` is called with the day once the files of its last pass are there."""
-        stable = 0
+        plateau: Day | None = None
+        last = len(self._passes) // len(SPLITS)
+        of_day: list[Answer] = []
+        differs: list[str] = []
+        began = time.monotonic()
         for number, split in self._passes:
             write_pass(self._data, split, number, self.formula)
-            ends_day = split.endswith(SPLITS[-1])
+            ends_day, day = split.endswith(SPLITS[-1]), number // len(SPLITS)
             if ends_day:
-                at_day_end(number // len(SPLITS))
+                at_day_end(day)
             done = self.until(partial(self._done, split), f"pass {split}")
+            trained = set(self.formula.rows)
             written = self._saved(done["kind"], ends_day=ends_day)
+            of_day += done["table"]
+            differs += self._told(done["table"], trained)
             if ends_day:
-                found = self._compare(done, written)
-                day = number // len(SPLITS)
-                stable = found.store if day == PLATEAU else stable
-                if day > PLATEAU and found.store > GROWTH * stable:
-                    found.differs.append(f"the store has grown from {stable} to {found.store} bytes")
+                found = self._compare(done, written, of_day, settled=day in (PLATEAU, last))
+                found.differs += differs
+                found.seconds = time.monotonic() - began
+                plateau = found if day == PLATEAU else plateau
+                if plateau is not None:
+                    found.differs += grown(plateau, found)
+                of_day, differs, began = [], [], time.monotonic()
                 yield found
 
-    def _done(self, split: str) -> dict[str, Any] | None:
-        passes = (self.session.status or {}).get("passes", [])
+    def _done(self, split: str) -> Answer | None:
+        status = self.session.status or {"passes": [], "pservers": []}
+        # After the last pass the server processes are ended.
+        self._memory = sum(each["memoryBytes"] or 0 for each in status["pservers"]) or self._memory
+        passes = status["passes"]
         return next((each for each in passes if each["pass"] == split and each["state"] == "done"), None)
 
     def _saved(self, kind: str, *, ends_day: bool) -> set[int]:
@@ -229,11 +272,26 @@ class Days:
             self.formula.save("batch")
         return written
 
-    def _compare(self, done: dict[str, Any], written: set[int]) -> Day:
+    def _told(self, table: list[Answer], trained: set[int]) -> list[str]:
+        """What the status names otherwise than the formulas, by whose rows training left those of the keys `trained`."""
+        before, after = self._saved_keys, set(self.formula.rows)
+        self._saved_keys = after
+        partitions = self.session.places.values.model.partitions
+        differs = []
+        for index, part in enumerate(table):
+            mine = owned(index, len(table), partitions)
+            sets = {"rows": after, "new": trained - before, "expired": trained - after}
+            expected = {name: sum(key % partitions in mine for key in keys) for name, keys in sets.items()}
+            if any(part[name] != expected[name] for name in expected):
+                differs.append(f"pserver {index} has {part} by the status, by formula {expected}")
+        return differs
+
+    def _compare(self, done: Answer, written: set[int], of_day: list[Answer], *, settled: bool) -> Day:
+        """`settled`: with the bytes of the store, once old versions are deleted."""
         places, formula = self.session.places, self.formula.rows
-        # Transfer deletes versions once newer ones are live.
         self.until(lambda: self.session.live == done["version"], f"version {done['version']} goes live")
-        self.until(lambda: len(published_versions(self.store)) <= KEEP_VERSIONS + 1, "old versions are deleted")
+        if settled:
+            self.until(lambda: len(published_versions(self.store)) <= KEEP_VERSIONS + 1, "old versions are deleted")
         name = done["pass"].replace("/", "-")
         checkpoint = max(each.rstrip("/") for each in self.store.list("checkpoints") if each.startswith(name))
         rows = rows_of(self.store, checkpoint)
@@ -251,8 +309,16 @@ class Days:
             differs.append(f"{len(published ^ written)} keys are published or missing")
         if left:
             differs.append(f"{left} bytes of saves are left in the pservers' scratch")
+        size = sum(part["bytes"] for part in done["table"])
+        if size != (stored := bytes_of(self.store, checkpoint)):
+            differs.append(f"the checkpoint has {size} bytes by the status and {stored} in the store")
         sampled = range(1, 6)
         return Day(
+            0.0,
+            sum(part["new"] for part in of_day),
+            sum(part["expired"] for part in of_day),
+            size,
+            self._memory,
             len(rows),
             len(formula),
             sum(rows[key][1] for key in sampled if key in rows),
@@ -260,14 +326,14 @@ class Days:
             len(published),
             len(written),
             bytes_in(scratch, "pserver-*/**/*"),
-            bytes_in(places.folder / "store"),
+            bytes_in(places.folder / "store") if settled else None,
             differs,
         )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--days", type=int, default=10)
+    parser.add_argument("--days", type=int, default=30)
     given = parser.parse_args()
     values = {
         # A few hundred clicks at random have no AUC to lose.
@@ -277,20 +343,35 @@ def main() -> int:
         "cube": {"config": {"shards": 1}},
         "cubeTransfer": {"config": {"keepVersions": KEEP_VERSIONS}},
     }
-    print("day   rows  formula  shows of 5 keys   formula  published  formula  scratch bytes  store bytes")
+    print(
+        "day   rows  formula    new  expired  checkpoint B  memory MB  shows of 5 keys    formula  published  formula  scratch B   store B      s"
+    )
     differs = 0
+    found: list[Day] = []
     with tempfile.TemporaryDirectory() as folder:
         days = Days(Path(folder), given.days, values)
         with days.session.running():
             for number, day in enumerate(days.run(), 1):
                 print(
-                    f"{number:3} {day.rows:6} {day.rows_by_formula:8} {day.shows:16.3f} {day.shows_by_formula:9.3f} "
-                    f"{day.published:10} {day.published_by_formula:8} {day.scratch:14} {day.store:12}",
+                    f"{number:3} {day.rows:6} {day.rows_by_formula:8} {day.new:6} {day.expired:8} {day.checkpoint:13} "
+                    f"{day.memory / 1e6:10.1f} {day.shows:16.3f} {day.shows_by_formula:10.3f} {day.published:10} "
+                    f"{day.published_by_formula:8} {day.scratch:10} {day.store or '-':>9} {day.seconds:6.1f}",
                     flush=True,
                 )
                 for difference in day.differs[:5]:
                     print(f"    DIFFERS: {difference}")
                 differs += len(day.differs)
+                found.append(day)
+    stable = found[PLATEAU - 1 :]
+    print(
+        f"{len(found)} days: {sum(day.new for day in found)} rows came, {sum(day.expired for day in found)} expired, {found[-1].rows} are there; "
+        + (
+            f"from day {PLATEAU} on {min(day.rows for day in stable)} to {max(day.rows for day in stable)}; "
+            if stable
+            else ""
+        )
+        + f"{differs} differences"
+    )
     return int(differs > 0)
 
 

@@ -55,6 +55,8 @@ def main() -> None:
         elif name == "export":
             engine.pull_dense()
             engine.export_dense(Path(given[0]))
+        elif name == "count_rows":
+            answer = engine.count_rows()
         elif name in ("save", "shrink", "load", "load_tables"):
             getattr(engine, name)(*given)
         answers.write(json.dumps(answer) + "\n")

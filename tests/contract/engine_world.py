@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,11 @@ class Trainer:
 
     def shrink(self) -> None:
         self._order("shrink")
+
+    def count_rows(self) -> list[int]:
+        """Of each server."""
+        found: list[int] = self._order("count_rows")
+        return found
 
     def pull(self, keys: Sequence[int]) -> list[list[float]]:
         found: list[list[float]] = self._order("pull", list(keys))
@@ -147,6 +152,11 @@ class StartedEngine:
                 unseen, delta, show, click, *values = map(float, rest)
                 found[int(key)] = Row(unseen, delta, show, click, tuple(values))
         return found
+
+    def owned_by(self, pserver: int, keys: Collection[int]) -> set[int]:
+        """Of these keys, those whose rows a server holds."""
+        mine = owned(pserver, self._pservers, self._partitions)
+        return {key for key in keys if key % self._partitions in mine}
 
     def saved(self, mode: str = "checkpoint", trainer: int = 0) -> dict[int, Row]:
         """Save in this mode now and read what was written. `checkpoint` changes nothing in the table."""

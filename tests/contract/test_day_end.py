@@ -154,6 +154,25 @@ def test_a_key_gets_its_vector_at_the_threshold_and_keeps_it_over_day_ends(tmp_p
         assert {key: len(row.rest) for key, row in started.saved("delta").items()} == {1: 3}
 
 
+def test_each_server_counts_the_rows_that_it_would_save_before_and_after_a_shrink(tmp_path: Path) -> None:
+    with engine(
+        tmp_path, Model(network=SlotDnn(layers=(4,)), embedding_dim=3, partitions=5, table=TABLE), pservers=2
+    ) as one:
+        [trainer] = one.trainers
+        assert trainer.count_rows() == [0, 0]
+        # Scores after a shrink: 0.25 * 2 * 0.75 is below the threshold of 0.625, 0.5 * 2 * 0.75 is not.
+        weak, strong = set(range(1, 400)), {2**64 - key for key in range(1, 300)}
+        trainer.train([(2, 0, {"a": sorted(weak)}), (2, 2, {"a": sorted(strong)})])
+        for kept in (weak | strong, strong):
+            expected = [len(one.owned_by(server, kept)) for server in range(2)]
+
+            assert set(one.saved()) == kept
+            assert trainer.count_rows() == expected
+            assert expected[0] != expected[1]
+            trainer.shrink()
+        assert trainer.count_rows() == [0, 0], "0.5 * 2 * 0.75 ** 2 is below it"
+
+
 def test_a_checkpoint_writes_over_a_batch_save_and_holds_the_ages_after_it(
     started: StartedEngine, observed: list[Seen]
 ) -> None:

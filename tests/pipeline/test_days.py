@@ -1,5 +1,6 @@
 """Days of training with decay and expiry: the table that master, trainers and pservers leave, row by row beside the formulas."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -39,5 +40,7 @@ def test_each_day_end_decays_and_expires_rows_once_whichever_process_is_lost_in_
 
     assert [day.differs for day in found] == [[], [], []]
     assert [day.rows for day in found] == [day.rows_by_formula for day in found]
+    assert [day.new - day.expired for day in found] == [found[0].rows, *(b.rows - a.rows for a, b in pairwise(found))]
+    assert found[2].expired > OF_A_PASS
     assert abs(found[2].rows - found[1].rows) < OF_A_PASS, "the keys of the first day are still there"
     assert (days.session.status or {})["generation"] == 2

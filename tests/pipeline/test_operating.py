@@ -1,5 +1,6 @@
 """One system that stands, as `local up` starts it: what an operator asks of it, and what strangers send to it."""
 
+import gzip
 import http.client
 import json
 import os
@@ -25,7 +26,7 @@ from elastic_ctr.local.plan import Places
 from elastic_ctr.local.run_folder import RunFolder, process_tree, still_running
 from elastic_ctr.store import open_store
 from elastic_ctr.versions import layout
-from elastic_ctr.versions.manifest import published_versions, read_version
+from elastic_ctr.versions.manifest import published_versions, read_checkpoint, read_version
 from pipeline.forging import change_one_weight, forge, one_column_too_far
 from pipeline.running import TWO_SHARDS, values_for
 from pipeline.test_whole_run import COMMAND, synthetic
@@ -321,6 +322,30 @@ def test_every_metric_stands_in_the_manual_and_nothing_else(system: Standing) ->
     manual = [line for line in MANUAL.read_text().splitlines() if line.startswith("|") and "`elastic_ctr_" in line]
 
     assert manual == found, "\n".join(found)
+
+
+def test_the_rows_of_a_pserver_are_those_of_its_checkpoint_wherever_they_are_shown(system: Standing) -> None:
+    folder, port = system.places.folder, system.places.values.master.config.status_port
+    [checkpoint] = [each.rstrip("/") for each in system.store.list(layout.CHECKPOINTS)]
+    files = [each.path for each in read_checkpoint(system.store, checkpoint).files if "/000/" in each.path]
+    saved = [system.store.get_bytes(path) for path in files]
+    rows = sum(len(gzip.decompress(each).splitlines()) for each in saved)
+    [server] = system.named("elastic_ctr.pserver.process")
+
+    status = json.loads(command("status", "--dir", folder, "--json").stdout)["master"]
+    text = command("status", "--dir", folder).stdout
+    page = command("report", "--dir", folder).stdout
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as found:
+        metrics = found.read().decode()
+
+    assert rows > 1000
+    [saved_pass] = [each for each in status["passes"] if each["table"]]
+    assert saved_pass["table"] == [{"rows": rows, "new": rows, "expired": 0, "bytes": sum(map(len, saved))}]
+    [memory] = [each["memoryBytes"] for each in status["pservers"]]
+    assert memory == pytest.approx(server.memory_info().rss, rel=0.1)
+    assert re.search(rf"^ +0 +{rows:,} +{rows:,} +0 +{sum(map(len, saved)):,} +[\d,]+$", text, re.MULTILINE)
+    assert f"<caption>Pservers, after the save of {saved_pass['pass']}</caption>" in page
+    assert f'elastic_ctr_master_table_rows{{pserver="0"}} {float(rows)}' in metrics
 
 
 def test_a_rollback_holds_until_it_is_resumed(system: Standing) -> None:

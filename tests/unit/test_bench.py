@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from bench import own_network
 from bench import table as tables
+from bench.days import Day, grown
 from bench.document import with_results
 from bench.loadgen import FRAMES, HTTP, RESP, Expected, Load
 from bench.method import Comparison, Plan, Results, Row, Sample, Side, compare
@@ -22,6 +23,19 @@ from elastic_ctr.cube import wire
 
 def sample(work: float, *, cpu: float = 0.1, failed: int = 0) -> Sample:
     return Sample(work, 1.0, cpu, 0.001, 0.01, failed)
+
+
+def a_day(**changes: int | None) -> Day:
+    figures = {"rows": 2000, "checkpoint": 150_000, "memory": 600_000_000, "store": 900_000, **changes}
+    return Day(**{**dict.fromkeys(Day.__dataclass_fields__, 0), "differs": [], **figures})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", ["rows", "checkpoint", "memory", "store"])
+def test_a_table_that_grows_by_more_than_a_tenth_from_one_day_to_another_is_not_bounded(what: str) -> None:
+    before = getattr(a_day(), what)
+
+    assert [len(grown(a_day(), a_day(**{what: int(before * by)}))) for by in (0.9, 1.05, 1.11)] == [0, 0, 1]
+    assert grown(a_day(), a_day(store=None)) == []
 
 
 def test_a_row_is_the_median_of_the_ratios_of_neighbours() -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from elastic_ctr.cli.statistics_text import MUCH, SOME
-from elastic_ctr.local.report import figure, learned, number
+from elastic_ctr.local.report import figure, learned, number, total
 from elastic_ctr.local.run_view import stage, troubles
 
 _INDENT = 11
@@ -126,6 +126,7 @@ def _training(master: Answer, transfer: Answer | None, passes: int) -> Iterator[
     if how := learned(master):
         yield _line("learned", how)
     yield from _quality(master)
+    yield from _sparse_table(master)
     yield from _drift(master)
     for each in [each for each in master["versions"] if each["state"] == "refused"][-_SHOWN_REFUSED:]:
         yield _line("refused", f"version {each['id']}: {each['reason']}", "red")
@@ -146,6 +147,35 @@ def _quality(master: Answer) -> Iterator[RenderableType]:
         shown.add_row(moment, *(number(figure(done[-1], moment, name)) for name in _QUALITY))
     yield _line("quality", f"of the predictions of {done[-1]['pass']} before and after it was trained")
     yield Padding(shown, (0, 0, 0, _INDENT), expand=False)
+
+
+def _sparse_table(master: Answer) -> Iterator[RenderableType]:
+    """The rows of each pserver after the last save, and what expired at the last day end if that was another one."""
+    # A master of an earlier release has none.
+    saved = [each for each in master["passes"] if each.get("table")]
+    if not saved:
+        return
+    last = saved[-1]
+    memory = {each["index"]: each.get("memoryBytes") for each in master["pservers"]}
+    columns = ("rows", "new", "expired", "checkpoint bytes", "memory bytes")
+    shown = _table("pserver", *columns, right=columns)
+    parts = [
+        (*map(part.get, ("rows", "new", "expired", "bytes")), memory.get(i)) for i, part in enumerate(last["table"])
+    ]
+    for index, part in enumerate(parts):
+        shown.add_row(str(index), *map(_count, part))
+    if len(parts) > 1:
+        shown.add_row("all", *(_count(total(each)) for each in zip(*parts, strict=True)))
+    yield _line("table", f"rows after the save of {last['pass']}: new since the save before, expired by its shrink")
+    yield Padding(shown, (0, 0, 0, _INDENT), expand=False)
+    shrunk = next((each for each in reversed(saved) if total([part["expired"] for part in each["table"]])), None)
+    if shrunk is not None and shrunk is not last:
+        expired = total([part["expired"] for part in shrunk["table"]])
+        yield _more(f"{_count(expired)} rows expired at the day end of {shrunk['pass']}")
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
 
 
 def _drift(master: Answer) -> Iterator[RenderableType]:

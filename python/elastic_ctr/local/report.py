@@ -1,6 +1,6 @@
 """The report of a local run, as JSON and as a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ _OF_PASS = (
     "auc",
     "quality",
     "learning",
+    "table",
     "version",
     "kind",
     "keys",
@@ -134,6 +135,12 @@ def learned(status: Mapping[str, Any]) -> str:
     if (offset := status.get("offset")) is not None:
         said.append(f"the model's offset is {offset:+.4f}")
     return ", ".join(said)
+
+
+def total(counts: Iterable[int | None]) -> int | None:
+    """None if one of them is not known."""
+    found = list(counts)
+    return None if any(each is None for each in found) else sum(each or 0 for each in found)
 
 
 def number(value: float | None) -> str:

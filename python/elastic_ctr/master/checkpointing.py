@@ -16,6 +16,7 @@ import numpy as np
 from elastic_ctr.control import control_pb2 as control
 from elastic_ctr.master.checkpoint_files import Published, checkpoint_name, compare, folder_of, jobs_of
 from elastic_ctr.master.ledger_rows import PassRow, SaverLease, SaveRow
+from elastic_ctr.master.ledger_table import parts_after
 from elastic_ctr.master.members import JobResults, Lease
 from elastic_ctr.master.recovery import TRIES, Part
 from elastic_ctr.master.schedule import SavePlan, pick_samples, save_plan
@@ -327,7 +328,12 @@ class Checkpointing(Part):
             taken = [r.seconds for r in results if ("checkpoint" in r.id) == (what == "checkpoint")]
             self._ledger.took(save.ordinal, {f"{what}Upload": max(taken, default=0.0)})
         written = control.PserverState(results=results).SerializeToString()
-        self._ledger.set_save(save.ordinal, stage="written", written=written)
+        with self._ledger:
+            before, counted = self._ledger.facts.table_rows, saved_of(save).rows
+            parts = parts_after(save.steps, before, counted, self._results.by_pserver())
+            self._ledger.set_table(save.ordinal, parts)
+            self._ledger.set_facts(table_rows=[part.rows for part in parts])
+            self._ledger.set_save(save.ordinal, stage="written", written=written)
 
     # -- committed: the publisher works without the coordinator's lock, so a recovery may have dropped its save --------
 

@@ -27,6 +27,7 @@ from elastic_ctr.master.ledger_rows import (
     packed,
     unpacked,
 )
+from elastic_ctr.master.ledger_table import LedgerTable
 
 _SUMS = {
     **{name: f"sum({name})" for name in ("records", "shows", "clicks", "ignored", "padding", "repeated")},
@@ -46,12 +47,12 @@ _SUMS_OF_TASKS = ", ".join(f"coalesce({sql}, 0)" for sql in _SUMS.values())
 # Tables with the content of a pass that goes when it is listed anew.
 _OF_PASS = (
     *("files", "tasks", "refusals", "samples", "collected", "collected_series", "drifts"),
-    *("learning", "held_out", "qualities"),
+    *("learning", "held_out", "qualities", "table_rows"),
 )
 _CLEAN = "failures = 0, lost_leases = 0, error = ''"
 
 
-class Ledger(LedgerLearning, LedgerQuality):
+class Ledger(LedgerLearning, LedgerQuality, LedgerTable):
     """The one owner of the file. Every public method is one transaction; callers hold the coordinator's lock."""
 
     # -- facts -----------------------------------------------------------------------------------------------------
@@ -504,6 +505,7 @@ class Ledger(LedgerLearning, LedgerQuality):
                 (ordinal,),
             )
             self._db.execute("delete from qualities where pass > ? and moment = 'after'", (ordinal,))
+            self._db.execute("delete from table_rows where pass > ?", (ordinal,))
             self._db.execute(
                 "update tasks set state = 'todo', trainer = null, attempt = '', running = 0 where state = 'leased'"
             )

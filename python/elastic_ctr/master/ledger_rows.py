@@ -84,6 +84,7 @@ class Facts(_Checked):
         statistics: the digest of the pinned statistics of the columns; empty before.
         statistics_of: the pass that they were made of; 0 if they were given.
         offset: added to every logit for the model's life: the log-odds of a click in the first pass; None before.
+        table_rows: rows at each pserver after the last save or load; empty where they were not counted.
         started_from: where the model began; None where it began with nothing.
     """
 
@@ -114,6 +115,7 @@ class Facts(_Checked):
     statistics: str = ""
     statistics_of: int = 0
     offset: float | None = None
+    table_rows: tuple[int, ...] = ()
     started_from: StartedFrom | None = None
 
 

@@ -127,5 +127,8 @@ class JobResults:
     def complete(self, jobs: Sequence[control.Job]) -> bool:
         return not any(self.open(index, jobs) for index in range(self._pservers))
 
+    def by_pserver(self) -> list[list[control.JobResult]]:
+        return [list(self._taken.get(index, {}).values()) for index in range(self._pservers)]
+
     def all(self) -> list[control.JobResult]:
-        return [result for by_id in self._taken.values() for result in by_id.values()]
+        return [result for results in self.by_pserver() for result in results]

@@ -1,6 +1,6 @@
 """The master's counters and gauges for Prometheus, read from the ledger at each scrape."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from elastic_ctr.features.statistics.drift import Drift
 from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger_quality import MOMENTS, Figures
+from elastic_ctr.master.ledger_table import Tables
 
 _PREFIX = "elastic_ctr_master"
 _TOTALS = {
@@ -54,6 +55,15 @@ _DRIFT = {
     ),
 }
 
+_TABLE = {
+    # field of a TablePart: metric, its text
+    "rows": ("table_rows", "Rows of a pserver's part of the sparse table after the last save."),
+    "new": ("table_new_rows", "Of these and of those expired, rows that training created since the save before."),
+    "expired": ("table_expired_rows", "Rows that the shrink of the last save deleted; 0 after a save without one."),
+    "bytes": ("table_bytes", "Bytes of a pserver's partitions in the checkpoint of the last save."),
+}
+_MEMORY = ("pserver_memory_bytes", "Resident memory of a pserver's server process; 0 while there is none.")
+
 
 class MasterMetrics(Collector):
     def __init__(self, coordinator: Coordinator) -> None:
@@ -70,6 +80,8 @@ class MasterMetrics(Collector):
             refused = sum(each["state"] == "refused" for each in ledger.versions())
             done = [each for each in ledger.passes() if each.state == "done"]
             drifts = list(ledger.drifts().values())
+            table = ledger.last_table()
+            memory = {index: one.memory_bytes for index, one in self._coordinator.pservers.items()}
             quality = ledger.figures(done[-1].ordinal).get(done[-1].ordinal) if done else None
         for key, (name, what) in _TOTALS.items():
             yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value=totals[key])
@@ -84,6 +96,7 @@ class MasterMetrics(Collector):
         for name, (value, what) in gauges.items():
             yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value=value)
         yield from self._quality(quality or {})
+        yield from self._table(table, memory)
         yield from self._drift(drifts[-1].columns if drifts else ())
 
     def _quality(self, figures: Figures) -> Iterator[Metric]:
@@ -93,6 +106,19 @@ class MasterMetrics(Collector):
                 value = (figures.get(moment) or {}).get(field)
                 gauge.add_metric([moment], float("nan") if value is None else value)
             yield gauge
+
+    def _table(self, parts: Tables, memory: Mapping[int, int]) -> Iterator[Metric]:
+        for field, (name, what) in _TABLE.items():
+            gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", what, labels=["pserver"])
+            for index, part in enumerate(parts):
+                value = getattr(part, field)
+                gauge.add_metric([str(index)], float("nan") if value is None else value)
+            yield gauge
+        name, what = _MEMORY
+        gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", what, labels=["pserver"])
+        for index, found in memory.items():
+            gauge.add_metric([str(index)], found)
+        yield gauge
 
     def _drift(self, columns: Iterable[Drift]) -> Iterator[Metric]:
         for name, (of, what) in _DRIFT.items():

@@ -3,7 +3,7 @@ an upgrade replaces is saved before.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from elastic_ctr.config.role_files import MasterFile
@@ -71,10 +71,10 @@ class Generations:
         generation, trainer = self._ledger.facts.initialised_by
         return trainer if generation == self.present else 0
 
-    def open(self) -> None:
-        """From now on trainers may join it."""
+    def open(self, rows: Sequence[int]) -> None:
+        """From now on trainers may join it. `rows`: in the table of each pserver."""
         with self._ledger:
-            self._ledger.set_facts(initialised=self.present, load_failures=0)
+            self._ledger.set_facts(initialised=self.present, load_failures=0, table_rows=rows)
             self._ledger.end_recoveries(self._clock())
         log.info("generation %d is ready", self.present)
 
@@ -172,7 +172,7 @@ class Initialisation(Part):
             self._ledger.set_facts(started_from=started.model_copy(update={"taken_over": taken_over}))
         self._ledger.set_facts(initialised_by=(self._generations.present, trainer))
         if not self._generations.last_checkpoint:
-            self._generations.open()
+            self._generations.open([0] * self._settings.pservers)
         else:
             self.verifying = True
             self._results.clear()
@@ -208,7 +208,7 @@ class Initialisation(Part):
         self.verifying = False
         if not difference:
             log.info("checkpoint %s is loaded: %d rows", name, sum(found.values()))
-            self._generations.open()
+            self._generations.open([sum(merged_rows(each).values()) for each in self._results.by_pserver()])
             return ""
         failures = self._ledger.increment("load_failures")
         reason = f"checkpoint {name} did not load whole: {difference}"

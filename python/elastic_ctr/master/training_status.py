@@ -11,6 +11,7 @@ from elastic_ctr.master.coordinator import Coordinator
 from elastic_ctr.master.ledger import Ledger
 from elastic_ctr.master.ledger_quality import MOMENTS, Figures
 from elastic_ctr.master.ledger_rows import DriftRow, PassRow
+from elastic_ctr.master.ledger_table import Tables
 from elastic_ctr.versions.manifest import PassLearning
 
 _SHOWN_PASSES = 1000
@@ -26,7 +27,13 @@ def status(coordinator: Coordinator, start_ignored: str = "") -> dict[str, Any]:
         return {
             "ready": coordinator.initialised,
             "pservers": [
-                {"index": index, "serving": one.serving and one.generation == generation, "error": one.error}
+                {
+                    "index": index,
+                    "serving": one.serving and one.generation == generation,
+                    "error": one.error,
+                    # A supervisor of an earlier release does not say it.
+                    "memoryBytes": one.memory_bytes or None,
+                }
                 for index, one in coordinator.pservers.items()
             ],
             "handover": coordinator.handover,
@@ -47,6 +54,7 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
     current = next((each for each in shown if each.state != "done"), None)
     facts, drifts = ledger.facts, ledger.drifts()
     counts, figures, learned = ledger.counts_by_pass(first), ledger.figures(first), ledger.learned(first)
+    tables = ledger.tables(first)
     done = [each.ordinal for each in shown if each.state == "done"][-_SHOWN_CURVES:]
     curves = ledger.curves(done[0]) if done else {}
     names = {each.ordinal: each.id for each in shown}
@@ -65,6 +73,7 @@ def status_of_ledger(ledger: Ledger) -> dict[str, Any]:
                 drifts.get(each.ordinal),
                 figures.get(each.ordinal) or dict.fromkeys(MOMENTS),
                 learned[each.ordinal],
+                tables.get(each.ordinal),
             )
             for each in shown
         ],
@@ -98,6 +107,7 @@ def _pass(
     drift: DriftRow | None,
     quality: Figures,
     learned: PassLearning,
+    table: Tables | None,
 ) -> dict[str, Any]:
     version = versions.get(each.version) if each.version is not None else None
     return {
@@ -110,6 +120,8 @@ def _pass(
         "auc": each.auc,
         "quality": quality,
         "learning": learned.model_dump(mode="json", by_alias=True),
+        # By pserver.
+        "table": None if table is None else [part.model_dump() for part in table],
         "trainedAt": each.trained_at,
         "doneAt": each.done_at,
         "seconds": each.seconds or {},

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 
 from elastic_ctr.config.role_files import PserverFile
 from elastic_ctr.config.roles import GENERATION_PORTS
@@ -214,7 +215,15 @@ class PserverSupervisor:
             training=self._settings.training,
             leaving=self._leaving,
             damaged_checkpoint=self._damaged,
+            memory_bytes=self._memory(),
         )
+
+    def _memory(self) -> int:
+        """Resident bytes of the server process; 0 without one."""
+        try:
+            return int(psutil.Process(self._child.pid).memory_info().rss) if self._child is not None else 0
+        except psutil.Error:
+            return 0
 
     def _folder(self) -> Path:
         return self._scratch / f"generation-{self._generation}"

@@ -39,6 +39,15 @@ class Learning(_Answer):
     shift: float | None = None
 
 
+class TablePart(_Answer):
+    """Of the sparse table at one pserver, after the save of a pass. None: not known."""
+
+    rows: int
+    new: int | None = None
+    expired: int | None = None
+    bytes: int | None = None
+
+
 class Pass(_Answer):
     id: str = Field(alias="pass")
     ordinal: int
@@ -50,6 +59,7 @@ class Pass(_Answer):
     auc: float | None = None
     quality: Quality = Quality()
     learning: Learning = Learning()
+    table: tuple[TablePart, ...] | None = None
     seconds: dict[str, float] = {}
     done_at: float | None = None
     version: int | None = None
@@ -98,6 +108,11 @@ class Current(_Answer):
     reason: str = ""
 
 
+class Pserver(_Answer):
+    index: int
+    memory_bytes: int | None = None
+
+
 class Training(_Answer):
     """The master's status."""
 
@@ -107,6 +122,7 @@ class Training(_Answer):
     versions: tuple[Version, ...] = ()
     ledger: dict[str, int]
     recoveries: tuple[Recovery, ...] = ()
+    pservers: tuple[Pserver, ...] = ()
     current: Current | None = None
     offset: float | None = None
     finished: bool = False

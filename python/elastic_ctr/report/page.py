@@ -7,6 +7,7 @@ from elastic_ctr.report.document import Report
 from elastic_ctr.report.html import Html, element, joined, text
 from elastic_ctr.report.pass_tables import passes, stages
 from elastic_ctr.report.quality_plots import quality
+from elastic_ctr.report.row_tables import rows_of_table
 from elastic_ctr.report.style import style_sheet
 from elastic_ctr.report.summary import summary
 from elastic_ctr.report.version_tables import ledger, recoveries, versions
@@ -18,6 +19,7 @@ def page(report: Report) -> str:
     sections = {
         "Quality": quality(training),
         "Passes": passes(training),
+        "Table": rows_of_table(training),
         "Versions": versions(report),
         "Ledger": ledger(training),
         "Recoveries": recoveries(training),

@@ -18,6 +18,7 @@ from elastic_ctr.model.networks.catalog import logit_of
 from elastic_ctr.model.program import OFFSET, TABLE, build_program, offset, start_paddle
 from elastic_ctr.runtime.lifecycle import preserve_sigterm_handler
 from elastic_ctr.trainer.gradient_pushes import merge_gradients
+from elastic_ctr.trainer.row_counts import rows_at
 from elastic_ctr.trainer.take_over import Names, Values, random_rows, take_over
 
 MODES = {"checkpoint": 0, "delta": 1, "base": 2, "batch": 3}
@@ -261,6 +262,10 @@ class Engine:
         A delta or base save resets `delta_score` and a batch save adds 1 to `unseen_days`, so no save is ever repeated.
         """
         self._worker.save_all_model(folder, MODES[mode])
+
+    def count_rows(self) -> list[int]:
+        """Rows of the sparse tables at each server, in order. Raises OSError, HTTPException, ValueError."""
+        return [sum(rows_at(each, table) for table in self._sparse_tables) for each in self._endpoints]
 
     def flush(self) -> None:
         """Wait until every gradient pushed has been taken by a server."""

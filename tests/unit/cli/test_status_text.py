@@ -61,6 +61,38 @@ def test_a_master_of_an_earlier_release_has_no_quality_and_says_not_how_a_pass_w
     assert "learned" not in said
 
 
+def with_table(*tables: list[dict[str, Any]] | None) -> dict[str, Any]:
+    passes = [{**each, "table": table} for each, table in zip(master()["passes"], tables, strict=True)]
+    pservers = [{**each, "memoryBytes": size} for each, size in zip(master()["pservers"], (2**28, None), strict=True)]
+    return master(passes=passes, pservers=pservers)
+
+
+def test_the_rows_of_each_pserver_after_the_last_save_are_shown_with_what_expired_at_the_day_end_before() -> None:
+    day_end: list[dict[str, Any]] = [
+        {"rows": 700, "new": 50, "expired": 350, "bytes": 9000},
+        {"rows": 650, "new": 40, "expired": 1200, "bytes": 8000},
+    ]
+    hour: list[dict[str, Any]] = [
+        {"rows": 710, "new": 10, "expired": 0, "bytes": 9100},
+        {"rows": 1650, "new": None, "expired": 0, "bytes": None},
+    ]
+    said = shown({"master": with_table(day_end, hour, None)})
+
+    assert line_of(said, "table") == (
+        "table rows after the save of 20200401/01: new since the save before, expired by its shrink"
+    )
+    assert line_of(said, "pserver") == "pserver rows new expired checkpoint bytes memory bytes"
+    assert line_of(said, "0  ") == "0 710 10 0 9,100 268,435,456"
+    assert line_of(said, "1  ") == "1 1,650 - 0 - -"
+    assert line_of(said, "all") == "all 2,360 - 0 - -"
+    assert line_of(said, "1,550 rows") == "1,550 rows expired at the day end of 20200401/00"
+
+
+def test_a_master_of_an_earlier_release_shows_no_rows() -> None:
+    assert not any(line.startswith("table") for line in shown(answers()).splitlines())
+    assert not any(line.startswith("table") for line in shown({"master": with_table(None, None, None)}).splitlines())
+
+
 def test_one_line_says_how_the_last_pass_was_learned() -> None:
     assert line_of(shown(answers()), "learned") == (
         "learned pass 20200401/01 in 2 epochs of batches of 128, 512, 300 records held out, logits shifted by +0.0125, "

@@ -20,6 +20,7 @@ def a_pass(name: str, **given: Any) -> dict[str, Any]:
         "auc": 0.75,
         "quality": {"before": {"logloss": 0.61, "calibration": None}, "after": None},
         "learning": {"epochs": 2, "batchSizes": [16, 64], "heldOut": 0, "losses": [0.69], "shift": -0.25},
+        "table": None,
         "version": 7,
         "kind": "base",
         "keys": 1234,

@@ -358,6 +358,8 @@ class World:
     shows: int = 2  # of a record, which has one click
     # What every record is given in a round.
     logits: dict[int, float] = field(default_factory=dict)
+    # Rows at each pserver before a save; empty where no server counts them.
+    counted: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         self.now = 1_600_000_000.0
@@ -437,7 +439,9 @@ class World:
             # Half are clicks: the logloss is lowest at 0.
             logit = 0 if task.phase == control.CHECK else self.logits.get(task.epoch, 0)
             result.positives = result.negatives = histogram(records, logit)
-        elif task.phase == control.SAVE and task.save.version:
+        if task.phase == control.SAVE:
+            result.save.rows.extend(self.counted)
+        if task.phase == control.SAVE and task.save.version:
             result.save.keys, result.save.values = KEYS.tobytes(), values_of(KEYS).tobytes()
             result.save.live = np.full(len(task.save.samples), 0.5, "<f4").tobytes()
         elif task.phase == control.SCORE:

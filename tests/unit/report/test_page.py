@@ -42,6 +42,32 @@ def test_a_pass_has_a_row_with_what_was_read_learned_and_foretold() -> None:
     assert (stopped[:2], stopped[-1]) == (["20200101/06", "stopped"], "the reason")
 
 
+def test_the_rows_of_each_pserver_and_of_each_save_are_shown_and_a_figure_that_is_not_known_is_a_dash() -> None:
+    found = answers(passes=2)
+    first, second, *_ = found["master"]["passes"]
+    first["table"] = [
+        {"rows": 1000, "new": None, "expired": 0, "bytes": 5000},
+        {"rows": 9, "new": 9, "expired": 0, "bytes": 50},
+    ]
+    second["table"] = [
+        {"rows": 900, "new": 20, "expired": 120, "bytes": 4600},
+        {"rows": 9, "new": 1, "expired": 1, "bytes": 50},
+    ]
+    found["master"]["pservers"] = [{"index": 0, "memoryBytes": 200_000_000}, {"index": 1, "memoryBytes": None}]
+    text = page_of(found)
+
+    assert rows_of(text, "Pservers, after the save of 20200101/01") == [
+        ["pserver", "rows", "new", "expired", "checkpoint bytes", "memory bytes"],
+        ["0", "900", "20", "120", "4,600", "200,000,000"],
+        ["1", "9", "1", "1", "50", "-"],
+    ]
+    assert rows_of(text, "Rows after each save, newest first") == [
+        ["pass", "rows", "new", "expired", "checkpoint bytes"],
+        ["20200101/01", "909", "21", "121", "4,650"],
+        ["20200101/00", "1,009", "-", "0", "5,050"],
+    ]
+
+
 def test_versions_have_their_state_and_the_reason_of_a_refusal_by_whoever_refused_them() -> None:
     head, *rows = rows_of(page_of(answers()), "Versions, newest first")
 
@@ -183,7 +209,7 @@ def test_pictures_and_tables_have_names_and_sections_are_led_to() -> None:
     assert all(each.findtext("caption") for each in root.iter("table"))
     assert all(each.find("details") is not None for each in root.iter("figure"))
     assert {(each.get("href") or "")[1:] for each in root.iter("a")} <= set(ids)
-    assert [each.tag for each in root.iter() if each.tag in ("h1", "h2")] == ["h1", *["h2"] * 6]
+    assert [each.tag for each in root.iter() if each.tag in ("h1", "h2")] == ["h1", *["h2"] * 7]
 
 
 def test_a_run_that_has_just_begun_has_a_page() -> None:

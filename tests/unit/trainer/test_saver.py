@@ -30,6 +30,7 @@ class Engine:
         self.calls: list[str] = []
         self.fails_at = ""
         self.rounds_by = self.offset = 0.0
+        self.rows = [7, 5]
 
     def _called(self, name: str) -> None:
         if name == self.fails_at:
@@ -58,6 +59,10 @@ class Engine:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "network.pdmodel").write_bytes(b"network" if not self.offset else b"network at %g" % self.offset)
         return [folder / "network.pdmodel"]
+
+    def count_rows(self) -> list[int]:
+        self._called("count_rows")
+        return self.rows
 
     def save(self, folder: str, mode: str) -> None:
         self._called(f"{mode} {folder}")
@@ -95,6 +100,7 @@ def test_all_that_may_fail_comes_before_the_first_step_and_each_step_is_done_onc
         "pull",
         "score",
         "export_dense",
+        "count_rows",
         "shrink",
         "base save/1-1-base",
         "batch save/1-1-batch",
@@ -123,6 +129,23 @@ def test_what_was_pulled_and_scored_is_told_and_the_network_is_published(saver: 
     assert FileStore(tmp_path / "store").get_bytes("output/ctr_model/7/network.pdmodel") == b"network"
 
 
+def test_the_rows_of_each_pserver_before_the_steps_are_told(saver: Saver) -> None:
+    assert list(saver.save(order()).rows) == [7, 5]
+
+
+@pytest.mark.parametrize("error", [OSError("refused"), TimeoutError("60 s"), ValueError("no count")])
+def test_a_server_that_does_not_count_its_rows_costs_no_save(
+    saver: Saver, engine: Engine, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def failing() -> list[int]:
+        raise error
+
+    monkeypatch.setattr(engine, "count_rows", failing)
+
+    assert list(saver.save(order()).rows) == []
+    assert engine.calls[-1] == "checkpoint save/1-1-checkpoint"
+
+
 def test_the_offset_of_a_save_is_in_the_network_and_in_all_scores(saver: Saver, tmp_path: Path) -> None:
     saved = saver.save(control.SaveOrder(version=7, samples=SAMPLES, offset=0.25))
     order = score_order([5, 7])
@@ -139,7 +162,7 @@ def test_the_offset_of_a_save_is_in_the_network_and_in_all_scores(saver: Saver, 
 def test_a_save_without_a_version_exports_nothing(saver: Saver, engine: Engine, tmp_path: Path) -> None:
     result = saver.save(control.SaveOrder(steps=[control.SaveStep(name="checkpoint", folder="c")]))
 
-    assert engine.calls == ["flush", "pull_dense", "checkpoint c"]
+    assert engine.calls == ["flush", "pull_dense", "count_rows", "checkpoint c"]
     assert not result.model_files
     assert list(FileStore(tmp_path / "store").walk("output")) == []
 
