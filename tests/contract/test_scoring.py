@@ -3,10 +3,14 @@
 import csv
 import gzip
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -415,6 +419,133 @@ def test_two_runs_are_not_mixed_in_one_folder(
     assert f"version 17 is not in the store {store.url}; there are {FIRST}, {SECOND}" in named.stderr
 
 
+def test_outputs_of_another_version_are_not_reported_as_those_of_this_one(
+    values: Path, store: FileStore, exports: dict[int, Exported], tmp_path: Path
+) -> None:
+    write_hours(tmp_path / "data", {"20200401/00": 20}, files=1)
+    out = tmp_path / "out"
+    words = ("predict", "-f", values, "-o", out, "--to", "20200401/00", "--processes", 1)
+    assert call(*words).returncode == 0
+    first = (out / "20200401/00/part-0.csv").read_bytes()
+    put_trained_version(store, tmp_path / "work", exports[SECOND])
+    shutil.rmtree(out / "_job")
+    (out / "_SUCCESS").unlink()
+
+    refused = call(*words)
+    (out / "20200401/00/part-0.csv").unlink()
+    again = call(*words)
+
+    assert refused.returncode == 2, refused.stderr
+    assert f"20200401/00/part-0.csv is in {out.as_uri()} already" in refused.stderr
+    assert "give another folder, or delete this one" in refused.stderr
+    assert again.returncode == 0, again.stderr
+    assert (out / "20200401/00/part-0.csv").read_bytes() != first
+
+
+def test_an_output_that_another_program_wrote_meanwhile_is_named_and_counts_for_nothing(
+    values: Path, tmp_path: Path
+) -> None:
+    write_hours(tmp_path / "data", {"20200401/00": 20})
+    out = tmp_path / "out"
+    words = ("predict", "-f", values, "-o", out, "--to", "20200401/00", "--processes", 1)
+    assert call(*words).returncode == 0
+    mine, foreign = (out / f"20200401/00/part-{number}.csv" for number in range(2))
+    # As a process leaves a task that is lost between its output and its result.
+    for each in [*(out / "_job/done").iterdir(), out / "_SUCCESS"]:
+        each.unlink()
+    foreign.write_text("foreign\n")
+
+    refused = call(*words)
+    kept = mine.read_bytes(), foreign.read_text(), (out / "_SUCCESS").exists()
+    foreign.unlink()
+    again = call(*words)
+
+    assert refused.returncode == 1, refused.stderr
+    assert "20200401/00/part-1.csv in file://" in refused.stderr
+    assert (
+        f"its rows are not those of version {FIRST}; delete it, and the same command writes it anew" in refused.stderr
+    )
+    assert "1 of 2 tasks are not scored" in refused.stderr
+    assert kept[1:] == ("foreign\n", False)
+    assert again.returncode == 0, again.stderr
+    assert mine.read_bytes() == kept[0]
+    assert len(rows_of(foreign)) == 10
+
+
+def test_two_files_with_one_output_are_refused_before_anything_is_written(values: Path, tmp_path: Path) -> None:
+    write_hours(tmp_path / "data", {"20200401/00": 400}, files=1)
+    cut = tmp_path / "data/20200401/00/part-0"
+    parts = -(-cut.stat().st_size // 5000)
+    cut.with_name(f"part-0.00001-of-{parts:05d}").write_text("1 0 5:0\n")
+
+    done = call("predict", "-f", values, "-o", tmp_path / "out", "--to", "20200401/00")
+
+    assert done.returncode == 2, done.stderr
+    assert f"would have the same output 20200401/00/part-0.00001-of-{parts:05d}.csv" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_written_among_the_hours(values: Path, tmp_path: Path) -> None:
+    write_hours(tmp_path / "data", {"20200401/00": 20})
+    before = sorted((tmp_path / "data").rglob("*"))
+
+    refused = [
+        call("predict", "-f", values, "-o", tmp_path / out) for out in ("data", "data/20200401/00", "data/scores")
+    ]
+
+    assert [each.returncode for each in refused] == [2, 2, 2]
+    for each in refused:
+        assert "a training would read the output as its input; give a folder that neither holds" in each.stderr
+    assert sorted((tmp_path / "data").rglob("*")) == before
+
+
+def test_what_is_done_is_reported_without_its_version_and_what_is_left_names_it(
+    values: Path, store: FileStore, exports: dict[int, Exported], tmp_path: Path
+) -> None:
+    write_hours(tmp_path / "data", {"20200401/00": 20})
+    out = tmp_path / "out"
+    words = ("predict", "-f", values, "-o", out, "--to", "20200401/00", "--processes", 1)
+    assert call(*words).returncode == 0
+    # As retention does, once there is a newer version.
+    put_trained_version(store, tmp_path / "work", exports[SECOND])
+    store.delete(layout.version_manifest(FIRST))
+
+    whole = call(*words)
+    (out / "_job/done/0.json").unlink()
+    half = call(*words)
+
+    assert whole.returncode == 0, whole.stderr
+    assert f"20 rows with version {FIRST}" in whole.stderr
+    assert half.returncode == 2
+    assert f"version {FIRST}, which {out.as_uri()} was begun with, is no longer in the store" in half.stderr
+    assert "1 of 2 tasks are not scored; give another folder, or delete this one" in half.stderr
+
+
+def test_the_dictionary_that_a_killed_command_leaves_goes_with_the_next_one(values: Path, tmp_path: Path) -> None:
+    numbered(tmp_path / "data", 200_000)
+    values = write_values(
+        tmp_path, tmp_path / "data", FileStore(tmp_path / "store"), end="20200401/00", taskBytes=50_000
+    )
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    out = tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(scratch))
+        going = Going(out, "predict", "-f", values, "-o", out, "--processes", 1)
+        going.until_done(1)
+        scoring = going.scoring()
+        going.kill()
+    assert psutil.wait_procs(scoring, 20)[1] == []
+    assert list(scratch.rglob("*.dict")) != []
+
+    next_one = command("evaluate", "-f", values, tmp_path / "data/20200401/00/part-0", "--version", FIRST)
+    done = subprocess.run(next_one, env=environment, capture_output=True, text=True, check=False, timeout=240)
+
+    assert done.returncode == 0, done.stderr
+    assert list(scratch.iterdir()) == []
+
+
 def test_a_full_disk_is_a_sentence_and_the_same_command_goes_on(values: Path, tmp_path: Path) -> None:
     write_hours(tmp_path / "data", HOURS)
     limited = [
@@ -492,6 +623,61 @@ def test_the_pods_of_a_job_share_it_and_each_says_the_whole_report(
     assert first == second
     assert (first["version"], first["total"]["rows"], list(first["splits"])) == (FIRST, 1000, list(HOURS))
     assert store.exists("scores/x/_SUCCESS")
+
+
+def test_a_pod_sends_the_token_of_the_release_to_no_other_host(
+    values: Path, file_server: FileServer, exports: dict[int, Exported], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    write_hours(tmp_path / "data", HOURS)
+    store = open_store(file_server.url, token=TOKEN)
+    request.addfinalizer(store.close)
+    put_trained_version(store, tmp_path / "work", exports[FIRST])
+    (tmp_path / "token").write_text(TOKEN)
+    heard: list[tuple[str, str | None]] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        """Has nothing, and takes nothing."""
+
+        def do_GET(self) -> None:
+            self._answer(404)
+
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self._answer(403)
+
+        do_HEAD = do_GET
+        do_MKCOL = do_DELETE = do_MOVE = do_PUT
+
+        def _answer(self, code: int) -> None:
+            heard.append((self.command, self.headers["authorization"]))
+            self.send_response(code)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on the test's standard error."""
+
+    elsewhere = HTTPServer(("127.0.0.1", 0), Elsewhere)
+    request.addfinalizer(elsewhere.server_close)
+    request.addfinalizer(elsewhere.shutdown)
+    threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
+    file = ScoringFile(
+        data=settings(Values, read_yaml(values), "values.yaml").data,
+        store=StoreConfig(url=file_server.url),
+        auth=Auth(token_file=str(tmp_path / "token")),
+        scoring=ScoringConfig(scratch_dir=str(tmp_path / "pod")),
+        transfer_address="127.0.0.1:1",
+    )
+    (tmp_path / "pod.yaml").write_text(dump(file))
+    url = f"http://127.0.0.1:{elsewhere.server_port}/scores"
+    order = Order(deed="predict", output=url, last="20200401/01").model_dump_json(by_alias=True)
+
+    done = call("scoring", "--config", tmp_path / "pod.yaml", "--order", order)
+
+    assert done.returncode == 1
+    assert "no token is set" in done.stderr
+    assert {sent for _, sent in heard} == {None}
+    assert {"PUT", "MKCOL", "MOVE"} & {method for method, _ in heard}
 
 
 def test_a_pod_without_an_order_or_with_a_wrong_one_says_so(values: Path, tmp_path: Path) -> None:

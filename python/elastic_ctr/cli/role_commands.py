@@ -186,7 +186,7 @@ def scoring(
     from elastic_ctr.scoring.order import Order
     from elastic_ctr.scoring.pod import run_order
     from elastic_ctr.scoring.run import JobFailed
-    from elastic_ctr.scoring.scoring_job import OtherJob
+    from elastic_ctr.scoring.scoring_job import OutputRefused
     from elastic_ctr.scoring.version import VersionUnusable
     from elastic_ctr.scoring.worker import Place
 
@@ -204,7 +204,7 @@ def scoring(
     try:
         with ending_in_order():
             report = run_order(wanted, settings, models, lambda: release_document(settings.transfer_address).live)
-    except (ConfigRefused, NothingToRead, OtherJob, VersionUnusable) as wrong:
+    except (ConfigRefused, NothingToRead, OutputRefused, VersionUnusable) as wrong:
         refuse(str(wrong))
     except (BuildFailed, JobFailed, OSError, ValueError) as failed:
         # Another pod may do better: the store may be back by then.

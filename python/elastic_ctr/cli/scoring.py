@@ -1,7 +1,6 @@
 """Options and jobs on this machine that `elastic-ctr evaluate` and `elastic-ctr predict --output` share."""
 
 import os
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -23,10 +22,11 @@ from elastic_ctr.cube.builder.job import BuildFailed
 from elastic_ctr.local.endpoints import release_document
 from elastic_ctr.local.plan import Places
 from elastic_ctr.local.run_folder import DEFAULT_FOLDER
+from elastic_ctr.runtime.scratch import scratch_folder
 from elastic_ctr.scoring.listing import NothingToRead
 from elastic_ctr.scoring.order import Order
 from elastic_ctr.scoring.run import JobFailed, Progress, run_job
-from elastic_ctr.scoring.scoring_job import Job, OtherJob
+from elastic_ctr.scoring.scoring_job import Job, OutputRefused
 from elastic_ctr.scoring.version import LATEST, LIVE, VersionUnusable
 from elastic_ctr.scoring.worker import Place
 
@@ -152,20 +152,19 @@ def _score_here(order: Order, options: ScoringOptions, where: Where) -> dict[str
     target = target_of(where, {"--transfer": options.transfer}) if order.version == LIVE else None
     shown = _Shown(order.version)
     # SIGTERM, too, leaves no process and no scratch behind.
-    with ending_in_order(), tempfile.TemporaryDirectory(prefix="elastic-ctr-scoring-") as scratch, closing(shown):
+    with ending_in_order(), scratch_folder("elastic-ctr-scoring-") as scratch, closing(shown):
         try:
-            # Without an output it goes with the command.
-            here = order.model_copy(update={"output": _url(order.output) or (Path(scratch) / "job").as_uri()})
-            given = here.given(
+            given = order.model_copy(update={"output": _url(order.output)}).given(
                 values.data,
                 _models(options, values, where),
+                token_given=options.token_file is not None,
                 live=lambda: _live(target, options),
                 told=shown.noted,
                 processes=options.processes or _processes(values),
-                scratch=Path(scratch),
+                scratch=scratch,
             )
             return run_job(given, shown).document()
-        except (ConfigRefused, VersionUnusable, OtherJob, NothingToRead) as wrong:
+        except (ConfigRefused, VersionUnusable, OutputRefused, NothingToRead) as wrong:
             refuse(str(wrong))
         except (JobFailed, BuildFailed, KubectlFailed, OSError, ValueError) as failed:
             refuse(reason_of(failed), 1)

@@ -48,6 +48,7 @@ from elastic_ctr.runtime.lock import StateLock
 from elastic_ctr.runtime.metrics import Metrics
 from elastic_ctr.runtime.mlflow import TrackingServer
 from elastic_ctr.store import Store, StoreError, open_store
+from elastic_ctr.store.address import token_for
 from elastic_ctr.store.source import FileSource, Source
 from elastic_ctr.versions import layout
 from elastic_ctr.versions.refusals import read_refusals
@@ -152,11 +153,12 @@ class Master:
         pin_given(ledger, self._store, settings.features, settings.statistics)
 
     def _other_store(self, url: str | None) -> Store:
-        """That of the model that this one begins with. The token is this model's own and is not sent there."""
+        """That of the model that this one begins with."""
         wanted = self._settings.model.start_from
         if url is None or url.rstrip("/") == self._store.url.rstrip("/"):
             return self._store
-        return open_store(url, user="root" if wanted is None else wanted.user)
+        token = token_for(url, self._store.url, self._token)
+        return open_store(url, user="root" if wanted is None else wanted.user, token=token)
 
     def _copy_start(self, stop: threading.Event) -> bool:
         """The checkpoint that the model begins with, if it is not copied yet. False where `stop` came before."""

@@ -3,22 +3,24 @@
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.load import settings
 from elastic_ctr.scoring.dumps import Dump
 from elastic_ctr.scoring.listing import Listing, complete_hours, given_files
 from elastic_ctr.scoring.run import Given, how_read
-from elastic_ctr.scoring.scoring_job import Options, OutputFormat
+from elastic_ctr.scoring.scoring_job import Options, OutputFormat, OutputRefused
 from elastic_ctr.scoring.version import LATEST
 from elastic_ctr.scoring.worker import Place
 from elastic_ctr.store import open_source
+from elastic_ctr.store.address import lies_in, token_for
 from elastic_ctr.versions.manifest import Record
 
 
 class Order(Record):
-    """`output` is the address of a store, or a folder in the one with the versions. `files` are of this machine; without them hours of
-    data.source are scored, from `first` to `last`.
+    """`output` is the address of a store, or a folder in the one with the versions; None goes with the command. `files` are of this
+    machine; without them hours of data.source are scored, from `first` to `last`.
     """
 
     deed: Literal["predict", "evaluate"]
@@ -41,11 +43,15 @@ class Order(Record):
         told: Callable[[str], None],
         processes: int,
         scratch: Path,
+        token_given: bool = False,
     ) -> Given:
-        """`told` hears of hours that are left out. Raises ConfigRefused, NothingToRead, OSError."""
-        assert self.output is not None
+        """`told` hears of hours that are left out. The token of `models` is sent to an output elsewhere only if it was `token_given`.
+
+        Raises ConfigRefused, OutputRefused, NothingToRead, OSError, ValueError.
+        """
         data = self._at_hours(data)
-        url = self.output if "://" in self.output else f"{models.url.rstrip('/')}/{self.output.strip('/')}"
+        url = self._output_at(models, scratch)
+        self._refuse_input(url, data)
         listed = given_files([Path(file) for file in self.files]) if self.files else None
         source = Place("file:///") if self.files else Place(data.source.url, data.source.user)
         return Given(
@@ -63,13 +69,39 @@ class Order(Record):
             ),
             data=data,
             models=models,
-            folder=models._replace(url=url),
+            folder=models._replace(
+                url=url, token=models.token if token_given else token_for(url, models.url, models.token)
+            ),
             source=source,
             listing=lambda: listed or self._hours(data, told),
             live=live,
             processes=processes,
             scratch=scratch,
         )
+
+    def _output_at(self, models: Place, scratch: Path) -> str:
+        if self.output is None:
+            return (scratch / "job").as_uri()
+        return self.output if "://" in self.output else f"{models.url.rstrip('/')}/{self.output.strip('/')}"
+
+    def _refuse_input(self, url: str, data: Data) -> None:
+        """Raises OutputRefused for an output among the files that are read."""
+        # Counts in the store of the versions are no rows, and that store may share a file system with the hours.
+        if self.output is None or (self.deed == "evaluate" and "://" not in self.output):
+            return
+        hours = f"{data.source.url.rstrip('/')}/{quote(data.path.strip('/'))}"
+        if lies_in(url, hours) or lies_in(hours, url):
+            raise OutputRefused(
+                f"--output {url} overlaps {hours}, where the hours are: a training would read the output as its input; give a "
+                "folder that neither holds the hours nor lies among them"
+            )
+        for file in self.files:
+            # A folder below that of a file, such as one in the working directory, holds none of the files.
+            folder = Path(file).resolve().parent
+            if lies_in(folder.as_uri(), url):
+                raise OutputRefused(
+                    f"--output {url} is a folder with input in it: {file}; give one that is not above the files"
+                )
 
     def _at_hours(self, data: Data) -> Data:
         """Raises ConfigRefused."""

@@ -24,8 +24,8 @@ from elastic_ctr.scoring.scoring_job import Job, JobFolder, Options, Outcome, di
 from elastic_ctr.scoring.version import VersionUnusable, fetch_version, find_version
 from elastic_ctr.scoring.worker import Done, Failed, Place, Work, run_worker
 from elastic_ctr.serving.batching.schema import schema_of
-from elastic_ctr.store import Store
-from elastic_ctr.versions.manifest import VersionManifest
+from elastic_ctr.store import NotInStore, Store
+from elastic_ctr.versions.manifest import VersionManifest, read_version
 
 # Of `data`: what decides how a row is read.
 _OF_ROWS = {"path", "format", "reader", "label", "shows", "columns", "slots", "max_line_bytes"}
@@ -75,14 +75,16 @@ def how_read(data: Data) -> str:
 def run_job(given: Given, progress: Progress) -> Report:
     """Score what is not scored yet.
 
-    Raises VersionUnusable, OtherJob, NothingToRead, ManifestDamaged, BuildFailed, JobFailed, StoreError, OSError, ValueError.
+    Raises VersionUnusable, OutputRefused, NothingToRead, ManifestDamaged, BuildFailed, JobFailed, StoreError, OSError, ValueError.
     """
     with closing(given.folder.open()) as shared, closing(given.models.open()) as models:
         folder = JobFolder(shared)
-        job, manifest, again = _begun(given, folder, models)
+        job, manifest = _begun(given, folder, models)
         done = folder.done()
-        progress.begun(job, done, again=again)
-        if len(done) < len(job.tasks):
+        progress.begun(job, done, again=manifest is None)
+        if left := len(job.tasks) - len(done):
+            # What is done needs no version: retention may have deleted it since.
+            manifest = manifest or _version_of(job, folder, models, left)
             config = StoreConfig(url=given.models.url, user=given.models.user)
             files = fetch_version(models, manifest, given.scratch, config, given.models.token, given.processes)
             # A sentence now, not one from every process.
@@ -90,7 +92,7 @@ def run_job(given: Given, progress: Progress) -> Report:
             options = job.options
             reader_of(schema, given.data, manifest.sparse_dim, options.copied, no_clicks=options.no_clicks)
             work = Work(job, given.folder, given.source, given.data, files, given.scratch, given.lease_seconds)
-            processes = min(given.processes, len(job.tasks) - len(done))
+            processes = min(given.processes, left)
             _Processes(work, folder, progress, done).run(processes)
         outcomes = [folder.outcome(task) for task in range(len(job.tasks))]
         folder.finish(job.tasks)
@@ -101,22 +103,32 @@ def run_job(given: Given, progress: Progress) -> Report:
     return Report(job.version, splits, total(outcomes), given.data.max_refused_share)
 
 
-def _begun(given: Given, folder: JobFolder, models: Store) -> tuple[Job, VersionManifest, bool]:
-    """The job, its version, and whether it was begun before."""
+def _begun(given: Given, folder: JobFolder, models: Store) -> tuple[Job, VersionManifest | None]:
+    """The job, and its version unless the job was begun before."""
     job = folder.job()
-    again = job is not None
     if job is None:
         manifest = find_version(models, given.options.version, given.live)
         job = folder.begin(_cut(given, manifest))
-        if job.version == manifest.version:
-            return job, manifest, again
+        if job.version == manifest.version and job.manifest == digest_of_manifest(manifest):
+            return job, manifest
     folder.check(job, given.options)
-    manifest = find_version(models, str(job.version), given.live)
+    return job, None
+
+
+def _version_of(job: Job, folder: JobFolder, models: Store, left: int) -> VersionManifest:
+    """The version that a job was begun with. Raises VersionUnusable, ManifestDamaged, StoreError."""
+    try:
+        manifest = read_version(models, job.version)
+    except NotInStore as gone:
+        raise VersionUnusable(
+            f"version {job.version}, which {folder.store.url} was begun with, is no longer in the store {models.url}, and {left} of "
+            f"{len(job.tasks)} tasks are not scored; give another folder, or delete this one"
+        ) from gone
     if digest_of_manifest(manifest) != job.manifest:
         raise VersionUnusable(
             f"version {job.version} in {models.url} is another one than {folder.store.url} was begun with; give another folder"
         )
-    return job, manifest, again
+    return manifest
 
 
 def _cut(given: Given, manifest: VersionManifest) -> Job:

@@ -34,7 +34,11 @@ OutputFormat = Literal["csv", "parquet"]
 Amount = Annotated[float, Field(ge=0)]
 
 
-class OtherJob(ValueError):
+class OutputRefused(ValueError):
+    """Nothing is written to this folder: a sentence."""
+
+
+class OtherJob(OutputRefused):
     """The folder holds another job: what differs, and the way out."""
 
 
@@ -131,7 +135,10 @@ def tasks_of(
     names: dict[str, str],
     ending: str,
 ) -> tuple[ScoringTask, ...]:
-    """One task a range of a file. `names` are those of the files in the output, `ending` is that of outputs."""
+    """One task a range of a file. `names` are those of the files in the output, `ending` is that of outputs.
+
+    Raises OutputRefused where two tasks would have one output.
+    """
     of_file: dict[str, int] = {}
     for path, _, _ in parts:
         of_file[path] = of_file.get(path, 0) + 1
@@ -143,7 +150,20 @@ def tasks_of(
         found.append(
             ScoringTask(path=path, split=splits[path], output=output, start=start, stop=stop, size=files[path])
         )
+    _refuse_collisions(found)
     return tuple(found)
+
+
+def _refuse_collisions(tasks: Iterable[ScoringTask]) -> None:
+    """A part of a cut file is called as a whole file may be."""
+    by_output: dict[str, ScoringTask] = {}
+    for task in tasks:
+        other = by_output.setdefault(task.output, task)
+        if other is not task:
+            raise OutputRefused(
+                f"{other.path} and {task.path} would have the same output {task.output}; rename one of them, or set another "
+                "data.taskBytes"
+            )
 
 
 class JobFolder:
@@ -164,7 +184,14 @@ class JobFolder:
             ) from damaged
 
     def begin(self, job: Job) -> Job:
-        """The job of this folder: this one, or the one that another process has begun. Raises OtherJob, StoreError."""
+        """The job of this folder: this one, or the one that another process has begun. Raises OutputRefused, StoreError."""
+        there = self._left_over(job)
+        # Another process that has begun meanwhile may have written that; its document came first.
+        if there is not None and self.job() is None:
+            raise OutputRefused(
+                f"{there} is in {self.store.url} already, and there is no {DOCUMENT} that tells which run wrote it; give another "
+                "folder, or delete this one"
+            )
         with suppress(AlreadyPublished):
             self.store.put_bytes(job.to_json(), DOCUMENT)
         found = self.job()
@@ -172,6 +199,23 @@ class JobFolder:
             raise OtherJob(f"{DOCUMENT} was deleted from {self.store.url} meanwhile; run the command again")
         self.check(found, job.options)
         return found
+
+    def _left_over(self, job: Job) -> str | None:
+        """A file that would pass for one of this job."""
+        if self.store.exists(SUCCESS):
+            return SUCCESS
+        if names := self.store.list(DONE):
+            return f"{DONE}/{names[0]}"
+        if job.options.deed != "predict":
+            return None
+        by_folder: dict[str, set[str]] = {}
+        for task in job.tasks:
+            folder, _, name = task.output.rpartition("/")
+            by_folder.setdefault(folder, set()).add(name)
+        for folder, wanted in sorted(by_folder.items()):
+            if names := sorted(wanted & {name.rstrip("/") for name in self.store.list(folder or ".")}):
+                return f"{folder}/{names[0]}".lstrip("/")
+        return None
 
     def check(self, found: Job, options: Options) -> None:
         """Raises OtherJob unless the job in the folder was asked for with the same options; its version may be named by its id."""

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections import Counter
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,11 +16,11 @@ from elastic_ctr.cube.dictionary.table import PartsDoNotFit
 from elastic_ctr.runtime.lifecycle import die_with_parent
 from elastic_ctr.scoring.dumps import dump_names
 from elastic_ctr.scoring.leases import LEASE_SECONDS, Lease, Leases
-from elastic_ctr.scoring.outputs import RowWriter, row_writer
+from elastic_ctr.scoring.outputs import RowWriter, row_writer, same_rows
 from elastic_ctr.scoring.quality import QualityCounter
 from elastic_ctr.scoring.records import RecordReader, Records, reader_of
 from elastic_ctr.scoring.scorer import Scorer
-from elastic_ctr.scoring.scoring_job import LEASES, Job, JobFolder, OpenTasks, Outcome, ScoringTask
+from elastic_ctr.scoring.scoring_job import LEASES, Job, JobFolder, OpenTasks, Outcome, OutputRefused, ScoringTask
 from elastic_ctr.scoring.version import VersionFiles
 from elastic_ctr.serving.batching.pooling import Floats
 from elastic_ctr.serving.batching.predictor import NetworkUnusable
@@ -147,7 +147,7 @@ class Worker:
             lease.release()
 
     def _score(self, task: ScoringTask) -> Outcome:
-        """Raises InputChanged, StoreError, OSError, ValueError."""
+        """Raises InputChanged, OutputRefused, StoreError, OSError, ValueError."""
         if (size := self._source.size(task.path)) != task.size:
             raise InputChanged(
                 f"{task.path} has {size} bytes, and had {task.size} when this output was begun: begin another output"
@@ -171,10 +171,26 @@ class Worker:
                             more = self._scorer.dumped(records.instances, options.dumps)
                             writer.add(replace(records, copied=(*records.copied, *more)), probabilities)
             if writer is not None:
-                # One that was slow may have been overtaken; both wrote the same.
-                with suppress(AlreadyPublished):
-                    self._folder.store.put(part, task.output)
+                self._publish(part, task.output)
         return tally.outcome()
+
+    def _publish(self, part: Path, output: str) -> None:
+        """Raises OutputRefused, StoreError, OSError."""
+        try:
+            self._folder.store.put(part, output)
+        except AlreadyPublished as stands:
+            # A process that was slow has been overtaken, or one was lost before it noted its result: both wrote the same.
+            there = self._scratch / "there"
+            try:
+                self._folder.store.get(output, there)
+                if same_rows(part, there, self._job.options.form):
+                    return
+            finally:
+                there.unlink(missing_ok=True)
+            raise OutputRefused(
+                f"{output} in {self._folder.store.url} is of another program or version: its rows are not those of version "
+                f"{self._job.version}; delete it, and the same command writes it anew"
+            ) from stands
 
 
 class _Tally:

@@ -20,7 +20,12 @@ def call(command: str, *words: object) -> Result:
 
 @pytest.fixture
 def values(tmp_path: Path) -> Path:
-    data = {"source": {"url": tmp_path.as_uri()}, "start": "20200401/00", "end": "20200401/01", "slots": [0, 1]}
+    data = {
+        "source": {"url": (tmp_path / "data").as_uri()},
+        "start": "20200401/00",
+        "end": "20200401/01",
+        "slots": [0, 1],
+    }
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump({"data": data}))
     return file

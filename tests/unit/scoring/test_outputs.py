@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from elastic_ctr.features.line import Reason
-from elastic_ctr.scoring.outputs import row_writer
+from elastic_ctr.scoring.outputs import row_writer, same_rows
 from elastic_ctr.scoring.records import Records, RefusedRecord
 from elastic_ctr.scoring.scoring_job import OutputFormat
 from elastic_ctr.serving.batching.instances import instances_of
@@ -78,3 +78,28 @@ def test_unlabelled_rows_have_no_counts_and_no_row_is_a_file_all_the_same(tmp_pa
         assert file.read_text() == "probability,reason\n"
     else:
         assert pq.read_table(file).column_names == ["probability", "reason"]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_outputs_of_two_processors_are_the_same_but_for_rounding(form: OutputFormat, tmp_path: Path) -> None:
+    one, rounded, moved, other, torn = (tmp_path / name for name in ("one", "rounded", "moved", "other", "torn"))
+    texts = ["a,\nb", "007"]
+    for file, change in ((one, 0.0), (rounded, 1e-7), (moved, 1e-3)):
+        with row_writer(file, form, ("id",), labelled=True) as writer:
+            writer.add(block(3, [0, 2], texts), (scores([0, 2]) + change).astype(np.float32))
+    written(other, form, [block(3, [0, 2], ["a,\nb", "7"])], ("id",))
+    torn.write_bytes(one.read_bytes()[:-3])
+
+    assert same_rows(one, one, form)
+    assert rounded.read_bytes() != one.read_bytes()
+    assert same_rows(one, rounded, form)
+    assert [same_rows(one, each, form) for each in (moved, other, torn)] == [False, False, False]
+
+
+@pytest.mark.parametrize("foreign", [b"", b"foreign\n", b"\xff\xfe\x00", b"probability,show,click,reason\nx,1,1,\n"])
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_foreign_file_is_not_the_same_output(form: OutputFormat, foreign: bytes, tmp_path: Path) -> None:
+    written(tmp_path / "one", form, [block(1, [0])])
+    (tmp_path / "foreign").write_bytes(foreign)
+
+    assert not same_rows(tmp_path / "one", tmp_path / "foreign", form)

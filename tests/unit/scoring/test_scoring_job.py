@@ -6,12 +6,14 @@ import pytest
 
 from elastic_ctr.scoring.scoring_job import (
     DOCUMENT,
+    SUCCESS,
     Job,
     JobFolder,
     OpenTasks,
     Options,
     OtherJob,
     Outcome,
+    OutputRefused,
     QualitySums,
     tasks_of,
 )
@@ -51,6 +53,47 @@ def test_who_comes_second_gets_the_job_of_the_first(folder: JobFolder) -> None:
     first = folder.begin(job_of())
 
     assert folder.begin(job_of(version=8)) == first == folder.job()
+
+
+def test_two_files_with_one_output_are_refused() -> None:
+    with pytest.raises(
+        OutputRefused, match=r"d/a and d/a\.00002-of-00002 would have the same output a\.00002-of-00002\.csv; rename"
+    ):
+        tasks_of(
+            [("d/a", 0, 50), ("d/a", 50, 0), ("d/a.00002-of-00002", 0, 0)],
+            {"d/a": 100, "d/a.00002-of-00002": 10},
+            {"d/a": "d", "d/a.00002-of-00002": "d"},
+            {"d/a": "a", "d/a.00002-of-00002": "a.00002-of-00002"},
+            "csv",
+        )
+
+
+@pytest.mark.parametrize("left", ["20200401/00/b.csv", "_job/done/0.json", SUCCESS])
+def test_a_folder_with_files_that_would_pass_for_those_of_a_new_job_is_refused(left: str, folder: JobFolder) -> None:
+    folder.store.put_bytes(b"of another run", left)
+
+    with pytest.raises(OutputRefused, match=f"{left} is in file://.* already, .*; give another folder, or delete this"):
+        folder.begin(job_of())
+
+    assert folder.job() is None
+
+
+def test_outputs_of_a_process_that_has_begun_the_same_job_are_no_obstacle(folder: JobFolder) -> None:
+    first = folder.begin(job_of())
+    folder.store.put_bytes(b"", first.tasks[0].output)
+
+    assert folder.begin(job_of()) == first
+
+
+def test_files_that_no_task_writes_stay_where_they_are(folder: JobFolder) -> None:
+    folder.store.put_bytes(b"", "20200401/00/notes.txt")
+    evaluation = job_of(OPTIONS.model_copy(update={"deed": "evaluate"}))
+
+    folder.begin(job_of())
+    folder.store.delete("_job")
+    folder.store.put_bytes(b"", evaluation.tasks[0].output)
+
+    assert folder.begin(evaluation) == evaluation
 
 
 @pytest.mark.parametrize(

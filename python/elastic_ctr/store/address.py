@@ -1,0 +1,32 @@
+"""Addresses of stores and sources, compared without asking them."""
+
+import posixpath
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def lies_in(url: str, tree: str) -> bool:
+    """Whether `url` is the folder `tree`, or lies below it. Two names of one host differ. Raises ValueError for a port that is none."""
+    host, path = _split(url)
+    tree_host, tree_path = _split(tree)
+    return host == tree_host and path.is_relative_to(tree_path)
+
+
+def token_for(url: str, store: str, token: str | None) -> str | None:
+    """The token of a release for `url`: it is sent to nothing but the release's own `store`."""
+    return token if lies_in(url, store) else None
+
+
+def _split(url: str) -> tuple[tuple[str, str | None, int | None], PurePosixPath]:
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.scheme == "file":
+        return ("file", None, None), PurePosixPath(Path(path).resolve())
+    # Both schemes, each with a port of its own, are the same file system.
+    if parts.scheme in {"hdfs", "webhdfs"}:
+        host: tuple[str, str | None, int | None] = ("hdfs", parts.hostname, None)
+    else:
+        host = (parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme))
+    return host, PurePosixPath(posixpath.normpath(f"/{path.lstrip('/')}"))
