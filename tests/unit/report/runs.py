@@ -30,6 +30,9 @@ def _pass(number: int, name: str, **changes: Any) -> dict[str, Any]:
             "train": 9.5 + number % 7, "denseExport": 0.48, "base": 1.3, "checkpoint": 0.9, "checkpointUpload": 0.07,
             "exportUpload": 1.5, "score": 0.13,
         },
+        "table": [
+            {"rows": 1_000_000 + number, "new": 41_000, "expired": 40_000 + at, "bytes": 88_000_000} for at in range(2)
+        ],
         "drift": None, "version": 1795252000 + number, "kind": "delta", "keys": 4561, **changes,
     }  # fmt: skip
 
@@ -68,7 +71,10 @@ def answers(passes: int = 6, *, say: str = "the reason", name: str = "") -> dict
                 {"role": say, "reason": say, "at": 1795252709.0, "seconds": 3.2, "rolled_back": 7},
                 {"role": "trainer", "reason": "trainer 2 is silent", "at": 1795252999.0, "seconds": None, "rolled_back": 0},
             ],
-            "pservers": [], "trainers": [], "handover": None,
+            "pservers": [
+                {"index": index, "serving": True, "error": say, "memoryBytes": 1_300_000_000} for index in range(2)
+            ],
+            "trainers": [], "handover": None,
         },
         "transfer": {
             "live": 1795252000 + count, "previous": 1795251999 + count, "promotionPaused": True, "candidate": None,
