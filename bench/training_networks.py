@@ -127,8 +127,9 @@ class Sides:
 
     def run(self, repetitions: int) -> None:
         """Raises RuntimeError where the peer learns less."""
+        # The faster of two runs: it decides how the peer is fed.
         for feed in (*FEEDS, "network"):
-            self.feeds[feed] = self._peer(feed)
+            self.feeds[feed] = max((self._peer(feed) for _ in range(2)), key=lambda run: float(run["recordsPerSecond"]))
         self.feed = max(FEEDS, key=lambda feed: float(self.feeds[feed]["recordsPerSecond"]))
         self._neighbours()
         ours, theirs = self.bares[0]["auc"], self.peers[0]["auc"]
