@@ -16,7 +16,10 @@ COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
 
 
 def pipeline(data: Path, rows: int, folder: Path, *, trainers: int = 1, model: dict[str, Any] | None = None) -> float:
-    """Records a second between the first lease and the last report of the training round, with one pserver."""
+    """Records a second between the first lease and the last report of the training round, with one pserver.
+
+    Raises RuntimeError with the words of a run that fails.
+    """
     size = sum(file.stat().st_size for file in data.glob("2*/*/part-*"))
     values = {
         "trainer": {"replicas": trainers},
@@ -30,10 +33,12 @@ def pipeline(data: Path, rows: int, folder: Path, *, trainers: int = 1, model: d
     file.write_text(yaml.safe_dump(values))
     run = folder / "run"
     shutil.rmtree(run, ignore_errors=True)
-    subprocess.run(
+    done = subprocess.run(
         [COMMAND, "local", "run", "-f", str(data / "values.yaml"), "-f", str(file), "--dir", str(run)],
-        check=True, capture_output=True,
+        check=False, capture_output=True, text=True,
     )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"the pipeline ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
     with sqlite3.connect(run / "state" / "master" / "ledger.db") as ledger:
         [(raw,)] = ledger.execute("select seconds from passes where ordinal = 1").fetchall()
     return rows / float(json.loads(raw)["train"])
