@@ -1,25 +1,22 @@
 """Records a second of the training phase in the pipeline, beside the bare engine on the same file and network.
 
-    python -m bench.training [--quick] [--rows 400000] [--only "raw rows"]
+    python -m bench.training [--quick] [--rows 400000] [--only "raw rows"|deepfm|"two trainers"]
 
 The pipeline: `elastic-ctr local run` with one trainer and one pserver, tasks of a quarter of the rows, each loaded while
 the one before it is trained; timed by the master from the first lease to the last report of the round. Bare:
 `train_from_dataset` on one file of the same rows, converted by the same converter and loaded before the clock starts, in
 one process against one server. Runs alternate: bare, pipeline, bare, pipeline … bare; a pipeline run is compared with the
-mean of its two neighbours. Once with lines of clicks, and once with half as many raw rows of bench/features.py.
+mean of its two neighbours. Once with lines of clicks, and once with half as many raw rows of bench/features.py; then each network
+beside the same one in plain Paddle, which bench/training_networks.py describes.
 """
 
 import argparse
-import json
 import os
-import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import yaml
@@ -27,6 +24,9 @@ import yaml
 from bench import features
 from bench.engine_beside_server import engine_beside_server, without_paddles_output
 from bench.method import Results, Row, arguments, plan_of, show, summary
+from bench.training_networks import QUICK_ROWS, measure_networks
+from bench.training_networks import ROWS as ROWS_OF_NETWORKS
+from bench.training_pipeline import COMMAND, between, pipeline
 from elastic_ctr.config.data import Data
 from elastic_ctr.config.features import input_of
 from elastic_ctr.config.load import read_yaml
@@ -36,38 +36,6 @@ from elastic_ctr.features.slots import SlotList
 
 CLICKS, ROWS = "training in the pipeline ÷ the bare engine", "training on raw rows in the pipeline ÷ the bare engine"
 _PIECE = 20_000
-COMMAND = str(Path(sys.executable).parent / "elastic-ctr")
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-def pipeline(data: Path, rows: int, folder: Path) -> float:
-    """Records a second between the first lease and the last report of the training round."""
-    size = sum(file.stat().st_size for file in data.glob("2*/*/part-*"))
-    values = {
-        "trainer": {"replicas": 1},
-        "pserver": {"replicas": 1},
-        "data": {"taskBytes": size // 4 + 1},
-        "master": {"config": {"evaluate": False}},
-        "cube": {"config": {"shards": 1}},
-    }
-    file = folder / "bench.yaml"
-    file.write_text(yaml.safe_dump(values))
-    run = folder / "run"
-    shutil.rmtree(run, ignore_errors=True)
-    subprocess.run(
-        [COMMAND, "local", "run", "-f", str(data / "values.yaml"), "-f", str(file), "--dir", str(run)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    import sqlite3
-
-    with sqlite3.connect(run / "state" / "master" / "ledger.db") as ledger:
-        [(raw,)] = ledger.execute("select seconds from passes where ordinal = 1").fetchall()
-    return rows / float(json.loads(raw)["train"])
 
 
 def bare(data: Path, rows: int, folder: Path) -> float:
@@ -113,7 +81,9 @@ def run_bare(data: Path, folder: Path, rows: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments(parser)
-    parser.add_argument("--rows", type=int, help="of the hour; by default 400,000, quick 50,000")
+    parser.add_argument(
+        "--rows", type=int, help="of the hour; by default 400,000, of each network 200,000, quick 50,000"
+    )
     parser.add_argument("--bare", nargs=2, type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     plan = plan_of(given)
@@ -127,6 +97,7 @@ def main() -> None:
                 data = Path(folder) / "data"
                 make(data, count)
                 results.put(measure(name, data, Path(folder), count, 1 if plan.quick else plan.repetitions))
+    measure_networks(plan, results, given.rows or (QUICK_ROWS if plan.quick else ROWS_OF_NETWORKS))
     show(results.read())
 
 
@@ -163,12 +134,11 @@ def measure(name: str, data: Path, folder: Path, rows: int, repetitions: int) ->
     for _ in range(repetitions):
         pipelines.append(pipeline(data, rows, folder))
         bares.append(bare(data, rows, folder))
-    ratios = [2 * ours / (before + after) for ours, (before, after) in zip(pipelines, pairwise(bares), strict=True)]
     note = (
         f"{statistics.median(pipelines):,.0f} to {statistics.median(bares):,.0f} records a second, {rows:,} of them in an hour; "
         "one trainer, one pserver, this machine's cores for both"
     )
-    return summary(name, ratios, 0.85, note=note)
+    return summary(name, between(pipelines, bares), 0.85, note=note)
 
 
 if __name__ == "__main__":
