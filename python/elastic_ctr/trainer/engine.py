@@ -191,7 +191,14 @@ class Engine:
     def _run(self, dataset: Any, program: Any, run: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         for variable in self._graph.histograms:
             self._scope.find_var(variable.name).get_tensor().set(np.zeros(BUCKETS, np.float64), self._place)
-        run(program, dataset, print_period=10**9)
+        try:
+            run(program, dataset, print_period=10**9)
+        except SystemError as failed:
+            # All that Paddle says is that a thread of it has met an exception.
+            raise RuntimeError(
+                "Paddle has given up in the middle of a batch; the training may have diverged: lower the learning rates of model.table and "
+                "model.dense"
+            ) from failed
         positives, negatives = (self._array(variable.name).copy() for variable in self._graph.histograms)
         return positives, negatives
 
