@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 from bench import training_networks
-from bench.training_networks import Sides
+from bench.method import Plan, Results
+from bench.training_networks import Sides, measure_networks
 from bench.training_pipeline import between
+
+from elastic_ctr.config.networks import NETWORKS
 
 
 def run_of(*, auc: float = 0.7, cores: float = 2.0, speed: float = 100.0) -> dict[str, Any]:
@@ -59,3 +62,23 @@ def test_a_machine_with_other_work_is_refused_unless_the_run_is_quick(sides: Fix
     sides.run(1, anyhow=True)
     with pytest.raises(RuntimeError, match="had 50% of the cores"):
         sides.run(1)
+
+
+def test_a_network_that_cannot_be_measured_does_not_keep_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = []
+
+    def measure(name: str, *_: object) -> None:
+        if name == "lr":
+            raise RuntimeError("lr: the machine does other work")
+        measured.append(name)
+
+    monkeypatch.setattr(training_networks, "write", lambda *_: None)
+    monkeypatch.setattr(training_networks, "measure_network", measure)
+
+    with pytest.raises(SystemExit, match="not measured: lr;"):
+        measure_networks(Plan(only="in the pipeline ÷ plain Paddle"), Results(tmp_path / "r.json"), 10)
+
+    assert measured == [name for name in NETWORKS if name != "lr"]
+    assert "lr: the machine does other work" in capsys.readouterr().err
