@@ -14,6 +14,7 @@ seconds and CPU seconds of the training, AUC of `held`.
 """
 
 import json
+import math
 import os
 import sys
 import time
@@ -58,16 +59,19 @@ class Rival:
             pooled = self._ids
         else:
             self._ids = static.data("ids", [None, slots], "int64")
-            rule = model.table.embedx
-            # One table for both orders is one lookup and one step, and so faster than two.
+            # One table for both orders is one lookup and one step, and so faster than two. It has one rate, between those of ours: either
+            # one alone costs some network AUC.
+            table = model.table
+            rate = math.sqrt(table.embed.learning_rate * table.embedx.learning_rate)
+            scale = table.embedx.initial_range
             values = static.nn.embedding(
                 self._ids,
                 [self._spec["vocabulary"], dim],
                 is_sparse=True,
                 param_attr=paddle.ParamAttr(
                     name="table",
-                    initializer=paddle.nn.initializer.Uniform(-rule.initial_range, rule.initial_range),
-                    learning_rate=rule.learning_rate / model.dense.learning_rate,
+                    initializer=paddle.nn.initializer.Uniform(-scale, scale),
+                    learning_rate=rate / model.dense.learning_rate,
                 ),
             )
             pooled = paddle.reshape(values, [-1, slots * dim])
