@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_ctr.config.model import Model, ModelInput
+from elastic_ctr.runtime.lifecycle import dies_with_this_process
 
 
 @contextmanager
@@ -29,7 +30,10 @@ def engine_beside_server(
     (folder / "spec.json").write_text(json.dumps(spec))
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "elastic_ctr.pserver.process", str(folder / "spec.json")], stdout=log, stderr=log
+            [sys.executable, "-m", "elastic_ctr.pserver.process", str(folder / "spec.json")],
+            stdout=log,
+            stderr=log,
+            preexec_fn=dies_with_this_process(),  # noqa: PLW1509 (it calls prctl alone)
         )
     try:
         from elastic_ctr.model.program import prepare_environment
