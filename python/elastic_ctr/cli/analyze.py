@@ -31,7 +31,7 @@ from elastic_ctr.features.imports.category_texts import note_of_texts
 from elastic_ctr.features.statistics.collector import merged, part_name
 from elastic_ctr.features.statistics.document import Statistics, series_of
 from elastic_ctr.master.schedule import ranges
-from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent
+from elastic_ctr.runtime.lifecycle import children_without_interrupts, die_with_parent, end_pool
 from elastic_ctr.scoring.listing import complete_hours
 from elastic_ctr.store import StoreError, open_source
 from elastic_ctr.store.source import Source
@@ -186,9 +186,7 @@ def _results(values: Values, parts: Sequence[Part], processes: int) -> Iterator[
             "a process that read was ended; is there too little memory? Give fewer --processes"
         ) from lost
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in multiprocessing.active_children():
-            child.terminate()
+        end_pool(pool)
 
 
 def _result_of(answer: bytes | str) -> control.TaskResult:

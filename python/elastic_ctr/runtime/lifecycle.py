@@ -10,6 +10,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
 
 _PR_SET_PDEATHSIG = 1
 # More than `struct sigaction` has on any Linux: it is only kept and given back.
@@ -87,6 +91,19 @@ def children_without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_pool(pool: "ProcessPoolExecutor") -> None:
+    """End the processes of a pool at once, whatever they do. The pool is of no use afterwards."""
+    answers: Any = pool._result_queue  # noqa: SLF001
+    # None once the pool has found one of them gone.
+    processes = list((pool._processes or {}).values())  # noqa: SLF001
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in processes:
+        process.terminate()
+    # A process may end in the middle of an answer, and the pool's thread would wait for the rest as long as somebody could write it;
+    # the interpreter waits for that thread when it exits.
+    answers._writer.close()  # noqa: SLF001
 
 
 async def wait_event(event: asyncio.Event, seconds: float) -> bool:

@@ -75,6 +75,31 @@ def test_a_child_started_without_interrupts_blocks_sigint_and_the_parent_gets_it
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
 
 
+_INTERRUPTED_POOL = """
+import multiprocessing, os, struct, time
+from concurrent.futures import ProcessPoolExecutor
+from elastic_ctr.runtime.lifecycle import end_pool
+
+if __name__ == "__main__":
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    assert pool.submit(os.getpid).result() != os.getpid()
+    pool.submit(time.sleep, 600)
+    # As a process leaves it that ends in the middle of an answer: the length, and some bytes of it.
+    os.write(pool._result_queue._writer.fileno(), struct.pack("!i", 1000) + b"some")
+    time.sleep(0.5)
+    end_pool(pool)
+    print("ended", flush=True)
+"""
+
+
+def test_a_pool_that_ends_in_the_middle_of_an_answer_lets_its_process_exit() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_POOL], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr[-2000:]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_sets_the_stop_and_the_handler_is_given_back(number: signal.Signals) -> None:
     before = signal.getsignal(number)
